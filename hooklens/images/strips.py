@@ -60,6 +60,8 @@ def reduce_image(
     """
     factor = max(2, int(min(image.width / size[0], image.height / size[1]) / 2))
     if isinstance(image, PngImageFile) and _is_interlaced(image, data):
+        # With a power of two, a cell has whole groups of pixels of each pass.
+        factor = min(MOST_REDUCED, 1 << (factor.bit_length() - 1))
         reduced, sides, orientation = _reduce_passes(image, data, factor, check), image.size, _png_orientation(data)
     else:
         read, sides, orientation = _reader(image, data, check)
@@ -193,9 +195,9 @@ def _png_strips(image: PngImageFile, data: bytes, check: Check) -> Iterator[Imag
     return _decoded(image, data, _parts(image.width, image.height), check)
 
 
-def _parts(width: int, height: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the width, first row and number of rows of every strip."""
-    rows = max(1, STRIP // width)
+def _parts(width: int, height: int, multiple: int = 1) -> Iterator[tuple[int, int, int]]:
+    """Yield the width, first row and number of rows of every strip; the first row is a multiple of `multiple`."""
+    rows = max(1, STRIP // width // multiple) * multiple
     yield from ((width, top, min(rows, height - top)) for top in range(0, height, rows))
 
 
@@ -224,6 +226,8 @@ def _decoded(
         yield strip
 
 
+MOST_REDUCED = 16
+"""The largest factor for an interlaced image: sums of 16 x 16 bytes have 16 bits."""
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """First column and row of each pass of an interlaced PNG, and the distances of its columns and rows."""
 
@@ -235,32 +239,46 @@ def _png_passes(
     parts, places = [], []
     for x, y, across, down in _PASSES:
         columns, rows = -(-(image.width - x) // across), -(-(image.height - y) // down)
-        for part in _parts(columns, rows) if columns > 0 and rows > 0 else ():
+        for part in _parts(columns, rows, MOST_REDUCED) if columns > 0 and rows > 0 else ():
             parts.append(part)
             places.append((x, y + part[1] * down, across, down))
     return zip(_decoded(image, data, parts, check), places, strict=True)
 
 
 def _reduce_passes(image: PngImageFile, data: bytes, factor: int, check: Check) -> Image.Image:
-    """Return an interlaced PNG, reduced by `factor`: the mean of the pixels in each cell, of all passes."""
+    """Return an interlaced PNG, reduced by a power of two: the mean of the pixels in each cell, of all passes."""
     import numpy as np  # takes 0.1 s, and is only needed here
 
     strips = (strip for strip, _ in _png_passes(image, data, check))
     shown = pixels.range_of(strips) if pixels.is_deep(image) else None
-    cells = [math.ceil(side / factor) for side in image.size]
+    width, height = (math.ceil(side / factor) for side in image.size)
     sums: Any = None
     for strip, (x, y, across, down) in _png_passes(image, data, check):
         plain = np.asarray(pixels.eight_bits(strip, shown))
-        columns, first = np.unique((x + across * np.arange(strip.width)) // factor, return_index=True)
-        lines, top = np.unique((y + down * np.arange(strip.height)) // factor, return_index=True)
-        part = np.add.reduceat(np.add.reduceat(plain, first, axis=1, dtype=np.uint32), top, axis=0)
+        part = _sum_groups(_sum_groups(plain.swapaxes(0, 1), factor // across).swapaxes(0, 1), factor // down)
         if sums is None:
-            sums = np.zeros((cells[1], cells[0], *plain.shape[2:]), np.uint32)
-        sums[np.ix_(lines, columns)] += part
+            sums = np.zeros((height, width, *plain.shape[2:]), np.uint16)
+        top, left = y // factor, x // factor
+        lines, columns = max(1, down // factor), max(1, across // factor)
+        sums[top::lines, left::columns][: part.shape[0], : part.shape[1]] += part
     assert sums is not None
-    sizes = [np.minimum(factor, side - factor * np.arange(n)) for side, n in zip(image.size, cells, strict=True)]
-    count = np.outer(sizes[1], sizes[0]).astype(np.uint32).reshape(*sums.shape[:2], *[1] * (sums.ndim - 2))
-    return Image.fromarray(((sums + count // 2) // count).astype(np.uint8))
+    rows, cells = (np.minimum(factor, side - factor * np.arange(math.ceil(side / factor))) for side in image.size[::-1])
+    reduced = np.empty(sums.shape, np.uint8)
+    for top in range(0, height, 256):  # in blocks, to save memory
+        count = np.outer(rows[top : top + 256], cells).reshape(-1, width, *[1] * (sums.ndim - 2)).astype(np.uint16)
+        reduced[top : top + 256] = (sums[top : top + 256] + count // 2) // count
+    return Image.fromarray(reduced)
+
+
+def _sum_groups(values: Any, count: int) -> Any:
+    """Return the sums of groups of `count` consecutive rows; the last group may have fewer."""
+    if count <= 1:
+        return values
+    sums = values[::count].astype("uint16")
+    for k in range(1, count):
+        part = values[k::count]
+        sums[: len(part)] += part
+    return sums
 
 
 def _chunk(name: bytes, body: bytes) -> bytes:

@@ -5,6 +5,7 @@ The limit is lowered to about 1,000 pixels.
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from typing import Any
@@ -157,6 +158,21 @@ def test_progressive_jpegs_are_limited_by_their_coefficients(monkeypatch):
     with pytest.raises(Refused, match="progressive"):
         open_image(files[0])
     assert open_image(files[1]).size == SIZE
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8, 16])
+@pytest.mark.parametrize("mode", ["L", "RGBA"])
+def test_a_cell_of_an_interlaced_image_is_the_mean_of_its_pixels(mode, factor, monkeypatch):
+    monkeypatch.setattr(strips, "STRIP", 161 * 13)
+    data = adam7(picture(mode))
+    with Image.open(io.BytesIO(data)) as opened:
+        found = np.asarray(strips._reduce_passes(opened, data, factor, lambda: None), "f8")
+    values = np.asarray(picture(mode), "f8")
+    rows = [values[top : top + factor].sum(0) for top in range(0, SIZE[1], factor)]
+    sums = np.stack([np.stack(rows)[:, left : left + factor].sum(1) for left in range(0, SIZE[0], factor)], 1)
+    sides = [np.minimum(factor, side - np.arange(0, side, factor)) for side in SIZE[::-1]]
+    means = sums / np.outer(*sides).reshape(*sums.shape[:2], *[1] * (sums.ndim - 2))
+    assert np.abs(found - means).max() <= 0.51
 
 
 @pytest.mark.parametrize("write", [lambda image: save(image, "PNG"), adam7])
