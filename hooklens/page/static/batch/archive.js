@@ -51,7 +51,7 @@ async function extract(blob, { path, method, packed, size, at }) {
     parts = [];
   for (let left = size, part = await reader.read(); !part.done; part = await reader.read()) {
     left -= part.value.length;
-    if (left < 0) throw new Error("larger than declared");
+    if (left < 0) throw new RangeError(name);
     parts.push(part.value);
   }
   return new File(parts, name);
