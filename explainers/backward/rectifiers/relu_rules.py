@@ -93,10 +93,11 @@ def hook_rectifiers(total: Tensor, rule: Rule, *, plain: bool = False) -> None:
     """
     rectifiers, activations = [], []
     for node in nodes([total.grad_fn]):
-        kind = _kind(type(node).__name__, node.name())
+        full_name = node.name()
+        kind = _kind(full_name)
         if kind is None and not isinstance(node, BackwardCFunction):
             continue
-        name = node.name().rpartition("::")[2]
+        name = full_name.rpartition("::")[2]
         if plain and kind == "selection" and _may_select(name, node):
             raise HasSelections
         if is_user_function(node) and kind != "hidden":
@@ -128,7 +129,7 @@ def hook_rectifiers(total: Tensor, rule: Rule, *, plain: bool = False) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _kind(class_name: str, full_name: str) -> str | None:
+def _kind(full_name: str) -> str | None:
     """Return what the name of a node says about it, or None if it does not matter for rules."""
     name = full_name.rpartition("::")[2]
     if any(hidden in full_name for hidden in _HIDDEN):
@@ -168,7 +169,7 @@ def _is_rectifier(name: str, node: Any) -> bool:
         lowest = node._saved_threshold
     elif name.startswith(("MaximumBackward", "FmaxBackward")):
         lowest = _constant(node)
-    return lowest is not None and not bool(torch.as_tensor(lowest).any())
+    return lowest is not None and _is_zero(lowest)
 
 
 def _other_limit(name: str, node: Any) -> str:
@@ -182,7 +183,11 @@ def _other_limit(name: str, node: Any) -> str:
         highest = node._saved_max
     elif name.startswith(("MinimumBackward", "FminBackward")):
         highest = _constant(node)
-    return "min(x, 0)" if highest is not None and not bool(torch.as_tensor(highest).any()) else ""
+    return "min(x, 0)" if highest is not None and _is_zero(highest) else ""
+
+
+def _is_zero(limit: Any) -> bool:
+    return limit == 0 if isinstance(limit, (int, float)) else not bool(torch.as_tensor(limit).any())
 
 
 def _constant(node: Any) -> Any:
