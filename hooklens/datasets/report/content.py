@@ -360,7 +360,7 @@ def _clusters(page: _Context, clusters: list[Cluster], candidates: list[shortcut
             }
             for name in order
         ],
-        "clusters_note": text.clusters_note(len(by_class), len(several), len(order)),
+        "clusters_note": text.clusters_note(len(by_class), len(several), len(order), page.all_maps.sampled),
         "single": text.single([name for name, group in by_class.items() if len(group) == 1]),
         "shortcuts": [_shortcut(page, candidate) for candidate in candidates if candidate.is_shortcut],
     }
