@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hooklens.datasets.report.analysis import shortcuts, summary
-from hooklens.datasets.report.analysis.clusters import MOST_CLASSES
 
 if TYPE_CHECKING:
     from hooklens.datasets.report.analysis.map_pass import Region
@@ -192,12 +191,12 @@ def means_note(labeled: bool, only_wrong: bool) -> str:
     )
 
 
-def clusters_note(classes: int, several: int, shown: int, sampled: bool) -> str:
+def clusters_note(classes: int, several: int, shown: int, sampled: bool, most: int) -> str:
     """Explain how the clusters were computed."""
     if not classes:
         return "Clustering needs at least 10 maps per class, and no class has enough."
     sample = " Not all maps were clustered, but an even sample of each class." if sampled else ""
-    sample += f" Only the {classes} classes with the most maps were clustered." if classes == MOST_CLASSES else ""
+    sample += f" Only the {classes} classes with the most maps were clustered." if classes == most else ""
     cut = f" The {shown} classes with the most clusters are shown." if shown < several else ""
     return (
         "Spectral clustering of the pooled, normalized maps that explain a class (SpRAy: Lapuschkin et al. 2019); the "
