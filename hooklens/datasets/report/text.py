@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hooklens.datasets.report.analysis import shortcuts, summary
+from hooklens.datasets.stores import open_store
 
 if TYPE_CHECKING:
     from hooklens.datasets.report.analysis.map_pass import Region
@@ -290,7 +291,7 @@ def unreadable(reasons: list[tuple[str, list[str]]]) -> list[dict[str, Any]]:
     ]
 
 
-def images_note(shown: int, readable: int, link: str | None, folder: Path) -> str:
+def images_note(shown: int, readable: int, link: str | None, folder: Path | str) -> str:
     """Explain which images are on the page, and what the link does."""
     text = (
         f"All {plural(shown, 'image')}."
@@ -332,16 +333,16 @@ def _value(value: Any) -> str:
     return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
 
 
-def evaluation(folder: Path) -> dict[str, Any]:
+def evaluation(folder: Path | str) -> dict[str, Any]:
     """Return the content of evaluation.json, or an empty dictionary if the run was not evaluated."""
     try:
-        content = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        content = json.loads(open_store(folder).read("evaluation.json") or b"{}")
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) and content.get("metrics") else {}
 
 
-def metrics(folder: Path) -> dict[str, Any]:
+def metrics(folder: Path | str) -> dict[str, Any]:
     """Return the table of metrics, if the run was evaluated."""
     content = evaluation(folder)
     rows = [
