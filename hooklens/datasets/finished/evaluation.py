@@ -7,7 +7,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from explainers.metrics.metric import find_metric
 from hooklens.datasets.finished.finished_run import FinishedRun
 from hooklens.datasets.rows import map_of
 from hooklens.datasets.sentences import embed, find_sentences, target_of
-from hooklens.datasets.shards import refuse_disk_errors
+from hooklens.datasets.stores import open_store
 from hooklens.errors import Refused
 from hooklens.zoo import devices
 
@@ -78,8 +77,7 @@ def evaluate(
     evaluation = _merge(evaluations)
     result = {"pictures": len(rows), "steps": steps, "seed": seed, "precision": precision}
     result["metrics"] = {name: _summarize(evaluation, name) for name in names}
-    with refuse_disk_errors(finished_run.data.folder):
-        Path(finished_run.data.folder, FILE).write_text(json.dumps(result, indent=1), encoding="utf-8")
+    open_store(finished_run.data.folder).write(FILE, json.dumps(result, indent=1).encode())
     return result
 
 
@@ -88,10 +86,10 @@ def _sample(finished_run: FinishedRun, count: int, seed: int) -> list[tuple[dict
 
     Errors   Refused if there are none
     """
-    table = finished_run.data.table
-    rows = [k for k, error in enumerate(table["error"].to_pylist()) if error is None]
+    data = finished_run.data
+    rows = [k for k, error in enumerate(data.columns(["error"])["error"].to_pylist()) if error is None]
     if not rows:
-        reason = "could be read" if len(table) else "was kept"
+        reason = "could be read" if len(data) else "was kept"
         raise Refused(f"No image of {str(finished_run.data.folder)!r} {reason}, so there is nothing to evaluate.")
     random.Random(seed).shuffle(rows)
     sample: list[tuple[dict[str, Any], torch.Tensor]] = []
@@ -99,7 +97,7 @@ def _sample(finished_run: FinishedRun, count: int, seed: int) -> list[tuple[dict
     for index in rows:
         if len(sample) == count:
             break
-        row = table.slice(index, 1).to_pylist()[0]
+        row = data.take([index]).to_pylist()[0]
         if not np.isfinite(map_of(row)).all():
             broken += 1
         elif (image := finished_run.image(row["path"])) is not None:

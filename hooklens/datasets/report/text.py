@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hooklens.datasets.report.analysis import shortcuts, summary
+from hooklens.datasets.stores import open_store
 
 if TYPE_CHECKING:
-    from hooklens.datasets.report.analysis.maps import Floats, Maps
-    from hooklens.datasets.shards import RunData
+    from hooklens.datasets.report.analysis.map_pass import Region
+    from hooklens.datasets.report.analysis.maps import Floats
+    from hooklens.datasets.run_data import RunData
 
 BORDER, BOX, MASK = "border", "box", "mask"
 WHERE = {BORDER: "at the border", BOX: "in the box", MASK: "in the mask"}
@@ -121,25 +123,24 @@ def classes_note(rows: list[summary.ClassRow]) -> str:
     )
 
 
-def regions(regions: Mapping[str, Floats], maps: Maps, rows: list[summary.ClassRow]) -> list[dict[str, Any]]:
+def regions(regions: Mapping[str, Region], rows: list[summary.ClassRow]) -> list[dict[str, Any]]:
     """Return the table of regions."""
-    return [_region(name, region, maps, rows) for name, region in regions.items()]
+    return [_region(name, region, rows) for name, region in regions.items()]
 
 
-def _region(name: str, region: Floats, maps: Maps, rows: list[summary.ClassRow]) -> dict[str, Any]:
-    shares = maps.share(region)
-    even = float(np.nanmean(region))
+def _region(name: str, region: Region, rows: list[summary.ClassRow]) -> dict[str, Any]:
+    mean = summary.mean(region.shares)
     known = sorted((row.shares[name], row.name) for row in rows if row.shares[name] == row.shares[name])
     return {
         "where": WHERE[name],
         "short": SHORT[name],
         "title": TITLES[name],
-        "mean": summary.mean(shares),
-        "mean_text": percent(summary.mean(shares)),
-        "even": even,
-        "even_text": percent(even),
-        "count": int(np.isfinite(shares).sum()),
-        "partly": bool(np.isnan(region).any()),
+        "mean": mean,
+        "mean_text": percent(mean),
+        "even": region.even,
+        "even_text": percent(region.even),
+        "count": int(np.isfinite(region.shares).sum()),
+        "partly": region.partly,
         "high": f"{known[-1][1]}, {percent(known[-1][0])}" if known else "",
         "high_value": known[-1][0] if known else "",
         "low": f"{known[0][1]}, {percent(known[0][0])}" if known else "",
@@ -191,15 +192,18 @@ def means_note(labeled: bool, only_wrong: bool) -> str:
     )
 
 
-def clusters_note(classes: int, several: int, shown: int) -> str:
+def clusters_note(classes: int, several: int, shown: int, sampled: bool, most: int) -> str:
     """Explain how the clusters were computed."""
     if not classes:
         return "Clustering needs at least 10 maps per class, and no class has enough."
+    sample = " Not all maps were clustered, but an even sample of each class." if sampled else ""
+    sample += f" Only the {classes} classes with the most maps were clustered." if classes == most else ""
     cut = f" The {shown} classes with the most clusters are shown." if shown < several else ""
     return (
         "Spectral clustering of the pooled, normalized maps that explain a class (SpRAy: Lapuschkin et al. 2019); the "
         f"largest eigengap determines the number of clusters. {several} of {plural(classes, 'class')} with at least 10 "
-        f"maps {'has' if several == 1 else 'have'} more than one cluster.{cut} The most typical images are shown."
+        f"maps {'has' if several == 1 else 'have'} more than one cluster.{cut}{sample} The most "
+        "typical images are shown."
     )
 
 
@@ -287,7 +291,7 @@ def unreadable(reasons: list[tuple[str, list[str]]]) -> list[dict[str, Any]]:
     ]
 
 
-def images_note(shown: int, readable: int, link: str | None, folder: Path) -> str:
+def images_note(shown: int, readable: int, link: str | None, folder: Path | str) -> str:
     """Explain which images are on the page, and what the link does."""
     text = (
         f"All {plural(shown, 'image')}."
@@ -329,16 +333,16 @@ def _value(value: Any) -> str:
     return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
 
 
-def evaluation(folder: Path) -> dict[str, Any]:
+def evaluation(folder: Path | str) -> dict[str, Any]:
     """Return the content of evaluation.json, or an empty dictionary if the run was not evaluated."""
     try:
-        content = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        content = json.loads(open_store(folder).read("evaluation.json") or b"{}")
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) and content.get("metrics") else {}
 
 
-def metrics(folder: Path) -> dict[str, Any]:
+def metrics(folder: Path | str) -> dict[str, Any]:
     """Return the table of metrics, if the run was evaluated."""
     content = evaluation(folder)
     rows = [

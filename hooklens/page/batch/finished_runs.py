@@ -44,7 +44,7 @@ def _open(folder: str) -> tuple[FinishedRun, dict[str, str]]:
     from hooklens.datasets.finished.finished_run import FinishedRun  # only needed with a run
     from hooklens.datasets.shards import open_run  # as above
 
-    run = FinishedRun(open_run(folder, ["path", "sha256"]), uploads.open_image)
+    run = FinishedRun(open_run(folder), uploads.open_image)
     return run, {digest: path for path, digest in run.hashes.items() if digest}
 
 
@@ -53,7 +53,9 @@ def use_run(folder: str) -> None:
 
     Errors   Refused for a folder without a finished run
     """
-    folder = os.path.abspath(os.path.expanduser(folder))
+    from hooklens.datasets.items import is_local  # as above
+
+    folder = os.path.abspath(os.path.expanduser(folder)) if is_local(folder) else folder
     _open(folder)
     os.environ[FOLDER] = folder
 
