@@ -16,9 +16,11 @@ from explainers.findings import Finding, note_finding, recording
 from hooklens.page.components import view
 from hooklens.page.components.list_columns import METHOD_TIME
 from hooklens.page.methods import guide, picker
+from hooklens.page.panel import panel
 from hooklens.session import engine, model_cache
 from hooklens.session import messages as page_messages
 from hooklens.session.answers import Answer, Settings
+from hooklens.session.channels import network
 from hooklens.session.jobs import runs
 from hooklens.session.methods import costs, explanations, findings, lines, messages
 from hooklens.session.request import Request
@@ -136,6 +138,19 @@ def test_costs_of_another_network_follow_its_forward_pass(loaded: Any) -> None:
     assert [costs.badge(seconds) for seconds in (None, 0.5, 5, 50, 500)] == [
         "", messages.INSTANT, messages.SECONDS, messages.MINUTE, messages.MINUTE,
     ]  # fmt: skip
+
+
+def test_the_list_of_layers_has_receptive_fields_and_the_default_for_cams(loaded: Any) -> None:
+    network.measure_stages(loaded)
+    rows = {columns[0]: columns for _, _, columns in panel.layers(loaded)}
+
+    assert rows["head"][3:] == ["whole image", "default for CAMs"] and next(iter(rows)) == "head"
+    assert rows["stages.2"] == ["stages.2", "28 × 28", "40", "67 × 67 px", "stage"]
+    left, top, right, bottom = loaded.layers[[each.name for each in loaded.layers].index("stages.2")].receptive_field(
+        (13, 13)
+    )
+    assert (bottom - top, right - left) == loaded.fields["stages.2"], "the same as for one layer"
+    assert rows["stem.0"][3:] == ["", ""], "known for stages only"
 
 
 # Map guide
