@@ -12,6 +12,7 @@ from hooklens.errors import Refused
 from hooklens.page.channels import view as channels_view
 from hooklens.page.components import view as page_view
 from hooklens.page.components.components import COMBOBOX, canvas
+from hooklens.page.components.list_columns import HEADS
 from hooklens.page.maps import messages as map_messages
 from hooklens.page.maps.tab import TopClassMaps
 from hooklens.page.maps.view import listed
@@ -55,7 +56,8 @@ class Overlay(Tab):
             with gr.Column(min_width=320, elem_id="hl-network"):
                 self.rail = Rail(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
-                self.bars = canvas("maps/classes", "hl-bars", terms=COMBOBOX | map_messages.BARS, events=["answered"])
+                terms = map_messages.BARS | {"list": COMBOBOX, "heads": HEADS["target"]}
+                self.bars = canvas("maps/classes", "hl-bars", terms=terms, events=["answered"])
                 self.findings = canvas("panel/findings", "hl-findings")
                 self.trust = Trust(self.page, "hl-overlay")
                 self.guide = guide.guide("hl-guide")
@@ -246,9 +248,11 @@ class Overlay(Tab):
     ) -> Iterator[Updates]:
         """Yield the updates of a request: settings, partial maps, the map, and the maps of all blocks."""
         answer = None
+        loaded = None
         for step in engine.explain(question, run):
             ident = page_view.number()
             if isinstance(step, Settings):
+                loaded = step.loaded
                 notes = [*notes, *(() if form else links.unknown_options(step, question))]  # a form may be outdated
                 run.questions.add(_signature(question, step, step.names))
                 yield self._show_settings(step, question, form)
@@ -274,6 +278,8 @@ class Overlay(Tab):
                 yield {self.strip: page_view.stages(step, ident)}
         if answer:
             yield self.rail.without_stages(answer, page_view.number())
+        if loaded and (updates := settings_panel.update_layers(loaded, self.panel)):
+            yield updates
 
     def _show_settings(self, settings: Settings, question: Request, form: Any) -> Updates:
         updates = settings_panel.update_settings(settings, question, form, self.panel)

@@ -87,7 +87,7 @@ def test_a_run_and_its_evaluation_on_a_device_are_those_of_the_cpu(tmp_path: Pat
         finished.__dict__["model"] = model
         rows = [{**row, "seconds": None} for row in finished.data.table.to_pylist()]
         found = evaluate(finished, images=2, steps=2, precision="float32", device=device)
-        assert {row.pop("device") for row in rows} == {device} and finished.data.manifest["devices"] == [device]
+        assert {row.pop("device") for row in rows} == {device}
         assert found.pop("device") == device
         return rows, found
 
