@@ -127,7 +127,9 @@ def _small_crop(answer: Answer) -> dict[str, Any]:
     image.thumbnail((PICTURE_SIDE, PICTURE_SIDE), Image.Resampling.LANCZOS)
     image.save(file, "WEBP", quality=QUALITY, method=6)
     source = "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-    return {"crop": {**view.answer(answer, 0)["crop"], "src": source}}
+    crop = view.answer(answer, 0)["crop"]
+    del crop["key"]  # which stands for the large crop
+    return {"crop": crop | {"src": source}}
 
 
 def draw(stored: dict[str, Any]) -> Image.Image:

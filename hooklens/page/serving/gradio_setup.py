@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from hooklens.imports import defer
+
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read at import; also switches off the Hub's telemetry
 os.environ.setdefault("GRADIO_SSR_MODE", "False")
 # Each computing thread has its own OpenMP workers. If there are more workers than processors, GNU OpenMP lets them
@@ -52,6 +54,7 @@ def without_stubs() -> Iterator[None]:
         setattr(inspect, "getfile", find)  # noqa: B010
 
 
+defer("pandas")  # Gradio imports it for tables, which the page does not have: 0.5 s and 40 MB
 with without_stubs():
     import gradio
 

@@ -1,5 +1,6 @@
 // A map over the crop that the network receives. Only a click on a detected object makes a request.
 import { unpackMap } from "../drawing/field.js";
+import { completeCrop } from "../maps/crops.js";
 import { History } from "./history.js";
 import { MapCache } from "./map_cache.js";
 import { Limits } from "./limits.js";
@@ -100,6 +101,7 @@ class View {
     const since = performance.now(),
       { value } = this.props,
       { cache } = this;
+    if (value) value.crop = completeCrop(value.crop);
     const partial = value && value.state === "partial";
     if (partial) cache.partial(value);
     else if (value) cache.put(value);
