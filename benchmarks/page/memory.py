@@ -110,7 +110,7 @@ def ask(visitor: Visitor, rng: random.Random, patience: float) -> None:
     if also < 0.2:
         visitor.send("follow", form)
     elif also < 0.21:
-        visitor.send("rank", form, {"seconds": 5.0, "layers": "every"})
+        visitor.send("rank", form, {"seconds": 2.0, "layers": "every"})
     elif also < 0.6 and not method.long and "hl-question" in texts:
         visitor.send("check", form, {"key": json.loads(texts["hl-question"])["key"]})
 
