@@ -34,7 +34,8 @@ def updates(overlay: Overlay, question: Request, form: dict[str, Any]) -> list[d
     return list(overlay._updates(question, form, Run(2.0), first=first, held=()))
 
 
-def test_settings_and_map_of_a_quick_method_are_one_message(overlay: Overlay) -> None:
+def test_settings_and_map_of_a_quick_method_are_one_message(overlay: Overlay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "seconds", lambda method, loaded: 0.1)  # however busy this machine is
     form = {"model": model_cache.first_model(), "layer": "blocks.3", "method": "grad_cam", "values": {}}
     with_map, stages = updates(overlay, Request(DOG, layer="head"), form)
     assert {overlay.view, overlay.page.question, overlay.panel.options, overlay.bars} <= set(with_map)
