@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from hooklens.datasets.report.analysis.maps import Floats
-    from hooklens.datasets.shards import RunData
+    from hooklens.datasets.run_data import RunData
     from hooklens.zoo import Model
 
 ENTRY_COLUMNS = ("path", "label", "prediction", "probability", "correct", "target")

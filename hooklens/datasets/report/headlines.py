@@ -10,7 +10,7 @@ from hooklens.datasets.report.text import evaluation, percent, plural, title
 from hooklens.datasets.settings import WRONG
 
 if TYPE_CHECKING:
-    from hooklens.datasets.shards import RunData
+    from hooklens.datasets.run_data import RunData
 
 FEW = 10
 """Minimum number of images of a class to be reported as the class with the lowest accuracy."""

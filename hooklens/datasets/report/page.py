@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from hooklens.datasets.report.content import Report, gather
 from hooklens.datasets.report.images import Read
-from hooklens.datasets.shards import RunData, refuse_disk_errors
+from hooklens.datasets.run_data import RunData
+from hooklens.datasets.shards import refuse_disk_errors
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -14,7 +14,7 @@ from hooklens.datasets.report.analysis import shortcuts, summary
 
 if TYPE_CHECKING:
     from hooklens.datasets.report.analysis.maps import Floats, Maps
-    from hooklens.datasets.shards import RunData
+    from hooklens.datasets.run_data import RunData
 
 BORDER, BOX, MASK = "border", "box", "mask"
 WHERE = {BORDER: "at the border", BOX: "in the box", MASK: "in the mask"}
