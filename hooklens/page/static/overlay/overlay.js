@@ -126,7 +126,9 @@ class View {
     this.value = value;
     this.objects.show(value && value.things);
     if (!value || !(value.map || value.crop)) return this.clear(value, since);
-    const image = value.crop ? await loadImage(value.crop.src) : this.surface.image;
+    const { image: shown } = this.surface,
+      isShown = !value.crop || shown?.src === value.crop.src; // decoding it again takes longer than drawing
+    const image = isShown ? shown : await loadImage(value.crop.src);
     if (this.value !== value) return; // a newer answer arrived while this image was decoded
     this.surface.image = image;
     this.recalled = recalled;
