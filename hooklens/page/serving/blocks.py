@@ -9,7 +9,7 @@ not use. Values of components that our scripts draw are text, so nothing but `pr
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
+from typing import Any, TypeGuard
 
 import gradio as gr
 from gradio.block_function import BlockFunction
@@ -58,7 +58,7 @@ class Blocks(gr.Blocks):
         return [messages.get(block, dict(UNCHANGED)) for block in block_fn.outputs]
 
 
-def _is_ours(block: Block) -> bool:
+def _is_ours(block: Block) -> TypeGuard[Canvas | Named]:
     return isinstance(block, (Canvas, Named))
 
 
