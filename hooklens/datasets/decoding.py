@@ -99,8 +99,12 @@ def decode_batches(
 
 
 def _exit_with_parent(_: int) -> None:
-    """Ignore Ctrl+C in a worker, and exit when the parent process ends for any reason."""
+    """Ignore Ctrl+C and SIGTERM in a worker, and exit when the parent process ends for any reason.
+
+    Both may be sent to the whole process group, but the run still needs the batches that are being decoded.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if (parent := multiprocessing.parent_process()) is not None:
         threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
 

@@ -184,11 +184,6 @@ def remedy(changes: dict[str, Any]) -> str:
     return f"Set {name.replace('_', ' ')} to {value}"
 
 
-def method_choice(method: Any) -> str:
-    """Return the label of a method: its title, and its family unless that is CAM."""
-    return method.title if method.family == "cam" else f"{method.title} · {method.family}"
-
-
 def subject(step: Answer | Refining) -> str:
     """Return the explained target in words."""
     given = step.settings.sentences

@@ -7,7 +7,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from explainers.metrics.metric import find_metric
 from hooklens.datasets.finished.finished_run import FinishedRun
 from hooklens.datasets.rows import map_of
 from hooklens.datasets.sentences import embed, find_sentences, target_of
-from hooklens.datasets.shards import refuse_disk_errors
+from hooklens.datasets.stores import open_store
 from hooklens.errors import Refused
 from hooklens.zoo import devices
 
@@ -78,8 +77,7 @@ def evaluate(
     evaluation = _merge(evaluations)
     result = {"pictures": len(rows), "steps": steps, "seed": seed, "precision": precision}
     result["metrics"] = {name: _summarize(evaluation, name) for name in names}
-    with refuse_disk_errors(finished_run.data.folder):
-        Path(finished_run.data.folder, FILE).write_text(json.dumps(result, indent=1), encoding="utf-8")
+    open_store(finished_run.data.folder).write(FILE, json.dumps(result, indent=1).encode())
     return result
 
 

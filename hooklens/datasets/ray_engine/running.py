@@ -26,7 +26,6 @@ from hooklens.datasets.items import Item
 from hooklens.datasets.ray_engine.driver import LOST, drive
 from hooklens.datasets.ray_engine.task import PATIENCE, Task, Workers
 from hooklens.datasets.run import Job, Report, Summary
-from hooklens.datasets.shards import open_run
 from hooklens.errors import Refused
 
 Batch = tuple[int, int, list[Item]]
@@ -53,15 +52,15 @@ def run(
     start = time.perf_counter()
     if importlib.util.find_spec("ray") is None:
         raise Refused('--engine ray needs Ray, which is not installed. Install it with: pip install "hooklens[ray]".')
-    todo = [] if job.shards.is_finished else list(job.missing())
-    new = sum(len(items) for _, _, items in todo)
     workers = _with_threads(workers or Workers())
-    while todo:
-        _write(job, todo, _receive(Task(job.model, job.settings, todo, decode, address, workers, patience)), report)
-        todo = list(job.missing())
-    seconds = time.perf_counter() - start
-    counts = open_run(job.shards.folder).manifest["counts"] if job.shards.is_finished else job.finish(seconds)
-    return Summary(job.shards.folder, dict(counts), new, time.perf_counter() - start)
+    with job.shards.writing():
+        todo = [] if job.shards.is_finished else list(job.missing())
+        new = sum(len(items) for _, _, items in todo)
+        while todo:
+            _write(job, todo, _receive(Task(job.model, job.settings, todo, decode, address, workers, patience)), report)
+            todo = list(job.missing())
+        counts = job.stored_counts() or job.finish(time.perf_counter() - start)
+    return Summary(job.shards.folder, counts, new, time.perf_counter() - start)
 
 
 def _with_threads(workers: Workers) -> Workers:
@@ -155,7 +154,7 @@ def _write(job: Job, batches: list[Batch], results: Iterator[dict[str, Any]], re
         job.shards.write_batch(shard, index, rows)
         left[shard].discard(index)
         if not left[shard]:
-            job.shards.close(shard, len(job.batches(shard)))
+            job.close(shard)
         done += result["count"]
         if report is not None:
             report(done, len(job.items))

@@ -110,7 +110,7 @@ def compute() -> dict[str, Any]:
         "choices": {
             "model": [messages.model_choice(info), loaded.name],
             "layer": [layer, settings.layer],
-            "method": [messages.method_choice(settings.method), settings.method.name],
+            "method": [settings.method.title, settings.method.name],
         },
         # Record and time depend on the machine.
         "view": view.answer(answer, 0) | {"record": None, "seconds": None} | _small_crop(answer),

@@ -12,6 +12,7 @@ from hooklens.errors import Refused
 from hooklens.page.channels import view as channels_view
 from hooklens.page.components import view as page_view
 from hooklens.page.components.components import COMBOBOX, canvas
+from hooklens.page.components.list_columns import HEADS
 from hooklens.page.maps import messages as map_messages
 from hooklens.page.maps.tab import TopClassMaps
 from hooklens.page.maps.view import listed
@@ -56,7 +57,8 @@ class Overlay(Tab):
             with gr.Column(min_width=320, elem_id="hl-network"):
                 self.rail = Rail(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
-                self.bars = canvas("maps/classes", "hl-bars", terms=COMBOBOX | map_messages.BARS, events=["answered"])
+                terms = map_messages.BARS | {"list": COMBOBOX, "heads": HEADS["target"]}
+                self.bars = canvas("maps/classes", "hl-bars", terms=terms, events=["answered"])
                 self.findings = canvas("panel/findings", "hl-findings")
                 self.trust = Trust(self.page, "hl-overlay")
                 self.guide = guide.guide("hl-guide")
@@ -258,11 +260,12 @@ class Overlay(Tab):
         What precedes a map that takes a moment is sent with the map, because each step takes the browser and the
         server about as long as the map. `held` are the crops that the browser has, see `page_view.answer`.
         """
-        answer, pending = None, first or {}
+        answer, loaded, pending = None, None, first or {}
         try:
             for step in engine.explain(question, run):
                 ident = page_view.number()
                 if isinstance(step, Settings):
+                    loaded = step.loaded
                     notes = [*notes, *(() if form else links.unknown_options(step, question))]  # a form may be outdated
                     run.questions.add(_signature(question, step, step.names))
                 elif isinstance(step, Answer):
@@ -278,6 +281,8 @@ class Overlay(Tab):
             raise
         if answer:
             yield self.rail.without_stages(answer, page_view.number())
+        if loaded and (updates := settings_panel.update_layers(loaded, self.panel)):
+            yield updates
 
     def _updates_of(
         self,

@@ -25,6 +25,13 @@ NOT_HERE = (
     "(--run FOLDER). The other settings were restored from the link."
 )
 
+
+
+def damaged(names: list[str]) -> str:
+    """Return the note on parameters of a link that are ignored."""
+    return f"The link is damaged: {', '.join(names)} cannot be read, so the defaults are used. Copy the link again."
+
+
 NO_QUESTION = "The bundle does not specify which map to compute. Download it again."
 NOT_SHOWN = "The image has changed since this map was computed. Press Explain and save again."
 SAVED_IMAGE = {
