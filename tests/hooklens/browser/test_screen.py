@@ -166,7 +166,7 @@ def test_the_first_map_is_shown_before_the_scripts(browser, app: str) -> None:
     page.goto(app, wait_until="commit")
     page.wait_for_function("document.querySelector('#hl-first img')?.naturalWidth > 0")
     assert "German shepherd, 94%." in page.locator("#hl-first").inner_text()
-    picture = page.locator("#hl-first img").bounding_box()
+    picture = page.locator("#hl-first figure").bounding_box()
     waiting, held = held, None
     for route in waiting:
         route.continue_()
