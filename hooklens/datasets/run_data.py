@@ -28,7 +28,7 @@ PIECE = 2**26
 """Bytes of the rows that are read at once; a row may be larger, since a map has any size."""
 REQUESTS = 16
 """Number of files of a store that are opened at the same time."""
-ADDED = ("map_scale",)
+ADDED = ("map_scale", "device")
 """Columns that runs of older versions do not have; they are read as null."""
 
 
@@ -152,7 +152,7 @@ class RunData:
         with self._open(group.part) as file:
             first = 0
             for batch in file.iter_batches(rows, row_groups=[group.number], columns=present):
-                table = _with_added(pa.table(batch)).select(list(names))
+                table = _with_types(_with_added(pa.table(batch)).select(list(names)))
                 if len(table) == group.rows:
                     self._cached = key, table
                 yield first, table
@@ -207,6 +207,15 @@ def _with_added(table: pa.Table) -> pa.Table:
         if name not in table.column_names:
             table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
     return table
+
+
+def _with_types(table: pa.Table) -> pa.Table:
+    """Return the table with the types of `SCHEMA`, since files of one run may come from several versions."""
+    types = [SCHEMA.field(name).type for name in table.column_names]
+    if table.schema.types == types:
+        return table
+    columns = [column.cast(kind) for column, kind in zip(table.columns, types, strict=True)]
+    return pa.table(columns, names=table.column_names)
 
 
 def _check_columns(names: Sequence[str], where: str) -> None:

@@ -192,15 +192,18 @@ def means_note(labeled: bool, only_wrong: bool) -> str:
     )
 
 
-def clusters_note(classes: int, several: int, shown: int) -> str:
+def clusters_note(classes: int, several: int, shown: int, sampled: bool, most: int) -> str:
     """Explain how the clusters were computed."""
     if not classes:
         return "Clustering needs at least 10 maps per class, and no class has enough."
+    sample = " Not all maps were clustered, but an even sample of each class." if sampled else ""
+    sample += f" Only the {classes} classes with the most maps were clustered." if classes == most else ""
     cut = f" The {shown} classes with the most clusters are shown." if shown < several else ""
     return (
         "Spectral clustering of the pooled, normalized maps that explain a class (SpRAy: Lapuschkin et al. 2019); the "
         f"largest eigengap determines the number of clusters. {several} of {plural(classes, 'class')} with at least 10 "
-        f"maps {'has' if several == 1 else 'have'} more than one cluster.{cut} The most typical images are shown."
+        f"maps {'has' if several == 1 else 'have'} more than one cluster.{cut}{sample} The most "
+        "typical images are shown."
     )
 
 
@@ -318,12 +321,18 @@ def facts(data: RunData, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         *listed,
         ("Weights", f"SHA-256 {manifest['weights_sha256']}" if manifest.get("weights_sha256") else "unknown"),
+        *([("Device", ", ".join(used))] if (used := _devices(data)) else []),
         ("Versions", versions or "unknown"),
         *([("Probabilities", PROBABILITIES[score])] if (score := manifest.get("score")) in PROBABILITIES else []),
         ("Source", str(manifest.get("source", "unknown"))),
         ("Finished", f"{manifest.get('finished', 'unknown')}" + (f", after {seconds:.0f} s" if seconds else "")),
         ("Images", "the region that the network received, reduced; maps are averaged to at most 56 cells per side"),
     ]
+
+
+def _devices(data: RunData) -> list[str]:
+    """Return the devices that computed the rows; runs of older versions have none."""
+    return sorted(name for name in data.columns(["device"])["device"].unique().to_pylist() if name)
 
 
 def _value(value: Any) -> str:
