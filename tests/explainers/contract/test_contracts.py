@@ -112,6 +112,8 @@ def test_target_none_is_the_top_class_of_each_image(name):
 def test_every_form_of_target_means_the_same(name):
     net, images = residual(), random_images()
     signed = {"relu": False} if "relu" in METHODS[name].options else {}
+    if name == "extremal_perturbation":
+        signed = {"steps": 20}  # after 8 steps, the masks of two classes are still equal
     expected = call(name, net, images, [4, 4, 4], **signed)
     forms = [
         4,
