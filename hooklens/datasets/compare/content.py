@@ -13,7 +13,7 @@ from hooklens.datasets.compare.texts import accuracy_lines, differences, map_lin
 from hooklens.datasets.report import images
 from hooklens.datasets.report.analysis.maps import MOST, pack, pool
 from hooklens.datasets.report.analysis.summary import Rate
-from hooklens.datasets.report.text import percent, plural
+from hooklens.datasets.report.text import number, percent, plural
 from hooklens.datasets.rows import map_of
 
 if TYPE_CHECKING:
@@ -209,8 +209,8 @@ class _Pictures:
         return {
             "map": len(self.maps) - 1,
             "photo": photo,
-            "low": number_of(values.min()),
-            "high": number_of(values.max()),
+            "low": number(float(values.min())),
+            "high": number(float(values.max())),
         }
 
     def _photo(self, image: Any, model: Model | None) -> int | None:
