@@ -146,7 +146,8 @@ class Visit:
             " > Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
             " && document.documentElement.dataset.hlState !== 'landing'"
             " && document.getElementById('hl-strip').dataset.norms !== 'asked'"
-            " && !document.querySelector('#hl-bars canvas[data-small]:not([data-drawn])')"
+            " && ![...document.querySelectorAll('#hl-bars canvas[data-small]:not([data-drawn])')]"
+            ".some((each) => each.checkVisibility())"
             " || ['error', 'idle'].includes(document.documentElement.dataset.hlState)",
             timeout=PATIENCE,
         )

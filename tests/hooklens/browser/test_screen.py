@@ -101,6 +101,11 @@ def test_on_a_phone_an_upload_is_one_tap_away(browser, app: str, tmp_path: Path)
     visit = Visit(context.new_page(), app).open()
     page = visit.page
     assert page.get_by_role("button", name="Upload", exact=True).first.is_visible()
+    page.locator("#hl-overlay .hl-share > button").click()
+    menu = page.locator("#hl-overlay .hl-share-items").bounding_box()
+    assert 0 <= menu["y"] and menu["y"] + menu["height"] <= 844, "the open menu is in the window"
+    page.keyboard.press("Escape")
+    page.evaluate("scrollTo(0, 0)")
     more = page.locator("#hl-navigation [aria-haspopup=menu]").bounding_box()
     assert more["x"] + more["width"] <= 390, "all views can be reached"
     assert page.locator("#hl-overlay .hl-frame").bounding_box()["width"] >= 340
@@ -116,6 +121,10 @@ def test_on_a_phone_an_upload_is_one_tap_away(browser, app: str, tmp_path: Path)
 
 def test_the_menu_has_the_other_views_and_works_by_keyboard(visit: Visit) -> None:
     page = visit.open().page
+    page.set_viewport_size({"width": 768, "height": 1024})
+    following = page.locator("#hl-status .hl-next").bounding_box()
+    assert following["x"] + following["width"] <= 768 and following["height"] < 40, "next to the line"
+    page.set_viewport_size({"width": 1280, "height": 900})
     button = page.locator("#hl-navigation [aria-haspopup=menu]")
     button.focus()
     page.keyboard.press("ArrowDown")
@@ -142,7 +151,12 @@ def test_theme_and_presentation_can_be_chosen(visit: Visit) -> None:
     size = "parseFloat(getComputedStyle(document.querySelector('.hl-headline')).fontSize)"
     before = page.evaluate(size)
     visit.open_view("Presentation mode")
-    assert page.evaluate(size) > 1.5 * before and not page.locator("#hl-left").is_visible()
+    assert page.evaluate(size) > 1.25 * before and not page.locator("#hl-left").is_visible()
+    tools, headline = (page.locator(f"#hl-right {name}").first.bounding_box() for name in (".hl-tools", ".hl-headline"))
+    assert tools["height"] < 50 and headline["height"] < 50, "the sentence and the toolbar are one line each"
+    page.set_viewport_size({"width": 390, "height": 844})
+    leave, views = page.locator("#hl-leave").bounding_box(), page.locator("#hl-navigation").bounding_box()
+    assert leave["y"] > views["y"] + views["height"], "the views can be chosen"
     page.keyboard.press("Escape")
     assert page.evaluate(size) == before and page.locator("#hl-left").is_visible()
 
@@ -235,5 +249,7 @@ def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
     page.goto(f"{visit.address}/?method=rise&example=cat")
     page.locator("#hl-bars button").first.wait_for(timeout=PATIENCE)
     assert page.evaluate("document.documentElement.dataset.hlState") == "busy"
+    assert visit.headline == "Tiger cat, 39%. RISE is being computed."
+    assert page.locator("#hl-bars").get_attribute("data-outdated") is None, "these are not old predictions"
     assert "tabby" in page.locator("#hl-bars").inner_text() and page.locator("#hl-bars button[data-index]").count() == 5
     page.locator("#hl-stop").click()
