@@ -8,7 +8,7 @@ const parts = () => PARTS.map((id) => document.getElementById(id)).filter(Boolea
 /** Follow the state of the page and the parts that were drawn. */
 export function markOutdated() {
   const root = document.documentElement;
-  let before = "",
+  let before = root.dataset.hlState || "idle",
     drawn = state.drawn;
   const follow = () => {
     const now = root.dataset.hlState;
