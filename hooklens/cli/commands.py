@@ -14,9 +14,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from hooklens import __version__
-from hooklens.cli import masks, messages, serving
-from hooklens.cli.options import Device, ModelOptions, RunOptions, expand, set_offline
-from hooklens.cli.progress import Progress
+from hooklens.cli import masks, messages, planning, run_commands, serving
+from hooklens.cli.options import Device, LogOptions, ModelOptions, RunOptions, expand, set_offline
+from hooklens.cli.progress import JSON, LOG, TEXT, Progress
 from hooklens.errors import Refused
 
 app = typer.Typer(
@@ -76,7 +76,10 @@ def explain(
     out: Annotated[Path, typer.Option(help=messages.OUT)],
     run: RunOptions,
     model: ModelOptions,
+    log: LogOptions,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=messages.DRY_RUN)] = False,
 ) -> None:
+    log.apply()
     run.check_engine()
     method_options, overrides = run.method_options(), model.overrides()
     from hooklens.datasets import run as runs  # torch takes seconds to start
@@ -95,6 +98,10 @@ def explain(
         seed=run.seed,
     )
     _keep_freed_memory()
+    if dry_run:
+        plan = planning.measure(settings, source, out, run, _decode())
+        log.done(plan.text(), **plan.values())
+        return
     job = runs.prepare(settings, source, out, limit=run.limit, device=run.device)
     with Progress(messages.EXPLAINING) as progress:
         if run.engine == "ray":
@@ -103,31 +110,43 @@ def explain(
             workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus)
             done = ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=progress)
         else:
-            done = runs.run(job, decode=_decode(), workers=run.workers, device=run.device, report=progress)
-    typer.echo(messages.explained(done, settings))
+            done = runs.run(
+                job,
+                decode=_decode(),
+                workers=run.workers,
+                device=run.device,
+                report=progress,
+                detail=progress.detail,
+            )
+    log.done(messages.explained(done, settings), folder=str(done.folder), **done.counts)
     raise typer.Exit(Exit.UNREADABLE if done.counts["unreadable"] else Exit.DONE)
 
 
 @app.command(help=messages.REPORT)
+@expand
 def report(
     folder: Folder,
     out: Annotated[Path, typer.Option(help=messages.REPORT_OUT)] = Path("report.html"),
     box: Annotated[str | None, typer.Option(help=messages.BOX)] = None,
     mask: Annotated[Path | None, typer.Option(help=messages.MASK, exists=True)] = None,
     link: Annotated[str | None, typer.Option(help=messages.LINK)] = None,
+    metadata: Annotated[str | None, typer.Option(help=messages.METADATA)] = None,
     offline: Offline = False,
+    *,
+    log: LogOptions,
 ) -> None:
-    from hooklens.datasets import report as reports  # as above
-    from hooklens.datasets import shards  # torch takes seconds to start
-    from hooklens.datasets.finished.finished_run import FinishedRun  # as above
+    from hooklens.datasets import report as reports  # torch takes seconds to start
+    from hooklens.datasets.report import metadata as lists  # as above
 
+    log.apply()
     set_offline(offline)
     if out.expanduser().is_dir():
         raise typer.BadParameter(messages.NOT_A_FILE.format(path=str(out)), param_hint="--out")
     if link is not None and not link.startswith(("http://", "https://")):
         raise typer.BadParameter(messages.NOT_A_URL.format(text=link), param_hint="--link")
-    data = shards.open_run(folder)
-    run = FinishedRun(data, _decode())
+    run = run_commands.open_finished(folder)
+    data = run.data
+    paths = data.columns(["path"])["path"] if mask is not None or metadata is not None else None
     missing: set[str] = set()
 
     def read(path: str) -> Any:
@@ -143,14 +162,17 @@ def report(
             read=read,
             model=run.try_model(),
             box=_box(box),
-            mask=None if mask is None else masks.find(mask, data.table["path"].to_pylist()),
+            mask=None if mask is None or paths is None else masks.find(mask, paths.to_pylist()),
             link=link,
+            metadata=None if metadata is None or paths is None else lists.read(metadata, paths),
+            source=run.source,
             progress=progress,
         )
-    typer.echo(messages.reported(path, len(missing)))
+    log.done(messages.reported(path, len(missing)), page=str(path), missing=len(missing))
 
 
 @app.command(help=messages.EVALUATE)
+@expand
 def evaluate(
     folder: Folder,
     images: Annotated[int, typer.Option(min=1, help=messages.SAMPLE)] = 100,
@@ -161,11 +183,14 @@ def evaluate(
     device: Device = "cpu",
     offline: Offline = False,
     pictures: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
+    *,
+    log: LogOptions,
 ) -> None:
     from hooklens.datasets import shards  # torch takes seconds to start
     from hooklens.datasets.finished import evaluation  # as above
     from hooklens.datasets.finished.finished_run import FinishedRun  # as above
 
+    log.apply()
     set_offline(offline)
     if pictures is not None:
         typer.echo(messages.PICTURES_RENAMED, err=True)
@@ -183,7 +208,7 @@ def evaluate(
             device=device,
             report=progress,
         )
-    typer.echo(messages.evaluated(result, folder))
+    log.done(messages.evaluated(result, folder), pictures=result["pictures"])
 
 
 @app.command(help=messages.MODELS)
@@ -210,6 +235,9 @@ def replay(bundle: Annotated[Path, typer.Argument(help=messages.BUNDLE)], model:
     from hooklens.session.bundles import replay as replays  # torch takes seconds to start
 
     raise typer.Exit(replays.run(str(bundle), typer.echo, model=model.model, own=model.overrides()))
+
+
+run_commands.register(app)
 
 
 def _box(text: str | None) -> tuple[float, float, float, float] | None:
@@ -245,6 +273,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name, value in {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "300000"}.items():
         os.environ.setdefault(name, value)  # as for the page: see hooklens/page/serving/gradio_setup.py
     warnings.showwarning = _print_once()
+    LOG.quiet, LOG.format = False, TEXT
     try:
         app(arguments)
     except KeyboardInterrupt:
@@ -256,7 +285,10 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if not _is_expected(error):
             raise
-        typer.echo(str(error), err=True)
+        if LOG.format == JSON:
+            LOG.write("error", str(error), message=str(error))
+        else:
+            typer.echo(str(error), err=True)
         sys.exit(Exit.ERROR)
 
 
@@ -267,7 +299,10 @@ def _print_once() -> Callable[..., None]:
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         if str(message) not in printed:
             printed.add(str(message))
-            typer.echo(str(message), err=True)
+            if LOG.format == JSON:
+                LOG.write("warning", str(message), message=str(message))
+            elif not LOG.quiet:
+                typer.echo(str(message), err=True)
 
     return show
 

@@ -17,6 +17,7 @@ HOOKLENS = """Visualize what an image model looks at, for one image or for a who
 \b
     hooklens explain photos/ --out run               predictions and maps of all images, as Parquet
     hooklens report run --out report.html            HTML report: mistakes, mean maps, clusters of maps
+    hooklens compare run_a run_b                     changed predictions and maps of two runs
     hooklens evaluate run                            faithfulness metrics, compared with control maps
     hooklens serve                                   interactive page for single images
 """
@@ -48,6 +49,23 @@ EVALUATE = """Evaluate a sample of the maps of a run, compared with control maps
 
 The result is printed and saved as evaluation.json, which the report includes.
 """
+COMPARE = """Compare two runs of the same images: two models, checkpoints, methods, or versions of the data.
+
+\b
+    hooklens compare run_a run_b --out compare.html
+
+The page shows changed predictions, images that B gained and lost, tests of the accuracies, and the images whose maps
+disagree most. Next to it, compare.parquet has one row per image.
+"""
+EXPORT = """Export a run with its images and heatmaps to FiftyOne, Hugging Face datasets or COCO.
+
+\b
+    hooklens export run --to hf --out dataset          datasets.load_dataset("dataset")
+    hooklens export run --to coco --out coco           annotations.json, images/ and heatmaps/
+    hooklens export run --to fiftyone --out samples
+        fiftyone.Dataset.from_dir("samples", dataset_type=fiftyone.types.LegacyFiftyOneDataset)
+"""
+LAYERS = "List the layers of a model that have a grid, with the shape of their output. Use one of them with --layer."
 MODELS = "List the available models. --model also accepts timm:NAME, hf:NAME, hf:FOLDER and file.py:factory."
 METHODS = "List the available methods."
 REPLAY = "Recompute the maps of a saved bundle and compare them. The exit code is 0 if they are equal."
@@ -68,6 +86,10 @@ SCORE = (
     "How scores become probabilities: softmax, sigmoid (independent labels), identity (the model returns "
     "probabilities), log (their logarithms) or logit (no probabilities). Default: detected."
 )
+QUIET = "Print nothing but errors."
+LOG_FORMAT = "text, or json: one object per line on stderr."
+NOT_A_FORMAT = "{text!r} is not a format. Use text or json"
+DRY_RUN = "Print what would run, how long it would take and how large the run would be, from a few measured batches."
 OFFLINE = "Do not download anything."
 SOURCE = "Images to explain."
 OUT = "Folder of the run: a new folder, or an unfinished run to resume."
@@ -93,9 +115,18 @@ ADDRESS = "Address of a Ray cluster. Default: start Ray on this machine."
 GPUS = "With ray: GPUs per worker that explains, such as 1 or 0.5."
 FOLDER = "A finished run: the --out folder of hooklens explain."
 REPORT_OUT = "HTML file to write."
+EXPORT_OUT = "Folder to write, which must be new or empty."
+EXPORT_TO = "Format: hf, coco or fiftyone."
+NOT_A_TARGET = "{text!r} is not a format. Use hf, coco or fiftyone"
+COMPARE_OUT = "HTML file to write; a Parquet file of the same name is written next to it."
+MATCH = "What identifies an image in both runs: path, or sha256 for its content."
 BOX = "left,top,right,bottom as fractions of the image, such as 0,0.8,0.2,1."
 MASK = "A mask image (white is inside), or a folder with one mask per image that has the same name and any suffix."
 LINK = "URL of the page, to open images of the report in it: http://127.0.0.1:7860."
+METADATA = (
+    "A CSV, JSON-lines or Parquet list with a column path and other columns, whose values are compared by accuracy. "
+    "Default: the list that the run explains."
+)
 SAMPLE = "Number of images, randomly sampled."
 METRICS = "Comma-separated metrics: deletion, insertion, road, average_drop, infidelity, mu_fidelity, sparseness …"
 STEPS = "Steps of a curve."
@@ -119,7 +150,8 @@ DEVICE_WITH_RAY = "it is for the local engine. With ray, use --gpus 1."
 ONLY_WITH_RAY = "it needs --engine ray."
 PICTURES_RENAMED = "--pictures is deprecated and will be removed in the next version. Use --images."
 
-EXPLAINING, REPORTING, EVALUATING = "Explained", "Rendered", "Evaluated"
+EXPLAINING, REPORTING, EVALUATING, COMPARING = "Explained", "Rendered", "Evaluated", "Compared"
+EXPORTING = "Exported"
 NOT_RESUMABLE = "Interrupted. Nothing was written; the same command starts again."
 CACHED = "available"
 
@@ -171,6 +203,20 @@ def reported(path: Path, missing: int) -> str:
         return line
     verb = "is" if missing == 1 else "are"
     return f"{line}\n{_images(missing)} of the run {verb} not available anymore; only the maps are shown."
+
+
+OPENERS = {
+    "hf": "datasets.load_dataset({folder!r})",
+    "coco": "pycocotools.coco.COCO({folder!r} + '/annotations.json')",
+    "fiftyone": "fiftyone.Dataset.from_dir({folder!r}, dataset_type=fiftyone.types.LegacyFiftyOneDataset)",
+}
+"""How to open an export, by its format."""
+
+
+def exported(folder: Path, written: int, missing: int, to: str) -> str:
+    """Return the summary of an export."""
+    line = f"{_images(written)} in {str(folder)!r}. Open it with {OPENERS[to].format(folder=str(folder))}."
+    return line if not missing else f"{line}\n{_images(missing)} left out: not available anymore, or changed."
 
 
 def evaluated(result: dict[str, Any], folder: Path) -> str:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from hooklens.cli import messages
+from hooklens.cli import completion, messages, progress
 
 
 def _numbers(text: str) -> list[float]:
@@ -27,7 +27,11 @@ def _numbers(text: str) -> list[float]:
         raise typer.BadParameter(messages.NOT_NUMBERS.format(text=text)) from None
 
 
-def _size(text: str) -> int | tuple[int, int]:
+def parse_size(text: str) -> int | tuple[int, int]:
+    """Return the pixels of a side, or height and width.
+
+    Errors   typer.BadParameter
+    """
     parts = re.fullmatch(r"([1-9]\d{0,3})(?:x([1-9]\d{0,3}))?", text)
     if not parts:
         raise typer.BadParameter(messages.NOT_A_SIZE.format(text=text))
@@ -43,12 +47,12 @@ Device = Annotated[str, typer.Option(help=messages.DEVICE)]
 class ModelOptions:
     """The model, and the user's settings for it."""
 
-    model: Annotated[str, typer.Option(help=messages.MODEL, **_NETWORK)] = "auto"
+    model: Annotated[str, typer.Option(help=messages.MODEL, autocompletion=completion.models, **_NETWORK)] = "auto"
     weights: Annotated[Path | None, typer.Option(help=messages.WEIGHTS, **_NETWORK)] = None
     labels: Annotated[Path | None, typer.Option(help=messages.LABELS, **_NETWORK)] = None
     mean: Annotated[Any, typer.Option(help=messages.MEAN, parser=_numbers, metavar="NUMBERS", **_NETWORK)] = None
     std: Annotated[Any, typer.Option(help=messages.STD, parser=_numbers, metavar="NUMBERS", **_NETWORK)] = None
-    size: Annotated[Any, typer.Option(help=messages.SIZE, parser=_size, metavar="PIXELS", **_NETWORK)] = None
+    size: Annotated[Any, typer.Option(help=messages.SIZE, parser=parse_size, metavar="PIXELS", **_NETWORK)] = None
     score: Annotated[str | None, typer.Option(help=messages.SCORE, **_NETWORK)] = None
     offline: Annotated[bool, typer.Option("--offline", help=messages.OFFLINE, **_NETWORK)] = False
 
@@ -69,8 +73,8 @@ class ModelOptions:
 class RunOptions:
     """What a run computes, and with which resources."""
 
-    method: Annotated[str, typer.Option(help=messages.METHOD)] = "grad_cam"
-    layer: Annotated[str | None, typer.Option(help=messages.LAYER)] = None
+    method: Annotated[str, typer.Option(help=messages.METHOD, autocompletion=completion.methods)] = "grad_cam"
+    layer: Annotated[str | None, typer.Option(help=messages.LAYER, autocompletion=completion.layers)] = None
     target: Annotated[str, typer.Option("--target", "--text", help=messages.TARGET)] = "predicted"
     option: Annotated[list[str] | None, typer.Option(help=messages.OPTION)] = None
     where: Annotated[str, typer.Option(help=messages.WHERE)] = ""
@@ -102,6 +106,29 @@ class RunOptions:
                 raise typer.BadParameter(messages.NOT_AN_OPTION.format(text=text), param_hint="--option")
             options[name.strip().replace("-", "_")] = _value(value.strip())
         return options
+
+
+@dataclasses.dataclass(frozen=True)
+class LogOptions:
+    """How a command reports its progress."""
+
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help=messages.QUIET)] = False
+    log_format: Annotated[str, typer.Option(help=messages.LOG_FORMAT)] = progress.TEXT
+
+    def apply(self) -> None:
+        """Use these settings for the rest of the process."""
+        if self.log_format not in progress.FORMATS:
+            raise typer.BadParameter(messages.NOT_A_FORMAT.format(text=self.log_format), param_hint="--log-format")
+        progress.LOG.quiet, progress.LOG.format = self.quiet, self.log_format
+
+    def done(self, text: str, **values: Any) -> None:
+        """Print the result of a command: the text, or an object with its values; nothing if quiet."""
+        if self.quiet:
+            return
+        if self.log_format == progress.JSON:
+            progress.LOG.write("finished", text, message=text, **values)
+        else:
+            typer.echo(text)
 
 
 def _value(text: str) -> Any:

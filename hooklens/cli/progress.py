@@ -1,14 +1,36 @@
-"""Progress in the terminal, with images per second and the remaining time; in a log, one line every ten seconds."""
+"""Progress in the terminal, or as one line or JSON object every 30 seconds elsewhere."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from types import TracebackType
+from typing import Any
 
 RESUMABLE = "Interrupted. Finished batches are kept; run the same command again to resume."
-EVERY = 10.0
+EVERY = 30.0
 """Seconds between two lines in a log."""
+TEXT, JSON = "text", "json"
+FORMATS = (TEXT, JSON)
+
+
+class Log:
+    """How the commands of this process report: nothing but errors if `quiet`, or one JSON object per line."""
+
+    quiet = False
+    format = TEXT
+
+    def write(self, event: str, text: str, **values: Any) -> None:
+        """Write an event to stderr: the text, or an object with its values."""
+        if self.format == JSON:
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            text = json.dumps({"time": now, "event": event, **values}, ensure_ascii=True, allow_nan=False)
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+LOG = Log()
 
 
 class Progress:
@@ -18,7 +40,9 @@ class Progress:
         self.verb, self.interrupted = verb, interrupted
         self.shown, self.start, self.width = 0.0, 0.0, 0
         self.first: int | None = None
-        self.live = sys.stderr.isatty()
+        self.errors = 0
+        self.shard: tuple[int, int] | None = None
+        self.live = sys.stderr.isatty() and LOG.format == TEXT
 
     def __enter__(self) -> Progress:
         self.start = self.shown = time.monotonic()
@@ -30,32 +54,59 @@ class Progress:
         if self.live and self.width:
             sys.stderr.write("\n")
         if kind is KeyboardInterrupt:
-            sys.stderr.write(f"{self.interrupted}\n")
+            LOG.write("interrupted", self.interrupted, message=self.interrupted)
+
+    def detail(self, errors: int, shard: int, shards: int) -> None:
+        """Add images that could not be read, and set the current shard and the number of shards, counted from 1."""
+        self.errors += errors
+        self.shard = shard, shards
 
     def __call__(self, done: int, total: int) -> None:
         """Show the progress, at most five times per second."""
         now = time.monotonic()
         if self.first is None:  # earlier batches and the start-up time do not count for the speed
             self.first, self.start = done, now
-        if done < total and now - self.shown < (0.2 if self.live else EVERY):
+        if LOG.quiet or (done < total and now - self.shown < (0.2 if self.live else EVERY)):
             return
         self.shown = now
         line = self.line(done, total, now - self.start)
         if self.live:
             sys.stderr.write(f"\r{line:<{self.width}}")
+            sys.stderr.flush()
             self.width = len(line)
         else:
-            sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+            LOG.write("progress", line, **self.values(done, total, now - self.start))
+
+    def values(self, done: int, total: int, seconds: float) -> dict[str, Any]:
+        """Return the values of an event; the speed and the remaining seconds are None if they are unknown."""
+        speed = self._speed(done, seconds)
+        shard, shards = self.shard or (None, None)
+        return {
+            "task": self.verb.lower(),
+            "done": done,
+            "total": total,
+            "images_per_second": None if speed is None else round(speed, 3),
+            "seconds_left": None if speed is None else round((total - done) / speed, 1),
+            "errors": self.errors,
+            "shard": shard,
+            "shards": shards,
+        }
 
     def line(self, done: int, total: int, seconds: float) -> str:
         """Return the line for this number of seconds."""
+        parts = [f"{self.verb} {done:,} of {total:,}"]
+        speed = self._speed(done, seconds)
+        if done < total and speed is not None:
+            parts += [f"{speed:.3g} images/s", f"{duration((total - done) / speed)} left"]
+        if self.errors:
+            parts.append("1 error" if self.errors == 1 else f"{self.errors:,} errors")
+        if self.shard is not None and done < total:
+            parts.append(f"shard {self.shard[0]:,} of {self.shard[1]:,}")
+        return ", ".join(parts)
+
+    def _speed(self, done: int, seconds: float) -> float | None:
         new = done - (self.first or 0)
-        share = f"{self.verb} {done:,} of {total:,}"
-        if done >= total or not new or seconds <= 0:
-            return share
-        speed = new / seconds
-        return f"{share}, {speed:.3g} per second, {duration((total - done) / speed)} left"
+        return new / seconds if new > 0 and seconds > 0 else None
 
 
 def duration(seconds: float) -> str:

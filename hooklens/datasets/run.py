@@ -213,11 +213,18 @@ def _shorten(names: list[str]) -> str:
 
 
 def run(
-    job: Job, *, decode: Decode, workers: int | None = None, device: str = "cpu", report: Report | None = None
+    job: Job,
+    *,
+    decode: Decode,
+    workers: int | None = None,
+    device: str = "cpu",
+    report: Report | None = None,
+    detail: Callable[[int, int, int], object] | None = None,
 ) -> Summary:
     """Explain all unfinished images of a job, and write its manifest.
 
-    `report` is called after each batch. An exception in it stops the run; finished batches are kept.
+    `report` is called after each batch. An exception in it stops the run; finished batches are kept. `detail` is called
+    before it with the number of images of the batch that could not be read, the shard from 1, and the number of shards.
 
     Errors   Refused if the disk is full; those of `explainers`
     """
@@ -235,6 +242,8 @@ def run(
         if next_shard != shard:
             job.shards.close(shard, len(job.batches(shard)))
         done += len(items)
+        if detail is not None:
+            detail(len(batch.errors) - batch.errors.count(None), shard + 1, job.count())
         if report is not None:
             report(done, len(job.items))
     seconds = time.perf_counter() - start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,6 +151,11 @@ TENCH = "tench"
 """The first ImageNet class, by which a network with these classes is recognized."""
 
 
+def is_imagenet(names: Sequence[str]) -> bool:
+    """Return whether these are the thousand classes of ImageNet."""
+    return len(names) == 1000 and _plain(names[0].partition(",")[0]) == TENCH
+
+
 class Classes:
     """The network's classes by name.
 
@@ -165,7 +170,7 @@ class Classes:
         both = [[name, *words] for name, words in zip(self.names, parts, strict=True)]
         # Exact matches take precedence: ImageNet has Cardigan, a dog, and cardigan, a garment.
         self._exact, self._normalized = [_unique(whole, str), _unique(parts, str)], _unique(both, _plain)
-        if len(self.names) == 1000 and _plain(self.names[0].partition(",")[0]) == TENCH:
+        if is_imagenet(self.names):
             self._normalized |= {wnid: index for index, wnid in enumerate(WNIDS.read_text(encoding="ascii").split())}
 
     def find(self, label: str | None) -> int | None:

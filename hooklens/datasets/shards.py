@@ -17,7 +17,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +25,17 @@ from pyarrow import ipc
 from pyarrow import parquet as pq
 
 from hooklens.datasets.rows import SCHEMA
+from hooklens.datasets.run_data import RunData, damaged
 from hooklens.datasets.settings import differences
 from hooklens.errors import Refused
 
 SETTINGS, MANIFEST, WORK, LOCK = "settings.json", "manifest.json", "work", "lock"
 
 
-@dataclass(frozen=True)
-class RunData:
-    """The folder, manifest and rows of a finished run."""
+def open_run(folder: str | Path) -> RunData:
+    """Return the rows and the manifest of a finished run. Rows are read when they are needed.
 
-    folder: Path
-    manifest: dict[str, Any]
-    table: pa.Table
-
-
-def open_run(folder: str | Path, columns: list[str] | None = None) -> RunData:
-    """Return the rows and the manifest of a finished run; `columns` selects columns of the rows, None all of them.
-
-    Errors   Refused for a folder without a run, and for an unfinished run
+    Errors   Refused for a folder without a run, and for an unfinished or a damaged run
     """
     path = Path(folder).expanduser()
     if not path.is_dir():
@@ -55,11 +46,11 @@ def open_run(folder: str | Path, columns: list[str] | None = None) -> RunData:
         raise Refused(f"{str(folder)!r} does not contain a run ({MANIFEST} is missing).")
     try:
         manifest = _checked(json.loads((path / MANIFEST).read_text(encoding="utf-8")))
-        parts = [pq.read_table(path / part, columns=columns) for part in manifest["parts"]]
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise Refused(f"{str(folder)!r} is damaged: {error}. Delete it and run hooklens explain again.") from None
-    empty = SCHEMA.empty_table().select(columns or SCHEMA.names)
-    return RunData(path, manifest, pa.concat_tables([*parts, empty]))
+    except (OSError, ValueError) as error:
+        raise Refused(damaged(path, error)) from None
+    data = RunData(path, manifest)
+    len(data)  # reads the end of every file
+    return data
 
 
 def _checked(manifest: Any) -> dict[str, Any]:
@@ -67,6 +58,8 @@ def _checked(manifest: Any) -> dict[str, Any]:
     for name, kind in kinds.items():
         if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
             raise ValueError(f"{MANIFEST} has no {name}")
+    if not all(isinstance(part, str) for part in manifest["parts"]):
+        raise ValueError(f"the parts in {MANIFEST} are not names of files")
     return manifest
 
 

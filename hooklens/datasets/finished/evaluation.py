@@ -88,10 +88,10 @@ def _sample(finished_run: FinishedRun, count: int, seed: int) -> list[tuple[dict
 
     Errors   Refused if there are none
     """
-    table = finished_run.data.table
-    rows = [k for k, error in enumerate(table["error"].to_pylist()) if error is None]
+    data = finished_run.data
+    rows = [k for k, error in enumerate(data.columns(["error"])["error"].to_pylist()) if error is None]
     if not rows:
-        reason = "could be read" if len(table) else "was kept"
+        reason = "could be read" if len(data) else "was kept"
         raise Refused(f"No image of {str(finished_run.data.folder)!r} {reason}, so there is nothing to evaluate.")
     random.Random(seed).shuffle(rows)
     sample: list[tuple[dict[str, Any], torch.Tensor]] = []
@@ -99,7 +99,7 @@ def _sample(finished_run: FinishedRun, count: int, seed: int) -> list[tuple[dict
     for index in rows:
         if len(sample) == count:
             break
-        row = table.slice(index, 1).to_pylist()[0]
+        row = data.take([index]).to_pylist()[0]
         if not np.isfinite(map_of(row)).all():
             broken += 1
         elif (image := finished_run.image(row["path"])) is not None:

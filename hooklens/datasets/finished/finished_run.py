@@ -12,8 +12,8 @@ from PIL import Image
 from hooklens.datasets.decoding import Decode
 from hooklens.datasets.items import Item, is_local, read
 from hooklens.datasets.run import load
+from hooklens.datasets.run_data import RunData
 from hooklens.datasets.settings import Settings, weights_hash
-from hooklens.datasets.shards import RunData
 from hooklens.datasets.sources import list_items
 from hooklens.errors import Refused
 
@@ -81,7 +81,7 @@ class FinishedRun:
     @cached_property
     def hashes(self) -> dict[str, Any]:
         """SHA-256 of the images by path; None for images that could not be read."""
-        table = self.data.table
+        table = self.data.columns(["path", "sha256"])
         return dict(zip(table["path"].to_pylist(), table["sha256"].to_pylist(), strict=True))
 
     @cached_property

@@ -9,22 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hooklens.datasets.report import headlines, images, links, text
+from hooklens.datasets.report import headlines, images, links, metadata, quality, text
 from hooklens.datasets.report.analysis import shortcuts, summary
 from hooklens.datasets.report.analysis.clusters import Cluster, find_clusters
-from hooklens.datasets.report.analysis.maps import Maps, border_region, box_region, mask_region, pack, read_maps
+from hooklens.datasets.report.analysis.columns import Columns, distinct
+from hooklens.datasets.report.analysis.embedding import Features
+from hooklens.datasets.report.analysis.map_pass import MAPS, MapPass, displayed, grid_size, read_all
+from hooklens.datasets.report.analysis.maps import border_region, box_region, mask_region, pack
 from hooklens.datasets.report.images import Read
+from hooklens.datasets.rows import SCHEMA
 from hooklens.datasets.settings import WRONG
 from hooklens.errors import Refused
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from PIL import Image
 
-    from hooklens.datasets.report.analysis.maps import Floats
-    from hooklens.datasets.shards import RunData
+    from hooklens.datasets.report.analysis.map_pass import Coverage
+    from hooklens.datasets.report.analysis.maps import Floats, Integers, Maps
+    from hooklens.datasets.run_data import RunData
     from hooklens.zoo import Model
 
-ENTRY_COLUMNS = ("path", "label", "prediction", "probability", "correct", "target")
 SHOWN = 1000
 """Maximum number of images on the page."""
 MISTAKES = 24
@@ -43,6 +48,9 @@ class Report:
     box: Sequence[float] | None = None
     mask: Image.Image | Callable[[str], Image.Image | None] | None = None
     link: str | None = None
+    metadata: Mapping[str, pa.Array] | None = None
+    source: str | None = None
+    """The present location of the source, if it is not that in the manifest."""
     progress: Callable[[int, int], None] | None = None
 
 
@@ -52,19 +60,29 @@ class _Context:
 
     data: RunData
     report: Report
-    columns: summary.Columns
-    maps: Maps
+    columns: Columns
+    all_maps: MapPass
     packed_maps: list[dict[str, Any]] = field(default_factory=list)
     """The maps on the page; everything else refers to them by index."""
     shown: dict[int, int] = field(default_factory=dict)
     """The index on the page of the image of a row."""
+    shown_maps: dict[int, Floats] = field(default_factory=dict)
+    """The maps of the images on the page, by row."""
+    features: Features | None = None
+    """The features of the images on the page; None without a network."""
     requested: int = 0
     available: int = 0
     """The number of images that were requested, and the number of images that were found."""
 
-    def __post_init__(self) -> None:
-        self.number = {int(row): k for k, row in enumerate(self.maps.rows)}
-        self.classes = [str(self.columns.target[int(row)]) for row in self.maps.rows]
+    @property
+    def maps(self) -> Maps:
+        """The maps that are clustered."""
+        return self.all_maps.sample
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """The explained class of each map that is clustered."""
+        return [str(self.columns.target[int(row)]) for row in self.maps.rows]
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -75,6 +93,11 @@ class _Context:
     def only_wrong(self) -> bool:
         """Whether the run contains only mistakes."""
         return self.settings.get("where") == WRONG
+
+    @property
+    def by_size(self) -> bool:
+        """Whether maps show magnitudes."""
+        return text.by_size(str(self.settings.get("method", "")))
 
     def add_map(self, values: Floats) -> int:
         """Add a map to the page, and return its index."""
@@ -89,12 +112,17 @@ class _Context:
     @cached_property
     def names(self) -> list[str]:
         """The names of all classes."""
-        return summary.distinct(self.data.manifest.get("classes", []))
+        return distinct(self.data.manifest.get("classes", []))
+
+    def image(self, row: int) -> Image.Image | None:
+        """Return the image of a row, or None if it is not available anymore."""
+        image = self.report.read(self.columns.path(row))
+        self.requested, self.available = self.requested + 1, self.available + (image is not None)
+        return image
 
     def crop(self, number: int) -> Image.Image | None:
-        """Return the part of the image of a map that the network received."""
-        image = self.report.read(self.columns.path[int(self.maps.rows[number])])
-        self.requested, self.available = self.requested + 1, self.available + (image is not None)
+        """Return the part of the image of a clustered map that the network received."""
+        image = self.image(int(self.maps.rows[number]))
         return None if image is None else images.crop(image, self.report.model)
 
 
@@ -103,28 +131,32 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
 
     Errors   Refused for a run without a readable image
     """
-    manifest = data.manifest
-    columns = summary.Columns.of(data.table, manifest.get("classes", []), manifest.get("labelled"))
-    method = manifest.get("settings", {}).get("method", "")
-    page = _Context(data, report, columns, read_maps(data.table, by_size=text.by_size(method)))
-    if not columns.readable:
-        reason = "could be read" if any(columns.error) or not page.only_wrong else "was predicted wrong"
+    manifest, method = data.manifest, data.manifest.get("settings", {}).get("method", "")
+    columns = Columns.of(data)
+    if not columns.readable.any():
+        only_wrong = manifest.get("settings", {}).get("where") == WRONG
+        reason = "could be read" if len(columns) or not only_wrong else "was predicted wrong"
         raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
-    regions = _regions(page)
+    codes = np.where(columns.readable, summary.groups(columns).codes, -1)
+    maps = read_all(data, columns, codes, text.by_size(method), _regions(report, columns))
+    page = _Context(data, report, columns, maps, features=Features(report.model) if report.model else None)
     clusters = find_clusters(page.maps, page.classes)
     candidates = shortcuts.find_candidates(page.maps, clusters, page.classes, page.crop)
     compared = page.available > 0 or not page.requested
     mistakes = summary.most_confident_mistakes(columns, MISTAKES)
-    _choose(page, mistakes, clusters, candidates)
-    rows = summary.class_rows(columns, page.maps, {name: page.maps.share(region) for name, region in regions.items()})
-    pairs = summary.confusions(columns)
-    findings = summary.finding_rows(columns)
+    errors, error_rows = quality.errors_section(data, columns, page.only_wrong)
+    _choose(page, [*mistakes, *error_rows], clusters, candidates)
+    rows, pairs, findings = (
+        summary.class_rows(columns, maps),
+        summary.confusions(columns),
+        summary.finding_rows(columns),
+    )
     content: dict[str, Any] = {
         **headlines.head(page.data, columns, page.settings, rows),
         "only_wrong": page.only_wrong,
-        "classes": text.classes(rows, list(regions)),
+        "classes": text.classes(rows, list(maps.regions)),
         "classes_note": text.classes_note(rows),
-        "regions": text.regions(regions, page.maps, rows),
+        "regions": text.regions(maps.regions, rows),
         "relevance_note": text.relevance_note(method),
         "confusions": text.confusions(pairs),
         "confusions_note": text.confusions_note(pairs),
@@ -136,14 +168,21 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         **_clusters(page, clusters, candidates),
         **_mistakes(page, mistakes),
         **text.metrics(data.folder),
+        **_quality(page),
+        **errors,
+        "label_errors": _error_cards(page, error_rows),
         "unreadable": text.unreadable(summary.unreadable(columns)),
         "facts": text.facts(page.data, page.settings),
     }
+    content["sections"] = headlines.sections(content)
     content["highlights"] = headlines.highlights(rows, pairs, findings, content, compared)
-    content["images_note"] = text.images_note(len(page.shown), len(columns.readable), report.link, data.folder)
-    border = page.maps.share(regions[text.BORDER])
+    content["images_note"] = text.images_note(len(page.shown), int(columns.readable.sum()), report.link, data.folder)
+    shown = _images(page, maps.regions[text.BORDER].shares, clusters)
+    embedded = quality.embedding_section(page.features, int(columns.readable.sum()))
+    content["embedding_note"], content["has_places"] = embedded["embedding_note"], bool(embedded["places"])
     content["data"] = {
-        "images": _images(page, border, clusters),
+        "images": shown,
+        "places": embedded["places"],
         "maps": page.packed_maps,
         "findings": {row.code: row.title for row in findings},
         "unit": text.unit(method, manifest.get("score", "")),
@@ -151,21 +190,53 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     return content
 
 
-def _regions(page: _Context) -> dict[str, Floats]:
-    """Return the regions whose share of the relevance is reported, by name."""
-    size = page.maps.size
-    regions = {text.BORDER: border_region(size)}
-    if page.report.box is not None:
-        regions[text.BOX] = box_region(size, page.report.box)
-    if (mask := page.report.mask) is not None:
-        if callable(mask):
-            masks = [mask(page.columns.path[int(row)]) for row in page.maps.rows]
-            nothing = np.full(size, np.nan)  # an image without a mask has no share
-            regions[text.MASK] = np.stack(
-                [nothing if image_mask is None else mask_region(size, image_mask) for image_mask in masks]
-            )
-        else:
-            regions[text.MASK] = mask_region(size, mask)
+def _quality(page: _Context) -> dict[str, Any]:
+    """Return the sections about probabilities, metadata and the hierarchy of classes."""
+    manifest, columns = page.data.manifest, page.columns
+    values = page.report.metadata
+    if values is None:
+        values = metadata.of_source(page.report.source or str(manifest.get("source", "")), columns.paths)
+    return {
+        **quality.calibration_section(columns, page.only_wrong, manifest.get("score", "")),
+        **quality.slices_section(values, columns, page.only_wrong),
+        **quality.hierarchy_section(columns, manifest.get("classes") or []),
+    }
+
+
+def _error_cards(page: _Context, rows: list[int]) -> list[dict[str, Any]]:
+    columns = page.columns
+    return [
+        {
+            "image": page.shown[row],
+            "path": columns.path(row),
+            "label": columns.label[row],
+            "prediction": columns.prediction[row],
+            "label_probability": text.percent(float(columns.label_probability[row])),
+            "probability": text.percent(float(columns.probability[row])),
+        }
+        for row in rows
+        if row in page.shown
+    ]
+
+
+def _regions(report: Report, columns: Columns) -> dict[str, Coverage]:
+    """Return functions of rows that return the coverage of regions whose share of the relevance is reported."""
+    size = grid_size(columns)
+    fixed = {text.BORDER: border_region(size)}
+    if report.box is not None:
+        fixed[text.BOX] = box_region(size, report.box)
+    mask = report.mask
+    if mask is not None and not callable(mask):
+        fixed[text.MASK] = mask_region(size, mask)
+    regions: dict[str, Coverage] = {name: lambda rows, region=region: region for name, region in fixed.items()}
+    if callable(mask):
+        find, nothing = mask, np.full(size, np.nan)  # an image without a mask has no share
+
+        def cover(rows: Integers) -> Floats:
+            found = [find(path) for path in columns.paths.take(rows).to_pylist()]
+            return np.stack([nothing if each is None else mask_region(size, each) for each in found])
+
+        regions[text.MASK] = cover
     return regions
 
 
@@ -178,11 +249,14 @@ def _choose(
     preferred = [*mistakes, *(int(page.maps.rows[number]) for number in numbers)]
     preferred += summary.most_confident_mistakes(page.columns, SHOWN // 4)
     chosen = list(dict.fromkeys(preferred))[:SHOWN]
-    included = set(chosen)
-    rest = [row for row in page.columns.readable if row not in included]
-    count = min(len(rest), SHOWN - len(chosen))
-    chosen += [rest[k] for k in np.linspace(0, len(rest) - 1, count).round().astype(int)] if count else []
+    rest = page.columns.readable.copy()
+    rest[chosen] = False
+    others = np.flatnonzero(rest)
+    count = min(len(others), SHOWN - len(chosen))
+    chosen += others[np.linspace(0, len(others) - 1, count).round().astype(int)].tolist() if count else []
     page.shown = {row: k for k, row in enumerate(sorted(chosen))}
+    rows = np.array(sorted({*chosen, *mistakes}), dtype=np.int64)
+    page.shown_maps = displayed(page.data, rows, page.by_size, page.maps.size)
 
 
 def _images(page: _Context, border: Floats, clusters: list[Cluster]) -> list[dict[str, Any]]:
@@ -190,25 +264,28 @@ def _images(page: _Context, border: Floats, clusters: list[Cluster]) -> list[dic
     budget = images.budget(len(page.shown))
     classes = page.data.manifest.get("classes", ())
     address = links.Links(page.report.link, page.settings, classes) if page.report.link else None
-    cluster_of = {int(number): k for k, cluster in enumerate(clusters) for number in cluster.members}
-    table = page.data.table
+    cluster_of = {int(page.maps.rows[number]): k for k, cluster in enumerate(clusters) for number in cluster.members}
+    columns = page.columns
     entries = []
-    for done, row in enumerate(page.shown):
-        record = table.slice(row, 1).to_pylist()[0]
-        number = page.number.get(row)
-        crop = None if number is None else page.crop(number)
-        image, width, height = images.small(crop, budget) if crop is not None else (None, 1, 1)
-        entry = {name: getattr(page.columns, name)[row] for name in ENTRY_COLUMNS}
+    for done, (row, record) in enumerate(zip(page.shown, _records(page, list(page.shown)), strict=True)):
+        values = page.shown_maps.get(row)
+        original = None if values is None else page.image(row)
+        image, width, height = None, 1, 1
+        if original is not None:
+            image, width, height = images.small(images.crop(original, page.report.model), budget)
+            if page.features is not None:
+                page.features.add(done, original)
+        correct = int(columns.correct[row])
+        entry = {"path": record["path"], "probability": summary.as_numbers(record["probability"])}
+        entry |= {name: getattr(columns, name)[row] for name in ("label", "prediction", "target")}
+        entry |= {"correct": None if correct < 0 else bool(correct)}
         entry |= {"findings": record["findings"] or [], "texts": record["finding_texts"] or [], "image": image}
         top = [[page.class_name(entry_), summary.as_numbers(entry_["probability"])] for entry_ in record["top5"] or []]
         entry |= {"top": top, "w": width, "h": height}
         entry |= {name: summary.as_numbers(record[name]) for name in ("label_probability", "score")}
-        if number is not None:
-            entry |= {
-                "map": page.add_map(page.maps.values[number]),
-                "border": summary.as_numbers(float(border[number])),
-            }
-            entry["cluster"] = cluster_of.get(number)
+        if values is not None:
+            entry |= {"map": page.add_map(values), "border": summary.as_numbers(float(border[row]))}
+            entry["cluster"] = cluster_of.get(row)
         if address is not None:
             entry["link"], entry["known"] = address.of(record)
         entries.append(entry)
@@ -217,16 +294,22 @@ def _images(page: _Context, border: Floats, clusters: list[Cluster]) -> list[dic
     return entries
 
 
+RECORD = [name for name in SCHEMA.names if name not in MAPS]
+
+
+def _records(page: _Context, rows: list[int]) -> list[dict[str, Any]]:
+    """Return the rows of images without their maps."""
+    return list(page.data.take(rows, RECORD).to_pylist())
+
+
 def _mistakes(page: _Context, rows: list[int]) -> dict[str, Any]:
     """Return the most confident mistakes, with the maps of both classes and their difference if available."""
-    table = page.data.table
-    records = [{**table.slice(row, 1).to_pylist()[0], "row": row} for row in rows]
-    records = [record for record in records if record["row"] in page.number]
+    rows = [row for row in rows if row in page.shown_maps]
+    records = [{**record, "row": row} for row, record in zip(rows, _records(page, rows), strict=True)]
     map_pairs = {}
     if page.report.model is not None and records:
-        map_pairs = dict(
-            images.map_pairs(records, page.maps, page.number, page.report.read, page.report.model, page.settings)
-        )
+        pairs = images.map_pairs(records, page.shown_maps, page.report.read, page.report.model, page.settings)
+        map_pairs = dict(pairs)
     mistakes = [_mistake(page, record, map_pairs.get(k)) for k, record in enumerate(records)]
     why = text.no_expected(page.report.model is not None, len(records), len(map_pairs))
     measure = text.unit(page.settings.get("method", ""), page.data.manifest.get("score", ""))
@@ -238,7 +321,7 @@ def _mistakes(page: _Context, rows: list[int]) -> dict[str, Any]:
 
 def _mistake(page: _Context, record: Mapping[str, Any], pair: images.MapPair | None) -> dict[str, Any]:
     if pair is None:
-        values = page.maps.values[page.number[record["row"]]]
+        values = page.shown_maps[record["row"]]
         maps = [text.map_entry(f"map of {page.columns.target[record['row']]}", page.add_map(values), None, values)]
     else:
         limit = float(max(pair.predicted.max(), pair.expected.max())) or None
@@ -285,11 +368,12 @@ def _clusters(page: _Context, clusters: list[Cluster], candidates: list[shortcut
 
 def _cluster(page: _Context, cluster: Cluster) -> dict[str, Any]:
     rows = [int(row) for row in page.maps.rows[cluster.members]]
-    known = [] if page.only_wrong else [correct for row in rows if (correct := page.columns.correct[row]) is not None]
+    correct = page.columns.correct[rows]
+    known = correct[correct >= 0] if not page.only_wrong else correct[:0]
     return {
         "count": len(rows),
         "share": text.percent(len(rows) / cluster.of),
-        "accuracy": text.percent(float(np.mean(known))) if known else "",
+        "accuracy": text.percent(float(known.mean())) if len(known) else "",
         "mean": page.add_map(cluster.mean),
         "images": [page.shown[row] for row in rows[:TYPICAL] if row in page.shown],
     }
@@ -302,8 +386,8 @@ def _labeled(page: _Context, rows: list[int]) -> tuple[int, int] | None:
     """
     index = page.columns.target_index[rows[0]]
     labels = page.columns.label_index
-    whole = sum(labels[row] == index for row in page.columns.readable)
-    return (sum(labels[row] == index for row in rows), whole) if whole else None
+    whole = int((labels[page.columns.readable] == index).sum())
+    return (int((labels[rows] == index).sum()), whole) if whole else None
 
 
 def _shortcut(page: _Context, candidate: shortcuts.Candidate) -> dict[str, Any]:

@@ -6,29 +6,28 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hooklens.datasets.report.analysis import summary
-from hooklens.datasets.report.text import evaluation, percent, plural, title
+from hooklens.datasets.report.text import percent, plural, title
 from hooklens.datasets.settings import WRONG
 
 if TYPE_CHECKING:
-    from hooklens.datasets.shards import RunData
+    from hooklens.datasets.report.analysis.columns import Columns
+    from hooklens.datasets.run_data import RunData
 
 FEW = 10
 """Minimum number of images of a class to be reported as the class with the lowest accuracy."""
 
 
-def head(
-    data: RunData, columns: summary.Columns, settings: Mapping[str, Any], rows: list[summary.ClassRow]
-) -> dict[str, Any]:
+def head(data: RunData, columns: Columns, settings: Mapping[str, Any], rows: list[summary.ClassRow]) -> dict[str, Any]:
     """Return the title, subtitle, tiles and sections."""
     manifest, rate = data.manifest, summary.accuracy(columns)
     method, layer = title(settings.get("method", "")), settings.get("layer")
-    images = plural(len(columns.path), "image")
+    images = plural(len(columns), "image")
     heading = f"{method} on {settings.get('model', 'the network')}: {images}"
     where = f"at layer {layer}" if layer else "at the network's default layer"
     source = manifest.get("source") or "unknown"
-    tiles = [{"name": "Images", "value": f"{len(columns.path):,}", "note": plural(len(rows), "class")}]
+    tiles = [{"name": "Images", "value": f"{len(columns):,}", "note": plural(len(rows), "class")}]
     if settings.get("where") == WRONG:
-        total = manifest.get("counts", {}).get("looked_at", len(columns.path))
+        total = manifest.get("counts", {}).get("looked_at", len(columns))
         tiles[0]["note"] = f"of {total:,}: only wrong predictions"
     if rate is not None:
         low, high = rate.interval
@@ -36,23 +35,17 @@ def head(
         tiles.append({"name": "Accuracy", "value": f"{100 * rate.value:.1f}%", "note": note})
     else:
         tiles.append({"name": "Accuracy", "value": "–", "note": "no label is a class of the network"})
-    broken = len(columns.path) - len(columns.readable)
+    broken = int((~columns.readable).sum())
     tiles.append(
         {"name": "Unreadable", "value": f"{broken:,}", "note": "listed at the end of the page" if broken else "none"}
     )
     tiles.append({"name": "Explained", "value": _target(settings), "note": f"{method} {where}"})
-    sections = [("summary", "Highlights"), ("classes", "Classes")]
-    sections += [("confusions", "Confusions"), ("mistakes", "Mistakes")] if rate is not None else []
-    sections += [("means", "Mean maps"), ("relevance", "Relevance"), ("findings", "Findings"), ("clusters", "Clusters")]
-    sections += [("metrics", "Metrics")] if evaluation(data.folder) else []
-    sections += [("images", "Images"), ("about", "Details")]
     subtitle = f"Source {source}. Finished {str(manifest.get('finished', ''))[:16].replace('T', ' ')}."
     return {
         "title": f"{heading} – Hooklens",
         "heading": heading,
         "subtitle": subtitle,
         "tiles": tiles,
-        "sections": sections,
         "labelled": rate is not None,
     }
 
@@ -100,3 +93,16 @@ def highlights(
 
 def _line(text: str, strong: bool = False) -> dict[str, Any]:
     return {"text": text, "strong": strong}
+
+
+def sections(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the ids and titles of the sections of the page."""
+    labelled = content["labelled"]
+    listed = [("summary", "Highlights", True), ("classes", "Classes", True)]
+    listed += [("confusions", "Confusions", labelled), ("hierarchy", "Hierarchy", bool(content["ancestors"]))]
+    listed += [("mistakes", "Mistakes", labelled), ("calibration", "Calibration", labelled)]
+    listed += [("slices", "Slices", content["slices"] is not None), ("label-errors", "Label errors", labelled)]
+    listed += [("means", "Mean maps", True), ("relevance", "Relevance", True), ("findings", "Findings", True)]
+    listed += [("clusters", "Clusters", True), ("metrics", "Metrics", bool(content.get("metrics")))]
+    listed += [("embedding", "Features", True), ("images", "Images", True), ("about", "Details", True)]
+    return [(id, title) for id, title, shown in listed if shown]

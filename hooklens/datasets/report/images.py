@@ -16,7 +16,7 @@ from hooklens.datasets.settings import Settings
 if TYPE_CHECKING:
     from PIL import Image
 
-    from hooklens.datasets.report.analysis.maps import Floats, Maps
+    from hooklens.datasets.report.analysis.maps import Floats
     from hooklens.zoo import Model
 
 SIDES = (320, 256, 192, 144, 112)
@@ -80,16 +80,15 @@ class MapPair:
 
 def map_pairs(
     rows: Sequence[Mapping[str, Any]],
-    maps: Maps,
-    numbers: Mapping[int, int],
+    maps: Mapping[int, Floats],
     read: Read,
     model: Model,
     settings: Mapping[str, Any],
 ) -> Iterator[tuple[int, MapPair]]:
     """Yield the index in `rows` and the maps of both classes, computed with the method, layer and options of the run.
 
-    `rows` have "row", "path", "prediction_index", "label_index" and "target_index"; `numbers` maps a row to its map.
-    The map of the class that the run explained is the stored one. Images that cannot be read anymore are skipped.
+    `rows` have "row", "path", "prediction_index", "label_index" and "target_index"; `maps` has the stored map of each
+    row, which is that of the class that the run explained. Images that cannot be read anymore are skipped.
     """
     for start in range(0, len(rows), BATCH):
         part = [(start + k, row, read(row["path"])) for k, row in enumerate(rows[start : start + BATCH])]
@@ -102,10 +101,10 @@ def map_pairs(
             if missing:
                 images, targets = [image for _, _, image in missing], [row[name] for _, row, _ in missing]
                 missing_maps = _explain(images, targets, model, settings)
-                pooled = (pool(values, maps.size) for values in missing_maps)
-                computed.update({(k, name): values for (k, _, _), values in zip(missing, pooled, strict=True)})
+                for (k, row, _), values in zip(missing, missing_maps, strict=True):
+                    computed[k, name] = pool(values, maps[row["row"]].shape)
         for k, row, _ in readable:
-            own = maps.values[numbers[row["row"]]]
+            own = maps[row["row"]]
             yield k, MapPair(computed.get((k, "prediction_index"), own), computed.get((k, "label_index"), own))
 
 

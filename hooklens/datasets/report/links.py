@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hooklens import resources
-from hooklens.datasets.report.analysis.summary import distinct
+from hooklens.datasets.report.analysis.columns import distinct
 from hooklens.datasets.settings import Settings
 
 ASSETS = resources.assets()

@@ -13,8 +13,9 @@ import numpy as np
 from hooklens.datasets.report.analysis import shortcuts, summary
 
 if TYPE_CHECKING:
-    from hooklens.datasets.report.analysis.maps import Floats, Maps
-    from hooklens.datasets.shards import RunData
+    from hooklens.datasets.report.analysis.map_pass import Region
+    from hooklens.datasets.report.analysis.maps import Floats
+    from hooklens.datasets.run_data import RunData
 
 BORDER, BOX, MASK = "border", "box", "mask"
 WHERE = {BORDER: "at the border", BOX: "in the box", MASK: "in the mask"}
@@ -121,25 +122,24 @@ def classes_note(rows: list[summary.ClassRow]) -> str:
     )
 
 
-def regions(regions: Mapping[str, Floats], maps: Maps, rows: list[summary.ClassRow]) -> list[dict[str, Any]]:
+def regions(regions: Mapping[str, Region], rows: list[summary.ClassRow]) -> list[dict[str, Any]]:
     """Return the table of regions."""
-    return [_region(name, region, maps, rows) for name, region in regions.items()]
+    return [_region(name, region, rows) for name, region in regions.items()]
 
 
-def _region(name: str, region: Floats, maps: Maps, rows: list[summary.ClassRow]) -> dict[str, Any]:
-    shares = maps.share(region)
-    even = float(np.nanmean(region))
+def _region(name: str, region: Region, rows: list[summary.ClassRow]) -> dict[str, Any]:
+    mean = summary.mean(region.shares)
     known = sorted((row.shares[name], row.name) for row in rows if row.shares[name] == row.shares[name])
     return {
         "where": WHERE[name],
         "short": SHORT[name],
         "title": TITLES[name],
-        "mean": summary.mean(shares),
-        "mean_text": percent(summary.mean(shares)),
-        "even": even,
-        "even_text": percent(even),
-        "count": int(np.isfinite(shares).sum()),
-        "partly": bool(np.isnan(region).any()),
+        "mean": mean,
+        "mean_text": percent(mean),
+        "even": region.even,
+        "even_text": percent(region.even),
+        "count": int(np.isfinite(region.shares).sum()),
+        "partly": region.partly,
         "high": f"{known[-1][1]}, {percent(known[-1][0])}" if known else "",
         "high_value": known[-1][0] if known else "",
         "low": f"{known[0][1]}, {percent(known[0][0])}" if known else "",

@@ -49,7 +49,7 @@ def text(location: Location, name: str) -> list[Item]:
     if suffix(name) == ".txt" and whole and all(map(is_image, whole)):  # a path may contain a comma
         return _items(location, [(line, None) for line in whole])
     try:
-        lines = [row for row in csv.reader(io.StringIO(decoded), delimiter=_delimiter(name, decoded)) if any(row)]
+        lines = [row for row in csv.reader(io.StringIO(decoded), delimiter=delimiter(name, decoded)) if any(row)]
     except csv.Error as error:
         raise Refused(f"Cannot read {location.source} as CSV: {error}. {_NEEDED}") from None
     if not lines:
@@ -114,7 +114,8 @@ def parquet(location: Location, name: str) -> list[Item]:
     return _items(location, [(path, None if label is None else str(label)) for path, label in rows])
 
 
-def _delimiter(name: str, data: str) -> str:
+def delimiter(name: str, data: str) -> str:
+    """Return the delimiter of a list: tab, semicolon or comma, as its name and its first line show."""
     first = data.partition("\n")[0]
     if suffix(name) == ".tsv" or ("\t" in first and "," not in first):
         return "\t"

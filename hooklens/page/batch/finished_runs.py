@@ -44,7 +44,7 @@ def _open(folder: str) -> tuple[FinishedRun, dict[str, str]]:
     from hooklens.datasets.finished.finished_run import FinishedRun  # only needed with a run
     from hooklens.datasets.shards import open_run  # as above
 
-    run = FinishedRun(open_run(folder, ["path", "sha256"]), uploads.open_image)
+    run = FinishedRun(open_run(folder), uploads.open_image)
     return run, {digest: path for path, digest in run.hashes.items() if digest}
 
 

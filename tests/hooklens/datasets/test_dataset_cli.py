@@ -180,11 +180,11 @@ def test_progress_measures_the_speed_of_new_images(capsys, monkeypatch):
     with Progress("explained") as progress:
         for done in (40, 60, 80, 100):
             progress(done, 100)
-            now[0] += 11
+            now[0] += 31
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "explained 60 of 100, 1.82 per second, 22 s left",
-        "explained 80 of 100, 1.82 per second, 11 s left",
+        "explained 60 of 100, 0.645 images/s, 62 s left",
+        "explained 80 of 100, 0.645 images/s, 31 s left",
         "explained 100 of 100",
     ]
     assert [duration(seconds) for seconds in (7, 600, 12_000)] == ["7 s", "10 min", "3 h 20 min"]

@@ -23,8 +23,9 @@ from hooklens.datasets.report.analysis.shortcuts import describe
 from hooklens.datasets.report.analysis.summary import Rate
 from hooklens.datasets.report.images import data_address
 from hooklens.datasets.rows import SCHEMA
+from hooklens.datasets.run_data import RunData
 from hooklens.datasets.settings import Settings
-from hooklens.datasets.shards import RunData, open_run
+from hooklens.datasets.shards import open_run
 from hooklens.errors import Refused
 from tests.support import shapes
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MOST = 56
 """Maximum number of cells per side; finer maps are averaged, to 4 pixels per cell at 224 pixels."""
+CELLS = 2**22
+"""Cells of maps that are converted at once."""
 BORDER = 0.1
 """The outer part of each side that belongs to the border; a uniform map has 36% of its relevance there."""
 
@@ -51,27 +53,31 @@ class Maps:
         return self.values.shape[1], self.values.shape[2]
 
 
-def read_maps(table: pa.Table, *, by_size: bool = False) -> Maps:
+def read_maps(table: pa.Table, *, by_size: bool = False, size: tuple[int, int] | None = None) -> Maps:
     """Return the maps in the table of a run; `by_size` uses magnitudes, for methods with one value per pixel.
 
-    If the maps have different sizes, all are resized to that of the first one.
+    All maps are resized to height and width `size`. By default it is that of the first map, at most 56.
     """
-    columns = [table[name] for name in ("map", "map_height", "map_width")]
-    scales = table["map_scale"].to_pylist() if "map_scale" in table.column_names else [1.0] * len(table)
-    rows, values = [], []
-    size: tuple[int, int] | None = None
-    for row, (data, height, width, scale) in enumerate(
-        zip(*(column.to_pylist() for column in columns), scales, strict=True)
-    ):
-        if data is None:
-            continue
-        array = np.frombuffer(data, "<f2").reshape(height, width).astype(float) * (1.0 if scale is None else scale)
-        array = np.where(np.isfinite(array), array, 0.0)
-        size = size or (min(MOST, height), min(MOST, width))
-        values.append(pool(np.abs(array) if by_size else array, size))
-        rows.append(row)
-    stacked = np.stack(values) if values else np.zeros((0, 1, 1))
-    return Maps(np.array(rows, dtype=np.int64), stacked, shares(stacked))
+    heights, widths = (np.asarray(table[name].fill_null(0)) for name in ("map_height", "map_width"))
+    has_map = np.asarray(table["map"].is_valid())
+    rows = np.flatnonzero(has_map)
+    if not len(rows):
+        return Maps(rows, np.zeros((0, *(size or (1, 1)))), np.zeros((0, *(size or (1, 1)))))
+    scales = np.ones(len(table))
+    if "map_scale" in table.column_names:
+        scales = np.asarray(table["map_scale"].cast("float64").fill_null(1.0))
+    size = size or (min(MOST, int(heights[rows[0]])), min(MOST, int(widths[rows[0]])))
+    values = np.zeros((len(rows), *size))
+    shapes = np.stack([heights, widths], axis=1)[rows]
+    for height, width in np.unique(shapes, axis=0).tolist():
+        same = np.flatnonzero((shapes == (height, width)).all(1))
+        for part in np.array_split(same, -(-len(same) * height * width // CELLS)):
+            data = b"".join(table["map"].take(rows[part]).to_pylist())
+            array = np.frombuffer(data, "<f2").reshape(len(part), height, width).astype(float)
+            array *= scales[rows[part]][:, None, None]
+            array = np.where(np.isfinite(array), array, 0.0)
+            values[part] = pool(np.abs(array) if by_size else array, size)
+    return Maps(rows, values, shares(values))
 
 
 def shares(values: Floats) -> Floats:
@@ -81,19 +87,23 @@ def shares(values: Floats) -> Floats:
     return np.divide(positive, whole, out=np.full_like(positive, np.nan), where=whole > 0)
 
 
-def pool(values: Floats, size: tuple[int, int]) -> Floats:
-    """Resize a map `[..., h, w]` by averaging over the area of the new cells."""
-    if values.shape[-2:] == size:
+def pool(values: Floats, size: tuple[int, int], box: Sequence[float] = (0.0, 0.0, 1.0, 1.0)) -> Floats:
+    """Resize a map `[..., h, w]`, or its part in a box, by averaging over the area of the new cells."""
+    if values.shape[-2:] == size and tuple(box) == (0, 0, 1, 1):
         return values
-    rows, columns = (_overlaps(cells, side) for cells, side in zip(values.shape[-2:], size, strict=True))
+    left, top, right, bottom = box
+    rows, columns = (
+        _overlaps(cells, side, *span)
+        for cells, side, span in zip(values.shape[-2:], size, ((top, bottom), (left, right)), strict=True)
+    )
     return np.asarray(rows @ values @ columns.T)
 
 
-def _overlaps(cells: int, side: int) -> Floats:
-    """Return the weights `[side, cells]` of the old cells in each new cell."""
-    new, old = np.linspace(0, 1, side + 1), np.linspace(0, 1, cells + 1)
+def _overlaps(cells: int, side: int, low: float, high: float) -> Floats:
+    """Return the weights `[side, cells]` of the old cells in each new cell between two positions from 0 to 1."""
+    new, old = np.linspace(low, high, side + 1), np.linspace(0, 1, cells + 1)
     common = np.minimum(new[1:, None], old[None, 1:]) - np.maximum(new[:-1, None], old[None, :-1])
-    return np.maximum(common, 0) * side
+    return np.maximum(common, 0) * side / (high - low)
 
 
 def box_region(size: tuple[int, int], box: Sequence[float]) -> Floats:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from hooklens.datasets.report.analysis.maps import Floats, Maps
+    from hooklens.datasets.report.analysis.columns import Columns, Names
+    from hooklens.datasets.report.analysis.map_pass import MapPass
+    from hooklens.datasets.report.analysis.maps import Floats, Integers
 
 TITLES = {
     "non_finite": "Non-finite values",
@@ -93,160 +92,99 @@ class FindingRow:
     example: str
 
 
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """The columns of a table that the statistics need, as lists of equal length."""
-
-    path: list[str]
-    label: list[str | None]
-    label_index: list[int | None]
-    prediction: list[str | None]
-    probability: list[float | None]
-    correct: list[bool | None]
-    target: list[str | None]
-    target_index: list[int | None]
-    findings: list[list[str] | None]
-    finding_texts: list[list[str] | None]
-    error: list[str | None]
-    labeled: Mapping[int, int]
-    """Predicted images per labeled class, with or without a row; a run may contain only rows of mistakes."""
-
-    @classmethod
-    def of(cls, table: pa.Table, classes: Sequence[str] = (), labeled: Mapping[str, int] | None = None) -> Columns:
-        """Return the columns of a run's table, with labels in `classes` replaced by the name of the class.
-
-        Classes that share a name have their index after it. `labeled` are the counts in the manifest; if it is None,
-        the rows are counted.
-        """
-        columns = {name: table[name].to_pylist() for name in cls.__dataclass_fields__ if name != "labeled"}
-        indices, names = columns["label_index"], distinct(classes)
-        for column, numbers in {
-            "label": indices,
-            "prediction": table["prediction_index"].to_pylist(),
-            "target": columns["target_index"],
-        }.items():
-            columns[column] = [
-                names[index] if index is not None and index < len(names) else name
-                for name, index in zip(columns[column], numbers, strict=True)
-            ]
-        columns["probability"] = [as_numbers(value) for value in columns["probability"]]
-        if labeled is None:
-            return cls(**columns, labeled=Counter(index for index in indices if index is not None))
-        return cls(**columns, labeled={int(index): count for index, count in labeled.items()})
-
-    @property
-    def readable(self) -> list[int]:
-        """Rows of images that could be read."""
-        return [row for row, error in enumerate(self.error) if error is None]
-
-
 def accuracy(columns: Columns) -> Rate | None:
     """Return the accuracy over all images whose label is a class of the network, or None if there are none."""
     count = sum(columns.labeled.values())
-    return Rate(count - sum(is_correct is False for is_correct in columns.correct), count) if count else None
+    return Rate(count - int(columns.wrong.sum()), count) if count else None
 
 
 def unreadable(columns: Columns) -> list[tuple[str, list[str]]]:
     """Return the errors with the paths of the images, the most frequent error first."""
+    rows = np.flatnonzero(~columns.readable)
     reasons: dict[str, list[str]] = {}
-    for path, error in zip(columns.path, columns.error, strict=True):
-        if error is not None:
-            reasons.setdefault(error, []).append(path)
+    for row, path in zip(rows, columns.paths.take(rows).to_pylist(), strict=True):
+        reasons.setdefault(str(columns.error[row]), []).append(path)
     return sorted(reasons.items(), key=lambda item: -len(item[1]))
 
 
-def class_rows(columns: Columns, maps: Maps, shares: Mapping[str, Floats]) -> list[ClassRow]:
-    """Return the classes sorted by name; `shares` maps regions to one value `[n]` per map."""
-    by_label = any(label is not None for label in columns.label)
-    groups: dict[str, list[int]] = {}
-    for row in columns.readable:
-        name = columns.label[row] if by_label else columns.target[row]
-        if name is not None:
-            groups.setdefault(name, []).append(row)
-    number = {int(row): k for k, row in enumerate(maps.rows)}
-    return [_class(name, rows, columns, maps, shares, number) for name, rows in sorted(groups.items())]
+def groups(columns: Columns) -> Names:
+    """Return the names by which images are grouped: labels, or the explained classes of a run without labels."""
+    return columns.label if (columns.label.codes >= 0).any() else columns.target
 
 
-def _class(
-    name: str, rows: list[int], columns: Columns, maps: Maps, shares: Mapping[str, Floats], number: Mapping[int, int]
-) -> ClassRow:
-    count = sum(columns.labeled.get(index, 0) for index in _indices(rows, columns))
-    wrong = Counter(str(columns.prediction[row]) for row in rows if columns.correct[row] is False)
-    rate = Rate(count - wrong.total(), count) if count else None
-    map_indices = np.array([number[row] for row in rows if row in number], dtype=np.int64)
+def class_rows(columns: Columns, maps: MapPass) -> list[ClassRow]:
+    """Return the classes sorted by name."""
+    names = groups(columns)
+    usable = columns.readable & (names.codes >= 0)
+    order = np.argsort(np.where(usable, names.codes, -1), kind="stable")
+    order = order[int((~usable).sum()) :]
+    codes, starts = np.unique(names.codes[order], return_index=True)
+    parts = zip(codes.tolist(), np.split(order, starts[1:]), strict=True)
+    return sorted((_class(code, rows, columns, maps) for code, rows in parts), key=lambda row: row.name)
+
+
+def _class(code: int, rows: Integers, columns: Columns, maps: MapPass) -> ClassRow:
+    indices = columns.label_index[rows]
+    count = sum(columns.labeled.get(int(index), 0) for index in np.unique(indices[indices >= 0]))
+    wrong = np.bincount(columns.prediction.codes[rows[columns.correct[rows] == 0]])
+    rate = Rate(count - int(wrong.sum()), count) if count else None
+    confused = (columns.prediction.values[int(wrong.argmax())], int(wrong.max())) if wrong.sum() else None
     return ClassRow(
-        name,
+        groups(columns).values[code],
         len(rows),
         rate,
-        _mean_probability(rows, columns),
-        wrong.most_common(1)[0] if wrong else None,
-        {region: mean(values[map_indices]) for region, values in shares.items()},
-        len(map_indices),
-        maps.values[map_indices].mean(0) if len(map_indices) else None,
+        mean(columns.probability[rows]),
+        confused,
+        {name: mean(region.shares[rows]) for name, region in maps.regions.items()},
+        maps.counts.get(code, 0),
+        maps.means.get(code),
     )
 
 
-def _indices(rows: list[int], columns: Columns) -> set[int]:
-    """Return the labeled classes of some rows."""
-    return {index for row in rows if (index := columns.label_index[row]) is not None}
-
-
-def mean(values: Floats) -> float:
+def mean(values: Any) -> float:
     """Return the mean of the finite values, or NaN if there are none."""
     finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else float("nan")
+    return float(finite.mean(dtype=np.float64)) if len(finite) else float("nan")
 
 
 def confusions(columns: Columns) -> list[Pair]:
     """Return the pairs of label and wrong prediction, the most frequent first."""
-    known = [row for row in columns.readable if columns.correct[row] is not None]
-    pairs: dict[tuple[str, str], list[int]] = {}
-    for row in known:
-        if not columns.correct[row]:
-            pairs.setdefault((str(columns.label[row]), str(columns.prediction[row])), []).append(row)
-    confused_pairs = [_pair(label, prediction, rows, columns) for (label, prediction), rows in pairs.items()]
+    rows = np.flatnonzero(columns.wrong)
+    if not len(rows):
+        return []
+    labels, predictions = columns.label.codes[rows].astype(np.int64), columns.prediction.codes[rows]
+    keys = labels * len(columns.prediction.values) + predictions
+    order = np.argsort(keys, kind="stable")
+    _, starts = np.unique(keys[order], return_index=True)
+    confused_pairs = [_pair(part, columns) for part in np.split(rows[order], starts[1:])]
     return sorted(confused_pairs, key=lambda pair: (-pair.count, -np.nan_to_num(pair.probability), pair.label))
 
 
-def _pair(label: str, prediction: str, rows: list[int], columns: Columns) -> Pair:
-    whole = sum(columns.labeled[index] for index in _indices(rows, columns))
-    return Pair(label, prediction, len(rows), len(rows) / whole, _mean_probability(rows, columns))
-
-
-def _mean_probability(rows: list[int], columns: Columns) -> float:
-    """Return the mean probability of the predictions, or NaN if the network has no probabilities."""
-    known = [columns.probability[row] for row in rows]
-    return float(np.mean([value or 0.0 for value in known])) if any(value is not None for value in known) else math.nan
+def _pair(rows: Integers, columns: Columns) -> Pair:
+    whole = sum(columns.labeled.get(int(index), 0) for index in np.unique(columns.label_index[rows]))
+    names = str(columns.label[int(rows[0])]), str(columns.prediction[int(rows[0])])
+    return Pair(*names, len(rows), len(rows) / max(whole, len(rows)), mean(columns.probability[rows]))
 
 
 def most_confident_mistakes(columns: Columns, count: int) -> list[int]:
     """Return the rows of wrong predictions, the most probable first."""
-    wrong = [row for row in columns.readable if columns.correct[row] is False]
-    return sorted(wrong, key=lambda row: -(columns.probability[row] or 0.0))[:count]
+    rows = np.flatnonzero(columns.wrong)
+    order = np.argsort(-np.nan_to_num(columns.probability[rows]), kind="stable")
+    return [int(row) for row in rows[order[:count]]]
 
 
 def finding_rows(columns: Columns) -> list[FindingRow]:
     """Return the findings, the most frequent first; an image counts once for each."""
-    counts: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    for row in columns.readable:
-        codes, texts = columns.findings[row] or [], columns.finding_texts[row] or []
-        counts.update(set(codes))
-        for code, text in zip(codes, texts, strict=False):
-            examples.setdefault(code, text)
-    readable = max(1, len(columns.readable))
-    return [FindingRow(code, title(code), n, n / readable, examples.get(code, "")) for code, n in counts.most_common()]
+    readable = max(1, int(columns.readable.sum()))
+    return [
+        FindingRow(code, title(code), n, n / readable, columns.finding_texts.get(code, ""))
+        for code, n in columns.findings.most_common()
+    ]
 
 
 def title(code: str) -> str:
     """Return the title of a finding."""
     return TITLES.get(code) or code.replace("_", " ").capitalize()
-
-
-def distinct(classes: Sequence[str]) -> list[str]:
-    """Return the names of the classes, with the index if several classes share a name: "crane (517)"."""
-    counts = Counter(classes)
-    return [name if counts[name] == 1 else f"{name} ({index})" for index, name in enumerate(classes)]
 
 
 def as_numbers(value: Any) -> Any:

@@ -1,107 +1,6 @@
-// The report: sorts tables, filters images, draws maps. Scripts of page/static/drawing/ are inserted above.
+// The report: filters and enlarges images. The other scripts are inserted above.
 
-/** Decode a base64 string to bytes; colors.js calls it. */
-function bytes(b64) {
-  const raw = atob(b64), out = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
-  return out;
-}
-
-const DATA = JSON.parse(document.getElementById("data").textContent);
-const $ = (query, within = document) => within.querySelector(query);
-const $$ = (query, within = document) => [...within.querySelectorAll(query)];
-const percent = (share) => (share === null || share === undefined ? "" : `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)}%`);
 const PAGE = 60;
-
-/** Create an element; strings are always inserted as text. */
-function make(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name === "text") node.textContent = value;
-    else if (name === "style") node.style.cssText = value;
-    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
-  }
-  node.append(...children);
-  return node;
-}
-
-// Maps and images
-
-const unpacked = new Map();
-
-/** Return map number k: {h, w, values}. */
-function mapOf(k) {
-  if (!unpacked.has(k)) {
-    const { h, w, m, b } = DATA.maps[k], steps = new Int8Array(bytes(b).buffer);
-    unpacked.set(k, { h, w, values: Float32Array.from(steps, (step) => (step / 127) * m) });
-  }
-  return unpacked.get(k);
-}
-
-const loading = new Map();
-const loaded = new Map();
-
-/** Return a promise of image number k, or of null if the image is not available. */
-function photo(k) {
-  if (!loading.has(k)) {
-    const source = DATA.images[k].image;
-    const keep = (image) => { loaded.set(k, image); return image; };
-    loading.set(k, source ? new Promise((done) => {
-      const image = new Image();
-      image.onload = () => done(keep(image));
-      image.onerror = () => done(keep(null));
-      image.src = source;
-    }) : Promise.resolve(keep(null)));
-  }
-  return loading.get(k);
-}
-
-/** Draw an image, a map with an opacity, or both, into a canvas. */
-function drawInto(canvas, image, map, { opacity = 1, limit = null, signed = false } = {}) {
-  const { width, height } = canvas, context = canvas.getContext("2d", { willReadFrequently: true });
-  context.fillStyle = "#808080";
-  context.fillRect(0, 0, width, height);
-  if (image) context.drawImage(image, 0, 0, width, height);
-  if (!map || !opacity) return;
-  const under = context.getImageData(0, 0, width, height), over = new ImageData(new Uint8ClampedArray(under.data), width, height);
-  const both = signed || map.values.some((value) => value < 0);
-  draw(over.data, width, height, view(map, { colors: signed ? "signed" : "auto", limits: limit ? [both ? -limit : 0, limit] : null }));
-  for (let p = 0; p < over.data.length; p++) under.data[p] += (over.data[p] - under.data[p]) * opacity;
-  context.putImageData(under, 0, 0);
-}
-
-async function paintCanvas(canvas) {
-  const { photo: which } = canvas.dataset;
-  if (which !== undefined) await photo(Number(which));
-  paintNow(canvas);
-}
-
-/** Draw a canvas whose image is loaded. */
-function paintNow(canvas) {
-  const { map, photo: which, limit, plain, signed } = canvas.dataset;
-  const image = which === undefined ? null : loaded.get(Number(which)) || null;
-  drawInto(canvas, image, map === undefined || plain !== undefined ? null : mapOf(Number(map)), { limit: limit ? Number(limit) : null, signed: signed !== undefined });
-  canvas.dataset.drawn = "";
-}
-
-const seen = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    if (!entry.isIntersecting) continue;
-    seen.unobserve(entry.target);
-    paintCanvas(entry.target);
-  }
-}, { rootMargin: "400px" });
-
-/** Create a canvas of image k, which is drawn when it comes close to the viewport. */
-function canvasOf(k, side, plain = false) {
-  const entry = DATA.images[k], scale = side / Math.max(entry.w, entry.h);
-  const size = entry.image ? [entry.w * scale, entry.h * scale].map(Math.round) : [side, side];
-  const canvas = make("canvas", { width: size[0], height: size[1], "aria-hidden": "true", "data-photo": k });
-  if (entry.map !== undefined) canvas.dataset.map = entry.map;
-  if (plain) canvas.dataset.plain = "";
-  seen.observe(canvas);
-  return canvas;
-}
 
 const describe = (entry) => (entry.label && entry.correct !== null
   ? `${entry.label}${entry.correct ? ", correct" : `, predicted as ${entry.prediction}`}` : entry.prediction);
@@ -112,35 +11,6 @@ for (const button of $$("button.thumb")) {
   button.append(canvasOf(k, button.classList.contains("wide") ? 224 : 128, plain));
 }
 for (const canvas of $$("canvas[data-map]:not([aria-hidden])")) seen.observe(canvas);
-
-// Tables
-
-/** Sort the rows of a table by a column, by number or else by text; rows without a value come last. */
-function sortBy(header, index) {
-  const up = header.getAttribute("aria-sort") !== "ascending" && (header.getAttribute("aria-sort") !== null || !header.classList.contains("n"));
-  const body = header.closest("table").tBodies[0];
-  const value = (row) => {
-    const given = row.cells[index].dataset.v;
-    return given === undefined ? row.cells[index].textContent.trim().toLowerCase() : given === "" ? null : Number(given);
-  };
-  const rows = [...body.rows].map((row) => [value(row), row]);
-  rows.sort(([a], [b]) => {
-    if (a === null || b === null) return (a === null) - (b === null);
-    return (up ? 1 : -1) * (typeof a === "string" ? a.localeCompare(b) : a - b);
-  });
-  for (const other of header.parentNode.cells) other.removeAttribute("aria-sort");
-  header.setAttribute("aria-sort", up ? "ascending" : "descending");
-  body.append(...rows.map(([, row]) => row));
-}
-
-for (const table of $$("table.sortable")) {
-  [...table.tHead.rows[0].cells].forEach((header, index) => {
-    if (header.classList.contains("plain")) return;
-    const button = make("button", { type: "button", text: header.textContent });
-    button.addEventListener("click", () => sortBy(header, index));
-    header.replaceChildren(button);
-  });
-}
 
 $("#all-mistakes")?.addEventListener("click", (event) => {
   for (const card of $$(".mistake[hidden]")) card.hidden = false;
@@ -202,23 +72,42 @@ function extend() {
   more.textContent = `Show ${Math.min(PAGE, order.length - drawn)} more`;
 }
 
+/** Functions that are called after the list has changed. */
+const whenFiltered = [];
+let selected = null;
+
+/** List only these images, in addition to the filters; null: all. */
+function select(numbers) {
+  selected = numbers;
+  filter();
+}
+
 function filter() {
-  order = DATA.images.map((_, k) => k).filter((k) => matches(DATA.images[k]));
+  order = DATA.images.map((_, k) => k).filter((k) => matches(DATA.images[k]) && (!selected || selected.has(k)));
   const by = ORDERS[form.elements.order.value];
   if (by) order.sort((a, b) => by(DATA.images[a], DATA.images[b]));
   grid.replaceChildren();
   drawn = 0;
   extend();
-  const correct = order.filter((k) => DATA.images[k].correct).length, known = order.filter((k) => DATA.images[k].correct !== null).length;
-  $("#count").textContent = order.length ? `${order.length.toLocaleString("en")} of ${DATA.images.length.toLocaleString("en")} images${known && form.elements.correct ? `, ${correct.toLocaleString("en")} correct` : ""}`
+  const correct = order.filter((k) => DATA.images[k].correct).length;
+  const known = order.filter((k) => DATA.images[k].correct !== null).length;
+  const count = (value) => value.toLocaleString("en");
+  const parts = [`${count(order.length)} of ${count(DATA.images.length)} images`];
+  if (selected) parts.push("in the rectangle");
+  if (known && form.elements.correct) parts.push(`${count(correct)} correct`);
+  $("#count").textContent = order.length ? parts.join(", ")
     : "No image matches these filters. Reset them, or use fewer filters.";
+  for (const call of whenFiltered) call();
 }
 
 fill("class", countValues(DATA.images.map(className)));
 fill("prediction", countValues(DATA.images.map((entry) => entry.prediction)));
 fill("finding", countValues(DATA.images.flatMap((entry) => entry.findings)), (code) => DATA.findings[code] || code);
 form.addEventListener("input", filter);
-form.addEventListener("reset", () => setTimeout(filter));
+form.addEventListener("reset", () => {
+  selected = null;
+  setTimeout(filter);
+});
 form.addEventListener("submit", (event) => event.preventDefault());
 more.addEventListener("click", () => {
   const first = grid.children.length;
@@ -227,13 +116,12 @@ more.addEventListener("click", () => {
 });
 filter();
 
-/** Print all images of the list, not only those that were scrolled to: a browser does not wait before it prints. */
+/** Print everything: all images of the list, all mistakes and all groups. A browser does not wait before it prints. */
 addEventListener("beforeprint", () => {
   while (drawn < order.length) extend();
-  for (const canvas of $$("canvas:not([data-drawn]):not(#stage)")) {
-    seen.unobserve(canvas);
-    paintNow(canvas);
-  }
+  for (const card of $$(".mistake[hidden]")) card.hidden = false;
+  for (const group of $$("details")) group.open = true;
+  drawAll();
 });
 
 /** Show the images of a class, a confusion or a finding in the grid. */
@@ -312,5 +200,4 @@ opacity.addEventListener("input", redraw);
 $("#previous").addEventListener("click", () => step(-1));
 $("#next").addEventListener("click", () => step(1));
 $("#close").addEventListener("click", () => dialog.close());
-// All images are loaded early, so that they can be printed. This makes no requests, because the page contains them.
-Promise.all(DATA.images.map((_, k) => photo(k))).then(() => { document.documentElement.dataset.ready = ""; });
+loadAll();

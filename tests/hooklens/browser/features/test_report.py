@@ -16,7 +16,7 @@ from PIL import Image
 import explainers
 from hooklens.datasets import report
 from hooklens.datasets.rows import SCHEMA
-from hooklens.datasets.shards import RunData
+from hooklens.datasets.run_data import RunData
 from tests.hooklens.browser.conftest import PATIENCE
 
 NAMES = ["cat", "dog", "owl"]

@@ -1,0 +1,134 @@
+"""`python -m benchmarks.data_sets.synthetic --rows 1000000`: time and memory of a report on a synthetic run.
+
+The run has random predictions of a thousand classes, five probabilities and a map of 7 x 7 cells per image, in shards
+of 512 rows as `hooklens explain` writes them. Its images do not exist, so that only the rows are measured. --compare
+also compares two such runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from hooklens.datasets.rows import SCHEMA
+from hooklens.datasets.settings import SHARD, WNIDS
+
+CLASSES, TOP, GRID = 1000, 5, 7
+
+
+def main() -> None:
+    """Print the results."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.data_sets.synthetic", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--folder", help="where to write the run, and keep it")
+    parser.add_argument("--compare", action="store_true", help="compare two runs instead of a report")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(arguments.folder or temporary)
+        start = time.perf_counter()
+        names = ("a", "b") if arguments.compare else ("a",)
+        for seed, name in enumerate(names):
+            if not (folder / name / "manifest.json").is_file():
+                write_run(folder / name, arguments.rows, seed)
+        size = sum(file.stat().st_size for file in (folder / "a").glob("*.parquet"))
+        print(
+            f"{arguments.rows:,} rows, {size / 1e6:.0f} MB, written in {time.perf_counter() - start:.0f} s", flush=True
+        )
+        command = ["compare", *names] if arguments.compare else ["report", *names]
+        command = [command[0], *(str(folder / name) for name in names), "--out", str(folder / "page.html"), "--offline"]
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "hooklens", *command], check=True)
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        print(f"{command[0]}: {time.perf_counter() - start:.0f} s, peak memory {peak:.0f} MB")
+
+
+def write_run(folder: Path, rows: int, seed: int = 0, shard: int = SHARD) -> None:
+    """Write a finished run of random rows; three quarters of the predictions are correct."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    names = [f"class {k}" for k in range(CLASSES)]
+    names[0] = "tench"  # by which the classes of ImageNet are recognized
+    parts = []
+    for number in range(-(-rows // shard)):
+        first = number * shard
+        table = _shard(random, np.arange(first, min(first + shard, rows)), names)
+        parts.append(f"part-{number:05d}.parquet")
+        pq.write_table(table, folder / parts[-1], compression="zstd")
+    settings = {
+        "model": "synthetic", "method": "grad_cam", "layer": None, "target": "predicted", "where": "", "options": {},
+        "labels_and_preprocessing": "synthetic",
+    }  # fmt: skip
+    manifest = {
+        "settings": settings, "weights_sha256": "0" * 64, "classes": names, "score": "softmax", "source": "nowhere",
+        "counts": {"pictures": rows}, "parts": parts,
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _shard(random: np.random.Generator, rows: np.ndarray, names: list[str]) -> pa.Table:
+    count = len(rows)
+    label = rows * 7919 % CLASSES  # the same labels in every run
+    top = (
+        label[:, None] + np.concatenate([np.zeros((count, 1), int), random.integers(1, CLASSES, (count, 4))], 1)
+    ) % CLASSES
+    wrong = random.random(count) < 0.25
+    top[wrong] = np.roll(top[wrong], 1, axis=1)
+    p = np.sort(random.dirichlet(np.ones(TOP + 1), count), axis=1)[:, :0:-1].astype(np.float32)
+    maps = random.gamma(1.0, 1.0, (count, GRID, GRID)).astype("<f2")
+    texts = pa.array(names)
+    fields = [pa.array(texts.take(pa.array(top.ravel())), pa.string()), pa.array(top.ravel(), pa.int32())]
+    entries = pa.StructArray.from_arrays(
+        [*fields, pa.array(p.ravel())], fields=list(SCHEMA.field("top5").type.value_type)
+    )
+    offsets = pa.array(np.arange(0, TOP * count + 1, TOP), pa.int32())
+    columns = {
+        "path": [f"{WNID[k]}/{row:08d}.jpg" for k, row in zip(label, rows, strict=True)],
+        "sha256": [f"{row:064x}" for row in rows],
+        "label": texts.take(pa.array(label)),
+        "label_index": label,
+        "label_probability": np.where(wrong, p[:, 1], p[:, 0]),
+        "prediction": texts.take(pa.array(top[:, 0])),
+        "prediction_index": top[:, 0],
+        "probability": p[:, 0],
+        "correct": ~wrong,
+        "top5": pa.ListArray.from_arrays(offsets, entries),
+        "target": texts.take(pa.array(top[:, 0])),
+        "target_index": top[:, 0],
+        "score": np.log(p[:, 0]),
+        "findings": [[] for _ in rows],
+        "finding_texts": [[] for _ in rows],
+        "seconds": np.full(count, 0.01),
+        "map": [each.tobytes() for each in maps],
+        "map_scale": np.ones(count),
+        "map_height": np.full(count, GRID),
+        "map_width": np.full(count, GRID),
+    }
+    arrays = []
+    for field in SCHEMA:
+        value = columns.get(field.name)
+        if value is None:
+            arrays.append(pa.nulls(count, field.type))
+        elif isinstance(value, (pa.Array, pa.ChunkedArray)):
+            arrays.append(value.cast(field.type))
+        else:
+            arrays.append(pa.array(value if isinstance(value, list) else np.asarray(value), field.type))
+    return pa.table(arrays, schema=SCHEMA)
+
+
+WNID = WNIDS.read_text("ascii").split()
+
+
+if __name__ == "__main__":
+    main()

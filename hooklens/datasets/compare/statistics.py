@@ -1,0 +1,110 @@
+"""Tests and intervals of a comparison: McNemar's exact test, paired differences, rates, and means by bootstrap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Z = 1.959963984540054
+"""The quantile of a 95% interval."""
+RESAMPLES = 2000
+BINS = 2000
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Return the two-sided p-value of McNemar's exact test for images that only one of two runs predicts correctly.
+
+    The p-value is that of a binomial test: if neither run is better, each of the images is gained or lost with equal
+    probability. It is 1 if there are none.
+
+    Source   McNemar 1947, doi:10.1007/BF02295996
+
+    Example
+        >>> mcnemar(8, 1)
+        0.0390625
+    """
+    from scipy.stats import binomtest  # slow to import, or an extra
+
+    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+
+
+def paired_difference(gained: int, lost: int, count: int) -> tuple[float, float, float]:
+    """Return the difference of two accuracies over the same images, from -1 to 1, and its 95% interval.
+
+    The interval adds one image to each kind of change (Bonett and Price), so that it is not empty without any change.
+
+    Source   Bonett and Price 2012, doi:10.3102/1076998611411915
+
+    Example
+        >>> [round(value, 3) for value in paired_difference(30, 10, 100)]
+        [0.2, 0.077, 0.315]
+    """
+    more, less = (gained + 1) / (count + 2), (lost + 1) / (count + 2)
+    middle = more - less
+    half = Z * math.sqrt((more + less - middle**2) / (count + 2))
+    return (gained - lost) / count, max(-1.0, middle - half), min(1.0, middle + half)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values adjusted for their number, by Holm's correction.
+
+    Source   Holm 1979, Scandinavian Journal of Statistics 6(2)
+
+    Example
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    from explainers.metrics.significance import holm as adjust  # torch takes seconds to start
+
+    return adjust(list(p_values)) if p_values else []
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of a quantity over `count` images with its 95% bootstrap interval, and its 5%, 50% and 95% quantiles."""
+
+    count: int
+    value: float
+    low: float
+    high: float
+    quantiles: tuple[float, float, float]
+
+
+class Distribution:
+    """The distribution of values between two bounds, in constant memory: counts and sums of 2,000 bins."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+        self.counts = np.zeros(BINS, dtype=np.int64)
+        self.sums = np.zeros(BINS)
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Add finite values."""
+        place = (values - self.low) / (self.high - self.low) * BINS
+        bins = np.clip(place.astype(np.int64), 0, BINS - 1)
+        self.counts += np.bincount(bins, minlength=BINS)
+        self.sums += np.bincount(bins, weights=values, minlength=BINS)
+
+    def mean(self, seed: int = 0) -> Mean | None:
+        """Return the mean, or None without values.
+
+        A bootstrap sample draws images with replacement. Values in the same bin count as equal to their mean, which
+        changes the interval by less than the width of a bin, 1/2,000 of the range.
+        """
+        count = int(self.counts.sum())
+        if not count:
+            return None
+        used = self.counts > 0
+        centers, shares = self.sums[used] / self.counts[used], self.counts[used] / count
+        drawn = np.random.default_rng(seed).multinomial(count, shares, size=RESAMPLES)
+        low, high = np.quantile(drawn @ centers / count, (0.025, 0.975))
+        places = np.searchsorted(np.cumsum(self.counts[used]), [0.05 * count, 0.5 * count, 0.95 * count])
+        quantiles = centers[np.minimum(places, len(centers) - 1)]
+        value = float(self.sums.sum() / count)
+        return Mean(
+            count, value, float(low), float(high), (float(quantiles[0]), float(quantiles[1]), float(quantiles[2]))
+        )
