@@ -158,6 +158,7 @@ def test_theme_and_presentation_can_be_chosen(visit: Visit) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     leave, views = page.locator("#hl-leave").bounding_box(), page.locator("#hl-navigation").bounding_box()
     assert leave["y"] > views["y"] + views["height"], "the views can be chosen"
+    page.set_viewport_size({"width": 1280, "height": 900})
     page.keyboard.press("Escape")
     assert page.evaluate(size) == before and page.locator("#hl-left").is_visible()
 
