@@ -258,7 +258,7 @@ def _share(visit: Visit, request: pytest.FixtureRequest) -> Iterator[Visit]:
     visit.errors.clear()
     if visit.unchanged:
         visit.page.keyboard.press("Escape")
-        visit.page.get_by_role("tab", name="Explain", exact=True).click()
+        visit.page.get_by_role("tab", name="Explain view").click()
         visit.page.mouse.move(2, 2)
         visit.page.wait_for_timeout(WRITE_DELAY)
     if visit.page.url != visit.unchanged:
