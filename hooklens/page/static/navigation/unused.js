@@ -1,4 +1,4 @@
-// Grays out the image and the settings while the selected view does not use them: the parts of the lab except its image.
+// Grays out the image and the settings in the views that do not use them: the parts of the lab except "Image".
 import { watchTabs } from "../gradio.js";
 
 const LAB = '[data-tab-id=lab][aria-selected="true"]',

@@ -40,7 +40,7 @@ export function mount(element, props, trigger, watch) {
       ...value.parts.map((part) => make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text })),
     );
     line.dataset.kind = value.kind;
-    // The sentence of the last answer stays, dimmed, until something is known about the next one, so that nothing moves.
+    // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
     const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
     if (isKnown) {
       drawHeadline(headline, value.headline || []);
