@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run times in bare forward passes (median), compared with captum, grad-cam and torchcam.
+"""`python -m benchmarks`: run times in bare forward passes (median), compared with those of four other libraries.
 
 python -m benchmarks                    the full run; reliable only on an idle machine
 python -m benchmarks --smoke            every case once on small images, in a minute; its times say little
@@ -50,7 +50,7 @@ def about(rounds: int) -> str:
     """Return the line with date, machine, versions and settings."""
     load = f", load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
     versions = ", ".join(
-        f"{name} {version(name)}" for name in ("torch", "captum", "grad-cam", "torchcam") if version(name)
+        f"{name} {version(name)}" for name in ("torch", "captum", "grad-cam", "torchcam", "zennit") if version(name)
     )
     count = f"up to {rounds} interleaved rounds after a warm-up" if rounds else "one run without a warm-up"
     bf16 = "" if computes_bf16(CPU) else " This processor has no instructions for bfloat16: its rows are omitted."

@@ -62,13 +62,32 @@ def ablation(model: nn.Module, x: Tensor, class_: int, layer: str) -> Contenders
 
 
 def saliency(model: nn.Module, x: Tensor, class_: int) -> Contenders:
-    """The input gradient by captum."""
-    if not installed("captum"):
-        return {}
-    from captum.attr import Saliency
+    """The input gradient by captum and zennit."""
+    contenders: Contenders = {}
+    if installed("captum"):
+        from captum.attr import Saliency
 
-    method = Saliency(copy.deepcopy(model))
-    return {"captum": lambda: method.attribute(x.clone(), class_, abs=False)}
+        method = Saliency(copy.deepcopy(model))
+        contenders["captum"] = lambda: method.attribute(x.clone(), class_, abs=False)
+    return contenders | _zennit("Gradient", model, x, class_)
+
+
+def _zennit(attributor: str, model: nn.Module, x: Tensor, class_: int, **options: object) -> Contenders:
+    """A method of zennit by the name of its attributor; guided backpropagation is `Gradient` with a composite."""
+    if not installed("zennit"):
+        return {}
+    import zennit.attribution
+
+    def of_class(output: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(torch.tensor([class_]), output.shape[1]).to(output)
+
+    own = copy.deepcopy(model)
+
+    def zennit_() -> object:
+        with getattr(zennit.attribution, attributor)(own, attr_output=of_class, **options) as method:
+            return method(x.clone())[1]
+
+    return {"zennit": zennit_}
 
 
 def integrated_gradients(model: nn.Module, x: Tensor, class_: int, steps: int) -> Contenders:
@@ -141,7 +160,7 @@ def smooth_grad(model: nn.Module, x: Tensor, class_: int, samples: int) -> Conte
 
 
 def guided_backprop(model: nn.Module, x: Tensor, class_: int) -> Contenders:
-    """Guided backpropagation by captum and grad-cam."""
+    """Guided backpropagation by captum, grad-cam and zennit."""
     contenders: Contenders = {}
     if installed("captum"):
         from captum.attr import GuidedBackprop
@@ -153,6 +172,10 @@ def guided_backprop(model: nn.Module, x: Tensor, class_: int) -> Contenders:
 
         other = GuidedBackpropReLUModel(copy.deepcopy(model), device="cpu")
         contenders["grad-cam"] = lambda: other(x.clone(), target_category=class_)
+    if installed("zennit"):
+        from zennit.composites import GuidedBackprop as ZennitGuidedBackprop
+
+        contenders |= _zennit("Gradient", model, x, class_, composite=ZennitGuidedBackprop())
     return contenders
 
 

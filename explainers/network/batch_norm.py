@@ -7,6 +7,7 @@ back through `flatten(2).transpose(1, 2)` have such strides; see docs/torch_batc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,25 +16,63 @@ from torch import Tensor
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _GUARDED = "explainers.network.batch_norm"
+_LEAF = "AccumulateGrad"
+# Operations whose gradient has the usual strides (stride of the image at least its size) if theirs has. Views that
+# permute axes are not among them.
+_REGULAR = frozenset(
+    f"{name}Backward{number}"
+    for name in (
+        "Convolution ThnnConv2D Relu Hardtanh Silu Hardswish Hardsigmoid Sigmoid Gelu Add Sum Select Mean View "
+        "UnsafeView Addmm Mm AdaptiveAvgPool2D AvgPool2D MaxPool2DWithIndices Clone ConstantPadNd Cat Softmax"
+    ).split()
+    for number in (0, 1)
+)
 
 
-def guard_batch_norms(*roots: Tensor) -> None:
-    """Convert the gradient of every batch norm behind `roots` to its input's memory format, without needless copies."""
-    stack: list[Any] = [root.grad_fn for root in roots]
-    seen = {None}
+def guard_batch_norms(*roots: Tensor, leaves: Sequence[Tensor] = ()) -> None:
+    """Convert the gradient of every batch norm behind `roots` to its input's memory format, without needless copies.
+
+    If the graph's `leaves` are given and the root is a number, nothing is done for networks whose gradients always have
+    the usual strides, which saves a call of Python for each batch norm.
+    """
+    norms, is_regular = _find_norms(roots)
+    if leaves and is_regular and roots[0].ndim == 0 and all(map(_has_usual_strides, leaves)):
+        return
+    for node in norms:
+        if _GUARDED in node.metadata:
+            continue
+        x = node._saved_input
+        if len(x) == 1 and x.ndim in _CHANNELS_LAST:
+            last = _CHANNELS_LAST[x.ndim]
+            is_last = not x.is_contiguous() and x.is_contiguous(memory_format=last)
+            node.register_prehook(partial(_in_format, last if is_last else torch.contiguous_format))
+            node.metadata[_GUARDED] = True
+
+
+def _find_norms(roots: Sequence[Tensor]) -> tuple[list[Any], bool]:
+    """Return the batch norms behind `roots`, and whether all operations keep the usual strides of gradients."""
+    stack: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen, norms, is_regular = set(stack), [], True
     while stack:
         node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.extend(parent for parent, _ in node.next_functions)
-        if node.name() == "NativeBatchNormBackward0" and _GUARDED not in node.metadata:
-            x = node._saved_input
-            if len(x) == 1 and x.ndim in _CHANNELS_LAST:
-                last = _CHANNELS_LAST[x.ndim]
-                is_last = not x.is_contiguous() and x.is_contiguous(memory_format=last)
-                node.register_prehook(partial(_in_format, last if is_last else torch.contiguous_format))
-                node.metadata[_GUARDED] = True
+        kind, inputs = type(node).__name__, node.next_functions
+        if kind == "NativeBatchNormBackward0":
+            norms.append(node)
+        elif is_regular and kind not in _REGULAR:
+            # The transposed weight of a linear layer has two dimensions and no batch norm behind it.
+            is_regular = kind == "TBackward0" and type(inputs[0][0]).__name__ == _LEAF
+        for parent, _ in inputs:
+            if parent is None:
+                is_regular = is_regular and kind != "AddBackward0"  # an added constant may have other strides
+            elif type(parent).__name__ != _LEAF and parent not in seen:
+                seen.add(parent)
+                stack.append(parent)
+    return norms, is_regular
+
+
+def _has_usual_strides(tensor: Tensor) -> bool:
+    """Return whether the stride of a single image is not smaller than the image."""
+    return tensor.ndim < 4 or len(tensor) > 1 or tensor.stride(0) >= tensor.numel()
 
 
 def _in_format(memory_format: torch.memory_format, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:

@@ -157,7 +157,7 @@ class BackwardPasses:
         if not total.requires_grad:
             self.refuse_detached(layouts)
             return [torch.zeros_like(leaf) for leaf in leaves]
-        guard_batch_norms(total)
+        guard_batch_norms(total, leaves=() if self.forward.through is not None else leaves)
         if self.forward.through is not None:
             return self.forward.through.gradients(total, leaves, note_bypass=note_bypass)
         reusable = self.forward.view.graphs is not None

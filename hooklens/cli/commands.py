@@ -17,6 +17,7 @@ from hooklens import __version__
 from hooklens.cli import masks, messages, planning, run_commands, serving
 from hooklens.cli.options import Device, LogOptions, ModelOptions, RunOptions, expand, set_offline
 from hooklens.cli.progress import JSON, LOG, TEXT, Progress
+from hooklens.cli.stopping import TERMINATED, StopOnTerminate, Terminated
 from hooklens.errors import Refused
 
 app = typer.Typer(
@@ -46,11 +47,12 @@ class Exit(IntEnum):
     ERROR = 1
     UNREADABLE = 3
     INTERRUPTED = 130
+    TERMINATED = TERMINATED
 
 
 DETECTOR_METHODS = ("d_rise",)
 """Methods that do not apply to classifiers."""
-Folder = Annotated[Path, typer.Argument(help=messages.FOLDER)]
+Folder = Annotated[str, typer.Argument(help=messages.FOLDER)]
 Seed = Annotated[int, typer.Option(min=0, help=messages.SEED)]
 Offline = Annotated[bool, typer.Option("--offline", help=messages.OFFLINE)]
 
@@ -61,7 +63,7 @@ def serve(
     model: ModelOptions,
     host: Annotated[str | None, typer.Option(help=messages.HOST)] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help=messages.PORT)] = None,
-    run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=messages.RUN)] = None,
+    run: Annotated[str | None, typer.Option(metavar="FOLDER", help=messages.RUN)] = None,
     device: Device = "auto",
 ) -> None:
     overrides = model.overrides()
@@ -73,7 +75,7 @@ def serve(
 @expand
 def explain(
     source: Annotated[str, typer.Argument(help=messages.SOURCE)],
-    out: Annotated[Path, typer.Option(help=messages.OUT)],
+    out: Annotated[str, typer.Option(help=messages.OUT)],
     run: RunOptions,
     model: ModelOptions,
     log: LogOptions,
@@ -102,22 +104,29 @@ def explain(
         plan = planning.measure(settings, source, out, run, _decode())
         log.done(plan.text(), **plan.values())
         return
-    job = runs.prepare(settings, source, out, limit=run.limit, device=run.device)
-    with Progress(messages.EXPLAINING) as progress:
-        if run.engine == "ray":
-            from hooklens.datasets import ray_engine  # ray is an extra
+    with StopOnTerminate() as stop:
+        job = runs.prepare(settings, source, out, limit=run.limit, device=run.local_device)
+        with Progress(messages.EXPLAINING) as progress:
 
-            workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus)
-            done = ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=progress)
-        else:
-            done = runs.run(
-                job,
-                decode=_decode(),
-                workers=run.workers,
-                device=run.device,
-                report=progress,
-                detail=progress.detail,
-            )
+            def report(done: int, total: int) -> None:
+                progress(done, total)
+                stop(done, total)
+
+            stop.running = True
+            if run.engine == "ray":
+                from hooklens.datasets import ray_engine  # ray is an extra
+
+                workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus, device=run.device)
+                done = ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=report)
+            else:
+                done = runs.run(
+                    job,
+                    decode=_decode(),
+                    workers=run.workers,
+                    device=run.device,
+                    report=report,
+                    detail=progress.detail,
+                )
     log.done(messages.explained(done, settings), folder=str(done.folder), **done.counts)
     raise typer.Exit(Exit.UNREADABLE if done.counts["unreadable"] else Exit.DONE)
 
@@ -278,9 +287,12 @@ def main(arguments: list[str] | None = None) -> None:
         app(arguments)
     except KeyboardInterrupt:
         _exit_interrupted()
+    except Terminated:
+        typer.echo(messages.TERMINATED, err=True)
+        _exit_interrupted(Exit.TERMINATED)
     except SystemExit as end:
-        if end.code == Exit.INTERRUPTED:  # typer converts Ctrl+C to this code
-            _exit_interrupted()
+        if end.code in (Exit.INTERRUPTED, Exit.TERMINATED):  # typer converts Ctrl+C to this code
+            _exit_interrupted(Exit(end.code))
         raise
     except Exception as error:
         if not _is_expected(error):
@@ -307,11 +319,11 @@ def _print_once() -> Callable[..., None]:
     return show
 
 
-def _exit_interrupted() -> NoReturn:
+def _exit_interrupted(code: Exit = Exit.INTERRUPTED) -> NoReturn:
     """Exit at once: finished batches are on the disk, and a worker may be blocked while it passes on its batch."""
     for worker in multiprocessing.active_children():
         worker.kill()
-    sys.exit(Exit.INTERRUPTED)
+    sys.exit(code)
 
 
 def _is_expected(error: Exception) -> bool:

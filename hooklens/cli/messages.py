@@ -34,7 +34,7 @@ To resume a run that was stopped or killed, run the same command again.
     hooklens explain val.csv --model resnet50 --method hires_cam --target label --out run
     hooklens explain val/ --where wrong --method integrated_gradients --option steps=32 --out mistakes
 
-Exit codes: 0 success, 1 error, 2 usage error, 3 some images could not be read, 130 interrupted.
+Exit codes: 0 success, 1 error, 2 usage error, 3 some images could not be read, 130 interrupted, 143 terminated.
 """
 REPORT = """Write an HTML report of a run, as one self-contained file.
 
@@ -92,7 +92,7 @@ NOT_A_FORMAT = "{text!r} is not a format. Use text or json"
 DRY_RUN = "Print what would run, how long it would take and how large the run would be, from a few measured batches."
 OFFLINE = "Do not download anything."
 SOURCE = "Images to explain."
-OUT = "Folder of the run: a new folder, or an unfinished run to resume."
+OUT = "Folder of the run: a new folder, or an unfinished run to resume. Also in a store: s3://bucket/run, gs://bucket/run."
 METHOD = "Method (see: hooklens methods)."
 LAYER = "Name of the layer. Default: that of the method."
 TARGET = (
@@ -112,8 +112,8 @@ SEED = "Random seed."
 DEVICE = "cpu, cuda, cuda:1, mps, xpu, or auto for the first accelerator of this machine."
 ENGINE = "local, or ray for several machines (needs the extra ray)."
 ADDRESS = "Address of a Ray cluster. Default: start Ray on this machine."
-GPUS = "With ray: GPUs per worker that explains, such as 1 or 0.5."
-FOLDER = "A finished run: the --out folder of hooklens explain."
+GPUS = "With ray: GPUs per worker that explains, such as 1 or 0.5; 1 with --device cuda or xpu."
+FOLDER = "A finished run: the --out folder or URL of hooklens explain."
 REPORT_OUT = "HTML file to write."
 EXPORT_OUT = "Folder to write, which must be new or empty."
 EXPORT_TO = "Format: hf, coco or fiftyone."
@@ -146,9 +146,11 @@ NOT_A_URL = "{text!r} is not a URL. Use one that starts with http:// or https://
 NOT_A_BOX = "{text!r} is not a box. Use left,top,right,bottom as fractions of the image, such as 0,0.8,0.2,1."
 NOT_AN_ENGINE = "Unknown engine {engine!r}. Use local or ray."
 NOT_AN_OPTION = "{text!r} is not an option. Use name=value."
-DEVICE_WITH_RAY = "it is for the local engine. With ray, use --gpus 1."
+DEVICE_WITH_RAY = "With ray, use auto, cpu, cuda, mps or xpu: Ray assigns the devices of a machine to its workers."
 ONLY_WITH_RAY = "it needs --engine ray."
 PICTURES_RENAMED = "--pictures is deprecated and will be removed in the next version. Use --images."
+
+TERMINATED = "Terminated. Finished batches are kept; run the same command again to resume."
 
 EXPLAINING, REPORTING, EVALUATING, COMPARING = "Explained", "Rendered", "Evaluated", "Compared"
 EXPORTING = "Exported"
@@ -219,8 +221,8 @@ def exported(folder: Path, written: int, missing: int, to: str) -> str:
     return line if not missing else f"{line}\n{_images(missing)} left out: not available anymore, or changed."
 
 
-def evaluated(result: dict[str, Any], folder: Path) -> str:
+def evaluated(result: dict[str, Any], folder: str) -> str:
     """Return the results of the metrics."""
     lines = [metric["sentence"] for metric in result["metrics"].values()]
-    path = str(folder / "evaluation.json")
-    return "\n".join([*lines, f"Evaluated {_images(result['pictures'])}. Saved as {path!r}."])
+    path = f"{folder.rstrip('/')}/evaluation.json"
+    return "\n".join([*lines, f"Evaluated {_images(result['pictures'])} on {result['device']}. Saved as {path!r}."])

@@ -92,10 +92,14 @@ def measure(settings: Settings, source: str, out: str | Path, options: RunOption
     from hooklens.datasets import run as runs  # torch takes seconds to start
     from hooklens.datasets.decoding import ImageReader  # as above
     from hooklens.datasets.explaining import Explainer  # as above
+    from hooklens.datasets.stores import SETTINGS, open_store  # as above
 
     with tempfile.TemporaryDirectory() as folder:
-        job = runs.prepare(settings, source, folder, limit=options.limit, device=options.device)
-        reader, explainer = ImageReader(decode, job.model.preparation), Explainer(job.model, settings, options.device)
+        job = runs.prepare(settings, source, folder, limit=options.limit, device=options.local_device)
+        reader, explainer = (
+            ImageReader(decode, job.model.preparation),
+            Explainer(job.model, settings, options.local_device),
+        )
         reading = explaining = 0.0
         measured = unreadable = 0
         written: list[dict[str, Any]] = []
@@ -116,7 +120,7 @@ def measure(settings: Settings, source: str, out: str | Path, options: RunOption
     if workers is None:
         workers = 0 if len(job.items) <= runs.FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
     each = max(1, measured)
-    exists = (Path(out).expanduser() / "settings.json").is_file()
+    exists = open_store(out).read(SETTINGS) is not None
     return Plan(
         len(job.items), job.listing.kind, settings, measured if written else 0, unreadable, reading / each,
         explaining / each, _row_size(written) * len(written) / each, workers, exists, options.engine == "ray",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import socket
-from pathlib import Path
 from typing import Any
 
 from hooklens.errors import Refused
 
 
 def serve(
-    model: str, overrides: dict[str, Any], host: str | None, port: int | None, run: Path | None, device: str = "auto"
+    model: str, overrides: dict[str, Any], host: str | None, port: int | None, run: str | None, device: str = "auto"
 ) -> None:
     """Serve the page until it is interrupted.
 
@@ -26,7 +25,7 @@ def serve(
     if run is not None:
         from hooklens.page.batch import finished_runs  # as above
 
-        finished_runs.use_run(str(run))
+        finished_runs.use_run(run)
     build.serve(build.build(), model=model, own=overrides, device=device, host=host, port=port)
 
 

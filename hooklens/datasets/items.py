@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import stat
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 2**28
 """Maximum number of bytes read from a local file; the decoder rejects much smaller files already."""
+
+PAUSES = (0.5, 2.0)
+"""Seconds before an image of a store is requested again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +41,22 @@ class Item:
 
 
 def read(item: Item) -> bytes:
-    """Return the encoded bytes of an image.
+    """Return the encoded bytes of an image. After an error of a store, the image is requested again, at most twice.
 
     Errors   Refused, with the message for the row of the image
     """
+    for pause in PAUSES:  # a store may fail for a moment
+        with contextlib.suppress(_Unavailable):
+            return _read(item)
+        time.sleep(pause)
+    return _read(item)
+
+
+class _Unavailable(Refused):
+    """An error of a store that may not occur again."""
+
+
+def _read(item: Item) -> bytes:
     try:
         return _row_bytes(item) if item.row >= 0 else _file_bytes(item)
     except Refused:
@@ -51,7 +68,8 @@ def read(item: Item) -> bytes:
     except PermissionError:
         raise Refused(f"Permission denied: {item.url}.") from None
     except Exception as error:  # each file system raises its own types of errors; the run continues with the next image
-        raise Refused(f"Cannot read {item.url}: {error or type(error).__name__}.") from error
+        kind = Refused if is_local(item.url) else _Unavailable
+        raise kind(f"Cannot read {item.url}: {error or type(error).__name__}.") from error
 
 
 def _file_bytes(item: Item) -> bytes:

@@ -9,12 +9,13 @@ import platform
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
@@ -23,7 +24,7 @@ from hooklens.datasets.explaining import Explainer
 from hooklens.datasets.items import Item
 from hooklens.datasets.sentences import find_sentences
 from hooklens.datasets.settings import LABEL, WRONG, Classes, Settings, weights_hash
-from hooklens.datasets.shards import Shards, open_run
+from hooklens.datasets.shards import Shards, read_manifest
 from hooklens.datasets.sources import Listing, list_items
 from hooklens.errors import Refused
 from hooklens.zoo import devices
@@ -42,7 +43,7 @@ PACKAGES = ("hooklens", "torchvision", "pillow", "pyarrow")
 class Summary:
     """The result of a run; `seconds` and `new`, the number of explained images, refer to this call."""
 
-    folder: Path
+    folder: Path | str
     counts: dict[str, int]
     new: int
     seconds: float
@@ -81,36 +82,54 @@ class Job:
                     if not self.shards.has(shard, index):
                         yield shard, index, batch
 
+    def close(self, shard: int) -> None:
+        """Write the Parquet file and the commit of a shard whose batches are all finished.
+
+        Errors   Refused if the disk is full, or the store cannot be written
+        """
+        if not self.shards.is_committed(shard):
+            batches = self.batches(shard)
+            rows = self.shards.merge(shard, len(batches))
+            counts = count_rows([item for batch in batches for item in batch], rows, Classes(self.model.labels))
+            self.shards.files.commit(shard, len(batches), counts)
+            self.shards.add_shard(shard, counts)
+
+    def stored_counts(self) -> dict[str, int] | None:
+        """Return the counts in the manifest of a finished run, or None."""
+        return dict(read_manifest(self.shards.folder)["counts"]) if self.shards.is_finished else None
+
     def finish(self, seconds: float) -> dict[str, int]:
         """Close the complete shards, write the manifest, and return the counts."""
-        counts = {"looked_at": len(self.items), "pictures": 0, "unreadable": 0}
-        classes = Classes(self.model.labels)
-        labeled, wrong = Counter(classes.find(item.label) for item in self.items), 0
         for shard in range(self.count()):
-            self.shards.close(shard, len(self.batches(shard)))
-            rows = self.shards.read_rows(shard)
-            counts["pictures"] += len(rows)
-            counts["unreadable"] += len(rows) - rows["error"].null_count
-            wrong += int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
-            labeled.subtract(
-                classes.find(label) for label in rows.filter(rows["error"].is_valid())["label"].to_pylist()
-            )
-        del labeled[None]  # no label, or a label that is not a class of the network
-        counts |= {"labelled": labeled.total(), "correct": labeled.total() - wrong}
+            self.close(shard)
+        found, labelled = self.shards.counts, self.shards.labelled
+        counts = {name: found[name] for name in ("looked_at", "pictures", "unreadable")}
+        counts |= {"labelled": labelled.total(), "correct": labelled.total() - found["wrong"]}
         manifest = {
             "versions": versions(),
             "weights_sha256": self.shards.record["weights_sha256"],
             "classes": self.model.labels,
             "score": self.model.score_kind,
             "counts": counts,
-            "labelled": {str(index): count for index, count in sorted(labeled.items()) if count},
+            "labelled": {str(index): count for index, count in sorted(labelled.items()) if count},
             "source": self.source,
             "directory": os.getcwd(),
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
         }
-        self.shards.finish(manifest, self.count())
+        self.shards.finish(manifest, range(self.count()))
         return counts
+
+
+def count_rows(items: Sequence[Item], rows: pa.Table, classes: Classes) -> dict[str, dict[str, int]]:
+    """Return the counts of a shard, and for each class the number of readable images with this label."""
+    labelled = Counter(classes.find(item.label) for item in items)
+    errors = rows.filter(rows["error"].is_valid())
+    labelled.subtract(classes.find(label) for label in errors["label"].to_pylist())
+    wrong = int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
+    counts = {"looked_at": len(items), "pictures": len(rows), "unreadable": len(errors), "wrong": wrong}
+    known = {str(index): count for index, count in labelled.items() if index is not None and count}
+    return {"counts": counts, "labelled": known}
 
 
 def prepare(
@@ -229,31 +248,40 @@ def run(
     Errors   Refused if the disk is full; those of `explainers`
     """
     start = time.perf_counter()
+    with job.shards.writing():
+        new = _run(job, decode, workers, Explainer(job.model, job.settings, device), report, detail)
+        seconds = time.perf_counter() - start
+        counts = job.stored_counts() or job.finish(seconds)
+    return Summary(job.shards.folder, counts, new, seconds)
+
+
+def _run(
+    job: Job,
+    decode: Decode,
+    workers: int | None,
+    explainer: Explainer,
+    report: Report | None,
+    detail: Callable[[int, int, int], object] | None,
+) -> int:
+    """Explain all unfinished images, and return their number."""
     todo = [] if job.shards.is_finished else list(job.missing())
     new = sum(len(batch) for _, _, batch in todo)
     done = len(job.items) - new
     if workers is None:
         workers = 0 if new <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
-    explainer = Explainer(job.model, job.settings, device)
-    batches = decode_batches([batch for _, _, batch in todo], decode, job.model.preparation, workers)
+    pin = devices.copies_asynchronously(torch.device(explainer.device))
+    batches = decode_batches([batch for _, _, batch in todo], decode, job.model.preparation, workers, pin)
     following = [shard for shard, _, _ in [*todo[1:], (-1, 0, [])]][: len(todo)]
     for (shard, index, items), next_shard, batch in zip(todo, following, batches, strict=True):
         job.shards.write_batch(shard, index, explainer(batch))
         if next_shard != shard:
-            job.shards.close(shard, len(job.batches(shard)))
+            job.close(shard)
         done += len(items)
         if detail is not None:
             detail(len(batch.errors) - batch.errors.count(None), shard + 1, job.count())
         if report is not None:
             report(done, len(job.items))
-    seconds = time.perf_counter() - start
-    return Summary(job.shards.folder, _counts(job, seconds), new, seconds)
-
-
-def _counts(job: Job, seconds: float) -> dict[str, int]:
-    if not job.shards.is_finished:
-        return job.finish(seconds)
-    return dict(open_run(job.shards.folder).manifest["counts"])
+    return new
 
 
 def versions() -> dict[str, str]:

@@ -6,6 +6,7 @@ Rows are read when they are needed: a column of all rows, batches of some column
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,28 +19,40 @@ from numpy.typing import NDArray
 from pyarrow import parquet as pq
 
 from hooklens.datasets.rows import SCHEMA
+from hooklens.datasets.stores import LocalStore, Store, open_store
 from hooklens.errors import Refused
 
 BATCH = 8192
 """Maximum number of rows per batch."""
 PIECE = 2**26
 """Bytes of the rows that are read at once; a row may be larger, since a map has any size."""
-ADDED = ("map_scale",)
+REQUESTS = 16
+"""Number of files of a store that are opened at the same time."""
+ADDED = ("map_scale", "device")
 """Columns that runs of older versions do not have; they are read as null."""
 
 
 class RunData:
-    """The folder, manifest and rows of a finished run. `table` replaces the files, for rows in memory."""
+    """The folder (or its URL), manifest and rows of a finished run. `table` replaces the files, for rows in memory."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], table: pa.Table | None = None) -> None:
+    def __init__(self, folder: str | Path, manifest: dict[str, Any], table: pa.Table | None = None) -> None:
         self.folder, self.manifest = folder, manifest
         self._given = None if table is None else _complete(table, str(folder))
         self._cached: tuple[Any, pa.Table] | None = None
 
     @cached_property
-    def parts(self) -> list[Path]:
-        """The files, in the order of the rows."""
-        return [self.folder / part for part in self.manifest["parts"]]
+    def parts(self) -> list[str]:
+        """The names of the files, in the order of the rows."""
+        return list(self.manifest["parts"])
+
+    @cached_property
+    def store(self) -> Store:
+        """The files of the run, also others such as evaluation.json."""
+        return open_store(self.folder)
+
+    def _file(self, part: str) -> pq.ParquetFile:
+        file_system = None if isinstance(self.store, LocalStore) else self.store.fs
+        return pq.ParquetFile(self.store.path(part), filesystem=file_system)
 
     @cached_property
     def _groups(self) -> list[_Group]:
@@ -49,12 +62,17 @@ class RunData:
         """
         if self._given is not None:
             return [_Group(0, 0, len(self._given), {})]
-        groups = []
-        for part in range(len(self.parts)):
-            with self._open(part) as file:
-                _check_columns(file.schema_arrow.names, f"{self.parts[part].name} of {str(self.folder)!r}")
-                groups += [_Group.of(file, part, group) for group in range(file.metadata.num_row_groups)]
-        return groups
+        if self.store.local:
+            found = [self._groups_of(part) for part in range(len(self.parts))]
+        else:
+            with ThreadPoolExecutor(REQUESTS) as pool:
+                found = list(pool.map(self._groups_of, range(len(self.parts))))
+        return [group for groups in found for group in groups]
+
+    def _groups_of(self, part: int) -> list[_Group]:
+        with self._open(part) as file:
+            _check_columns(file.schema_arrow.names, f"{self.parts[part]} of {str(self.folder)!r}")
+            return [_Group.of(file, part, group) for group in range(file.metadata.num_row_groups)]
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
@@ -134,7 +152,7 @@ class RunData:
         with self._open(group.part) as file:
             first = 0
             for batch in file.iter_batches(rows, row_groups=[group.number], columns=present):
-                table = _with_added(pa.table(batch)).select(list(names))
+                table = _with_types(_with_added(pa.table(batch)).select(list(names)))
                 if len(table) == group.rows:
                     self._cached = key, table
                 yield first, table
@@ -142,7 +160,7 @@ class RunData:
 
     @contextmanager
     def _open(self, part: int) -> Iterator[pq.ParquetFile]:
-        with self._refuse_damage(), pq.ParquetFile(self.parts[part]) as file:
+        with self._refuse_damage(), self._file(self.parts[part]) as file:
             yield file
 
     @contextmanager
@@ -173,7 +191,7 @@ class _Group:
         return cls(part, number, group.num_rows, sizes)
 
 
-def damaged(folder: Path, error: object) -> str:
+def damaged(folder: str | Path, error: object) -> str:
     """Return the message for a run that cannot be read."""
     return f"{str(folder)!r} is damaged: {error}. Delete it and run hooklens explain again."
 
@@ -189,6 +207,15 @@ def _with_added(table: pa.Table) -> pa.Table:
         if name not in table.column_names:
             table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
     return table
+
+
+def _with_types(table: pa.Table) -> pa.Table:
+    """Return the table with the types of `SCHEMA`, since files of one run may come from several versions."""
+    types = [SCHEMA.field(name).type for name in table.column_names]
+    if table.schema.types == types:
+        return table
+    columns = [column.cast(kind) for column, kind in zip(table.columns, types, strict=True)]
+    return pa.table(columns, names=table.column_names)
 
 
 def _check_columns(names: Sequence[str], where: str) -> None:

@@ -320,9 +320,7 @@ def _compute_answer(
 def _own_options(settings: Settings) -> bool:
     """Return whether an option differs from its default, so that the time of the run says little about others."""
     known = settings.method.options
-    return any(
-        value != known[name].default for name, value in settings.method_options.items() if name != "precision"
-    )
+    return any(value != known[name].default for name, value in settings.method_options.items() if name != "precision")
 
 
 def _probabilities(settings: Settings, scores: torch.Tensor) -> torch.Tensor:

@@ -6,17 +6,20 @@ The user's modules are not modified. Activations for which a rule is not defined
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 
 from explainers.backward.operations import describe_user_function, global_hooks, is_user_function, nodes
 from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
+from explainers.passes.run import Run
 
 # (gradients at the inputs, gradients at the outputs) -> gradients at the inputs.
 Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | None, ...]]
@@ -39,6 +42,12 @@ _OTHERS = {
     "HardshrinkBackward": "Hardshrink",
     "AbsBackward": "abs",
 }
+_LIMITS = ("ClampMax", "Minimum", "Fmin")
+# What `HandwrittenReLUs` looks for: combinations of a tensor with its signs, and functions of signs with a gradient.
+_SELECTIONS = (
+    "MulBackward", "DivBackward", "AddBackward", "AddcmulBackward", "AddcdivBackward", "WhereBackward",
+    "MaskedFillBackward", "IndexPutBackward", "CopySlices", "AbsBackward", "SignBackward", "SgnBackward",
+)  # fmt: skip
 _HIDDEN = ("CompiledFunction", "DifferentiableGraph")
 _MODULES = (
     nn.SiLU,
@@ -70,32 +79,46 @@ def skip(node: Any) -> None:
     node.register_hook(lambda inputs, outputs: (outputs[0], *inputs[1:]))
 
 
-def hook_rectifiers(total: Tensor, rule: Rule) -> None:
+class HasSelections(Exception):
+    """Raised for a graph that may contain a ReLU written as a selection (handwritten.py)."""
+
+
+def hook_rectifiers(total: Tensor, rule: Rule, *, plain: bool = False) -> None:
     """Register `rule` on every rectifier of the graph that leads to `total`.
 
+    Set `plain` if the forward pass ran without `HandwrittenReLUs`.
+
     Errors   UnsupportedOperation for other activations, for graphs that hide their operations (custom autograd
-             Functions, compiled or scripted code), or if there is no rectifier
+             Functions, compiled or scripted code), or if there is no rectifier; HasSelections if `plain`
     """
-    rectifiers = []
+    rectifiers, activations = [], []
     for node in nodes([total.grad_fn]):
-        name = node.name().rpartition("::")[2]
-        if is_user_function(node) and not any(hidden in name for hidden in _HIDDEN):
+        full_name = node.name()
+        kind = _kind(full_name)
+        if kind is None and not isinstance(node, BackwardCFunction):
+            continue
+        name = full_name.rpartition("::")[2]
+        if plain and kind == "selection" and _may_select(name, node):
+            raise HasSelections
+        if is_user_function(node) and kind != "hidden":
             function, why = describe_user_function(node)
             raise UnsupportedOperation(
                 f"The network uses {function}, {why}. It may contain a ReLU that guided backpropagation and deconvnet "
                 f"would miss. Use saliency, smooth_grad or integrated_gradients."
             )
-        if name.startswith(_RECTIFIERS) and _is_rectifier(name, node):
+        if kind == "rectifier" and _is_rectifier(name, node):
             rectifiers.append(node)
         elif other := _other_limit(name, node):
-            raise UnsupportedOperation(undefined_message(other))
+            activations.append(undefined_message(other))
         elif activation := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
-            raise UnsupportedOperation(undefined_message(activation))
-        elif any(hidden in node.name() for hidden in _HIDDEN):
+            activations.append(undefined_message(activation))
+        elif kind == "hidden":
             raise UnsupportedOperation(
                 f"The network hides operations in {node.name()}, so its ReLUs cannot be found. Use saliency or "
                 f"integrated_gradients."
             )
+    if activations:
+        raise UnsupportedOperation(activations[0])
     if not rectifiers:
         raise UnsupportedOperation(
             "The network has no ReLU, so this method would return the plain gradient. Use saliency or "
@@ -103,6 +126,34 @@ def hook_rectifiers(total: Tensor, rule: Rule) -> None:
         )
     for node in rectifiers:
         node.register_hook(rule)
+
+
+@lru_cache(maxsize=1024)
+def _kind(full_name: str) -> str | None:
+    """Return what the name of a node says about it, or None if it does not matter for rules."""
+    name = full_name.rpartition("::")[2]
+    if any(hidden in full_name for hidden in _HIDDEN):
+        return "hidden"
+    if name.startswith(_SELECTIONS):
+        return "selection"
+    if name.startswith(_RECTIFIERS):
+        return "rectifier"
+    return "activation" if name.startswith((*_OTHERS, *_LIMITS)) else None
+
+
+def _may_select(name: str, node: Any) -> bool:
+    """Return whether a node may be part of a ReLU that is written as a selection.
+
+    The values that select are constants for autograd. A product with a constant of another shape does not select.
+    """
+    if not name.startswith(("Mul", "Div", "Add")) or name.startswith("Addc"):
+        return True
+    if all(parent is not None for parent, _ in node.next_functions):
+        return False
+    if name.startswith("Add"):
+        return True
+    constant = node._saved_self if node.next_functions[0][0] is None else node._saved_other
+    return constant is not None and tuple(constant.shape) == tuple(node._input_metadata[0].shape)
 
 
 def _is_rectifier(name: str, node: Any) -> bool:
@@ -118,7 +169,7 @@ def _is_rectifier(name: str, node: Any) -> bool:
         lowest = node._saved_threshold
     elif name.startswith(("MaximumBackward", "FmaxBackward")):
         lowest = _constant(node)
-    return lowest is not None and not bool(torch.as_tensor(lowest).any())
+    return lowest is not None and _is_zero(lowest)
 
 
 def _other_limit(name: str, node: Any) -> str:
@@ -132,7 +183,11 @@ def _other_limit(name: str, node: Any) -> str:
         highest = node._saved_max
     elif name.startswith(("MinimumBackward", "FminBackward")):
         highest = _constant(node)
-    return "min(x, 0)" if highest is not None and not bool(torch.as_tensor(highest).any()) else ""
+    return "min(x, 0)" if highest is not None and _is_zero(highest) else ""
+
+
+def _is_zero(limit: Any) -> bool:
+    return limit == 0 if isinstance(limit, (int, float)) else not bool(torch.as_tensor(limit).any())
 
 
 def _constant(node: Any) -> Any:
@@ -164,15 +219,19 @@ def why_not(model: nn.Module) -> str | None:
     return None if other is None else undefined_message(type(other).__name__)
 
 
-@contextmanager
-def rectifier_rule(model: nn.Module, rule: Rule) -> Iterator[Callable[[Tensor], None]]:
-    """Convert a rule to the form accepted by `run.backward.gradient(rule=...)`, for a pass inside the block.
+def rectified_gradient(run: Run, model: nn.Module, rule: Rule) -> Tensor:
+    """Return d score / d image with the rule at every ReLU, [N, C, H, W].
+
+    ReLUs that are written as a selection are found by a function mode, which slows every operation. It only runs if the
+    graph of a plain pass has operations that can be part of one.
 
     Errors   UnsupportedOperation
     """
     reason = why_not(model) or global_hooks()
     if reason is not None:
         raise UnsupportedOperation(reason)
+    with suppress(HasSelections):
+        return run.backward.gradient(run.images, rule=partial(hook_rectifiers, rule=rule, plain=True))
     with HandwrittenReLUs() as relus:
 
         def hook(total: Tensor) -> None:
@@ -180,4 +239,4 @@ def rectifier_rule(model: nn.Module, rule: Rule) -> Iterator[Callable[[Tensor], 
                 raise UnsupportedOperation(undefined_message(relus.describe()))
             hook_rectifiers(total, rule)
 
-        yield hook
+        return run.backward.gradient(run.images, rule=hook)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from explainers.backward import operations
 from explainers.backward.lrp import winning_probability
-from explainers.backward.rectifiers.relu_rules import deconv, guided, rectifier_rule, why_not
+from explainers.backward.rectifiers.relu_rules import deconv, guided, rectified_gradient, why_not
 from explainers.network.forward_wrapper import Forward
 from explainers.passes.run import open_run
 from explainers.registry import method
@@ -51,8 +51,8 @@ def guided_backprop(
         >>> guided_backprop(model, images, 281).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target) as run, rectifier_rule(model, guided) as rule:
-        return run.backward.gradient(run.images, rule=rule)
+    with open_run(model, images, target) as run:
+        return rectified_gradient(run, model, guided)
 
 
 @method(
@@ -91,8 +91,8 @@ def deconvnet(
         >>> deconvnet(model, images, 281).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target) as run, rectifier_rule(model, deconv) as rule:
-        return run.backward.gradient(run.images, rule=rule)
+    with open_run(model, images, target) as run:
+        return rectified_gradient(run, model, deconv)
 
 
 @method(

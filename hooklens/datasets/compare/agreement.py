@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hooklens.datasets.report.analysis.maps import MOST, pool
+from hooklens.datasets.report.analysis.maps import MOST, pool, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,8 +89,7 @@ def read(table: pa.Table, rows: NDArray[np.int64], frame: Frame, size: tuple[int
     """Return maps of a table on a grid, `[n, h, w]`, all of one original size; NaN for a map that is not finite."""
     part = table.take(rows)
     height, width = part["map_height"][0].as_py(), part["map_width"][0].as_py()
-    data = part["map"].combine_chunks().to_pylist()
-    values = np.frombuffer(b"".join(data), "<f2").astype(np.float64).reshape(len(rows), height, width)
+    values = unpack(part["map"].to_pylist(), height, width)
     scales = np.array([1.0 if scale is None else scale for scale in part["map_scale"].to_pylist()])
     values = values * scales[:, None, None]
     broken = ~np.isfinite(values).all((1, 2))

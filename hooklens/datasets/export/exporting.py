@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hooklens.datasets.export import coco, fiftyone, huggingface
 from hooklens.datasets.export.heatmaps import Heatmap, heatmap
 from hooklens.datasets.export.record import Record
-from hooklens.datasets.rows import SCHEMA, map_of
+from hooklens.datasets.report.analysis.maps import unpack
+from hooklens.datasets.rows import SCHEMA
 from hooklens.datasets.shards import refuse_disk_errors
 from hooklens.errors import Refused
 
@@ -92,7 +93,8 @@ def _record(run: FinishedRun, row: dict[str, Any], model: Any) -> Record | None:
     found: Heatmap | None = None
     values = None
     if row["map"] is not None:
-        values = map_of({**row, "map_scale": 1.0 if row["map_scale"] is None else row["map_scale"]}).astype(float)
+        scale = 1.0 if row["map_scale"] is None else row["map_scale"]
+        values = scale * unpack([row["map"]], row["map_height"], row["map_width"])[0]
         found = heatmap(values, model.preparation, image.size)
     return Record(row, data, image.size, values, found)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from explainers.metrics.metric import find_metric
 from hooklens.datasets.finished.finished_run import FinishedRun
 from hooklens.datasets.rows import map_of
 from hooklens.datasets.sentences import embed, find_sentences, target_of
-from hooklens.datasets.shards import refuse_disk_errors
+from hooklens.datasets.stores import open_store
 from hooklens.errors import Refused
 from hooklens.zoo import devices
 
@@ -62,6 +62,8 @@ def evaluate(
     sentences = find_sentences(finished_run.settings, finished_run.model)
     similarity = target_of(embed(finished_run.model, sentences), sentences) if sentences else None
     place = devices.choose(device)
+    if warning := devices.compare(finished_run.model, place):
+        warnings.warn(warning, stacklevel=2)
     network = finished_run.model.network.to(place)
     evaluations: list[Evaluation] = []
     for start in range(0, len(rows), BATCH):
@@ -76,10 +78,9 @@ def evaluate(
         if report is not None:
             report(start + len(batch), len(rows))
     evaluation = _merge(evaluations)
-    result = {"pictures": len(rows), "steps": steps, "seed": seed, "precision": precision}
+    result = {"pictures": len(rows), "steps": steps, "seed": seed, "precision": precision, "device": str(place)}
     result["metrics"] = {name: _summarize(evaluation, name) for name in names}
-    with refuse_disk_errors(finished_run.data.folder):
-        Path(finished_run.data.folder, FILE).write_text(json.dumps(result, indent=1), encoding="utf-8")
+    open_store(finished_run.data.folder).write(FILE, json.dumps(result, indent=1).encode())
     return result
 
 

@@ -12,6 +12,7 @@ import pickle
 import sys
 import sysconfig
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +27,6 @@ from hooklens.datasets.items import Item
 from hooklens.datasets.ray_engine.driver import LOST, drive
 from hooklens.datasets.ray_engine.task import PATIENCE, Task, Workers
 from hooklens.datasets.run import Job, Report, Summary
-from hooklens.datasets.shards import open_run
 from hooklens.errors import Refused
 
 Batch = tuple[int, int, list[Item]]
@@ -53,22 +53,24 @@ def run(
     start = time.perf_counter()
     if importlib.util.find_spec("ray") is None:
         raise Refused('--engine ray needs Ray, which is not installed. Install it with: pip install "hooklens[ray]".')
-    todo = [] if job.shards.is_finished else list(job.missing())
-    new = sum(len(items) for _, _, items in todo)
     workers = _with_threads(workers or Workers())
-    while todo:
-        _write(job, todo, _receive(Task(job.model, job.settings, todo, decode, address, workers, patience)), report)
-        todo = list(job.missing())
-    seconds = time.perf_counter() - start
-    counts = open_run(job.shards.folder).manifest["counts"] if job.shards.is_finished else job.finish(seconds)
-    return Summary(job.shards.folder, dict(counts), new, time.perf_counter() - start)
+    with job.shards.writing():
+        todo = [] if job.shards.is_finished else list(job.missing())
+        new = sum(len(items) for _, _, items in todo)
+        while todo:
+            _write(job, todo, _receive(Task(job.model, job.settings, todo, decode, address, workers, patience)), report)
+            todo = list(job.missing())
+        counts = job.stored_counts() or job.finish(time.perf_counter() - start)
+    return Summary(job.shards.folder, counts, new, time.perf_counter() - start)
 
 
 def _with_threads(workers: Workers) -> Workers:
     import torch  # torch takes seconds to start
 
     return (
-        workers if workers.cpus is not None else replace(workers, cpus=1 if workers.gpus else torch.get_num_threads())
+        workers
+        if workers.cpus is not None
+        else replace(workers, cpus=1 if workers.resolve(0).gpus else torch.get_num_threads())
     )
 
 
@@ -145,9 +147,12 @@ def _write(job: Job, batches: list[Batch], results: Iterator[dict[str, Any]], re
     left: dict[int, set[int]] = defaultdict(set)
     for shard, index, _ in batches:
         left[shard].add(index)
-    done = len(job.items) - sum(len(items) for _, _, items in batches)
+    done, warned = len(job.items) - sum(len(items) for _, _, items in batches), set[str]()
     for result in results:
         shard, index, rows = result["shard"], result["index"], pickle.loads(result["rows"])
+        if result["warning"] and result["warning"] not in warned:
+            warned.add(result["warning"])
+            warnings.warn(result["warning"], stacklevel=2)
         if isinstance(rows, Exception):
             raise rows
         if index not in left[shard]:
@@ -155,7 +160,7 @@ def _write(job: Job, batches: list[Batch], results: Iterator[dict[str, Any]], re
         job.shards.write_batch(shard, index, rows)
         left[shard].discard(index)
         if not left[shard]:
-            job.shards.close(shard, len(job.batches(shard)))
+            job.close(shard)
         done += result["count"]
         if report is not None:
             report(done, len(job.items))

@@ -11,7 +11,7 @@ import numpy as np
 
 from hooklens.datasets.report import headlines, images, links, metadata, quality, text
 from hooklens.datasets.report.analysis import shortcuts, summary
-from hooklens.datasets.report.analysis.clusters import Cluster, find_clusters
+from hooklens.datasets.report.analysis.clusters import MOST_CLASSES, Cluster, find_clusters
 from hooklens.datasets.report.analysis.columns import Columns, distinct
 from hooklens.datasets.report.analysis.embedding import Features
 from hooklens.datasets.report.analysis.map_pass import MAPS, MapPass, displayed, grid_size, read_all
@@ -360,7 +360,9 @@ def _clusters(page: _Context, clusters: list[Cluster], candidates: list[shortcut
             }
             for name in order
         ],
-        "clusters_note": text.clusters_note(len(by_class), len(several), len(order)),
+        "clusters_note": text.clusters_note(
+            len(by_class), len(several), len(order), page.all_maps.sampled, MOST_CLASSES
+        ),
         "single": text.single([name for name, group in by_class.items() if len(group) == 1]),
         "shortcuts": [_shortcut(page, candidate) for candidate in candidates if candidate.is_shortcut],
     }

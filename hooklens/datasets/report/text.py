@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hooklens.datasets.report.analysis import shortcuts, summary
+from hooklens.datasets.stores import open_store
 
 if TYPE_CHECKING:
     from hooklens.datasets.report.analysis.map_pass import Region
@@ -191,15 +192,18 @@ def means_note(labeled: bool, only_wrong: bool) -> str:
     )
 
 
-def clusters_note(classes: int, several: int, shown: int) -> str:
+def clusters_note(classes: int, several: int, shown: int, sampled: bool, most: int) -> str:
     """Explain how the clusters were computed."""
     if not classes:
         return "Clustering needs at least 10 maps per class, and no class has enough."
+    sample = " Not all maps were clustered, but an even sample of each class." if sampled else ""
+    sample += f" Only the {classes} classes with the most maps were clustered." if classes == most else ""
     cut = f" The {shown} classes with the most clusters are shown." if shown < several else ""
     return (
         "Spectral clustering of the pooled, normalized maps that explain a class (SpRAy: Lapuschkin et al. 2019); the "
         f"largest eigengap determines the number of clusters. {several} of {plural(classes, 'class')} with at least 10 "
-        f"maps {'has' if several == 1 else 'have'} more than one cluster.{cut} The most typical images are shown."
+        f"maps {'has' if several == 1 else 'have'} more than one cluster.{cut}{sample} The most "
+        "typical images are shown."
     )
 
 
@@ -287,7 +291,7 @@ def unreadable(reasons: list[tuple[str, list[str]]]) -> list[dict[str, Any]]:
     ]
 
 
-def images_note(shown: int, readable: int, link: str | None, folder: Path) -> str:
+def images_note(shown: int, readable: int, link: str | None, folder: Path | str) -> str:
     """Explain which images are on the page, and what the link does."""
     text = (
         f"All {plural(shown, 'image')}."
@@ -317,6 +321,7 @@ def facts(data: RunData, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         *listed,
         ("Weights", f"SHA-256 {manifest['weights_sha256']}" if manifest.get("weights_sha256") else "unknown"),
+        *([("Device", ", ".join(used))] if (used := _devices(data)) else []),
         ("Versions", versions or "unknown"),
         *([("Probabilities", PROBABILITIES[score])] if (score := manifest.get("score")) in PROBABILITIES else []),
         ("Source", str(manifest.get("source", "unknown"))),
@@ -325,20 +330,25 @@ def facts(data: RunData, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _devices(data: RunData) -> list[str]:
+    """Return the devices that computed the rows; runs of older versions have none."""
+    return sorted(name for name in data.columns(["device"])["device"].unique().to_pylist() if name)
+
+
 def _value(value: Any) -> str:
     return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
 
 
-def evaluation(folder: Path) -> dict[str, Any]:
+def evaluation(folder: Path | str) -> dict[str, Any]:
     """Return the content of evaluation.json, or an empty dictionary if the run was not evaluated."""
     try:
-        content = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        content = json.loads(open_store(folder).read("evaluation.json") or b"{}")
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) and content.get("metrics") else {}
 
 
-def metrics(folder: Path) -> dict[str, Any]:
+def metrics(folder: Path | str) -> dict[str, Any]:
     """Return the table of metrics, if the run was evaluated."""
     content = evaluation(folder)
     rows = [

@@ -111,6 +111,9 @@ def open_location(source: str) -> Location:
         if glob.has_magic(source) and (matches := [str(path) for path in fs.glob(root) if fs.isfile(path)]):
             folder = posixpath.commonpath([posixpath.dirname(path) for path in matches])
             return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in matches))
+        if not is_local(source):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                fs.ls(root)  # `isfile` and `isdir` of fsspec hide why a store cannot be read
     if is_local(source) and os.path.lexists(source):
         raise Refused(f"{source} is neither a file nor a folder that can be opened.")
     raise Refused(

@@ -65,12 +65,21 @@ def _may_have_images(location: Location, name: str, image_files: bool) -> bool:
 def list_images(location: Location, names: list[str]) -> tuple[list[Item], list[str] | None]:
     """Return the rows of tables as items with the path FILE#ROW, and the class names that the tables declare.
 
-    Errors   Refused for tables with different class names, for damaged tables, and for tables without rows
+    Errors   Refused for tables with different columns or class names, for damaged tables, and for tables without rows
     """
     items: list[Item] = []
     classes: list[str] | None = None
+    first: tuple[str, str | None, str | None] | None = None
     for name in names:
-        rows, labels, declared = _labels(location, name)
+        schema = _schema(location, name)
+        found = name, image_column(schema), _label_column(schema)[0]
+        first = first or found
+        if found[1:] != first[1:]:
+            raise Refused(
+                f"The tables in {location.source} have different columns: {_describe(found)}; {_describe(first)}. "
+                "Pass tables with the same columns, or one of them."
+            )
+        rows, labels, declared = _labels(location, name, schema)
         if declared and classes and declared != classes:
             raise Refused(
                 f"The tables in {location.source} have different classes: {name} has {_few(declared)}, "
@@ -84,11 +93,15 @@ def list_images(location: Location, names: list[str]) -> tuple[list[Item], list[
     return items, classes
 
 
-def _labels(location: Location, name: str) -> tuple[int, list[str | None], list[str] | None]:
+def _describe(columns: tuple[str, str | None, str | None]) -> str:
+    name, images, labels = columns
+    return f"{name} has images in {images or 'no column'} and labels in {labels or 'no column'}"
+
+
+def _labels(location: Location, name: str, schema: pa.Schema) -> tuple[int, list[str | None], list[str] | None]:
     """Return the number of rows, the label of each row, and the declared class names."""
     import pyarrow.parquet as pq  # slow to import, or an extra
 
-    schema = _schema(location, name)
     column, declared = _label_column(schema)
     if suffix(name) == ".arrow":
         table = arrow_table(location.url(name))

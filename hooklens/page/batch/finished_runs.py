@@ -53,7 +53,9 @@ def use_run(folder: str) -> None:
 
     Errors   Refused for a folder without a finished run
     """
-    folder = os.path.abspath(os.path.expanduser(folder))
+    from hooklens.datasets.items import is_local  # as above
+
+    folder = os.path.abspath(os.path.expanduser(folder)) if is_local(folder) else folder
     _open(folder)
     os.environ[FOLDER] = folder
 

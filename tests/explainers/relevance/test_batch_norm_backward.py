@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explainers import METHODS
+from explainers.backward.operations import nodes
 from explainers.network.batch_norm import guard_batch_norms
 from tests.support.calls import NAMES, call
 from tests.support.nets import random_images, rel, settle
@@ -134,3 +135,26 @@ def test_levit_and_xcit(architecture):
     for name, options in (("saliency", {}), ("grad_cam", {"layer": [*dict(net.named_modules())][3]})):
         found, expected = call(name, net, x[:1], 1, **options), call(name, net, x, [1, 2], **options)[:1]
         assert expected.any() and rel(found, expected) < 1e-4
+
+
+class _Patches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x.flatten(2).transpose(1, 2), (x.shape[1],)).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("tail", "batch_stride", "guarded"),
+    [
+        (nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3 * 8 * 8, False),
+        (nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3, True),
+        (_Patches(), 3 * 8 * 8, True),
+    ],
+)
+def test_only_graphs_with_unusual_strides_are_guarded(tail, batch_stride, guarded):
+    """Networks whose gradients always have the usual strides need no hooks, which call Python for each batch norm."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), tail, nn.Linear(4, 2)).eval()
+    x = _stored(torch.randn(1, 3, 8, 8), batch_stride == 3, batch_stride).requires_grad_()
+    total = net(x)[0, 1]
+    guard_batch_norms(total, leaves=[x])
+    norms = [node for node in nodes([total.grad_fn]) if node.name() == "NativeBatchNormBackward0"]
+    assert [bool(node.metadata) for node in norms] == [guarded]

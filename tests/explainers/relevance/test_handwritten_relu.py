@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from explainers import UnsupportedOperation, deconvnet, deep_lift, explain, guided_backprop, guided_grad_cam, saliency
+from explainers.backward.rectifiers import relu_rules
 from tests.support.nets import random_images, rel, settle
 
 CLASSES = [2, 0, 5]
@@ -152,3 +153,22 @@ def test_modified_sizes_are_not_mistaken():
 
     with pytest.raises(UnsupportedOperation, match="abs"):
         guided_backprop(net_with(act), random_images(), CLASSES)
+
+
+class Scaled(nn.Module):
+    """Products and quotients with constants of another shape, which select nothing."""
+
+    def forward(self, x):
+        return (torch.relu(x) * torch.tensor([1.5]) / 2) * torch.sigmoid(x.mean((2, 3), keepdim=True))
+
+
+def test_networks_without_selections_run_once_and_without_the_mode(monkeypatch):
+    """The function mode slows every operation, so it runs only if the graph has operations that can be a selection."""
+    entered = []
+    monkeypatch.setattr(relu_rules.HandwrittenReLUs, "__enter__", lambda self: entered.append(self) or self)
+    monkeypatch.setattr(relu_rules.HandwrittenReLUs, "__exit__", lambda self, *details: None)
+    guided_backprop(net_with(nn.ReLU()), random_images(), CLASSES)
+    guided_backprop(net_with(Scaled()), random_images(), CLASSES)
+    assert not entered
+    guided_backprop(net_with(FORMS["x * (x > 0)"]), random_images(), CLASSES)
+    assert len(entered) == 1

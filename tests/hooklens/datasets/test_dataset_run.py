@@ -298,5 +298,5 @@ def test_rows_are_written_and_read(tmp_path):
     run_shards = shards.Shards(tmp_path / "new", {"a": 1})
     row = dict.fromkeys(SCHEMA.names) | {"path": "a.jpg", "statistics": [{"name": "min", "value": 1.0}], "error": "no"}
     run_shards.write_batch(0, 0, [row])
-    run_shards.close(0, 1)
+    run_shards.merge(0, 1)
     assert run_shards.read_rows(0).equals(pa.Table.from_pylist([row], SCHEMA))

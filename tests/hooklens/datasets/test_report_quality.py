@@ -227,6 +227,14 @@ def test_sections_are_on_the_page(tmp_path):
     assert "The run has only wrong predictions, so calibration was not computed." in text
 
 
+def test_maps_of_another_size_than_their_bytes_are_refused(tmp_path):
+    for size in ({"map_height": 3}, {"map_height": 0}):
+        broken = small_run(tmp_path, row("z.jpg", "cat", 0, 0, 0.5, [[1.0]], **size))
+        with pytest.raises(Refused, match="The run is damaged: a map of . × 1 has"):
+            report.write(broken, tmp_path / "r.html", read=lambda path: None)
+    assert not (tmp_path / "r.html").exists()
+
+
 def test_a_large_run_is_sampled(tmp_path, monkeypatch):
     """The statistics are those of all rows, whether the maps are sampled or not."""
     write_run(tmp_path, 600, shard=256)

@@ -53,6 +53,18 @@ def test_runs_of_older_versions_have_no_scales_and_other_missing_columns_are_nam
         open_run(write_parts(tmp_path, (2,), bad))
 
 
+def test_files_with_other_types_are_converted_or_refused(tmp_path):
+    wide = pa.schema([pa.field(f.name, pa.int64() if f.name == "label_index" else f.type) for f in SCHEMA])
+    data = open_run(write_parts(tmp_path, (2, 3)))
+    pq.write_table(pa.Table.from_pylist([{"path": "x", "label_index": 7}], wide), tmp_path / "part-00001.parquet")
+    assert open_run(tmp_path).columns(["label_index"])["label_index"].to_pylist() == [None, None, 7]
+    bad = pa.schema([pa.field(f.name, pa.string() if f.name == "label_index" else f.type) for f in SCHEMA])
+    pq.write_table(pa.Table.from_pylist([{"path": "x", "label_index": "cat"}], bad), tmp_path / "part-00001.parquet")
+    with pytest.raises(Refused, match="is damaged"):
+        open_run(tmp_path).columns(["label_index"])
+    assert len(data) == 5
+
+
 def test_damaged_and_missing_files_are_reported(tmp_path):
     part = write_parts(tmp_path, (3, 3)) / "part-00001.parquet"
     part.write_bytes(part.read_bytes()[:-9])

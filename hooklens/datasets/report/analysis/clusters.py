@@ -26,6 +26,8 @@ LEAST = 10
 """Minimum number of maps of a class for clustering."""
 MOST = 600
 """Maximum number of maps of a class that are clustered, evenly sampled; the eigenvalues of more maps take minutes."""
+MOST_CLASSES = 200
+"""Maximum number of classes whose maps are clustered: those with the most maps."""
 NEIGHBORS = (5, 10)
 MOST_CLUSTERS = 6
 
@@ -47,13 +49,16 @@ def pool_maps(maps: Maps) -> Floats:
 
 
 def find_clusters(maps: Maps, classes: list[str]) -> list[Cluster]:
-    """Return the clusters of every class with enough maps, largest first; `classes` `[n]` are the explained classes."""
+    """Return the clusters of classes with enough maps, largest first; `classes` `[n]` are the explained classes."""
     grid = pool_maps(maps)
     usable = np.flatnonzero(np.isfinite(grid).all((1, 2)))
-    names = np.array(classes, dtype=object)
+    members_of: dict[str, list[int]] = {}
+    for number in usable.tolist():
+        members_of.setdefault(classes[number], []).append(number)
+    largest = set(sorted(members_of, key=lambda name: -len(members_of[name]))[:MOST_CLASSES])
     result = []
-    for name in dict.fromkeys(names[usable]):
-        members = usable[names[usable] == name]
+    for name in (name for name in members_of if name in largest):
+        members = np.array(members_of[name], dtype=np.int64)
         total = len(members)
         if total < LEAST:
             continue
@@ -64,7 +69,7 @@ def find_clusters(maps: Maps, classes: list[str]) -> list[Cluster]:
         for part in sorted(parts, key=len, reverse=True):
             mean = grid[part].mean(0)
             typical = np.argsort(((grid[part] - mean) ** 2).sum((1, 2)), kind="stable")
-            result.append(Cluster(str(name), len(members), part[typical], maps.values[part].mean(0)))
+            result.append(Cluster(name, len(members), part[typical], maps.values[part].mean(0)))
     return result
 
 

@@ -71,7 +71,7 @@ def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
         other = index != columns.label_index[row]
         issue[row[other & (p >= limit - NEAR)]] = True
         part = slice(start, start + len(table))
-        possible[part] = _may_exceed(limits, p, row - start, len(table), classes, lengths)
+        possible[part] = _may_exceed(limits, p, row - start, len(table))
     wrong = known & (columns.prediction_index != columns.label_index)
     found = np.flatnonzero(issue & wrong)
     order = np.argsort(columns.label_probability[found], kind="stable")
@@ -79,12 +79,7 @@ def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
 
 
 def _may_exceed(
-    limits: NDArray[np.float64],
-    p: NDArray[np.float64],
-    row: NDArray[np.int64],
-    rows: int,
-    classes: int,
-    lengths: NDArray[np.int64],
+    limits: NDArray[np.float64], p: NDArray[np.float64], row: NDArray[np.int64], rows: int
 ) -> NDArray[np.bool_]:
     """Return for which rows `[n]` a class that is not among the listed ones may reach its threshold.
 
@@ -94,4 +89,4 @@ def _may_exceed(
     np.fmin.at(lowest, row, p)
     rest = 1 - np.bincount(row, weights=np.nan_to_num(p), minlength=rows)
     most = np.minimum(lowest, np.maximum(rest, 0))
-    return (lengths < classes) & (most >= limits.min() - NEAR)
+    return np.asarray(most >= limits.min() - NEAR)

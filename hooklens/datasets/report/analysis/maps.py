@@ -71,13 +71,24 @@ def read_maps(table: pa.Table, *, by_size: bool = False, size: tuple[int, int] |
     shapes = np.stack([heights, widths], axis=1)[rows]
     for height, width in np.unique(shapes, axis=0).tolist():
         same = np.flatnonzero((shapes == (height, width)).all(1))
-        for part in np.array_split(same, -(-len(same) * height * width // CELLS)):
-            data = b"".join(table["map"].take(rows[part]).to_pylist())
-            array = np.frombuffer(data, "<f2").reshape(len(part), height, width).astype(float)
+        for part in np.array_split(same, max(1, -(-len(same) * height * width // CELLS))):
+            array = unpack(table["map"].take(rows[part]).to_pylist(), height, width)
             array *= scales[rows[part]][:, None, None]
             array = np.where(np.isfinite(array), array, 0.0)
             values[part] = pool(np.abs(array) if by_size else array, size)
     return Maps(rows, values, shares(values))
+
+
+def unpack(maps: Sequence[bytes], height: int, width: int) -> Floats:
+    """Return the values `[n, h, w]` of stored maps of one size, without their scales.
+
+    Errors   Refused if the number of bytes does not fit the size
+    """
+    wrong = next((len(each) for each in maps if len(each) != 2 * height * width), None)
+    if wrong is not None or height < 1 or width < 1:
+        size = f"{height} × {width}"
+        raise Refused(f"The run is damaged: a map of {size} has {wrong or 0} bytes. Run hooklens explain again.")
+    return np.frombuffer(b"".join(maps), "<f2").reshape(len(maps), height, width).astype(float)
 
 
 def shares(values: Floats) -> Floats:

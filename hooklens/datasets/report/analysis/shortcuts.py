@@ -99,8 +99,9 @@ def find_candidates(
     usable = np.asarray(np.isfinite(grid).all((1, 2)))
     sums, boxes = _squares(np.where(usable[:, None, None], grid, 0))
     candidates = []
+    names = np.array(classes, dtype=object)
     for name in dict.fromkeys(cluster.name for cluster in clusters):
-        in_class = np.array([label == name for label in classes])
+        in_class = names == name
         own, other = np.flatnonzero(usable & in_class), np.flatnonzero(usable & ~in_class)
         numbered = [(number, cluster) for number, cluster in enumerate(clusters) if cluster.name == name]
         candidate = _find_candidate(sums, boxes, numbered, other) if len(other) else None

@@ -1,0 +1,48 @@
+"""SIGTERM, which clusters and spot instances send before they stop a machine: the run ends after its current batch."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+TERMINATED = 143
+"""Exit code of a command that was stopped by SIGTERM, as in a shell."""
+
+
+class Terminated(Exception):
+    """Raised between two batches after SIGTERM."""
+
+
+class StopOnTerminate:
+    """Handle SIGTERM inside a `with` block. Call it after each batch with the number of finished images and the total.
+
+    Before the first batch, and if it is repeated, the signal ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        self.running = self.received = False
+        self._before: Any = None
+
+    def __enter__(self) -> StopOnTerminate:
+        if threading.current_thread() is threading.main_thread():  # Python handles signals only there
+            self._before = signal.signal(signal.SIGTERM, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self.running or self.received:
+            sys.exit(TERMINATED)
+        self.received = True
+
+    def __call__(self, done: int, total: int | None) -> None:
+        """Raise Terminated if the signal was received and there are more images."""
+        if self.received and done != total:
+            raise Terminated
