@@ -51,6 +51,9 @@ from explainers.explanation.run import explain
 from explainers.explanation.smoothing import Augment, Smoothed, smooth
 from explainers.hooks.capture import capture, input_gradients
 from explainers.hooks.edit import edit_gradients, edit_inputs, edit_outputs
+from explainers.interventions.changes import AddNoise, Clamp, Scale, Swap
+from explainers.interventions.intervene import intervene
+from explainers.interventions.result import Intervention
 from explainers.layers.layer import Layer
 from explainers.layers.lookup import default_layer, list_layers
 from explainers.maps.boxes import Region, regions
@@ -91,12 +94,14 @@ __all__ = [
     *METHODS,
     "METHODS",
     "METRICS",
+    "AddNoise",
     "Augment",
     "BadImages",
     "BadOption",
     "BadTarget",
     "BoxScores",
     "Choice",
+    "Clamp",
     "Contrast",
     "DetrDetections",
     "Evaluation",
@@ -105,6 +110,7 @@ __all__ = [
     "FullGradients",
     "ExplainerError",
     "GradientLog",
+    "Intervention",
     "Layer",
     "LayerNotFound",
     "LayerRanRepeatedly",
@@ -122,9 +128,11 @@ __all__ = [
     "Recommendation",
     "Region",
     "Regression",
+    "Scale",
     "Similarity",
     "Smoothed",
     "Sum",
+    "Swap",
     "Through",
     "Unit",
     "UnsupportedModel",
@@ -147,6 +155,7 @@ __all__ = [
     "fuse",
     "grad_cam_sweep",
     "input_gradients",
+    "intervene",
     "keep_freed_memory",
     "list_layers",
     "overlay",
