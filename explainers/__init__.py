@@ -34,6 +34,10 @@ import warnings
 from typing import Any
 
 from explainers.checks.report import check_explainer
+from explainers.comparison.compare import compare_models
+from explainers.comparison.result import ModelComparison
+from explainers.description.describe import describe
+from explainers.description.table import Description, LayerDescription
 from explainers.detections import DetrDetections, YoloDetections
 from explainers.errors import (
     BadImages,
@@ -103,6 +107,7 @@ __all__ = [
     "Choice",
     "Clamp",
     "Contrast",
+    "Description",
     "DetrDetections",
     "Evaluation",
     "Explanation",
@@ -112,6 +117,7 @@ __all__ = [
     "GradientLog",
     "Intervention",
     "Layer",
+    "LayerDescription",
     "LayerNotFound",
     "LayerRanRepeatedly",
     "LogProbability",
@@ -119,6 +125,7 @@ __all__ = [
     "MaskScores",
     "Method",
     "Metric",
+    "ModelComparison",
     "NoSpatialOutput",
     "Option",
     "Partial",
@@ -142,7 +149,9 @@ __all__ = [
     "capture",
     "check_explainer",
     "clip_gradients",
+    "compare_models",
     "default_layer",
+    "describe",
     "diagnose_training",
     "edit_gradients",
     "edit_inputs",

@@ -18,7 +18,7 @@ from explainers.probabilities import probabilities_of
 class ClassChange(NamedTuple):
     """A class with its probabilities (or scores, if the network has no probabilities) before and after."""
 
-    index: int
+    class_index: int
     before: float
     after: float
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput
+from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import find_hook_point
@@ -140,27 +140,56 @@ def _along(span: Callable[[int], tuple[int, ...]], count: int) -> list[Span]:
 
 def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor, Tensor]:
     """Return the layer's output `[1, K, h, w]` on the dependency graph, and the leaf of that graph."""
-    outputs: list[Any] = []
-
-    def record(output: Any) -> None:
-        # A clone, so that later in-place operations do not become part of the layer's graph.
-        outputs.append(output.clone() if isinstance(output, Tensor) else output)
-
-    with ordinary_tensors(), torch.enable_grad():
-        leaf = torch.ones(images[:1].shape, dtype=images.dtype, device=images.device, requires_grad=True)
-        with replaced_outputs(network, [(find_hook_point(network, at.name), record)]), _DependencyGraph():
-            network(leaf * 1)
+    recorded, leaf = _dependency_pass(network, images, [at.name])
+    outputs = recorded[0]
     if not outputs:
         raise LayerNotFound(
             f"Layer {at.name!r} did not run in this forward pass. Choose one from list_layers(model, images)."
         )
     if len(outputs) > 1:
         raise LayerRanRepeatedly(ran_repeatedly(at.name, len(outputs)))
+    return _maps(outputs[0], images, at), leaf
+
+
+def _dependency_pass(network: nn.Module, images: Tensor, names: Sequence[str]) -> tuple[list[list[Any]], Tensor]:
+    """Return the outputs of each layer in a pass on the dependency graph, and the leaf of that graph."""
+    outputs: list[list[Any]] = [[] for _ in names]
+
+    def recorder(found: list[Any]) -> Callable[[Any], None]:
+        # A clone, so that later in-place operations do not become part of the layer's graph.
+        return lambda output: found.append(output.clone() if isinstance(output, Tensor) else output)
+
+    points = [find_hook_point(network, name) for name in names]
+    edits = [(point, recorder(found)) for point, found in zip(points, outputs, strict=True)]
+    with ordinary_tensors(), torch.enable_grad():
+        leaf = torch.ones(images[:1].shape, dtype=images.dtype, device=images.device, requires_grad=True)
+        with replaced_outputs(network, edits), _DependencyGraph():
+            network(leaf * 1)
+    return outputs, leaf
+
+
+def _maps(output: Any, images: Tensor, at: LayerLayout) -> Tensor:
     with ordinary_tensors(), torch.enable_grad():  # permuting the axes is part of the graph
-        maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
+        maps = at.to_maps(output) if isinstance(output, Tensor) else output
     if not isinstance(maps, Tensor) or maps.ndim != images.ndim:
         raise NoSpatialOutput(nothing_spatial(at.name, tuple(getattr(maps, "shape", ()))))
-    return maps, leaf
+    return maps
+
+
+def central_receptive_fields(network: nn.Module, images: Tensor, layouts: Sequence[LayerLayout]) -> list[Box | None]:
+    """Return the receptive field of the central cell of each layer, from one forward pass; None if it has none.
+
+    Returns  boxes as those of `receptive_field`
+    """
+    recorded, leaf = _dependency_pass(network, images, [layout.name for layout in layouts])
+    boxes: list[Box | None] = []
+    for layout, outputs in zip(layouts, recorded, strict=True):
+        try:
+            maps = _maps(outputs[0], images, layout) if len(outputs) == 1 else None
+        except (UnsupportedModel, NoSpatialOutput):  # the grid differs on the dependency graph
+            maps = None
+        boxes.append(None if maps is None else _box(maps, leaf, *((side - 1) // 2 for side in maps.shape[2:])))
+    return boxes
 
 
 def _box(maps: Tensor, leaf: Tensor, *cell: int) -> Box:

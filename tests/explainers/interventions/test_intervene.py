@@ -218,10 +218,10 @@ def test_top_classes_before_and_after():
     (first, _) = result.top(2)
     before, after = result.before.softmax(1)[0], result.after.softmax(1)[0]
     expected = dict.fromkeys([*before.topk(2).indices.tolist(), *after.topk(2).indices.tolist()])
-    assert [each.index for each in first] == list(expected)
+    assert [each.class_index for each in first] == list(expected)
     for each in first:
-        assert each.before == pytest.approx(float(before[each.index]))
-        assert each.change == pytest.approx(float(after[each.index] - before[each.index]))
+        assert each.before == pytest.approx(float(before[each.class_index]))
+        assert each.change == pytest.approx(float(after[each.class_index] - before[each.class_index]))
     assert result.score == "softmax"
     assert "first, 6 channels, Scale(factor=30)" in repr(result)
 
