@@ -32,7 +32,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Clamp:
-    """Limit the selected values to the range from `low` to `high`, in the layer's units; None is no limit."""
+    """Limit the selected values to the range from `low` to `high`, in the layer's units; None does not limit."""
 
     low: float | None = None
     high: float | None = None

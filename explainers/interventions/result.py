@@ -32,7 +32,7 @@ class Intervention:
     """The scores of a model before and after a change of one layer, both [N, K].
 
     `channels` are the changed channels of `layer`, `cells` the number of changed positions (None: all), `value` what
-    was done, in words, and `score` how scores become probabilities ("softmax", "sigmoid", "identity", "log", "logit").
+    was done, and `score` how scores become probabilities ("softmax", "sigmoid", "identity", "log", "logit").
     """
 
     layer: str

@@ -38,7 +38,7 @@ def test_the_first_changed_layer_is_found():
     other.get_submodule(names[1]).weight.data *= -1
     found = compare_models(net, other, x)
     assert found.first_difference == names[1]
-    earlier = [name for name in found.differences][: list(found.differences).index(names[1])]
+    earlier = list(found.differences)[: list(found.differences).index(names[1])]
     assert earlier and all(found.differences[name] == 0 for name in earlier)
     assert compare_models(net, other, x, tolerance=10).first_difference is None
 
