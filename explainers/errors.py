@@ -127,9 +127,21 @@ def _is_network(value: object) -> bool:
     return not isinstance(value, type) and hasattr(value, "named_modules")
 
 
+_OUT_OF_MEMORY = (
+    "out of memory",  # the allocators of CUDA, MPS ("MPS backend out of memory") and XPU
+    "not enough memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "status_alloc_failed",  # cuDNN and cuBLAS, which allocate their own workspace
+    "unable to find an engine to execute",  # cuDNN, if no engine's workspace fits
+    "unable to find a valid cudnn algorithm",
+    "out_of_device_memory",  # Level Zero, below XPU
+    "out_of_resources",
+)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out: a dedicated exception class on accelerators, an allocator message on the CPU."""
+    """Return whether memory ran out: a dedicated exception class, or a RuntimeError with a message of an allocator."""
     message = str(error).lower()
-    phrases = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
     is_memory_error = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return is_memory_error or (isinstance(error, RuntimeError) and any(phrase in message for phrase in phrases))
+    return is_memory_error or (isinstance(error, RuntimeError) and any(phrase in message for phrase in _OUT_OF_MEMORY))

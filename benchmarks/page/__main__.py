@@ -1,7 +1,7 @@
 """Latency of the page: start, click to overlay, clicks during another visitor's run, Stop, channels, a slow line.
 
 `python -m benchmarks.page` prints all of them. `--other PATH` measures another version of the project in turns, and
-`--only clicks` (start, long, slow) only one part.
+`--only clicks` (start, long, slow, shifts) only one part.
 
 Needs playwright and Chromium. "page ready": the controls and the status line exist; "map": the first example's stored
 map is drawn; "network": the first map that the network computed is drawn.
@@ -10,6 +10,7 @@ map is drawn; "network": the first map that the network computed is drawn.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import socket
@@ -20,6 +21,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,7 @@ def clicks_in_turns(browser: Any, folder: str, trees: list[Path], rounds: int) -
             processes.append(start(port, folder, tree, notes))
             until_served(f"http://127.0.0.1:{port}")
             page = browser.new_page(viewport={"width": 1440, "height": 900})
+            count_bytes(page)
             page.goto(f"http://127.0.0.1:{port}")
             page.wait_for_function(ANSWERED, timeout=300_000)
             pages.append((tree, page, notes))
@@ -105,8 +108,13 @@ def clicks_in_turns(browser: Any, folder: str, trees: list[Path], rounds: int) -
             for name, (selector, positions) in CLICKS.items():
                 for tree, page, notes in pages:
                     page.wait_for_timeout(1500)  # small maps and gradient norms of the last answer arrive after its map
+                    server = processes[trees.index(tree)].pid
+                    before, used = received(page), processor_time(server)
                     found = timed_click(page, selector, positions[turn % len(positions)])
-                    times.setdefault((name, tree), []).append(parts_of(found, Path(notes)))
+                    parts = parts_of(found, Path(notes)) | {"processor": processor_time(server) - used}
+                    page.wait_for_timeout(1500)
+                    parts |= {"processor with what follows": processor_time(server) - used}
+                    times.setdefault((name, tree), []).append(parts | {"kB": (received(page) - before) / 1000})
     finally:
         for process in processes:
             process.terminate()
@@ -117,6 +125,25 @@ def clicks_in_turns(browser: Any, folder: str, trees: list[Path], rounds: int) -
         shown = ", ".join(f"{part} {value:.0f}" for part, value in medians.items())
         lines.append(f"{name}{'' if len(trees) == 1 else f' ({tree.name})'}, milliseconds: {shown}")
     return lines
+
+
+def count_bytes(page: Any) -> None:
+    """Count the bytes that a page receives, compressed."""
+    line, total = page.context.new_cdp_session(page), [0]
+    line.send("Network.enable")
+    line.on("Network.dataReceived", lambda event: total.append(total.pop() + event["encodedDataLength"]))
+    page.received_bytes = total
+
+
+def received(page: Any) -> int:
+    """Return the bytes that a page has received."""
+    return int(page.received_bytes[0])
+
+
+def processor_time(process: int) -> float:
+    """Return the milliseconds of processor time of a process, which other load hardly changes."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def timed_click(page: Any, selector: str, position: int) -> dict[str, float]:
@@ -233,6 +260,37 @@ def over_a_slow_line(browser: Any, folder: str, tree: Path) -> str:
         process.wait(30)
 
 
+def layout_shifts(browser: Any, folder: str, tree: Path) -> dict[str, float]:
+    """Return the layout shifts of actions after the first map, counting those that follow an input."""
+    port = free_port()
+    process = start(port, folder, tree)
+    try:
+        until_served(f"http://127.0.0.1:{port}")
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.add_init_script(SHIFTS)
+        page.goto(f"http://127.0.0.1:{port}")
+        page.wait_for_function(f"{NUMBER} > 0", timeout=300_000)
+        views = page.locator("#hl-navigation [role=tab]")
+        image = str(tree / "assets" / "examples" / "cat.jpg")
+        actions: dict[str, Callable[[], object]] = {
+            "first answer": lambda: page.wait_for_function(ANSWERED, timeout=300_000),
+            **{name: functools.partial(timed_click, page, CLICKS[name][0], CLICKS[name][1][0]) for name in CLICKS},
+            "upload": lambda: page.locator("#hl-image input[type=file]").first.set_input_files(image),
+            **{f"view {k + 1}": views.nth(k).click for k in range(1, views.count())},
+            "view 1": views.nth(0).click,
+        }
+        found = {}
+        for name, act in actions.items():
+            page.evaluate("window.shifts = 0")
+            act()
+            page.wait_for_timeout(4000)
+            found[name] = float(page.evaluate("window.shifts"))
+        return found
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
 def clicks(page: Any, name: str) -> list[dict[str, float]]:
     """Click the elements of a kind in turn, see `timed_click`."""
     selector, positions = CLICKS[name]
@@ -250,7 +308,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--other", type=Path, help="another version of the project, measured in turns")
-    parser.add_argument("--only", choices=("start", "clicks", "long", "slow"))
+    parser.add_argument("--only", choices=("start", "clicks", "long", "slow", "shifts"))
     options = parser.parse_args()
     trees = [ROOT, *([options.other.resolve()] if options.other else [])]
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -271,6 +329,9 @@ def main() -> None:
                     print(f"{tree.name}:", ", ".join(f"{name} {value:.0f} ms" for name, value in found.items()))
         if wants("clicks"):
             print(*clicks_in_turns(browser, folder, trees, options.starts), sep="\n")
+        if wants("shifts"):
+            found = layout_shifts(browser, folder, ROOT)
+            print("layout shifts:", ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
         for tree in trees if wants("slow") else ():
             print(f"{tree.name}:", over_a_slow_line(browser, folder, tree))
         browser.close()

@@ -3,7 +3,7 @@
 `python -m benchmarks.page.memory --questions 2000` starts the app, sends the requests that the page sends, and prints
 the resident memory of the server after every hundred questions. A question is an image, a class, a layer and a method;
 about half of them are followed by the verdict, the channels or a ranking. A new visitor comes every 25 questions, and
-slow methods are stopped after two seconds.
+slow methods are stopped after two seconds (`--patience`). `--minutes` ends the run earlier.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def crop(rng: random.Random) -> bytes:
     return file.getvalue()
 
 
-def ask(visitor: Visitor, rng: random.Random) -> None:
-    """Ask one question and, about every second time, something about its map."""
+def ask(visitor: Visitor, rng: random.Random, patience: float) -> None:
+    """Ask one question, stop it after some seconds, and ask about every second time something about its map."""
     method = rng.choice([each for each in explainers.METHODS.values() if each.returns in MAPS])
     target = rng.choice(["", str(rng.randrange(1000))])
     form = {"hl-image": visitor.upload(crop(rng)), "hl-layer": rng.choice(LAYERS), "hl-class": target}
     form |= {"hl-model": "", "hl-method": method.name, "hl-options": "{}", "hl-pin": False}
-    timer = threading.Timer(PATIENCE, visitor.stop)
+    timer = threading.Timer(patience, visitor.stop)
     if method.long:
         timer.start()
     texts = visitor.send("update", {**form, "hl-address": str(round(1000 * time.monotonic()))})
@@ -110,7 +110,7 @@ def ask(visitor: Visitor, rng: random.Random) -> None:
     if also < 0.2:
         visitor.send("follow", form)
     elif also < 0.21:
-        visitor.send("rank", form, {"seconds": 5.0, "layers": "every"})
+        visitor.send("rank", form, {"seconds": 2.0, "layers": "every"})
     elif also < 0.6 and not method.long and "hl-question" in texts:
         visitor.send("check", form, {"key": json.loads(texts["hl-question"])["key"]})
 
@@ -126,23 +126,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=2000)
     parser.add_argument("--every", type=int, default=EVERY)
-    questions, every = vars(parser.parse_args()).values()
+    parser.add_argument("--patience", type=float, default=PATIENCE)
+    parser.add_argument("--minutes", type=float, default=24 * 60)
+    questions, every, patience, minutes = vars(parser.parse_args()).values()
     rng, port = random.Random(0), free_port()
     with tempfile.TemporaryDirectory() as folder, httpx.Client(timeout=300) as client:
         process = start(port, folder)
         client.base_url = httpx.URL(f"http://127.0.0.1:{port}")
         try:
             until_served(str(client.base_url))
+            until = time.monotonic() + 60 * minutes
             for number in range(questions + 1):
-                if number % every == 0:
+                is_last = time.monotonic() > until
+                if number % every == 0 or is_last:
                     busy = resident(process.pid)
                     time.sleep(REST)
                     memory = f"{resident(process.pid):.0f} MB, {busy:.0f} before a rest of {REST:.0f} s"
                     print(f"{number} questions: {memory}, peak {resident(process.pid, 'VmHWM'):.0f}", flush=True)
+                if is_last:
+                    break
                 if number % VISITOR == 0:
                     visitor = Visitor(client, f"visitor{number}")
                 with contextlib.suppress(httpx.HTTPError):
-                    ask(visitor, rng)
+                    ask(visitor, rng, patience)
         finally:
             process.terminate()
             process.wait(30)

@@ -30,7 +30,7 @@ class Explanation:
     `target` class indices or the target's repr; `statistics` and `findings` have one entry per image; `seconds` is wall
     time. `keywords` are the keyword arguments that the method received, including `through`; None after `load` if a
     file cannot store them. `score` says how the scores become probabilities (as in `explain`), given or detected; None
-    if the scores are unknown.
+    if the scores are unknown. `device` is the device that computed the result, such as "cpu" or "cuda:0".
     """
 
     method: str
@@ -45,6 +45,7 @@ class Explanation:
     seconds: float
     keywords: dict[str, Any] | None = None
     score: str | None = None
+    device: str = "cpu"
 
     @property
     def probabilities(self) -> Tensor | None:
@@ -132,6 +133,7 @@ class Explanation:
             "findings": [[asdict(finding) for finding in row] for row in self.findings],
             "seconds": self.seconds,
             "score": self.score,
+            "device": self.device,
             "options": self.options,
             "keywords": self.keywords if _is_plain(self.keywords) else None,
         }

@@ -247,6 +247,7 @@ def _explanation(
             for n, each in enumerate(evidence)
         ],
         score=evidence[0].score,
+        device=str(found.raw.device),
     )
 
 

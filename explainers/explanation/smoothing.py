@@ -122,7 +122,7 @@ def smooth(
         with ordinary_tensors(), torch.no_grad():
             images = images.detach().clone()
             fixed = _top_classes(model, images) if target is None else target
-            variants = _variants(images, noise, kind, baselines, PerImageGenerators(1, seed))
+            variants = _variants(images, noise, kind, baselines, PerImageGenerators(1, seed, images.device))
 
             def work(chunk: range) -> None:
                 variant = next(variants)
@@ -270,7 +270,7 @@ def _variants(
     ranges = extremes(x)[1]
     flipped = False
     while kind is None and noise is not None:
-        yield _Variant(x + noise * ranges * draws.normal(0, 1, *x.shape[1:]).to(x))
+        yield _Variant(x + noise * ranges * draws.normal_noise(0, 1, *x.shape[1:]).to(x))
     while kind is not None:
         yield _augment(x, _affine(kind, draws.uniform(0, 1, 4)[0].double(), x.shape[-2:]), flipped)
         flipped = kind.flip and not flipped

@@ -105,6 +105,24 @@ def receptive_fields(
     return (rows, columns) if is_separable else None
 
 
+def center_fields(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> list[Box | None]:
+    """Return the receptive field of the central cell of each layer, from one forward pass.
+
+    Returns  boxes as of `receptive_field`; None for a layer that did not run exactly once, or has no grid
+    Errors   UnsupportedModel
+    """
+    outputs, leaf = _follow_all(network, images, layers)
+    boxes: list[Box | None] = []
+    for at, found in zip(layers, outputs, strict=True):
+        try:
+            maps = _maps(at, found, images)
+        except (LayerNotFound, LayerRanRepeatedly, NoSpatialOutput):
+            boxes.append(None)
+            continue
+        boxes.append(_box(maps, leaf, *((side - 1) // 2 for side in maps.shape[2:])))
+    return boxes
+
+
 def _crossed(row: Span, column: Span) -> Box:
     """Return the box of a row span and a column span; a border cell that depends on no pixel has an empty box."""
     empty = row[0] == row[1] or column[0] == column[1]
@@ -140,16 +158,28 @@ def _along(span: Callable[[int], tuple[int, ...]], count: int) -> list[Span]:
 
 def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor, Tensor]:
     """Return the layer's output `[1, K, h, w]` on the dependency graph, and the leaf of that graph."""
-    outputs: list[Any] = []
+    (outputs,), leaf = _follow_all(network, images, [at])
+    return _maps(at, outputs, images), leaf
 
-    def record(output: Any) -> None:
+
+def _follow_all(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> tuple[list[list[Any]], Tensor]:
+    """Return the outputs of each layer on the dependency graph, one for each of its calls, and the leaf."""
+    outputs: list[list[Any]] = [[] for _ in layers]
+
+    def recorder(found: list[Any]) -> Callable[[Any], None]:
         # A clone, so that later in-place operations do not become part of the layer's graph.
-        outputs.append(output.clone() if isinstance(output, Tensor) else output)
+        return lambda output: found.append(output.clone() if isinstance(output, Tensor) else output)
 
+    points = [(find_hook_point(network, at.name), recorder(found)) for at, found in zip(layers, outputs, strict=True)]
     with ordinary_tensors(), torch.enable_grad():
         leaf = torch.ones(images[:1].shape, dtype=images.dtype, device=images.device, requires_grad=True)
-        with replaced_outputs(network, [(find_hook_point(network, at.name), record)]), _DependencyGraph():
+        with replaced_outputs(network, points), _DependencyGraph():
             network(leaf * 1)
+    return outputs, leaf
+
+
+def _maps(at: LayerLayout, outputs: list[Any], images: Tensor) -> Tensor:
+    """Return the output of the only call of a layer as `[1, K, h, w]`."""
     if not outputs:
         raise LayerNotFound(
             f"Layer {at.name!r} did not run in this forward pass. Choose one from list_layers(model, images)."
@@ -160,7 +190,7 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
         maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
     if not isinstance(maps, Tensor) or maps.ndim != images.ndim:
         raise NoSpatialOutput(nothing_spatial(at.name, tuple(getattr(maps, "shape", ()))))
-    return maps, leaf
+    return maps
 
 
 def _box(maps: Tensor, leaf: Tensor, *cell: int) -> Box:

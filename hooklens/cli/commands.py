@@ -105,7 +105,7 @@ def explain(
         log.done(plan.text(), **plan.values())
         return
     with StopOnTerminate() as stop:
-        job = runs.prepare(settings, source, out, limit=run.limit, device=run.device)
+        job = runs.prepare(settings, source, out, limit=run.limit, device=run.local_device)
         with Progress(messages.EXPLAINING) as progress:
 
             def report(done: int, total: int) -> None:
@@ -116,7 +116,7 @@ def explain(
             if run.engine == "ray":
                 from hooklens.datasets import ray_engine  # ray is an extra
 
-                workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus)
+                workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus, device=run.device)
                 done = ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=report)
             else:
                 done = runs.run(

@@ -112,7 +112,7 @@ SEED = "Random seed."
 DEVICE = "cpu, cuda, cuda:1, mps, xpu, or auto for the first accelerator of this machine."
 ENGINE = "local, or ray for several machines (needs the extra ray)."
 ADDRESS = "Address of a Ray cluster. Default: start Ray on this machine."
-GPUS = "With ray: GPUs per worker that explains, such as 1 or 0.5."
+GPUS = "With ray: GPUs per worker that explains, such as 1 or 0.5; 1 with --device cuda or xpu."
 FOLDER = "A finished run: the --out folder or URL of hooklens explain."
 REPORT_OUT = "HTML file to write."
 EXPORT_OUT = "Folder to write, which must be new or empty."
@@ -146,7 +146,7 @@ NOT_A_URL = "{text!r} is not a URL. Use one that starts with http:// or https://
 NOT_A_BOX = "{text!r} is not a box. Use left,top,right,bottom as fractions of the image, such as 0,0.8,0.2,1."
 NOT_AN_ENGINE = "Unknown engine {engine!r}. Use local or ray."
 NOT_AN_OPTION = "{text!r} is not an option. Use name=value."
-DEVICE_WITH_RAY = "it is for the local engine. With ray, use --gpus 1."
+DEVICE_WITH_RAY = "With ray, use auto, cpu, cuda, mps or xpu: Ray assigns the devices of a machine to its workers."
 ONLY_WITH_RAY = "it needs --engine ray."
 PICTURES_RENAMED = "--pictures is deprecated and will be removed in the next version. Use --images."
 
@@ -225,4 +225,4 @@ def evaluated(result: dict[str, Any], folder: str) -> str:
     """Return the results of the metrics."""
     lines = [metric["sentence"] for metric in result["metrics"].values()]
     path = f"{folder.rstrip('/')}/evaluation.json"
-    return "\n".join([*lines, f"Evaluated {_images(result['pictures'])}. Saved as {path!r}."])
+    return "\n".join([*lines, f"Evaluated {_images(result['pictures'])} on {result['device']}. Saved as {path!r}."])

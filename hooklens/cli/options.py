@@ -88,11 +88,16 @@ class RunOptions:
     address: Annotated[str | None, typer.Option(help=messages.ADDRESS)] = None
     gpus: Annotated[float, typer.Option(min=0, help=messages.GPUS)] = 0
 
+    @property
+    def local_device(self) -> str:
+        """The device that checks the run on this machine; with Ray, only the workers have the device."""
+        return "cpu" if self.engine == "ray" else self.device
+
     def check_engine(self) -> None:
         """Raise an error for options that the engine does not support."""
         if self.engine not in ("local", "ray"):
             raise typer.BadParameter(messages.NOT_AN_ENGINE.format(engine=self.engine), param_hint="--engine")
-        if self.engine == "ray" and self.device != "cpu":
+        if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda", "mps", "xpu"):
             raise typer.BadParameter(messages.DEVICE_WITH_RAY, param_hint="--device")
         if self.engine == "local" and (self.address or self.gpus):
             raise typer.BadParameter(messages.ONLY_WITH_RAY, param_hint="--address" if self.address else "--gpus")

@@ -95,8 +95,11 @@ def measure(settings: Settings, source: str, out: str | Path, options: RunOption
     from hooklens.datasets.stores import SETTINGS, open_store  # as above
 
     with tempfile.TemporaryDirectory() as folder:
-        job = runs.prepare(settings, source, folder, limit=options.limit, device=options.device)
-        reader, explainer = ImageReader(decode, job.model.preparation), Explainer(job.model, settings, options.device)
+        job = runs.prepare(settings, source, folder, limit=options.limit, device=options.local_device)
+        reader, explainer = (
+            ImageReader(decode, job.model.preparation),
+            Explainer(job.model, settings, options.local_device),
+        )
         reading = explaining = 0.0
         measured = unreadable = 0
         written: list[dict[str, Any]] = []

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +40,10 @@ class DecodedBatch:
     images: Tensor
     hashes: list[str | None]
     errors: list[str | None]
+
+    def pin_memory(self) -> DecodedBatch:
+        """Return the batch with images in pinned memory; the data loader calls this in its own thread."""
+        return replace(self, images=self.images.pin_memory())
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,12 @@ def error_message(error: Exception) -> str:
 
 
 def decode_batches(
-    batches: Iterable[Sequence[Item]], decode: Decode, preparation: Preparation, workers: int
+    batches: Iterable[Sequence[Item]], decode: Decode, preparation: Preparation, workers: int, pin: bool = False
 ) -> Iterator[DecodedBatch]:
-    """Yield every decoded batch in order, using `workers` processes (0: this process)."""
+    """Yield every decoded batch in order, using `workers` processes (0: this process).
+
+    With `pin`, worker processes' images are in pinned memory, from which an accelerator copies while it computes.
+    """
     reader = ImageReader(decode, preparation)
     if not workers:
         yield from map(reader.__getitem__, batches)
@@ -91,6 +98,7 @@ def decode_batches(
         batch_size=None,
         sampler=batches,
         num_workers=workers,
+        pin_memory=pin,
         prefetch_factor=AHEAD,
         worker_init_fn=_exit_with_parent,
         multiprocessing_context="spawn" if sys.platform == "win32" else "forkserver",

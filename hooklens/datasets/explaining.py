@@ -92,7 +92,7 @@ class Explainer:
         start = time.perf_counter()
         readable = [i for i, error in enumerate(batch.errors) if error is None]
         items = [batch.items[i] for i in readable]
-        images = batch.images.to(self.device)
+        images = devices.move(batch.images, torch.device(self.device))
         rows: dict[int, dict[str, Any]] = {}
         if self.settings.where == WRONG and items:
             keep = self._wrong_rows(images, items)
@@ -196,6 +196,7 @@ class Explainer:
                     "statistics": _numbers(explanation.statistics[k]),
                     "findings": [finding.code for finding in explanation.findings[k]],
                     "finding_texts": [finding.sentence for finding in explanation.findings[k]],
+                    "device": explanation.device,
                     "map": maps[k].contiguous().numpy().astype("<f2").tobytes(),
                     "map_scale": float(scales[k]),
                     "map_height": maps.shape[1],

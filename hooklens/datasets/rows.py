@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
         ("findings", pa.list_(pa.string())),
         ("finding_texts", pa.list_(pa.string())),
         ("seconds", pa.float32()),
+        ("device", pa.string()),
         ("map", pa.binary()),
         ("map_scale", pa.float32()),
         ("map_height", pa.int32()),

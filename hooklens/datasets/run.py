@@ -269,7 +269,8 @@ def _run(
     done = len(job.items) - new
     if workers is None:
         workers = 0 if new <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
-    batches = decode_batches([batch for _, _, batch in todo], decode, job.model.preparation, workers)
+    pin = devices.copies_asynchronously(torch.device(explainer.device))
+    batches = decode_batches([batch for _, _, batch in todo], decode, job.model.preparation, workers, pin)
     following = [shard for shard, _, _ in [*todo[1:], (-1, 0, [])]][: len(todo)]
     for (shard, index, items), next_shard, batch in zip(todo, following, batches, strict=True):
         job.shards.write_batch(shard, index, explainer(batch))

@@ -28,7 +28,7 @@ PIECE = 2**26
 """Bytes of the rows that are read at once; a row may be larger, since a map has any size."""
 REQUESTS = 16
 """Number of files of a store that are opened at the same time."""
-ADDED = ("map_scale",)
+ADDED = ("map_scale", "device")
 """Columns that runs of older versions do not have; they are read as null."""
 
 

@@ -4,6 +4,7 @@ Pillow decodes PNG and TIFF files as a whole. Therefore, each strip is passed to
 
 - PNG: the filters of a row use the row above, so a strip starts with the last decoded row of the previous one. Pillow
   gets the bytes of a row as 8-bit samples, which have the same filters, and then converts them.
+- interlaced PNG: the seven passes are decoded in strips, and the pixels of each cell of the reduced image are summed.
 - TIFF: the blocks of the strip with the tags of the file.
 
 Other images are decoded as a whole if their mode has few bytes per pixel, such as 1-bit scans.
@@ -15,7 +16,8 @@ import io
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
@@ -56,9 +58,24 @@ def reduce_image(
     Returns  the image and its EXIF orientation, or None if the loaded `image` has it
     Errors   Refused for a file that must be decoded as a whole; errors of Pillow
     """
-    read, sides, orientation = _reader(image, data, check)
-    shown = pixels.range_of(read()) if pixels.is_deep(image) else None
     factor = max(2, int(min(image.width / size[0], image.height / size[1]) / 2))
+    if isinstance(image, PngImageFile) and _is_interlaced(image, data):
+        # With a power of two, a cell has whole groups of pixels of each pass.
+        factor = min(MOST_REDUCED, 1 << (factor.bit_length() - 1))
+        reduced, sides, orientation = _reduce_passes(image, data, factor, check), image.size, _png_orientation(data)
+    else:
+        read, sides, orientation = _reader(image, data, check)
+        reduced = _reduce_strips(image, read, sides, factor, check)
+    covered = (0.0, 0.0, sides[0] / factor, sides[1] / factor)  # the last cells may be larger than the image
+    size = size if sides == image.size else size[::-1]
+    return reduced.resize(size, Image.Resampling.LANCZOS, covered), orientation
+
+
+def _reduce_strips(
+    image: Image.Image, read: Callable[[], Iterator[Image.Image]], sides: tuple[int, int], factor: int, check: Check
+) -> Image.Image:
+    """Return the strips, reduced by `factor`."""
+    shown = pixels.range_of(read()) if pixels.is_deep(image) else None
     reduced, rest, top = None, None, 0
     for strip in read():
         check()
@@ -76,9 +93,7 @@ def reduce_image(
             top += part.height
     if reduced is None or top < reduced.height:
         raise ValueError("the file has fewer rows than it declares")
-    covered = (0.0, 0.0, sides[0] / factor, sides[1] / factor)  # the last cells may be larger than the image
-    size = size if sides == image.size else size[::-1]
-    return reduced.resize(size, Image.Resampling.LANCZOS, covered), orientation
+    return reduced
 
 
 def _join(upper: Image.Image, lower: Image.Image) -> Image.Image:
@@ -104,7 +119,7 @@ def _reader(
         tags = image.tag_v2
         return lambda: _tiff_strips(image, data), (tags[256], tags[257]), int(tags.get(0x0112, 1))
     names = {
-        "PNG": ("a PNG with interlacing, animation or 16-bit colors", "a plain PNG with 8 bits"),
+        "PNG": ("a PNG with animation or 16-bit colors", "a plain PNG with 8 bits"),
         "TIFF": ("a TIFF with large blocks", "a TIFF with tiles, or as JPEG or PNG"),
     }
     kind = image.format or ""
@@ -167,52 +182,131 @@ def _filter_distance(data: bytes) -> int:
 
 
 def _png_has_strips(image: PngImageFile, data: bytes) -> bool:
-    animated = getattr(image, "is_animated", False)
-    return _filter_distance(data) in _COLOR_TYPES and not image.info.get("interlace") and not animated
+    return _filter_distance(data) in _COLOR_TYPES and not getattr(image, "is_animated", False)
+
+
+def _is_interlaced(image: PngImageFile, data: bytes) -> bool:
+    """Return whether the image is stored in the seven passes of Adam7, and must be read in parts."""
+    is_small = image.width * image.height * _BYTES.get(image.mode, 4) <= 4 * limits.WHOLE
+    return bool(image.info.get("interlace")) and not is_small and _png_has_strips(image, data)
 
 
 def _png_strips(image: PngImageFile, data: bytes, check: Check) -> Iterator[Image.Image]:
+    return _decoded(image, data, _parts(image.width, image.height), check)
+
+
+def _parts(width: int, height: int, multiple: int = 1) -> Iterator[tuple[int, int, int]]:
+    """Yield the width, first row and number of rows of every strip; the first row is a multiple of `multiple`."""
+    rows = max(1, STRIP // width // multiple) * multiple
+    yield from ((width, top, min(rows, height - top)) for top in range(0, height, rows))
+
+
+def _decoded(
+    image: PngImageFile, data: bytes, parts: Iterable[tuple[int, int, int]], check: Check
+) -> Iterator[Image.Image]:
+    """Yield consecutive parts of the decompressed rows, as returned by `_parts`, as images."""
     depth, color = data[24], data[25]
-    row = (image.width * _SAMPLES[color] * depth + 7) // 8
-    distance = _filter_distance(data)
-    raw_width = row // distance
-    rows = max(1, STRIP // image.width)
-    previous = bytes(row)
-    unpack = image.tile[0].args
-    for filtered in _inflated(data, row + 1, rows, image.height, check):
-        count = len(filtered) // (row + 1)
+    distance, unpack = _filter_distance(data), image.tile[0].args
+    inflate = _Inflate(data, check)
+    previous = b""
+    for width, top, count in parts:
+        row = (width * _SAMPLES[color] * depth + 7) // 8
+        raw_width = row // distance
+        previous = previous if top else bytes(row)
         head = struct.pack(">IIBBBBB", raw_width, count + 1, 8, _COLOR_TYPES[distance], 0, 0, 0)
-        body = zlib.compress(b"\0" + previous + filtered, 0)
+        body = zlib.compress(b"\0" + previous + inflate.read(count * (row + 1)), 0)
         small = b"".join([data[:8], _chunk(b"IHDR", head), _chunk(b"IDAT", body), _chunk(b"IEND", b"")])
         with Image.open(io.BytesIO(small), formats=("PNG",)) as opened:
             raw = opened.crop((0, 1, raw_width, count + 1)).tobytes()
         previous = raw[-row:]
-        strip = Image.frombytes(image.mode, (image.width, count), raw, "raw", unpack)
+        strip = Image.frombytes(image.mode, (width, count), raw, "raw", unpack)
         if image.palette:
             strip.putpalette(image.palette.palette, image.palette.rawmode or "RGB")
         strip.info = image.info  # the transparent color
         yield strip
 
 
+MOST_REDUCED = 16
+"""The largest factor for an interlaced image: sums of 16 x 16 bytes have 16 bits."""
+_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+"""First column and row of each pass of an interlaced PNG, and the distances of its columns and rows."""
+
+
+def _png_passes(
+    image: PngImageFile, data: bytes, check: Check
+) -> Iterator[tuple[Image.Image, tuple[int, int, int, int]]]:
+    """Return the strips of an interlaced PNG with their first column and row, and the distances of both."""
+    parts, places = [], []
+    for x, y, across, down in _PASSES:
+        columns, rows = -(-(image.width - x) // across), -(-(image.height - y) // down)
+        for part in _parts(columns, rows, MOST_REDUCED) if columns > 0 and rows > 0 else ():
+            parts.append(part)
+            places.append((x, y + part[1] * down, across, down))
+    return zip(_decoded(image, data, parts, check), places, strict=True)
+
+
+def _reduce_passes(image: PngImageFile, data: bytes, factor: int, check: Check) -> Image.Image:
+    """Return an interlaced PNG, reduced by a power of two: the mean of the pixels in each cell, of all passes."""
+    import numpy as np  # takes 0.1 s, and is only needed here
+
+    strips = (strip for strip, _ in _png_passes(image, data, check))
+    shown = pixels.range_of(strips) if pixels.is_deep(image) else None
+    width, height = (math.ceil(side / factor) for side in image.size)
+    sums: Any = None
+    for strip, (x, y, across, down) in _png_passes(image, data, check):
+        plain = np.asarray(pixels.eight_bits(strip, shown))
+        part = _sum_groups(_sum_groups(plain.swapaxes(0, 1), factor // across).swapaxes(0, 1), factor // down)
+        if sums is None:
+            sums = np.zeros((height, width, *plain.shape[2:]), np.uint16)
+        top, left = y // factor, x // factor
+        lines, columns = max(1, down // factor), max(1, across // factor)
+        sums[top::lines, left::columns][: part.shape[0], : part.shape[1]] += part
+    assert sums is not None
+    rows, cells = (np.minimum(factor, side - factor * np.arange(math.ceil(side / factor))) for side in image.size[::-1])
+    reduced = np.empty(sums.shape, np.uint8)
+    for top in range(0, height, 256):  # in blocks, to save memory
+        count = np.outer(rows[top : top + 256], cells).reshape(-1, width, *[1] * (sums.ndim - 2)).astype(np.uint16)
+        reduced[top : top + 256] = (sums[top : top + 256] + count // 2) // count
+    return Image.fromarray(reduced)
+
+
+def _sum_groups(values: Any, count: int) -> Any:
+    """Return the sums of groups of `count` consecutive rows; the last group may have fewer."""
+    if count <= 1:
+        return values
+    sums = values[::count].astype("uint16")
+    for k in range(1, count):
+        part = values[k::count]
+        sums[: len(part)] += part
+    return sums
+
+
 def _chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
-def _inflated(data: bytes, row: int, rows: int, height: int, check: Check) -> Iterator[bytes]:
-    """Yield the decompressed bytes of every strip; the last one may be shorter."""
-    inflate, found, done = zlib.decompressobj(), bytearray(), 0
-    for name, body in _chunks(data):
-        while name == b"IDAT" and body and done < height:
-            check()
-            wanted = min(rows, height - done) * row
-            found += inflate.decompress(body, wanted - len(found))
-            body = inflate.unconsumed_tail
-            if len(found) == wanted:
-                done += wanted // row
-                yield bytes(found)
-                found = bytearray()
-    if done < height:
-        raise ValueError("the file has fewer rows than it declares")
+class _Inflate:
+    """Read the decompressed bytes of a PNG in parts."""
+
+    def __init__(self, data: bytes, check: Check) -> None:
+        self._check, self._stream = check, zlib.decompressobj()
+        self._chunks = (body for name, body in _chunks(data) if name == b"IDAT")
+        self._compressed = b""
+
+    def read(self, count: int) -> bytes:
+        """Return exactly `count` bytes; a file with fewer raises ValueError."""
+        found = bytearray()
+        while len(found) < count:
+            self._check()
+            part = self._stream.decompress(self._compressed, count - len(found))
+            self._compressed = self._stream.unconsumed_tail
+            found += part
+            if not part and not self._compressed:  # no output is pending
+                following = next(self._chunks, None)
+                if following is None:
+                    raise ValueError("the file has fewer rows than it declares")
+                self._compressed = following
+        return bytes(found)
 
 
 def _png_orientation(data: bytes) -> int:

@@ -32,8 +32,10 @@ from hooklens.page.overlay.tab import Overlay
 from hooklens.page.panel import panel as settings_panel
 from hooklens.page.ranking.tab import Ranking
 from hooklens.page.serving import endpoints
+from hooklens.page.serving.blocks import Blocks
 from hooklens.page.serving.caching import Caching
 from hooklens.page.serving.guard import Guard, install_no_links
+from hooklens.page.serving.streams import Streams
 from hooklens.page.shared.tab import Page, Tab
 from hooklens.session import messages, model_cache
 from hooklens.session.jobs import runs
@@ -49,7 +51,7 @@ MONO = ["ui-monospace", "monospace"]
 def build() -> gr.Blocks:
     """Build the page without serving it."""
     install_no_links()
-    with gr.Blocks(title=messages.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(600, 3600)) as demo:
+    with Blocks(title=messages.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(600, 3600)) as demo:
         with gr.Row(elem_id="hl-top"):
             gr.HTML(
                 f"<a id='hl-skip' href='#hl-status'>{messages.SKIP}</a>"
@@ -116,7 +118,7 @@ def _thumbnail(request: Request) -> Response:
 
 def _first_view(demo: gr.Blocks) -> tuple[set[str], set[str]]:
     """Return the types of all components, which Gradio loads at once, and the scripts of those that are visible."""
-    types, scripts = set(), set()
+    types, scripts = {"state"}, set()  # Gradio loads the module of states for functions of the API
     for component in demo.blocks.values():
         types.add(component.get_block_name())
         parent: Any = component
@@ -234,6 +236,7 @@ def serve(
             "middleware": [
                 Middleware(Guard),
                 Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
+                Middleware(Streams),
                 Middleware(Caching),
                 Middleware(FirstPaint, elements=None if own else head(settings.first_model(model)), bundle=scripts),
             ],

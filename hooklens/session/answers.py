@@ -37,6 +37,11 @@ class LoadedModel:
     device: torch.device
     reasons: dict[tuple[str, str | None], str | None] = field(default_factory=dict)
     """Cache of the reasons why a method does not support the network at a layer, or None if it does."""
+    fields: dict[str, tuple[int, int] | None] = field(default_factory=dict)
+    """Height and width of the receptive field of the central cell of each stage in pixels, None if unknown.
+
+    Empty until `measure_stages` of hooklens/session/channels/network.py fills it.
+    """
     score: str = "softmax"
     """How the scores of a classifier become probabilities; "logit": they do not."""
 

@@ -184,11 +184,6 @@ def remedy(changes: dict[str, Any]) -> str:
     return f"Set {name.replace('_', ' ')} to {value}"
 
 
-def method_choice(method: Any) -> str:
-    """Return the label of a method: its title, and its family unless that is CAM."""
-    return method.title if method.family == "cam" else f"{method.title} · {method.family}"
-
-
 def subject(step: Answer | Refining) -> str:
     """Return the explained target in words."""
     given = step.settings.sentences
@@ -378,7 +373,7 @@ def answer_parts(step: Answer, score: bool = True) -> list[str | dict[str, Any]]
 
 def answered(step: Answer, ident: int, score: bool = True) -> dict[str, Any]:
     """Return the status of a finished map: its description, the run time, and why it stopped early, if it did."""
-    parts = [*answer_parts(step, score), f" · {_time(step.explanation.seconds)}"]
+    parts = [*answer_parts(step, score), f" · {_time(step.explanation.seconds)} on {step.explanation.device}"]
     if step.share < 1:
         why = "stopped" if step.by_user else "out of time"
         return status("stopped", *parts, f" · {why} at {100 * step.share:.0f}%", ident=ident)

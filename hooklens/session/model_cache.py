@@ -5,6 +5,7 @@ torch is imported here in the background after the page is served. Requests wait
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 import threading
@@ -22,6 +23,8 @@ from hooklens.session.jobs.runs import Run
 from hooklens.zoo import settings
 
 if TYPE_CHECKING:
+    import torch
+
     import explainers
     from hooklens import zoo
 
@@ -48,6 +51,8 @@ _started = 0.0
 _requested = settings.AUTO
 _own: Mapping[str, Any] = {}
 _errors: list[str] = []
+_compared: set[str] = set()
+"""Devices whose results were compared with the CPU's."""
 _failure = ""
 _loaded: OrderedDict[str, LoadedModel] = OrderedDict()
 _lock = threading.RLock()
@@ -83,6 +88,13 @@ def use_device(name: str) -> None:
     """Choose the device of all networks by its name, before the first one is loaded."""
     global _device
     _device = name
+
+
+def device_of_call(loaded: LoadedModel) -> torch.device:
+    """Return the device on which a call of a network runs: on ZeroGPU, the GPU that the call has."""
+    from hooklens.zoo import devices  # torch takes seconds to start
+
+    return devices.choose(_device) if limits.SHARED_GPU else loaded.device
 
 
 def _prepare() -> None:
@@ -155,18 +167,25 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
     import explainers  # torch takes seconds to start
     from hooklens import zoo  # torch takes seconds to start
     from hooklens.zoo import devices  # as above
-    from hooklens.zoo.variants import change_settings, split_name  # as above
+    from hooklens.zoo.variants import change_settings, split_device, split_name  # as above
 
     with _lock:
         if name in _loaded:
             return _loaded[name]
     base, changes = split_name(name)
-    if changes:  # shares the loaded network
+    others, wanted = split_device(changes)
+    if others and wanted:  # shares the network that is on the device
+        changed = change_settings(load(f"{base}?device={wanted}", progress).model, others)
+        model = dataclasses.replace(changed, name=name)
+    elif changes:  # shares the loaded network, except on another device
         model = change_settings(load(base, progress).model, changes)
     else:
         model = zoo.load_offered(name, progress=progress)
-    device = devices.choose(_device)
-    if not _loaded and (warning := devices.compare(model, device)):
+    # ZeroGPU has a GPU only during a call, which moves the network (network_calls.py).
+    device = torch.device("cpu") if limits.SHARED_GPU else devices.choose(wanted or _device)
+    is_new = devices.full_name(device) not in _compared
+    _compared.add(devices.full_name(device))
+    if is_new and (warning := devices.compare(model, device)):
         log.warning("%s", warning)
         _errors.append(warning)
     network = model.network.to(device)

@@ -40,8 +40,11 @@ def _on_network(name: str, function: Callable[..., Any], images: torch.Tensor, *
     from explainers.probabilities import declared_score  # torch takes seconds to start
 
     loaded = model_cache.load(name)
+    device, network = model_cache.device_of_call(loaded), loaded.model.network
+    if limits.SHARED_GPU:  # this process has the GPU only during the call
+        network = network.to(device)
     with declared_score(loaded.model.score):
-        return _on_cpu(function(loaded.model.network, images.to(loaded.device), **keywords))
+        return _on_cpu(function(network, images.to(device), **keywords))
 
 
 # Outside ZeroGPU the decorator returns the function unchanged.

@@ -9,6 +9,8 @@ The sources of models are in `sources/`, the environment variables in `settings`
 
 from typing import TYPE_CHECKING, Any
 
+from hooklens.imports import without_compiler
+
 if TYPE_CHECKING:
     from hooklens.zoo.catalog import (
         add,
@@ -43,6 +45,7 @@ def __getattr__(name: str) -> Any:
     """Import the public names at their first use, so that `hooklens.zoo.settings` can be imported without torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hooklens.zoo import catalog, model  # torch takes seconds to start
+    with without_compiler():
+        from hooklens.zoo import catalog, model  # torch takes seconds to start
 
     return getattr(catalog if hasattr(catalog, name) else model, name)

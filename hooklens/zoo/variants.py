@@ -1,14 +1,16 @@
-"""A model with another size, crop, mean, std or score, written after its name: `NAME?size=96x64&crop=whole`.
+"""A model with another size, crop, mean, std, score or device, written after its name: `NAME?size=96x64&crop=whole`.
 
 Visitors of a page may use such names for every offered model, so links, batches and the API work as for other names.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 
-from hooklens.zoo import overrides
+from hooklens.errors import Refused
+from hooklens.zoo import devices, overrides
 from hooklens.zoo.model import Model
 from hooklens.zoo.overrides import BadOverride, Overrides
 from hooklens.zoo.sources.source import ModelUnavailable
@@ -16,10 +18,10 @@ from hooklens.zoo.sources.source import ModelUnavailable
 MAX_SIDE = 512
 """The longest side in pixels that a name may request, because visitors could otherwise fill the memory. The owner can
 set any size when the model is added."""
-_START = re.compile(r"\?(?=(?:size|crop|mean|std|score)=)")
+_START = re.compile(r"\?(?=(?:size|crop|mean|std|score|device)=)")
 _HOW = (
-    "Write NAME?size=HEIGHTxWIDTH&crop=X,Y&mean=0.5,0.5,0.5&std=0.5,0.5,0.5&score=softmax, with only what you want to "
-    "change"
+    "Write NAME?size=HEIGHTxWIDTH&crop=X,Y&mean=0.5,0.5,0.5&std=0.5,0.5,0.5&score=softmax&device=cpu, with only what "
+    "you want to change"
 )
 WHOLE = "whole"
 """The crop of the whole image."""
@@ -31,8 +33,15 @@ def split_name(name: str) -> tuple[str, str]:
     return base, settings[0] if settings else ""
 
 
+def split_device(text: str) -> tuple[str, str]:
+    """Return the settings of a name without its device, and the device, an empty text if it has none."""
+    parts = text.split("&")
+    device = next((part.removeprefix("device=") for part in parts if part.startswith("device=")), "")
+    return "&".join(part for part in parts if not part.startswith("device=")), device
+
+
 def parse_settings(text: str) -> Overrides:
-    """Return the settings of a name.
+    """Return the settings of a name, except for its device.
 
     Errors   BadOverride
     """
@@ -74,12 +83,22 @@ def _numbers(key: str, text: str) -> tuple[float, ...]:
 
 
 def change_settings(model: Model, text: str) -> Model:
-    """Return the model with the settings of a name; it shares the network.
+    """Return the model with the settings of a name; it shares the network, unless the name has another device.
 
     Errors   ModelUnavailable
     """
+    others, device = split_device(text)
     try:
-        changed = overrides.change(model, parse_settings(text))
-    except BadOverride as error:
+        changed = overrides.change(model, parse_settings(others)) if others else model
+        changed = _on_device(changed, device) if device else changed
+    except (BadOverride, Refused) as error:
         raise ModelUnavailable(f"{str(error).rstrip('.')}.") from error
     return dataclasses.replace(changed, name=f"{model.name}?{text}")
+
+
+def _on_device(model: Model, name: str) -> Model:
+    """Return the model with a copy of its network on a device.
+
+    Errors   Refused with the available devices
+    """
+    return dataclasses.replace(model, network=copy.deepcopy(model.network).to(devices.choose(name)))

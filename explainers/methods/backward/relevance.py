@@ -153,10 +153,10 @@ def _baselines(run: Run, baseline: Baseline, samples: int, seed: int) -> tuple[i
     if not (isinstance(baseline, str) and baseline == "noise"):
         one = baseline_of(x, baseline, seed)
         return 1, lambda index, chunk: one[index : index + 1]
-    generators, (low, span) = PerImageGenerators(len(x), seed), extremes(x)
+    generators, (low, span) = PerImageGenerators(len(x), seed, x.device), extremes(x)
 
     def rows(index: int, chunk: range) -> Tensor:
-        return low[index] + span[index] * generators.uniform(index, len(chunk), *x.shape[1:]).to(x)
+        return low[index] + span[index] * generators.uniform_noise(index, len(chunk), *x.shape[1:]).to(x)
 
     return samples, rows
 

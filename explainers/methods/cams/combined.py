@@ -283,7 +283,10 @@ class _WindowMean:
         resized = {w.within: _resize_images(x, w.within) for w in windows}
         batch = torch.cat([resized[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows])
         rows = [index] * len(windows)
-        shares = self._relative_probabilities(index, self._log_probabilities(batch, rows))
+        loop = self.run.scoring.loop
+        assert loop is not None, "sess creates it"
+        known = loop.run_in_halves(self._log_probabilities, batch, rows)
+        shares = self._relative_probabilities(index, known)
         raw, g = self.run.backward.at([self.layout], batch, rows)[self.layout.name]
         maps = FORMULAS[self.inner](maps_of(self.layout, raw), maps_of(self.layout, g)).relu()
         for heat, share, w in zip(resize(self.layout.place(maps), (height, width)), shares, windows, strict=True):

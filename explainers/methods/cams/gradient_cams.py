@@ -315,13 +315,13 @@ def smooth_grad_cam_pp(
         note_gradient(maps_of(layout, g))
         run.use_layer(layout)
         scale = sigma * extremes(x)[1]
-        generators, done = PerImageGenerators(len(x), seed), 0
+        generators, done = PerImageGenerators(len(x), seed, x.device), 0
         powers = torch.zeros(3, *a.shape, dtype=torch.float64, device=float64_device(a.device))
 
         def work(chunk: range) -> None:
             nonlocal done
             for n in range(len(x)):
-                noisy = x[n] + scale[n] * generators.normal(n, len(chunk), *x.shape[1:]).to(x)
+                noisy = x[n] + scale[n] * generators.normal_noise(n, len(chunk), *x.shape[1:]).to(x)
                 found = run.backward.at([layout], noisy, [n] * len(chunk))[layout.name][1]
                 gradients = to_float64(maps_of(layout, found))
                 powers[:, n] += torch.stack([(gradients**p).sum(0) for p in (1, 2, 3)])

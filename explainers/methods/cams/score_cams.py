@@ -191,10 +191,11 @@ def ss_cam(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        masked, generators = _MaskedScores(run, layer, channels, weights), PerImageGenerators(len(images), seed)
+        masked = _MaskedScores(run, layer, channels, weights)
+        generators = PerImageGenerators(len(images), seed, run.images.device)
 
         def vary(masks: Tensor, index: int, repeat: Tensor) -> Tensor:
-            return masks + sigma * generators.normal(index, len(masks), *masks.shape[1:]).to(masks)
+            return masks + sigma * generators.normal_noise(index, len(masks), *masks.shape[1:]).to(masks)
 
         return masked.map(loop, samples, vary)
 

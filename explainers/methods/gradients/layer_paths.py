@@ -243,6 +243,15 @@ def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | Non
 
 def _gradient_at(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return scores and the gradient at the layer if `outputs` [R, ...] replace the layer's output for the image."""
+    loop = run.scoring.loop
+    assert loop is not None, "every method with a path creates it"
+    return loop.run_in_halves(
+        lambda part, _: _gradient_of_part(run, layout, index, part), outputs, [index] * len(outputs)
+    )
+
+
+def _gradient_of_part(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same from one pass."""
     one, count = run.images[index : index + 1], len(outputs)
     instead = {layout.name: lambda output: outputs}
 

@@ -210,11 +210,11 @@ def _visit_noisy_copies(
     x = run.images
     run.scoring.score_inputs()
     spans = extremes(x)[1]
-    generators = PerImageGenerators(len(x), seed)
+    generators = PerImageGenerators(len(x), seed, x.device)
 
     def work(chunk: range) -> None:
         for index in range(len(x)):
-            noise = generators.normal(index, len(chunk), *x.shape[1:]).to(x)
+            noise = generators.normal_noise(index, len(chunk), *x.shape[1:]).to(x)
             noisy = x[index] + sigma * spans[index] * noise
             fold(index, run.backward.gradient(noisy, [index] * len(chunk)), chunk.start)
 

@@ -210,21 +210,20 @@ def gradient_shap(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.scoring.score_inputs()
-        generators = PerImageGenerators(len(x), seed)
-        next_baseline = _baselines(x, generators, baseline, baselines)
+        # The seeds of baselines, offsets and noise differ, so that their numbers are independent.
+        noises, draws = PerImageGenerators(len(x), seed, x.device), PerImageGenerators(len(x), seed + 2**31)
+        next_baselines = _baselines(x, seed + 2**32, baseline, baselines)
         one_baseline = baselines is None and not (isinstance(baseline, str) and baseline == "noise")
-        offsets = [float(generators.uniform(index, 1)) for index in range(len(x))]
+        offsets = [float(draws.uniform(index, 1)) for index in range(len(x))]
         spans = extremes(x)[1]
         baseline_scores, sampled, measured = torch.zeros_like(full), 0, measures_gap(target)
 
         def path(index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal sampled
-            starts, noise = [], []
-            for _ in chosen:
-                starts.append(next_baseline(index))
-                noise.append(generators.normal(index, 1, *x.shape[1:])[0].to(x) if sigma else torch.zeros_like(x[0]))
-            start = torch.stack(starts)
-            difference = x[index] + sigma * spans[index] * torch.stack(noise) - start
+            start, end = next_baselines(index, len(chosen)), x[index]
+            if sigma:
+                end = end + sigma * spans[index] * noises.normal_noise(index, len(chosen), *x.shape[1:]).to(x)
+            difference = end - start
             if measured:
                 # One baseline for all samples needs one forward pass.
                 scored = start[:1] if one_baseline else start
@@ -240,10 +239,8 @@ def gradient_shap(
         return attribution
 
 
-def _baselines(
-    x: Tensor, generators: PerImageGenerators, baseline: Baseline, baselines: Tensor | None
-) -> Callable[[int], Tensor]:
-    """Create a function that returns an image's next baseline [C, H, W].
+def _baselines(x: Tensor, seed: int, baseline: Baseline, baselines: Tensor | None) -> Callable[[int, int], Tensor]:
+    """Create a function that returns an image's next baselines: (index, count) -> [count, C, H, W].
 
     Errors   BadOption
     """
@@ -258,19 +255,21 @@ def _baselines(
         refuse_values("baselines", baselines, x)
         rows = baselines.detach().to(x)
         queue: list[list[int]] = [[] for _ in x]
+        draws = PerImageGenerators(len(x), seed)
 
-        def next_in_turn(index: int) -> Tensor:
+        def next_in_turn(index: int, count: int) -> Tensor:
             # Iterate over permutations, so that every baseline has the same weight.
-            if not queue[index]:
-                queue[index] = generators.permutations(index, 1, len(rows))[0].tolist()
-            return rows[queue[index].pop()]
+            while len(queue[index]) < count:
+                queue[index] += draws.permutations(index, 1, len(rows))[0].tolist()
+            taken, queue[index] = queue[index][:count], queue[index][count:]
+            return rows[taken]
 
         return next_in_turn
     if isinstance(baseline, str) and baseline == "noise":
-        low, span = extremes(x)
-        return lambda index: low[index] + span[index] * generators.uniform(index, 1, *x.shape[1:])[0].to(x)
+        draws, (low, span) = PerImageGenerators(len(x), seed, x.device), extremes(x)
+        return lambda index, count: low[index] + span[index] * draws.uniform_noise(index, count, *x.shape[1:]).to(x)
     fixed = baseline_of(x, baseline)
-    return lambda index: fixed[index]
+    return lambda index, count: fixed[index].expand(count, *x.shape[1:])
 
 
 def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable[[Tensor], Tensor]) -> Tensor:

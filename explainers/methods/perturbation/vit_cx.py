@@ -71,7 +71,7 @@ def vit_cx(
         maps = layout.to_maps(at_least_float32(activations)).to(at_least_float32(x[:0]))
         height, width = x.shape[-2:]
         masks = [_cluster_masks(layout.place(channels), (height, width), distance) for channels in maps]
-        generators, spans = PerImageGenerators(len(x), seed), extremes(x)[1]
+        generators, spans = PerImageGenerators(len(x), seed, x.device), extremes(x)[1]
         done = 0
         sums, covers = torch.zeros(2, len(x), *x.shape[-2:]).to(maps)
 
@@ -81,7 +81,7 @@ def vit_cx(
                 part = own[chunk.start : chunk.stop].to(x)
                 if not len(part):
                     continue
-                noise = generators.normal(index, len(part), *x.shape[1:]).to(x) * (sigma * spans[index])
+                noise = generators.normal_noise(index, len(part), *x.shape[1:]).to(x) * (sigma * spans[index])
                 noise = noise * (1 - part[:, None])
                 rows = [index] * len(part)
                 masked = run.scoring.values(x[index] * part[:, None] + noise, rows)

@@ -127,7 +127,7 @@ def _noise(trial: Trial, samples: int, sigma: float) -> tuple[Tensor, Tensor, di
 
     def noise(k: int) -> Tensor:
         # The same for all images, so that results do not depend on the batch.
-        return sigma * PerImageGenerators(1, seeds[k]).normal(0, 1, *x.shape[1:])[0].to(x)
+        return sigma * PerImageGenerators(1, seeds[k], x.device).normal_noise(0, 1, *x.shape[1:])[0].to(x)
 
     def make(image: int, chosen: Sequence[int]) -> Tensor:
         return x[image] - spans[image] * torch.stack([noise(k) for k in chosen])

@@ -261,7 +261,7 @@ def road(
     x = at_least_float32(trial.images)
     sigma = noise * extremes(x)[1]
     # The noise of a level is the same for all rows and orders of an image.
-    samples = PerImageGenerators(1, trial.settings.seed).normal(0, levels, *x.shape[1:])
+    samples = PerImageGenerators(1, trial.settings.seed, x.device).normal_noise(0, levels, *x.shape[1:])
 
     def make(row: int, variants: Sequence[int]) -> Tensor:
         rank, image = trial.ranks[row], trial.image_indices[row]

@@ -191,7 +191,7 @@ def _compare_noisy(trial: Trial, radius: float, samples: int) -> _Comparisons:
 
         def changed(k: int) -> Tensor:
             # The same for all images, so that results do not depend on the batch.
-            noise = 2 * PerImageGenerators(1, seeds[k]).uniform(0, 1, *x.shape[1:])[0] - 1
+            noise = 2 * PerImageGenerators(1, seeds[k], x.device).uniform_noise(0, 1, *x.shape[1:])[0] - 1
             return x + radius * spans * noise.to(x)
 
         def compare(k: int, before: Candidate, raw: Tensor, maps: Tensor) -> list[Tensor]:

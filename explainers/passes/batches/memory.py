@@ -70,14 +70,25 @@ def max_tensor_count(count: int, size: int, device: torch.device) -> int:
 
 
 def free(device: torch.device) -> int:
-    """Return the free memory of a device in bytes; 0 if unknown."""
+    """Return the free memory of a device in bytes, with what torch's allocator has reserved but not used; 0 if unknown.
+
+    On Apple's MPS, which shares its memory with the CPU, it is the rest of the size that Metal recommends, or the free
+    memory of the machine if that is less.
+    """
     if device.type == "cpu":
         return _free_here()
     backend: Any = getattr(torch, device.type, None)
+    if hasattr(backend, "recommended_max_memory"):
+        rest = int(backend.recommended_max_memory() - backend.current_allocated_memory())
+        return max(1, min(rest, _free_here() or rest))
     if not hasattr(backend, "mem_get_info"):
         return 0
     cached = backend.memory_reserved(device) - backend.memory_allocated(device)
-    return int(backend.mem_get_info(device)[0] + cached)
+    try:
+        return int(backend.mem_get_info(device)[0] + cached)
+    except RuntimeError:  # some Intel GPUs do not report their free memory
+        total = int(backend.get_device_properties(device).total_memory)
+        return max(1, total - int(backend.memory_allocated(device)))
 
 
 def allocated_here() -> int:

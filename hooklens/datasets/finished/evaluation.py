@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -61,6 +62,8 @@ def evaluate(
     sentences = find_sentences(finished_run.settings, finished_run.model)
     similarity = target_of(embed(finished_run.model, sentences), sentences) if sentences else None
     place = devices.choose(device)
+    if warning := devices.compare(finished_run.model, place):
+        warnings.warn(warning, stacklevel=2)
     network = finished_run.model.network.to(place)
     evaluations: list[Evaluation] = []
     for start in range(0, len(rows), BATCH):
@@ -75,7 +78,7 @@ def evaluate(
         if report is not None:
             report(start + len(batch), len(rows))
     evaluation = _merge(evaluations)
-    result = {"pictures": len(rows), "steps": steps, "seed": seed, "precision": precision}
+    result = {"pictures": len(rows), "steps": steps, "seed": seed, "precision": precision, "device": str(place)}
     result["metrics"] = {name: _summarize(evaluation, name) for name in names}
     open_store(finished_run.data.folder).write(FILE, json.dumps(result, indent=1).encode())
     return result

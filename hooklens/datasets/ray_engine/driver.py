@@ -146,6 +146,7 @@ def fit(workers: Workers) -> Workers:
 
     resources = ray.cluster_resources()
     cpus, gpus, own = resources.get("CPU", 0), resources.get("GPU", 0), workers.cpus or 1
+    workers = workers.resolve(gpus)
     if cpus < own + READING or gpus < workers.gpus:
         raise Refused(
             f"The cluster is too small (CPUs: {cpus:g}, GPUs: {gpus:g}): a worker needs {own:g} CPUs and "
@@ -153,7 +154,7 @@ def fit(workers: Workers) -> Workers:
         )
     limit = int((cpus - READING) / own)
     limit = min(limit, int(gpus / workers.gpus)) if workers.gpus else max(1, min(limit, int(cpus * SHARE / own)))
-    return Workers(min(workers.most or limit, limit), own, workers.gpus)
+    return replace(workers, most=min(workers.most or limit, limit), cpus=own)
 
 
 def _check_files(items: list[Item]) -> None:

@@ -12,6 +12,7 @@ import pickle
 import sys
 import sysconfig
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -67,7 +68,9 @@ def _with_threads(workers: Workers) -> Workers:
     import torch  # torch takes seconds to start
 
     return (
-        workers if workers.cpus is not None else replace(workers, cpus=1 if workers.gpus else torch.get_num_threads())
+        workers
+        if workers.cpus is not None
+        else replace(workers, cpus=1 if workers.resolve(0).gpus else torch.get_num_threads())
     )
 
 
@@ -144,9 +147,12 @@ def _write(job: Job, batches: list[Batch], results: Iterator[dict[str, Any]], re
     left: dict[int, set[int]] = defaultdict(set)
     for shard, index, _ in batches:
         left[shard].add(index)
-    done = len(job.items) - sum(len(items) for _, _, items in batches)
+    done, warned = len(job.items) - sum(len(items) for _, _, items in batches), set[str]()
     for result in results:
         shard, index, rows = result["shard"], result["index"], pickle.loads(result["rows"])
+        if result["warning"] and result["warning"] not in warned:
+            warned.add(result["warning"])
+            warnings.warn(result["warning"], stacklevel=2)
         if isinstance(rows, Exception):
             raise rows
         if index not in left[shard]:

@@ -56,10 +56,13 @@ class ExplainActor:
         import torch  # torch takes seconds to start
 
         from hooklens.datasets.explaining import Explainer  # imports torch or an extra
+        from hooklens.zoo import devices  # as above
 
         torch.set_num_threads(max(1, round(workers.cpus or 1)))
         loaded: Model = ray.get(model)
-        self._explain = Explainer(loaded, settings, "cuda" if workers.gpus else "cpu")
+        device = devices.choose(workers.device)
+        self._warning = devices.compare(loaded, device)
+        self._explain = Explainer(loaded, settings, str(device))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the rows of a batch, or an error, which is raised in the process that started the run."""
@@ -70,4 +73,5 @@ class ExplainActor:
         except Exception as error:
             rows = picklable(error)
         count = len(decoded.items)
-        return {"shard": batch["shard"], "index": batch["index"], "count": count, "rows": pickle.dumps(rows)}
+        result = {"shard": batch["shard"], "index": batch["index"], "count": count, "rows": pickle.dumps(rows)}
+        return result | {"warning": self._warning}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hooklens.datasets.decoding import Decode
@@ -23,14 +23,23 @@ PATIENCE = 60.0
 class Workers:
     """Actors with a network: their maximum number (None: as many as fit), and the CPUs and GPUs of each.
 
-    With fractions, several actors share a device; with GPUs, the network runs on CUDA. `cpus` None means the number of
-    threads of torch on this machine, or 1 with GPUs. An actor has as many threads as CPUs, because sums with another
-    number of threads differ in their last bits.
+    With fractions, several actors share a device. `cpus` None means the number of threads of torch on this machine, or
+    1 with GPUs. An actor has as many threads as CPUs, because sums with another number of threads differ in their last
+    bits. `device` is the kind of device in each actor, without a number, because Ray assigns the devices of a machine.
+    Actors on CUDA and XPU have at least one GPU; with GPUs, "cpu" means CUDA. "auto" uses the GPUs of the cluster if it
+    has any.
     """
 
     most: int | None = None
     cpus: float | None = None
     gpus: float = 0
+    device: str = "cpu"
+
+    def resolve(self, gpus: float) -> Workers:
+        """Return the workers for a cluster with this number of GPUs."""
+        wants_one = self.device in ("cuda", "xpu") or (self.device == "auto" and gpus >= 1)
+        own = self.gpus or float(wants_one)
+        return replace(self, gpus=own, device="cuda" if own and self.device == "cpu" else self.device)
 
 
 @dataclass(frozen=True)

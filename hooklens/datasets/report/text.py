@@ -321,12 +321,18 @@ def facts(data: RunData, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         *listed,
         ("Weights", f"SHA-256 {manifest['weights_sha256']}" if manifest.get("weights_sha256") else "unknown"),
+        *([("Device", ", ".join(used))] if (used := _devices(data)) else []),
         ("Versions", versions or "unknown"),
         *([("Probabilities", PROBABILITIES[score])] if (score := manifest.get("score")) in PROBABILITIES else []),
         ("Source", str(manifest.get("source", "unknown"))),
         ("Finished", f"{manifest.get('finished', 'unknown')}" + (f", after {seconds:.0f} s" if seconds else "")),
         ("Images", "the region that the network received, reduced; maps are averaged to at most 56 cells per side"),
     ]
+
+
+def _devices(data: RunData) -> list[str]:
+    """Return the devices that computed the rows; runs of older versions have none."""
+    return sorted(name for name in data.columns(["device"])["device"].unique().to_pylist() if name)
 
 
 def _value(value: Any) -> str:

@@ -73,7 +73,8 @@ class ShardFiles:
                     "the same command again, and check that nothing else deletes files there."
                 )
             tables.append(ipc.open_file(pa.BufferReader(content)).read_all())
-        table = pa.concat_tables(tables).combine_chunks()
+        # Batches of an older version may lack columns, which are then null.
+        table = pa.concat_tables(tables, promote_options="default").combine_chunks()
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
         self.store.write(part_name(shard), sink.getvalue())

@@ -33,7 +33,7 @@ class Compare(Tab):
             "hl-compare",
             terms={**DRAWING, **messages.TERMS},
             map=READING,
-            combobox=COMBOBOX | {"heads": HEADS},
+            combobox={"list": COMBOBOX, "heads": HEADS},
             save=SAVE,
             slots=questions.SLOTS,
             events=["answered"],

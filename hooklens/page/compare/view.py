@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hooklens.page.components import view as page_view
-from hooklens.page.components.list_columns import method_columns
+from hooklens.page.methods import picker
 from hooklens.page.panel import panel
 from hooklens.session import messages as page_messages
 from hooklens.session import model_cache
@@ -40,16 +40,14 @@ def resolved(panel_request: PanelRequest, settings: Settings) -> dict[str, Any]:
 
 
 def lists(settings: Settings) -> dict[str, Any]:
-    """Return the choices of a panel as pairs of label and name; methods are those that support its layer."""
+    """Return the choices of a panel as items of the lists, and the note below the list of methods."""
     loaded = settings.loaded
-    methods = model_cache.list_methods(loaded, settings.layer)
     return {
         "model": panel.models(model_cache.list_models()),
         "layer": panel.layers(loaded),
         "target": [] if loaded.detects_objects else [(name, name) for name in loaded.names],
-        "method": [
-            (page_messages.method_choice(method), method.name, method_columns(method, loaded)) for method in methods
-        ],
+        "method": picker.items(settings),
+        "note": picker.note(settings),
     }
 
 

@@ -15,11 +15,18 @@ from hooklens.session import messages
 
 GRADIO_SCRIPT = "import(new URL('hl/gradio.js', document.baseURI))"
 
-COMBOBOX = {"no_match": "No match for “{text}”.", "more": "{count} more: type to find them"}
-"""Labels used by static/panel/combobox.js."""
+COMBOBOX: dict[str, Any] = {
+    "no_match": "No match for “{text}”. Try a shorter word.",
+    "more": "{count} more: scroll, or type to find them",
+    "found": ["1 match", "{count} matches"],
+    "waiting": "The list appears here after the model is loaded.",
+    "jump": "Jump to a group",
+}
+"""Labels used by static/lists/combobox.js."""
 
-Items = Sequence[str | tuple[str, str] | tuple[str, str, list[str]]]
-"""Names to select from, or a label, a name, and the texts of the columns of a list."""
+Item = str | tuple[str, str] | tuple[str, str, list[str]] | tuple[str, str, list[str], dict[str, Any]]
+"""A name, or a label, a name, the texts of its columns, and the other fields of an item in static/lists/search.js."""
+Items = Sequence[Item]
 
 
 class ImageUpload(gr.Image):
@@ -56,7 +63,7 @@ def named(module: str, elem_id: str, **props: Any) -> Named:
 
 
 def choice(
-    elem_id: str, label: str, setting: str, items: Items = (), module: str = "panel/choice", **props: Any
+    elem_id: str, label: str, setting: str, items: Items = (), module: str = "lists/choice", **props: Any
 ) -> Named:
     """Create a selection with search from a list of names; it raises "input" with the name of its setting."""
     texts = {"title": label, "words": COMBOBOX, "heads": HEADS[setting]}

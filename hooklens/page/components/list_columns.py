@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hooklens.session.methods import costs
 
@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from hooklens.session.answers import LoadedModel
 
 ON_DISK, TO_DOWNLOAD, MISSING = "on disk", "download", "not installed"
-STAGE = "stage"
+STAGE, FOR_CAMS, WHOLE = "stage", "default for CAMs", "whole image"
 HEADS = {
     "model": ["Model", "Accuracy", "Size", "Weights"],
-    "layer": ["Layer", "Size", "Channels", ""],
+    "layer": ["Layer", "Size", "Channels", "Receptive field", ""],
     "target": ["Class", "Prediction"],
     "method": ["Method", "Family", "Time"],
 }
 """Column titles of the lists of names, by setting."""
+METHOD_TIME = 2
+"""The column of the estimated time in `HEADS["method"]`."""
 
 
 def model_columns(info: zoo.ModelInfo) -> list[str]:
@@ -35,9 +37,16 @@ def method_columns(method: explainers.Method, loaded: LoadedModel) -> list[str]:
     return [method.title, method.family, costs.badge(costs.seconds(method.name, loaded))]
 
 
-def layer_columns(layer: Any) -> list[str]:
-    """Return what a list of layers shows in columns: name, size, channels, and whether it ends a stage."""
+def layer_columns(layer: explainers.Layer, loaded: LoadedModel) -> list[str]:
+    """Return what a list of layers shows in columns: name, size, channels, receptive field of a cell, and its use.
+
+    The receptive field is known for the stages; the default layer is the one for class-activation maps.
+    """
     from explainers.layers.layout import channel_axis  # torch takes seconds to start
 
-    height, width = layer.grid
-    return [layer.name, f"{height} × {width}", f"{layer.shape[channel_axis(layer.layout)]}", STAGE * layer.stage]
+    height, width = layer.grid or (0, 0)
+    field = loaded.fields.get(layer.name)
+    covers = field is not None and all(a >= b for a, b in zip(field, loaded.model.size, strict=True))
+    seen = WHOLE if covers else f"{field[0]} × {field[1]} px" if field else ""
+    use = FOR_CAMS if layer.name == loaded.default else STAGE * layer.stage
+    return [layer.name, f"{height} × {width}", f"{layer.shape[channel_axis(layer.layout)]}", seen, use]

@@ -8,8 +8,10 @@ displayed values and the `.npy` file are exact. Large partial maps, and final ma
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import itertools
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -69,6 +71,19 @@ def jpeg(image: Image.Image, largest: int = LARGEST) -> dict[str, Any]:
     return {"src": "data:image/jpeg;base64," + _text(file.getvalue())}
 
 
+def crop(image: Image.Image, held: Collection[str]) -> dict[str, Any]:
+    """Pack a crop with a key of its pixels, and without its image if the browser has it, that is, holds the key."""
+    key = hashlib.blake2b(image.tobytes(), digest_size=12, key=repr((image.mode, image.size)).encode()).hexdigest()
+    return {"key": key} if key in held else {"key": key, **jpeg(image)}
+
+
+def sent_with(value: Any) -> tuple[int | None, Collection[str]]:
+    """Return what the browser sends with a request: a number that grows, and the keys of the crops that it holds."""
+    fields = value if isinstance(value, dict) else {"number": value}
+    number, crops = fields.get("number"), fields.get("crops")
+    return number if isinstance(number, int) and number else None, crops if isinstance(crops, list) else []
+
+
 def question(settings: Settings) -> dict[str, Any]:
     """Pack a resolved request for the scripts; `Question` in static/store.js describes it."""
     return {
@@ -86,8 +101,8 @@ def answered(ident: int) -> dict[str, Any]:
     return {"key": str(ident)}
 
 
-def answer(step: Answer, ident: int) -> dict[str, Any]:
-    """Pack the overlay of a finished map."""
+def answer(step: Answer, ident: int, held: Collection[str] = ()) -> dict[str, Any]:
+    """Pack the overlay of a finished map; `held` are the keys of the crops that the browser has."""
     settings, packed = step.settings, floats(step.map, by_size=step.settings.method.by_size)
     stored = record(step, packed)
     return {
@@ -99,7 +114,7 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "share": step.share,
         "seconds": step.explanation.seconds,
         "map": packed,
-        "crop": jpeg(step.crop) | _window(settings),
+        "crop": crop(step.crop, held) | _window(settings),
         "name": messages.file_name(step),
         "words": messages.overlay(step, step.map),
         "record": stored,

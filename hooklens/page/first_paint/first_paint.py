@@ -1,7 +1,8 @@
 """The stored answer as a sentence and a picture, which the browser shows while it downloads Gradio and our scripts.
 
-On a slow line that takes ten seconds. The picture is removed when the page draws its first map, at the same place. It
-is part of the HTML, because a separate file would wait for the scripts.
+On a slow line that takes eight seconds. The picture is the crop of the stored answer with a transparent layer over it.
+It is removed when the page draws its first map, at the same place. It is part of the HTML, because separate files would
+wait for the scripts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TEMPLATE = Path(__file__).with_suffix(".html")
 def head(model: str) -> str | None:
     """Return the elements for the start of the page, or None if the server has no stored answer for its model."""
     stored = landing.load_stored(model)
-    if stored is None or not landing.PICTURE.is_file():
+    if stored is None or not landing.LAYER.is_file():
         return None
     defaults = {name: choice[1] for name, choice in stored["choices"].items()} | {"example": stored["example"]}
     prediction, *rest = map(html.escape, stored["headline"])
@@ -35,7 +36,7 @@ def head(model: str) -> str | None:
         "title": messages.TITLE,
         "sentence": f"<strong>{prediction}</strong> {' '.join(rest)}",
         "line": html.escape("".join(line)),
-        "picture": f"data:image/webp;base64,{base64.b64encode(landing.PICTURE.read_bytes()).decode()}",
+        "layer": f"data:image/webp;base64,{base64.b64encode(landing.LAYER.read_bytes()).decode()}",
         "alt": stored["view"]["words"]["alt"],
         "loading": messages.PAGE_LOADING,
     }

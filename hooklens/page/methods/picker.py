@@ -1,46 +1,61 @@
-"""The method picker: a button that opens a grouped list with search. `static/methods/methods.js` draws it."""
+"""The list of methods, grouped by question, with descriptions, badges and estimated times."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-import gradio as gr
-
-from hooklens.page.components.components import Named, named
+from hooklens.page.components.components import Item, Named, choice, update_choice
+from hooklens.page.components.list_columns import METHOD_TIME, method_columns
 from hooklens.session import model_cache
 from hooklens.session.methods import badges, costs, lines, messages
 
 if TYPE_CHECKING:
     import explainers
-    from hooklens.session.answers import Settings
+    from hooklens.session.answers import LoadedModel, Settings
 
 LONGEST = 200  # characters of a reason
 
 
 def picker(label: str, elem_id: str) -> Named:
-    """Create a picker, which `update` fills; it raises "input" when a method is chosen."""
-    return named("methods/methods", elem_id, title=label, words=messages.PICKER, offer="", names="[]")
+    """Create the selection of a method, which `update` fills; the field shows the estimated time."""
+    return choice(elem_id, label, "method", note="", aside=METHOD_TIME)
 
 
 def update(settings: Settings) -> Any:
-    """Return the update of a picker: all methods by group, and unsupported methods with the reason."""
-    return gr.update(offer=json.dumps(_content(settings), ensure_ascii=False), value=settings.method.name)
+    """Return the update of the list, and of the selected method."""
+    return update_choice(items(settings), value=settings.method.name, note=note(settings))
 
 
-def _content(settings: Settings) -> dict[str, Any]:
-    loaded, methods, others = settings.loaded, [], []
+def note(settings: Settings) -> str:
+    """Return the note below the list on the estimated times."""
+    loaded = settings.loaded
+    return (messages.measured if costs.is_measured(loaded) else messages.estimated)(loaded.title)
+
+
+def items(settings: Settings) -> list[Item]:
+    """Return the methods by group, and then those that do not support the model or layer, with the reason."""
+    loaded = settings.loaded
+    available: list[Item] = []
+    others: list[tuple[explainers.Method, str]] = []
     for method in sorted_methods():
         reason = messages.NO_MAP if method.returns not in model_cache.MAPS else None
         reason = reason or model_cache.why_not(method, loaded, settings.layer)
-        entry: dict[str, Any] = {"name": method.name, "title": method.title, "group": group_of(method)}
-        entry |= {"line": line(method), "words": _keywords(method), "badges": badges.badges(method, loaded)}
         if reason:
-            others.append(entry | {"why": first_sentence(reason)})
+            others.append((method, first_sentence(reason)))
         else:
-            methods.append(entry | {"cost": costs.badge(costs.seconds(method.name, loaded))})
-    note = (messages.measured if costs.is_measured(loaded) else messages.estimated)(loaded.title)
-    return {"groups": lines.GROUP_TITLES, "methods": methods, "others": others, "note": note}
+            more = _details(method, loaded) | {"group": lines.GROUP_TITLES[group_of(method)]}
+            available.append((method.title, method.name, method_columns(method, loaded), more))
+    group = messages.unavailable(len(others))
+    for method, why in others:
+        columns = [method.title, method.family, ""]
+        available.append((method.title, method.name, columns, _details(method, loaded) | {"group": group, "why": why}))
+    return available
+
+
+def _details(method: explainers.Method, loaded: LoadedModel) -> dict[str, Any]:
+    """Return the description and keywords of a method, and its badges, if any."""
+    found = badges.badges(method, loaded)
+    return {"line": line(method), "words": _texts(method)[1]} | ({"badges": found} if found else {})
 
 
 def sorted_methods() -> list[explainers.Method]:
@@ -65,10 +80,6 @@ def group_of(method: explainers.Method) -> str:
 def line(method: explainers.Method) -> str:
     """Return the one-line description of a method; for a custom method, its summary."""
     return _texts(method)[0] or first_sentence(method.summary.partition(": ")[2] or method.summary)
-
-
-def _keywords(method: explainers.Method) -> str:
-    return f"{_texts(method)[1]} {method.family}"
 
 
 def _texts(method: explainers.Method) -> tuple[str, str]:

@@ -29,9 +29,10 @@ from hooklens.session.request import NAMES, Request
 from hooklens.zoo import settings as model_settings
 
 FILE = examples.ASSETS / "landing.json"
-PICTURE = FILE.with_suffix(".webp")
-PICTURE_SIDE = 480
-"""Pixels of the picture and the crop of the stored answer, which is larger than needed on most screens."""
+LAYER = FILE.with_suffix(".webp")
+"""The stored map as a transparent image, which the first picture of the page shows over the crop."""
+CROP_SIDE, LAYER_SIDE = 480, 360
+"""Pixels of the crop of the stored answer, which is larger than needed on most screens, and of the layer."""
 QUALITY = 65
 """Of their compression; the computed answer replaces them after some seconds."""
 
@@ -109,7 +110,7 @@ def compute() -> dict[str, Any]:
         "choices": {
             "model": [messages.model_choice(info), loaded.name],
             "layer": [layer, settings.layer],
-            "method": [messages.method_choice(settings.method), settings.method.name],
+            "method": [settings.method.title, settings.method.name],
         },
         # Record and time depend on the machine.
         "view": view.answer(answer, 0) | {"record": None, "seconds": None} | _small_crop(answer),
@@ -124,26 +125,36 @@ def compute() -> dict[str, Any]:
 def _small_crop(answer: Answer) -> dict[str, Any]:
     """Return a small crop, because it is a part of the page; the computed answer has a larger one."""
     image, file = answer.crop.copy(), io.BytesIO()
-    image.thumbnail((PICTURE_SIDE, PICTURE_SIDE), Image.Resampling.LANCZOS)
+    image.thumbnail((CROP_SIDE, CROP_SIDE), Image.Resampling.LANCZOS)
     image.save(file, "WEBP", quality=QUALITY, method=6)
     source = "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-    return {"crop": {**view.answer(answer, 0)["crop"], "src": source}}
+    crop = view.answer(answer, 0)["crop"]
+    del crop["key"]  # which stands for the large crop
+    return {"crop": crop | {"src": source}}
 
 
-def draw(stored: dict[str, Any]) -> Image.Image:
-    """Return the stored map over its image, as the page draws it."""
+def draw_layer(stored: dict[str, Any]) -> Image.Image:
+    """Return the stored map as a transparent layer; over the muted crop it is the picture that the page draws.
+
+    Drawing is linear in the pixels of the image, so its results on black and on white give the layer.
+    """
     import torch  # torch takes seconds to start
 
     import explainers  # as above
+    from explainers.maps.overlays import mute  # as above
 
     packed = stored["view"]["map"]
     values = np.frombuffer(base64.b64decode(packed["b64"]), packed["dtype"]).astype("float32") * packed.get("scale", 1)
-    crop = Image.open(io.BytesIO(base64.b64decode(stored["view"]["crop"]["src"].partition(",")[2])))
-    large = crop.resize((PICTURE_SIDE, PICTURE_SIDE), Image.Resampling.LANCZOS)
-    return explainers.overlay(large, torch.from_numpy(values.reshape(packed["h"], packed["w"])))
+    plane, size = torch.from_numpy(values.reshape(packed["h"], packed["w"])), (LAYER_SIDE, LAYER_SIDE)
+    black, white = (
+        np.asarray(explainers.overlay(Image.new("RGB", size, shade), plane), "float32") for shade in ("black", "white")
+    )
+    opacity = 1 - (white - black).mean(-1, keepdims=True) / float(mute(torch.full((3,), 255.0), False).mean())
+    layer = np.concatenate([black / opacity.clip(min=0.01), 255 * opacity], -1)
+    return Image.fromarray(layer.round().clip(0, 255).astype("uint8"))
 
 
 if __name__ == "__main__":
     answer = compute()
     FILE.write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
-    draw(answer).save(PICTURE, quality=QUALITY, method=6)
+    draw_layer(answer).save(LAYER, quality=QUALITY, alpha_quality=QUALITY, method=6)

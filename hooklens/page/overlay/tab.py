@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from hooklens.errors import Refused
 from hooklens.page.channels import view as channels_view
 from hooklens.page.components import view as page_view
 from hooklens.page.components.components import COMBOBOX, canvas
+from hooklens.page.components.list_columns import HEADS
 from hooklens.page.maps import messages as map_messages
 from hooklens.page.maps.tab import TopClassMaps
 from hooklens.page.maps.view import listed
@@ -24,10 +25,11 @@ from hooklens.page.shared.messages import MAP
 from hooklens.page.shared.tab import UNQUEUED, Tab, Updates, error_line, event_data, integer, queue_options, run_job
 from hooklens.page.trust.tab import Trust
 from hooklens.session import engine, headline, messages, model_cache
-from hooklens.session.answers import Answer, Refining, Scene, Settings, Stages, Waiting
+from hooklens.session.answers import Answer, Refining, Scene, Settings, Stages, Step, Waiting
 from hooklens.session.bundles import links
 from hooklens.session.bundles.messages import SAVE
 from hooklens.session.jobs.runs import Run
+from hooklens.session.methods import costs
 from hooklens.session.request import Request, from_form
 
 
@@ -55,7 +57,8 @@ class Overlay(Tab):
             with gr.Column(min_width=320, elem_id="hl-network"):
                 self.rail = Rail(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
-                self.bars = canvas("maps/classes", "hl-bars", terms=COMBOBOX | map_messages.BARS, events=["answered"])
+                terms = map_messages.BARS | {"list": COMBOBOX, "heads": HEADS["target"]}
+                self.bars = canvas("maps/classes", "hl-bars", terms=terms, events=["answered"])
                 self.findings = canvas("panel/findings", "hl-findings")
                 self.trust = Trust(self.page, "hl-overlay")
                 self.guide = guide.guide("hl-guide")
@@ -177,47 +180,53 @@ class Overlay(Tab):
         return nothing | settings_panel.apply_click(event_data(event), panel, form, pin)
 
     def update(self, request: gr.Request, *values: Any) -> Iterator[Updates]:
-        """Answer the current settings; the last values are the checkbox and the number of the request."""
-        *form, _, number = values
-        yield from self._update(request, form, number)
+        """Answer the current settings; the last values are the checkbox and what the browser sends with a request."""
+        *form, _, sent = values
+        yield from self._update(request, form, sent)
 
     def recompute(self, request: gr.Request, *values: Any) -> Iterator[Updates]:
         """Answer the current settings without the cache when Explain is pressed."""
-        *form, _, number = values
-        yield from self._update(request, form, number, again=True)
+        *form, _, sent = values
+        yield from self._update(request, form, sent, again=True)
 
     def apply(self, event: gr.EventData, request: gr.Request, *values: Any) -> Iterator[Updates]:
         """Apply a click to the settings and answer them. The component that was clicked shows the change already."""
-        *form, pin, number = values
+        *form, pin, sent = values
         changes = settings_panel.apply_click(event_data(event), self.panel, form[-1], pin)
         image = changes.get(self.panel.image)  # an example, which another event of the click shows
         form = [changes.get(component, value) for component, value in zip(self.panel.inputs, form, strict=True)]
         target = event.target.elem_id if event.target else None
         shown = {} if image else {each: value for each, value in changes.items() if each.elem_id != target}
-        yield from self._update(request, form, number, shown, image)
+        yield from self._update(request, form, sent, shown, image)
 
     def _update(
         self,
         request: gr.Request,
         form: list[Any],
-        number: Any,
+        sent: Any,
         changes: Updates | None = None,
         image: str | None = None,
         again: bool = False,
     ) -> Iterator[Updates]:
-        """Answer the settings of a form and show its `changes`; `image` is an example that replaces its image."""
+        """Answer the settings of a form and show its `changes`; `image` is an example that replaces its image.
+
+        `sent` is what the browser sends with a request, see `page_view.sent_with`.
+        """
         question = _question(form if image is None else [None, *form[1:]])
         if image and isinstance(question, Request):
             question = replace(question, image=image)
 
         def steps(run: Run) -> Iterator[Updates]:
+            first = {self.status: messages.computing(page_view.number()), **(changes or {})}
             if isinstance(question, Refused):
+                yield first
                 raise question
-            yield {self.status: messages.computing(page_view.number()), **(changes or {})}
-            yield from self._updates(replace(question, use_cache=not again), form[-1], run, picker=form[-2])
+            asked = replace(question, use_cache=not again)
+            yield from self._updates(asked, form[-1], run, picker=form[-2], first=first, held=held)
 
         signature = "" if isinstance(question, Refused) else question.signature
-        order: dict[str, Any] = {"again": again, "number": integer(number, 0) or None}
+        number, held = page_view.sent_with(sent)
+        order: dict[str, Any] = {"again": again, "number": number}
         yield from run_job(request.session_hash, steps, self._show_error, question=signature, **order)
 
     def plane(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
@@ -243,37 +252,68 @@ class Overlay(Tab):
         notes: Iterable[str] = (),
         stored: dict[str, Any] | None = None,
         picker: Any = None,
+        first: Updates | None = None,
+        held: Collection[str] = (),
     ) -> Iterator[Updates]:
-        """Yield the updates of a request: settings, partial maps, the map, and the maps of all blocks."""
-        answer = None
-        for step in engine.explain(question, run):
-            ident = page_view.number()
-            if isinstance(step, Settings):
-                notes = [*notes, *(() if form else links.unknown_options(step, question))]  # a form may be outdated
-                run.questions.add(_signature(question, step, step.names))
-                yield self._show_settings(step, question, form)
-            elif isinstance(step, Waiting) and stored:
-                yield {self.status: messages.landed(stored, step.message, ident)}
-            elif isinstance(step, Waiting):
-                line = messages.status("busy", step.message, ident=ident, fraction=step.fraction)
-                yield {self.status: line, self.panel.stop: gr.update(interactive=True)}
-            elif isinstance(step, Scene):
-                yield self._show_objects(step, question, ident)
-            elif isinstance(step, Refining):
-                yield self._show_partial_map(step, ident)
-            elif isinstance(step, Answer):
-                answer = step
-                run.questions.add(_signature(question, step.settings, step.names))
-                yield {
-                    **self._show_answer(step, notes, ident),
-                    **settings_panel.update_bands(step.settings, question, picker, self.panel),
-                    **self.rail.identify_norms(step, question),
-                }
-            elif isinstance(step, Stages):
-                answer = None
-                yield {self.strip: page_view.stages(step, ident)}
+        """Yield the updates of a request: `first`, settings, partial maps, the map, and the maps of all blocks.
+
+        What precedes a map that takes a moment is sent with the map, because each step takes the browser and the
+        server about as long as the map. `held` are the crops that the browser has, see `page_view.answer`.
+        """
+        answer, loaded, pending = None, None, first or {}
+        try:
+            for step in engine.explain(question, run):
+                ident = page_view.number()
+                if isinstance(step, Settings):
+                    loaded = step.loaded
+                    notes = [*notes, *(() if form else links.unknown_options(step, question))]  # a form may be outdated
+                    run.questions.add(_signature(question, step, step.names))
+                elif isinstance(step, Answer):
+                    run.questions.add(_signature(question, step.settings, step.names))
+                answer = step if isinstance(step, Answer) else None
+                pending |= self._updates_of(step, question, form, ident, notes, stored, picker, held)
+                if not (form and question.image and _precedes_a_map(step)):
+                    yield pending
+                    pending = {}
+        except Exception:
+            if pending:
+                yield pending
+            raise
         if answer:
             yield self.rail.without_stages(answer, page_view.number())
+        if loaded and (updates := settings_panel.update_layers(loaded, self.panel)):
+            yield updates
+
+    def _updates_of(
+        self,
+        step: Step,
+        question: Request,
+        form: Any,
+        ident: int,
+        notes: Iterable[str],
+        stored: dict[str, Any] | None,
+        picker: Any,
+        held: Collection[str],
+    ) -> Updates:
+        """Return the updates of one step."""
+        if isinstance(step, Settings):
+            return self._show_settings(step, question, form)
+        if isinstance(step, Waiting) and stored:
+            return {self.status: messages.landed(stored, step.message, ident)}
+        if isinstance(step, Waiting):
+            line = messages.status("busy", step.message, ident=ident, fraction=step.fraction)
+            return {self.status: line, self.panel.stop: gr.update(interactive=True)}
+        if isinstance(step, Scene):
+            return self._show_objects(step, question, ident)
+        if isinstance(step, Refining):
+            return self._show_partial_map(step, ident)
+        if isinstance(step, Stages):
+            return {self.strip: page_view.stages(step, ident)}
+        return {
+            **self._show_answer(step, notes, ident, held),
+            **settings_panel.update_bands(step.settings, question, picker, self.panel),
+            **self.rail.identify_norms(step, question),
+        }
 
     def _show_settings(self, settings: Settings, question: Request, form: Any) -> Updates:
         updates = settings_panel.update_settings(settings, question, form, self.panel)
@@ -313,12 +353,12 @@ class Overlay(Tab):
             return updates
         return {**updates, self.view: page_view.refining(step, ident), self.guide: guide.pack(step, ident)}
 
-    def _show_answer(self, step: Answer, notes: Iterable[str], ident: int) -> Updates:
+    def _show_answer(self, step: Answer, notes: Iterable[str], ident: int, held: Collection[str]) -> Updates:
         settings = step.settings
         step = replace(step, settings=replace(settings, notes=(*notes, *settings.notes)))
         classes = page_view.classes(step, ident) | listed(step)
         return {
-            **self._show_map(step, ident),
+            **self._show_map(step, ident, held),
             self.bars: classes,
             self.findings: page_view.findings(step, ident),
             **self.trust.identify_map(step, ident),
@@ -334,11 +374,11 @@ class Overlay(Tab):
         followers = {component: value(settings) for component, value in self.page.followers.items()}
         return {self.page.question: page_view.question(settings), **followers}
 
-    def _show_map(self, step: Answer, ident: int) -> Updates:
+    def _show_map(self, step: Answer, ident: int, held: Collection[str] = ()) -> Updates:
         """Show the map, its status and its pager."""
         return {
             self.status: headline.status(step, ident),
-            self.view: page_view.answer(step, ident),
+            self.view: page_view.answer(step, ident, held),
             self.planes: channels_view.planes(step, ident),
             self.guide: guide.pack(step, ident),
         }
@@ -357,6 +397,14 @@ class Overlay(Tab):
         """Show an error in the status line; the old result stays, marked as outdated."""
         updates = {self.status: error_line(message), self.panel.stop: gr.update(interactive=False)}
         return updates if model_cache.first_model() else {**settings_panel.update_models(self.panel), **updates}
+
+
+def _precedes_a_map(step: Step) -> bool:
+    """Return whether these settings can be sent with their map, because it will take less than a moment.
+
+    Each message takes server and browser together about as long as such a map.
+    """
+    return isinstance(step, Settings) and costs.is_instant(step.method.name, step.loaded)
 
 
 def _question(form: list[Any]) -> Request | Refused:

@@ -45,6 +45,7 @@ PREPROCESSING = {
         "mean": ["Mean", "One number per channel, for pixel values from 0 to 1"],
         "std": ["Standard deviation", "One number per channel"],
         "score": ["Output", "How the output becomes a probability"],
+        "device": ["Device", "Where the network runs; each device has its own copy"],
     },
     "scores": {
         "softmax": "logits: softmax",
@@ -57,6 +58,11 @@ PREPROCESSING = {
     "reset": "Undo changes",
 }
 """Labels used by static/preprocessing/preprocessing.js."""
+
+
+def device(name: str) -> str:
+    """Return the line for a network that runs on this device."""
+    return f"Device: {name}"
 
 
 def preprocessing(height: int, width: int, mean: str, std: str) -> str:

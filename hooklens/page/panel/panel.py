@@ -19,6 +19,7 @@ from hooklens.page.panel import preprocessing
 from hooklens.session import messages, model_cache, text_messages
 from hooklens.session.answers import LoadedModel, Scene, Settings
 from hooklens.session.bundles import links
+from hooklens.session.channels import network
 from hooklens.session.jobs import runs
 from hooklens.session.request import NAMES, Request, split
 
@@ -270,6 +271,14 @@ def update_settings(settings: Settings, request: Request, form: Any, panel: Pane
     return updates
 
 
+def update_layers(loaded: LoadedModel, panel: Panel) -> dict[Any, Any]:
+    """Add the receptive fields to the list of layers once per model; this can take a second."""
+    if loaded.fields:
+        return {}
+    network.measure_stages(loaded)
+    return {panel.layer: update_choice(layers(loaded))} if loaded.fields else {}
+
+
 def update_objects(step: Scene, request: Request, panel: Panel) -> dict[Any, Any]:
     """Update the choices to the detected objects."""
     first = messages.STRONGEST[step.settings.loaded.model.task]
@@ -304,4 +313,4 @@ def layers(loaded: LoadedModel) -> list[tuple[str, str, list[str]]]:
     stages = [layer for layer in loaded.layers if layer.stage or layer.name == loaded.default]
     rest = [layer for layer in loaded.layers if layer not in stages]
     ordered = [*reversed(stages), *rest]
-    return [(messages.layer_choice(layer), layer.name, list_columns.layer_columns(layer)) for layer in ordered]
+    return [(messages.layer_choice(layer), layer.name, list_columns.layer_columns(layer, loaded)) for layer in ordered]

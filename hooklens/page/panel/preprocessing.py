@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hooklens import limits
 from hooklens.page.panel import messages
 from hooklens.session.answers import LoadedModel
 
@@ -13,12 +14,18 @@ def pack(loaded: LoadedModel) -> dict[str, Any]:
 
     A change selects the model `NAME?size=...`, so links, batches and the API have it too.
     """
-    from hooklens.zoo import overrides, variants  # torch takes seconds to start
+    from hooklens.zoo import devices, overrides, variants  # torch takes seconds to start
 
     base, changes = variants.split_name(loaded.name)
+    changed = dict(part.split("=", 1) for part in changes.split("&")) if changes else {}
     model = loaded.model
-    if not (model.notes or any(not part.startswith("crop=") for part in changes.split("&") if part)):
-        return {"notes": []}
+    available = [] if limits.SHARED_GPU else devices.available()
+    choice = {"device": devices.full_name(loaded.device)} if len(available) > 1 else {}
+    if not (model.notes or set(changed) - {"crop", "device"}):
+        if not choice:
+            return {"notes": []}
+        own = {"notes": [], "base": base, "values": choice, "changed": changed, "devices": available}
+        return own | {"summary": messages.device(choice["device"])}
     hints = (f" {overrides.SET_THEM}.", f" {overrides.SET_SCORE}.")  # options of the command line
     notes = list(model.notes)
     for hint in hints:
@@ -31,9 +38,9 @@ def pack(loaded: LoadedModel) -> dict[str, Any]:
     }
     if model.task == "classification" and not loaded.encodes_text:
         values["score"] = loaded.score
-    changed = dict(part.split("=", 1) for part in changes.split("&")) if changes else {}
     summary = messages.preprocessing(height, width, values["mean"], values["std"])
-    return {"notes": notes, "base": base, "values": values, "changed": changed, "summary": summary}
+    found = {"notes": notes, "base": base, "values": values | choice, "changed": changed, "devices": available}
+    return found | {"summary": summary}
 
 
 def crop(loaded: LoadedModel) -> dict[str, Any]:

@@ -16,8 +16,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from hooklens.imports import defer
+
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read at import; also switches off the Hub's telemetry
 os.environ.setdefault("GRADIO_SSR_MODE", "False")
+# After every event, Gradio summarizes the times of the last 10,000 events with pandas for a page that we do not serve.
+os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**12))
+os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "100")
 # Each computing thread has its own OpenMP workers. If there are more workers than processors, GNU OpenMP lets them
 # sleep between operations, which makes a network 1.5 times slower. A limited spin count lets them wait a bit longer.
 os.environ.setdefault("OMP_WAIT_POLICY", "active")
@@ -52,10 +57,13 @@ def without_stubs() -> Iterator[None]:
         setattr(inspect, "getfile", find)  # noqa: B010
 
 
+defer("pandas")  # Gradio imports it for tables, which the page does not have: 0.5 s and 40 MB
 with without_stubs():
     import gradio
 
     import hooklens.page.components.components  # noqa: F401
 
+# Gradio imports matplotlib for every event to choose its backend, in case that a handler draws with it: 40 MB.
+setattr(gradio.utils, "MatplotlibBackendMananger", contextlib.nullcontext)  # noqa: B010 as above
 
 __all__ = ["gradio", "spaces"]

@@ -36,27 +36,30 @@ NONE = "none"
 
 
 def read(query: Mapping[str, str], stored: Any = None) -> tuple[Request, examples.Example | None, list[str]]:
-    """Return the request of a link, its example (None for other images), and a note for an unknown example.
+    """Return the request of a link, its example (None for other images), and notes on damaged or unknown values.
 
     `stored` is the uploaded image as the browser stores it, {"file": the upload}; without it the request has no image.
-    Invalid or overlong values are ignored. Names are checked where they are used.
+    Invalid or overlong values are ignored, with a note. Names are checked where they are used.
     """
     names = {field: _short(query, parameter) for field, parameter in PARAMETERS.items()}
+    damaged = _damaged(query)
+    notes = [messages.damaged(damaged)] if damaged else []
     settings: dict[str, Any] = {**names, "options": _options(query.get("options", "")), "bands": _short(query, BANDS)}
     if query.get(OWN):
         file, image = stored.get("file") if isinstance(stored, dict) else None, None
         with contextlib.suppress(Refused):  # not an upload, or already deleted
             image = str(bands.original(uploads.inside_uploads(file))) if file else None
-        return Request(image, **settings), None, []
+        return Request(image, **settings), None, notes
     if query.get("example") == NONE:
-        return Request(None, **settings), None, []
+        return Request(None, **settings), None, notes
     known, name = examples.all_examples(), _short(query, "example")
     if run_images.is_digest(name):
         file = run_images.find(name)
-        return Request(str(file) if file else None, **settings), None, []
+        return Request(str(file) if file else None, **settings), None, notes
     first = next(iter(known.values()))
     example = known.get(name, first)
-    notes = [page_messages.not_found(page_messages.EXAMPLE, name, [], first.id)] if name and name not in known else []
+    if name and name not in known:
+        notes.append(page_messages.not_found(page_messages.EXAMPLE, name, [], first.id))
     return Request(str(example.path), **settings), example, notes
 
 
@@ -102,14 +105,25 @@ def _short(query: Mapping[str, str], parameter: str) -> str:
     return value if len(value) <= LONGEST else ""
 
 
+def _damaged(query: Mapping[str, str]) -> list[str]:
+    """Return the parameters whose values are ignored."""
+    long = [name for name in (*PARAMETERS.values(), BANDS, "example") if len(query.get(name, "")) > LONGEST]
+    return [*long, *(["options"] if query.get("options") and _parse_options(query["options"]) is None else [])]
+
+
 def _options(text: str) -> dict[str, Any]:
+    return _parse_options(text) or {}
+
+
+def _parse_options(text: str) -> dict[str, Any] | None:
+    """Return the options, or None if the text is too long or not a JSON object."""
     if not 0 < len(text) <= OPTIONS:
-        return {}
+        return None
     try:
         options = json.loads(text)
     except (ValueError, RecursionError):
-        return {}
-    return options if isinstance(options, dict) else {}
+        return None
+    return options if isinstance(options, dict) else None
 
 
 def script(name: str) -> str:

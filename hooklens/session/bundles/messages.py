@@ -25,6 +25,13 @@ NOT_HERE = (
     "(--run FOLDER). The other settings were restored from the link."
 )
 
+
+
+def damaged(names: list[str]) -> str:
+    """Return the note on parameters of a link that are ignored."""
+    return f"The link is damaged: {', '.join(names)} cannot be read, so the defaults are used. Copy the link again."
+
+
 NO_QUESTION = "The bundle does not specify which map to compute. Download it again."
 NOT_SHOWN = "The image has changed since this map was computed. Press Explain and save again."
 SAVED_IMAGE = {
@@ -79,6 +86,8 @@ def caption(record: dict[str, Any]) -> list[str]:
         text += f", plane {question['plane']}"
     if answer["share"] < 1:
         text += f", stopped at {100 * answer['share']:.0f}%"
+    if answer.get("device"):  # bundles of older versions do not have it
+        text += f", computed on {answer['device']}"
     options = ", ".join(f"{name.replace('_', ' ')} {_option(value)}" for name, value in question["options"].items())
     return [f"{text}.", *([f"Options: {options}."] if options else [])]
 
@@ -140,6 +149,11 @@ def difference(largest: float, size: float, equal: bool, exact: bool) -> str:
     """Return the line that compares the values of the two maps."""
     verdict = "bitwise equal" if exact else "equal within rounding" if equal else "different"
     return f"Map         largest difference {largest:.3g} for values up to {size:.3g}: {verdict}"
+
+
+def device(then: Any, now: str) -> str:
+    """Return the line for a map that another device computed, or an empty string."""
+    return f"Device      {short(str(then))} then, {now} now" if then and then != now else ""
 
 
 def versions(then: dict[str, str], now: dict[str, str]) -> str:

@@ -45,6 +45,7 @@ def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
         "unit": messages.unit(settings),
         "share": step.share,
         "seconds": round(step.explanation.seconds, 3),
+        "device": step.explanation.device,
     }
     return {
         "question": question,

@@ -74,7 +74,10 @@ def _compare_map(stored: reading.Map, image: str) -> Iterator[tuple[str, bool]]:
     yield messages.weights(matches, settings.loaded.title), matches
     if not stored.hash_matches:
         yield messages.CHANGED, False
-    recomputed = _recompute(stored.question, image).map.float().cpu().numpy()
+    answer = _recompute(stored.question, image)
+    if other := messages.device(stored.answer.get("device"), answer.explanation.device):
+        yield other, True
+    recomputed = answer.map.float().cpu().numpy()
     if recomputed.shape != stored.values.shape:
         yield messages.shapes(stored.values.shape, recomputed.shape), False
         return

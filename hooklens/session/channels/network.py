@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from explainers.targets import Target
+    from hooklens.session.answers import LoadedModel
 
 Span = tuple[float, float]
 Spans = tuple[list[Span], list[Span]]
@@ -82,6 +84,27 @@ def receptive_fields(name: str, layer: str, size: tuple[int, ...]) -> Spans | No
         for spans, source, side in zip(fields, sources, (height, width), strict=True)
     )
     return rows, columns
+
+
+def measure_stages(loaded: LoadedModel) -> None:
+    """Fill `loaded.fields` with the receptive fields of the central cells of all stages and the default layer."""
+    import torch  # torch takes seconds to start
+
+    layers = [layer.name for layer in loaded.layers if layer.stage or layer.name == loaded.default]
+    images = torch.zeros(1, loaded.model.channels, *loaded.model.size)
+    boxes: list[Any] = [None] * len(layers)
+    with contextlib.suppress(ValueError, RuntimeError):  # unknown, such as for an operation without a rule
+        boxes = network_calls.run(loaded.name, _center_fields, images, layers=layers) if layers else []
+    for layer, box in zip(layers, boxes, strict=True):
+        loaded.fields[layer] = (box[3] - box[1], box[2] - box[0]) if box and len(box) == 4 and box[2] > box[0] else None
+
+
+def _center_fields(network: Any, images: torch.Tensor, layers: list[str]) -> list[Any]:
+    from explainers.layers.receptive import center_fields as of_layers  # torch takes seconds to start
+    from explainers.passes.run import open_run  # torch takes seconds to start
+
+    with open_run(network, images) as run:
+        return of_layers(run.view.network, run.images, [run.layer_layout(layer, counted=True) for layer in layers])
 
 
 def _part(spans: list[Any], index: int | None, side: int) -> Span:

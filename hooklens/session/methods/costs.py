@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hooklens.session.answers import LoadedModel
 
 FILE = Path(__file__).resolve().parent / "costs.json"
+MOMENT = 0.3
+"""Seconds that a visitor waits without a message; as long as the delay of static/page/status.js."""
 STEPS = ((1.0, messages.INSTANT), (15.0, messages.SECONDS))
 """Upper limits in seconds and their labels; longer methods get `messages.MINUTE`, the time limit of every run."""
 
@@ -49,6 +51,12 @@ def seconds(method: str, loaded: LoadedModel) -> float | None:
             return known
     passes = table()["passes"].get(method)
     return None if passes is None else passes * forward(loaded)
+
+
+def is_instant(method: str, loaded: LoadedModel) -> bool:
+    """Return whether a method probably takes less than a moment with this network."""
+    estimate = seconds(method, loaded)
+    return estimate is not None and estimate < MOMENT
 
 
 def correct(method: str, loaded: LoadedModel, took: float) -> bool:

@@ -1,25 +1,15 @@
-"""Labels of the method picker and of the map guide. Texts of single methods are in lines.py and explanations.py."""
+"""Labels of the list of methods and of the map guide. Texts of single methods are in lines.py and explanations.py."""
 
 from __future__ import annotations
-
-from typing import Any
-
-PICKER: dict[str, Any] = {
-    "choose": "Choose a method",
-    "search": "Search by name or keyword",
-    "jump": "Jump to a group",
-    "none": "No method matches “{query}”. Try a shorter word, such as gradient, mask or channel.",
-    "found": ["1 method", "{count} methods"],
-    "waiting": "The methods appear here after the network is loaded.",
-    "others": "Not available ({count})",
-    "unfit": "does not support this network",
-    "close": "Close",
-}
-"""Labels used by static/methods/methods.js, which fills in {query} and {count}."""
 
 INSTANT, SECONDS, MINUTE = "instant", "seconds", "up to a minute"
 NO_MAP = "It returns a number for each channel instead of a map (see Channels, sorted by effect)."
 GUIDE = "What does this map show?"
+
+
+def unavailable(count: int) -> str:
+    """Return the title of the group of methods that do not support the model or layer."""
+    return f"Not available ({count})"
 
 
 def measured(title: str) -> str:

@@ -28,6 +28,11 @@ def available() -> list[str]:
     return found
 
 
+def full_name(device: torch.device) -> str:
+    """Return the name of a device as in `available`: cuda is cuda:0."""
+    return device.type if device.type == "cpu" else f"{device.type}:{device.index or 0}"
+
+
 def choose(name: str) -> torch.device:
     """Return the device with this name: auto, cpu, cuda, cuda:1, mps or xpu.
 
@@ -40,15 +45,28 @@ def choose(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:  # not a kind of device
         device = None
-    if device is None or (device.type if device.type == "cpu" else f"{device.type}:{device.index or 0}") not in known:
+    if device is None or full_name(device) not in known:
         raise Refused(f"Device {name!r} is not available. Available: {', '.join(known)}. Use one of them, or auto.")
     return device
+
+
+def copies_asynchronously(device: torch.device) -> bool:
+    """Return whether a device copies tensors from pinned memory while the CPU continues."""
+    return device.type in ("cuda", "xpu")
+
+
+def move(images: Tensor, device: torch.device) -> Tensor:
+    """Return images on a device. The CPU waits for the copy only if the device cannot copy asynchronously."""
+    if not copies_asynchronously(device):
+        return images.to(device)
+    return (images if images.is_pinned() else images.pin_memory()).to(device, non_blocking=True)
 
 
 def compare(model: Model, device: torch.device) -> str:
     """Move a network to a device, and return a warning if a Grad-CAM of noise differs from the CPU's, else "".
 
-    Networks that Grad-CAM does not explain are not compared.
+    Networks that Grad-CAM does not explain are not compared. Grad-CAM may also fail on the device only, because it
+    lacks an operation of the network.
     """
     if device.type == "cpu":
         return ""
@@ -58,9 +76,14 @@ def compare(model: Model, device: torch.device) -> str:
         return explainers.grad_cam(model.network.to(place), images.to(place), 0, relu=False).cpu()
 
     try:
-        expected, found = map_on(torch.device("cpu")), map_on(device)
+        expected = map_on(torch.device("cpu"))
     except explainers.ExplainerError:
         return ""
+    try:
+        found = map_on(device)
+    except (explainers.ExplainerError, RuntimeError, TypeError) as error:
+        why = str(error).partition("\n")[0].rstrip(".")
+        return f"On {device}, Grad-CAM fails, although it works on the CPU: {why}. Use --device cpu."
     share = float((found - expected).abs().max() / expected.abs().max().clamp(min=torch.finfo(expected.dtype).tiny))
     if share <= TOLERANCE:  # NaN is a difference too
         return ""

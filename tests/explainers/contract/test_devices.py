@@ -1,7 +1,7 @@
 """Everything on a pretended accelerator: the CPU's results, on the model's device, with few transfers.
 
-Without float64, as on Apple's MPS, a sample of the methods runs on the network with convolutions in each test run, and
-a few on the other kinds of networks; `--slow` runs all methods on all of them and on the device with float64.
+Without float64, as on Apple's MPS, every method runs on the network with convolutions in each test run, and a few on
+the other kinds of networks; `--slow` runs all methods on all of them and on the device with float64.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.support.dense_nets import Detection, Segmentation
 from tests.support.nets import random_images, residual
 from tests.support.pretended_device import WITH_FLOAT64, WITHOUT_FLOAT64, PretendedTensor, pretended_devices
 from tests.support.token_nets import vit
+from tests.support.two_encoders import TwoEncoders, tokenize
 
 Make = Callable[[], tuple[nn.Module, Tensor, Any]]
 MASK = torch.zeros(24, 24).index_fill_(0, torch.arange(4, 14), 1.0)
@@ -52,12 +53,23 @@ def detection() -> tuple[nn.Module, Tensor, Any]:
     return Detection().eval(), image, explainers.BoxScores(BOX, 1)
 
 
-KINDS: dict[str, Make] = {each.__name__: each for each in (convolutions, transformer, segmentation, detection)}
+def volumes() -> tuple[nn.Module, Tensor, Any]:
+    torch.manual_seed(1)
+    network = nn.Sequential(
+        nn.Conv3d(3, 5, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(5, 6, (2, 3, 3)), nn.ReLU(),
+        nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 4),
+    ).eval()  # fmt: skip
+    return network, torch.rand(2, 3, 4, 12, 16), [2, 0]
+
+
+ALL_KINDS = (convolutions, transformer, segmentation, detection, volumes)
+KINDS: dict[str, Make] = {each.__name__: each for each in ALL_KINDS}
 SOME = {
     "transformer": "grad_cam eigen_cam score_cam saliency lrp attention_heads attention_rollout "
     "transformer_attribution le_grad grad_eclip shapley_cam",
     "segmentation": "grad_cam grad_cam_pp saliency full_grad occlusion",
     "detection": "grad_cam saliency lrp d_rise",
+    "volumes": "grad_cam saliency smooth_grad lrp occlusion rise",
 }
 
 
@@ -109,7 +121,6 @@ def assert_same(found: Any, expected: Any, device: torch.device | None, share: f
         torch.testing.assert_close(own.cpu(), other, rtol=0, atol=share * largest, equal_nan=True)
 
 
-@pytest.mark.sample
 @pytest.mark.parametrize("kind, name, device", cases())
 def test_every_method_gives_the_map_of_the_cpu(kind: str, name: str, device: torch.device) -> None:
     network, _, _ = KINDS[kind]()
@@ -201,6 +212,24 @@ CALLS: dict[str, Callable[[nn.Module, Tensor, Any], Any]] = {
     "feature_factors": lambda *call: explainers.feature_factors(*call, components=2),
     "full_gradients": explainers.full_gradients,
 }
+
+
+@pytest.mark.parametrize("device", [WITH_FLOAT64, WITHOUT_FLOAT64], ids=str)
+def test_embeddings_of_sentences_and_their_maps_are_those_of_the_cpu(device: torch.device) -> None:
+    def make() -> tuple[nn.Module, Tensor, Any]:
+        return TwoEncoders().eval(), torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)), None
+
+    def compute(network: Any, images: Tensor, _: Any) -> Any:
+        sentences = explainers.text_embedding(network, tokenize(["a dog", "a red car"]).to(images.device))
+        target = explainers.Similarity(sentences[0], against=sentences[1])
+        methods = (explainers.saliency, explainers.grad_cam, explainers.score_cam)
+        return [sentences, *(method(network, images, target, forward=network.encode_image) for method in methods)]
+
+    expected = on(torch.device("cpu"), make, compute)
+    with pretended_devices():
+        assert_same(on(device, make, compute), expected, device)
+
+
 ON_CPU = ("randomization_test",)
 """Calls whose numbers are tables on the CPU."""
 

@@ -6,6 +6,7 @@ import functools
 import gc
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -246,6 +247,23 @@ def test_fields_of_all_cells_equal_those_of_each_cell(layer):
     cells = [(0, 0), (5, 3), (9, 8), (13, 9)]
     assert [(columns[c][0], rows[r][0], columns[c][1], rows[r][1]) for r, c in cells] == expected
     assert receptive.receptive_fields(view.network, images, at, seconds=0) is None
+
+
+def test_central_fields_of_several_layers_take_one_pass():
+    """A layer that runs twice, or has no grid, has None."""
+    twice = nn.Conv2d(4, 4, 3, padding=1)
+    model = nn.Sequential(nn.Conv2d(3, 4, 5, 2), twice, nn.ReLU(), twice, nn.Flatten(), nn.Linear(196, 2)).eval()
+    images, calls = torch.zeros(1, 3, 18, 18), []
+    view = eval_view(model)
+    layouts = [layer_layout(view, images, name) for name in ("0", "2")]
+    layouts += [replace(layouts[0], name="1"), replace(layouts[0], name="5")]
+    hook = model[0].register_forward_hook(lambda *_: calls.append(1))
+    try:
+        found = receptive.center_fields(view.network, images, layouts)
+    finally:
+        hook.remove()
+    assert found == [receptive_field(model, images, name, (3, 3)) for name in ("0", "2")] + [None, None]
+    assert found[0] == (6, 6, 11, 11) and len(calls) == 1
 
 
 def test_time_that_other_processes_use_does_not_count():

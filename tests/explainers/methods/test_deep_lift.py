@@ -12,6 +12,7 @@ from torch import nn
 import explainers
 from explainers import BadOption, UnsupportedOperation, deep_lift, deep_lift_shap, explain
 from explainers.backward.deeplift_rules import ELEMENTWISE, slope
+from explainers.perturbation.rng import PerImageGenerators
 from tests.explainers.relevance.test_relevance import Constants, Operation, WithOperation, without_bias
 from tests.support.nets import Activated, ClassToken, DictNet, curved, plain, random_images, rel, residual, settle
 from tests.support.oracles.rules import baselines, multipliers_by_hand
@@ -382,10 +383,10 @@ def test_shap_baselines_are_uniform_in_the_image_range():
     net, x = plain(), random_images()
     one, two = (deep_lift_shap(net, x, CLASSES, samples=3, seed=seed) for seed in (0, 1))
     assert rel(one, two) > 1e-3
-    generator = torch.Generator().manual_seed(0)
+    generator = PerImageGenerators(1, 0)
     expected = torch.zeros_like(x[0])
     for _ in range(3):
-        drawn = torch.rand(x[0].shape, generator=generator).double()
+        drawn = generator.uniform_noise(0, 1, *x[0].shape)[0].double()
         start = x[0].min() + (x[0].max() - x[0].min()) * drawn
         expected += multipliers_by_hand(net, x[:1], [2], start[None])[0] / 3
     torch.testing.assert_close(one[0], expected, rtol=1e-6, atol=1e-10)

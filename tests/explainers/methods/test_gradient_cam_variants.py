@@ -19,6 +19,7 @@ from explainers import (
     smooth_grad_cam_pp,
 )
 from explainers.maps.resize import resize
+from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import (
     ClassToken,
     Residual,
@@ -54,9 +55,9 @@ def test_p32_activations_are_the_clean_ones_and_gradients_are_means():
     """torchcam uses the activations and the gradient of the last noisy sample."""
     net, images = curved(), random_images(1)
     a = act_grad(net, net.act1, images, [2])[0]
-    generator = torch.Generator().manual_seed(0)
+    generator = PerImageGenerators(1, 0)
     spread = 0.3 * (images.max() - images.min())
-    noisy = [images + spread * torch.randn(3, 12, 16, generator=generator).double() for _ in range(4)]
+    noisy = [images + spread * generator.normal_noise(0, 1, 3, 12, 16)[0].double() for _ in range(4)]
     taken = [act_grad(net, net.act1, x, [2])[:2] for x in noisy]
     m1, m2, m3 = (sum(g**p for _, g in taken) / 4 for p in (1, 2, 3))
 

@@ -13,6 +13,7 @@ from explainers.metrics.formulas.fidelity import _boxes
 from explainers.metrics.run import evaluator
 from explainers.metrics.settings import EvaluationSettings
 from explainers.perturbation.baselines import baseline_of
+from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import grid, superpixels
 from tests.support.nets import check_once, curved, plain, random_images, residual
 
@@ -52,11 +53,11 @@ def squares(samples, seed=0):
     return masks
 
 
-def draws(kind, samples, seed=0):
-    """Numbers of each sample as documented: its generator's seed is the next number of the first generator."""
+def draws(samples, seed=0):
+    """Normal numbers of each sample as documented: its generator's seed is the next number of the first generator."""
     first = torch.Generator().manual_seed(seed)
     seeds = [int(torch.randint(2**31 - 1, (), generator=first)) for _ in range(samples)]
-    return [kind(3, 12, 16, generator=torch.Generator().manual_seed(each)) for each in seeds]
+    return [PerImageGenerators(1, each).normal_noise(0, 1, 3, 12, 16)[0] for each in seeds]
 
 
 def change(net, x, start):
@@ -188,7 +189,7 @@ def test_m05_infidelity_is_captums_but_for_maps_against_the_score(normalize, sig
 def test_infidelity_under_noise_is_captums(normalize):
     metrics = pytest.importorskip("captum.metrics")
     net, spans = curved(), (IMAGES.amax((1, 2, 3)) - IMAGES.amin((1, 2, 3)))[:, None, None, None, None]
-    noise = (0.1 * spans * torch.stack(draws(torch.randn, 9)).double()).flatten(0, 1)
+    noise = (0.1 * spans * torch.stack(draws(9)).double()).flatten(0, 1)
     slopes = saliency(net, IMAGES, 0)
     theirs = metrics.infidelity(
         net, lambda x: (noise, x - noise), IMAGES, slopes, target=0, n_perturb_samples=9, normalize=normalize

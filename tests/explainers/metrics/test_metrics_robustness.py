@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from explainers import BadOption, Probability, edge_control, evaluate, explain, grad_cam, input_x_gradient, saliency
 from explainers.maps.resize import rank_correlation
+from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import curved, random_images, residual
 
 IMAGES = random_images()
@@ -26,7 +27,7 @@ def noises(samples, radius, x=IMAGES, seed=0):
     first = torch.Generator().manual_seed(seed)
     seeds = [int(torch.randint(2**31 - 1, (), generator=first)) for _ in range(samples)]
     span = (x.amax((1, 2, 3)) - x.amin((1, 2, 3)))[:, None, None, None]
-    uniform = [torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(each)).double() for each in seeds]
+    uniform = [PerImageGenerators(1, each).uniform_noise(0, 1, *x.shape[1:])[0].double() for each in seeds]
     return torch.stack([radius * span * (2 * each - 1) for each in uniform])
 
 
@@ -192,7 +193,7 @@ def test_noise_is_shared_by_the_metrics_and_stops_after_a_run():
         runs.append(len(x))
         return x[:, 0]
 
-    settings = {"metrics": NOISY, "options": {name: {"samples": 5} for name in NOISY}, "target": 0}
+    settings = {"metrics": NOISY, "options": {name: {"samples": 5} for name in NOISY}, "target": 0, "seed": 2}
     whole = evaluate(curved(), IMAGES, heat, **settings).values
     assert runs == [3] * 6, "the images, and five changes of them"
     runs.clear()

@@ -10,6 +10,7 @@ from torch import nn
 
 from explainers import METHODS, BadOption, BadTarget, check_explainer, integrated_gradients, saliency
 from explainers.explanation.smoothing import Augment, _affine, smooth
+from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import Weighted, curved, plain, random_images, rel, residual, settle
 
 CLASSES = [2, 0, 5]
@@ -30,9 +31,9 @@ FLIPS = Augment(zoom=0, turn=0, shift=0)
 
 
 def noisy_maps(method, net, x, classes, noise, samples, seed, **options):
-    generator = torch.Generator().manual_seed(seed)
+    generator = PerImageGenerators(1, seed)
     spans = x.amax((1, 2, 3), keepdim=True) - x.amin((1, 2, 3), keepdim=True)
-    draws = [torch.randn(x.shape[1:], generator=generator).double() for _ in range(samples)]
+    draws = [generator.normal_noise(0, 1, *x.shape[1:])[0].double() for _ in range(samples)]
     return torch.stack([method(net, x + noise * spans * each, classes, **options) for each in draws])
 
 

@@ -161,17 +161,12 @@ class Visit:
 
     def choose(self, name: str, text: str) -> None:
         """Select from a dropdown by typing."""
-        if name == "method":
-            self.page.locator("#hl-method button[aria-haspopup]").click()
-            self.page.locator("#hl-method [role=combobox]").fill(text)
-            self.page.locator("#hl-method [role=option]").first.click()
-            return
-        field = self.page.locator(f"#hl-{name} input").first
+        field = self.page.locator(f"#hl-{name} [role=combobox]").first
         field.click()
-        if field.is_editable():
-            field.press("Control+a")
-            field.press_sequentially(text)  # a dropdown shows 100 names and filters only on key events
-        self.page.locator(f"#hl-{name} ul[role=listbox] li").filter(has_text=re.compile(re.escape(text))).first.click()
+        field.press("Control+a")
+        field.press_sequentially(text)  # a list shows 100 names at first
+        rows = self.page.locator(f"#hl-{name} [role=option][data-value]")
+        (rows if name == "method" else rows.filter(has_text=re.compile(re.escape(text)))).first.click()
 
     def open_view(self, name: str) -> None:
         """Open a view of the page: a tab, or an entry of the menu."""

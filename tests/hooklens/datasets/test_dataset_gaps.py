@@ -276,7 +276,7 @@ def test_usage_errors_leave_no_files(command: Any, tmp_path: Path) -> None:
     source, out = tmp_path / "pictures", tmp_path / "run"
     for arguments, message in (
         (("--engine", "spark"), "Unknown engine 'spark'"),
-        (("--engine", "ray", "--device", "cuda"), "use --gpus 1"),
+        (("--engine", "ray", "--device", "cuda:1"), "Ray assigns the devices"),
         (("--gpus", 1), "it needs --engine ray"),
         (("--method", "d_rise"), "is for object detectors"),
         (("--method", "smooth_grad", "--seed", 5, "--option", "seed=3"), "conflict"),

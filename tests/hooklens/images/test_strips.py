@@ -5,7 +5,9 @@ The limit is lowered to about 1,000 pixels.
 
 from __future__ import annotations
 
+import io
 import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -36,12 +38,29 @@ def picture(mode: str) -> Image.Image:
     return colors.quantize(16) if mode == "P" else colors.convert(mode)
 
 
-def adam7(image: Image.Image) -> bytes:
-    """Return a file that is declared as interlaced."""
-    data = bytearray(save(image, "PNG"))
-    data[28] = 1
-    data[29:33] = chunk(b"IHDR", bytes(data[16:29]))[-4:]
-    return bytes(data)
+def adam7(image: Image.Image, **options: Any) -> bytes:
+    """Return an interlaced PNG, which Pillow does not write: its passes as plain files, with their rows joined."""
+    passes = [image.crop((x, y, *image.size)) for x, y, _, _ in strips._PASSES]
+    rows = b""
+    for part, (_, _, across, down) in zip(passes, strips._PASSES, strict=True):
+        values = np.asarray(part)[::down, ::across]
+        if values.size:
+            small = Image.fromarray(values)
+            if image.mode == "P":
+                small = Image.fromarray(values, "P")
+                small.putpalette(image.getpalette() or b"")
+            rows += zlib.decompress(idat(save(small, "PNG", **options)))
+    data = save(image, "PNG", **options)
+    head = bytearray(data[16:29])
+    head[12] = 1
+    body = zlib.compress(rows)
+    at = data.index(b"IDAT") - 4
+    halves = [chunk(b"IDAT", body[: len(body) // 2]), chunk(b"IDAT", body[len(body) // 2 :])]
+    return b"".join([data[:8], chunk(b"IHDR", bytes(head)), data[33:at], *halves, chunk(b"IEND", b"")])
+
+
+def idat(data: bytes) -> bytes:
+    return b"".join(body for name, body in strips._chunks(data) if name == b"IDAT")
 
 
 def tiles(image: Image.Image, side: int = 32) -> bytes:
@@ -84,6 +103,10 @@ FILES = {
     "PNG with a transparent color": lambda: save(picture("RGB"), "PNG", transparency=(0, 20, 30)),
     "PNG with 2 bits": deep_palette,
     "PNG turned": lambda: save(picture("RGB"), "PNG", **turned(6)),
+    **{f"interlaced PNG {mode}": lambda mode=mode: adam7(picture(mode)) for mode in ("1", "L", "LA", "RGB", "RGBA")},
+    "interlaced PNG P": lambda: adam7(picture("P"), bits=8),
+    "interlaced PNG I;16": lambda: adam7(picture("I;16")),
+    "interlaced PNG turned": lambda: adam7(picture("RGB"), **turned(6)),
     "TIFF strips": lambda: save(picture("RGB"), "TIFF", compression="tiff_lzw", tiffinfo={278: 16}),
     "TIFF turned": lambda: save(picture("RGB"), "TIFF", compression="tiff_deflate", tiffinfo={278: 16, 274: 8}),
     "TIFF CMYK": lambda: save(picture("CMYK"), "TIFF", compression="packbits", tiffinfo={278: 7}),
@@ -114,7 +137,7 @@ def test_strips_have_the_pixels_of_the_whole_image(name, monkeypatch):
     ("data", "words"),
     [
         (lambda: save(picture("RGB"), "WEBP"), "WebP"),
-        (lambda: adam7(picture("RGB")), "interlacing"),
+        (lambda: save(picture("RGB"), "PNG", save_all=True, append_images=[picture("RGB").rotate(90)]), "animation"),
         (lambda: save(picture("RGB"), "TIFF", compression="tiff_lzw", tiffinfo={278: 123}), "large blocks"),
     ],
 )
@@ -137,10 +160,26 @@ def test_progressive_jpegs_are_limited_by_their_coefficients(monkeypatch):
     assert open_image(files[1]).size == SIZE
 
 
-def test_a_truncated_png_is_refused_in_strips(monkeypatch):
+@pytest.mark.parametrize("factor", [2, 4, 8, 16])
+@pytest.mark.parametrize("mode", ["L", "RGBA"])
+def test_a_cell_of_an_interlaced_image_is_the_mean_of_its_pixels(mode, factor, monkeypatch):
+    monkeypatch.setattr(strips, "STRIP", 161 * 13)
+    data = adam7(picture(mode))
+    with Image.open(io.BytesIO(data)) as opened:
+        found = np.asarray(strips._reduce_passes(opened, data, factor, lambda: None), "f8")
+    values = np.asarray(picture(mode), "f8")
+    rows = [values[top : top + factor].sum(0) for top in range(0, SIZE[1], factor)]
+    sums = np.stack([np.stack(rows)[:, left : left + factor].sum(1) for left in range(0, SIZE[0], factor)], 1)
+    sides = [np.minimum(factor, side - np.arange(0, side, factor)) for side in SIZE[::-1]]
+    means = sums / np.outer(*sides).reshape(*sums.shape[:2], *[1] * (sums.ndim - 2))
+    assert np.abs(found - means).max() <= 0.51
+
+
+@pytest.mark.parametrize("write", [lambda image: save(image, "PNG"), adam7])
+def test_a_truncated_png_is_refused_in_strips(write, monkeypatch):
     monkeypatch.setattr(limits, "WHOLE", 1000)
     monkeypatch.setattr(limits, "SIDE", 25)
-    data = save(picture("RGB"), "PNG")
+    data = write(picture("RGB"))
     with pytest.raises(Refused, match="damaged"):
         open_image(data[: len(data) // 2])
     assert open_image(data).size == (33, 25)

@@ -105,10 +105,9 @@ def test_a_method_that_fails_the_randomization_test_has_a_badge(loaded: Any, sam
 def test_the_list_has_the_badges_and_an_invalid_file_is_ignored(loaded: Any, sample: Callable[..., None]) -> None:
     sample(saliency=verdict("level", "worse", "worse"))
     settings = Settings(loaded, loaded.default, None, METHODS["grad_cam"], {})
-    offer = {each["name"]: each["badges"] for each in json.loads(picker.update(settings)["offer"])["methods"]}
-    assert [text for text, _ in offer["saliency"]] == ["no better than the controls on this network"] and offer[
-        "grad_cam"
-    ] == []
+    listed = {name: more.get("badges") for _, name, _, more in picker.items(settings)}
+    assert [text for text, _ in listed["saliency"]] == ["no better than the controls on this network"]
+    assert listed["grad_cam"] is None
     badges.FILE.write_text("{", encoding="utf-8")
     badges.table.cache_clear()
     assert texts("saliency", loaded) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 from hooklens import limits
-from hooklens.datasets.sources.location import is_image
+from hooklens.datasets.sources.location import IMAGE_SUFFIXES, is_image
 from hooklens.errors import Refused
 from hooklens.page.batch import archive, engine
 from hooklens.page.batch.engine import Progress, Report
+from hooklens.page.build import STATIC
 from hooklens.session import model_cache
 from hooklens.session.jobs.runs import Run
 from hooklens.session.request import Request
@@ -26,6 +28,13 @@ def ready() -> None:
     model_cache.start("efficientnet_lite0", 0.0)
     for _ in model_cache.wait():
         pass
+
+
+def test_the_browser_lists_the_same_images_of_an_archive_as_the_server() -> None:
+    script = (STATIC / "batch" / "archive.js").read_text(encoding="utf-8")
+    (pattern,) = re.findall(r"const IMAGE = /(.*)/i;", script)
+    assert all(re.search(pattern, f"a{suffix}") for suffix in IMAGE_SUFFIXES)
+    assert not any(re.search(pattern, name) for name in ("a.txt", "jpg", "a.jpgx", "a.svg"))
 
 
 def make_zip(path: Path, members: dict[str, bytes]) -> str:

@@ -14,10 +14,13 @@ import torch
 import explainers
 from explainers.findings import Finding, note_finding, recording
 from hooklens.page.components import view
+from hooklens.page.components.list_columns import METHOD_TIME
 from hooklens.page.methods import guide, picker
+from hooklens.page.panel import panel
 from hooklens.session import engine, model_cache
 from hooklens.session import messages as page_messages
 from hooklens.session.answers import Answer, Settings
+from hooklens.session.channels import network
 from hooklens.session.jobs import runs
 from hooklens.session.methods import costs, explanations, findings, lines, messages
 from hooklens.session.request import Request
@@ -74,28 +77,28 @@ def test_every_method_has_a_description_a_group_and_a_measured_cost() -> None:
 
 
 def test_the_list_has_every_method_once_with_a_cost_or_a_reason(settings: Settings) -> None:
-    offer = json.loads(picker.update(settings)["offer"])
-    fit, others = ({each["name"]: each for each in offer[part]} for part in ("methods", "others"))
+    listed = picker.items(settings)
+    fit = {name: columns[METHOD_TIME] for _, name, columns, more in listed if "why" not in more}
+    why = {name: more["why"] for _, name, _, more in listed if "why" in more}
 
-    assert not set(fit) & set(others) and set(fit) | set(others) == set(explainers.METHODS)
-    assert [each.name for each in model_cache.list_methods(settings.loaded)] != [] and set(fit) == {
-        each.name for each in model_cache.list_methods(settings.loaded)
-    }
-    assert {each["cost"] for each in fit.values()} == {messages.INSTANT, messages.SECONDS, messages.MINUTE}
-    assert fit["grad_cam"]["cost"] == messages.INSTANT and fit["rise"]["cost"] == messages.SECONDS
-    assert "attention" in others["le_grad"]["why"] and "detector" in others["d_rise"]["why"]
-    assert others["channel_effects"]["why"] == messages.NO_MAP
-    assert all(re.fullmatch(r"[^.(]*(\([^.]*\))?[^.]*\.", each["why"]) for each in others.values()), "one sentence"
-    groups = [each["group"] for each in offer["methods"]]
-    assert groups == sorted(groups, key=list(offer["groups"]).index)
+    assert len(listed) == len(fit) + len(why) and set(fit) | set(why) == set(explainers.METHODS)
+    assert set(fit) == {each.name for each in model_cache.list_methods(settings.loaded)} != set()
+    assert {*fit.values()} == {messages.INSTANT, messages.SECONDS, messages.MINUTE}
+    assert fit["grad_cam"] == messages.INSTANT and fit["rise"] == messages.SECONDS
+    assert "attention" in why["le_grad"] and "detector" in why["d_rise"]
+    assert why["channel_effects"] == messages.NO_MAP
+    assert all(re.fullmatch(r"[^.(]*(\([^.]*\))?[^.]*\.", each) for each in why.values()), "one sentence"
+    groups = [more["group"] for *_, more in listed]
+    titles = [*lines.GROUP_TITLES.values(), messages.unavailable(len(why))]
+    assert groups == sorted(groups, key=titles.index) and set(groups) == set(titles)
 
 
 def test_a_custom_method_is_listed_by_its_summary(settings: Settings, added: explainers.Method) -> None:
-    offer = json.loads(picker.update(settings)["offer"])
-    (mine,) = [each for each in offer["methods"] if each["name"] == "mine"]
+    (mine,) = [each for each in picker.items(settings) if each[1] == "mine"]
 
-    assert (mine["group"], mine["line"]) == (lines.COVERED, "the score lost where a pixel is mine.")
-    assert mine["cost"] == "", "it was not measured"
+    assert mine[0] == "Mine" and mine[2][METHOD_TIME] == "", "it was not measured"
+    assert mine[3]["group"] == lines.GROUP_TITLES[lines.COVERED]
+    assert mine[3]["line"] == "the score lost where a pixel is mine."
 
 
 def test_an_estimate_that_is_wrong_by_a_factor_of_two_is_replaced(loaded: Any, monkeypatch: Any) -> None:
@@ -103,8 +106,8 @@ def test_an_estimate_that_is_wrong_by_a_factor_of_two_is_replaced(loaded: Any, m
     estimate = costs.seconds("rise", loaded)
     assert estimate and not costs.correct("rise", loaded, 1.9 * estimate) and costs.seconds("rise", loaded) == estimate
     assert costs.correct("rise", loaded, 0.5) and costs.seconds("rise", loaded) == 0.5
-    listed = picker._content(Settings(loaded, loaded.default, None, explainers.METHODS["rise"], {}))["methods"]
-    assert next(entry["cost"] for entry in listed if entry["name"] == "rise") == costs.badge(0.5)
+    listed = picker.items(Settings(loaded, loaded.default, None, explainers.METHODS["rise"], {}))
+    assert next(columns[METHOD_TIME] for _, name, columns, _ in listed if name == "rise") == costs.badge(0.5)
     assert not costs.correct("rise", loaded, 0.4), "within a factor of two of the last run"
 
 
@@ -135,6 +138,19 @@ def test_costs_of_another_network_follow_its_forward_pass(loaded: Any) -> None:
     assert [costs.badge(seconds) for seconds in (None, 0.5, 5, 50, 500)] == [
         "", messages.INSTANT, messages.SECONDS, messages.MINUTE, messages.MINUTE,
     ]  # fmt: skip
+
+
+def test_the_list_of_layers_has_receptive_fields_and_the_default_for_cams(loaded: Any) -> None:
+    network.measure_stages(loaded)
+    rows = {columns[0]: columns for _, _, columns in panel.layers(loaded)}
+
+    assert rows["head"][3:] == ["whole image", "default for CAMs"] and next(iter(rows)) == "head"
+    assert rows["stages.2"] == ["stages.2", "28 × 28", "40", "67 × 67 px", "stage"]
+    left, top, right, bottom = loaded.layers[[each.name for each in loaded.layers].index("stages.2")].receptive_field(
+        (13, 13)
+    )
+    assert (bottom - top, right - left) == loaded.fields["stages.2"], "the same as for one layer"
+    assert rows["stem.0"][3:] == ["", ""], "known for stages only"
 
 
 # Map guide

@@ -9,14 +9,20 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from hooklens import limits
 from hooklens.datasets import run
+from hooklens.datasets.decoding import DecodedBatch
 from hooklens.datasets.finished.evaluation import evaluate
 from hooklens.datasets.finished.finished_run import FinishedRun
+from hooklens.datasets.ray_engine.task import Workers
 from hooklens.datasets.settings import Settings
 from hooklens.datasets.shards import open_run
 from hooklens.errors import Refused
 from hooklens.images.uploads import open_image
-from hooklens.zoo import devices
+from hooklens.page.panel import preprocessing
+from hooklens.session import model_cache, network_calls
+from hooklens.session.answers import LoadedModel
+from hooklens.zoo import ModelUnavailable, devices, variants
 from hooklens.zoo.model import Model, Preparation
 from tests.support.nets import residual
 from tests.support.pretended_device import WITHOUT_FLOAT64, pretended_devices
@@ -80,8 +86,104 @@ def test_a_run_and_its_evaluation_on_a_device_are_those_of_the_cpu(tmp_path: Pat
         finished = FinishedRun(open_run(out), open_image)
         finished.__dict__["model"] = model
         rows = [{**row, "seconds": None} for row in finished.data.table.to_pylist()]
-        return rows, evaluate(finished, images=2, steps=2, precision="float32", device=device)
+        found = evaluate(finished, images=2, steps=2, precision="float32", device=device)
+        assert {row.pop("device") for row in rows} == {device}
+        assert found.pop("device") == device
+        return rows, found
 
     expected = explain_and_evaluate("cpu")
     with pretended_devices():
         assert explain_and_evaluate("lazy:1") == expected
+
+
+def test_a_network_that_fails_on_the_device_only_is_reported() -> None:
+    class Failing(Wrong):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.device.type != "cpu":
+                raise NotImplementedError("The operator 'aten::x' is not implemented for this device.\nMore text")
+            return super().forward(x)
+
+    with pretended_devices():
+        warning = devices.compare(small_model(Failing()), WITHOUT_FLOAT64)
+    assert warning == (
+        "On lazy:1, Grad-CAM fails, although it works on the CPU: The operator 'aten::x' is not implemented for this "
+        "device. Use --device cpu."
+    )
+
+
+@pytest.mark.usefixtures("one_accelerator")
+def test_the_device_is_part_of_a_models_name() -> None:
+    model = small_model(residual().float())
+    with pretended_devices():
+        moved = variants.change_settings(model, "device=lazy:1&size=12")
+        own = {parameter.device for parameter in model.network.parameters()}
+        other = {parameter.device for parameter in moved.network.parameters()}
+    assert moved.name == "small?device=lazy:1&size=12" and moved.size == (12, 12)
+    assert own == {torch.device("cpu")} and other == {WITHOUT_FLOAT64}
+    with pytest.raises(ModelUnavailable, match="'lazy:7' is not available. Available: cpu, lazy:0, lazy:1"):
+        variants.change_settings(model, "device=lazy:7")
+
+
+@pytest.mark.usefixtures("one_accelerator")
+def test_the_page_offers_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a single device there is nothing to choose."""
+
+    def loaded(name: str, device: str) -> LoadedModel:
+        return LoadedModel(name, "Small", small_model(residual().float()), [], [], "", torch.device(device))
+
+    assert preprocessing.pack(loaded("small?device=lazy:1", "lazy:1")) == {
+        "notes": [],
+        "base": "small",
+        "values": {"device": "lazy:1"},
+        "changed": {"device": "lazy:1"},
+        "devices": ["cpu", "lazy:0", "lazy:1"],
+        "summary": "Device: lazy:1",
+    }
+    assert preprocessing.pack(loaded("small?size=16x16", "lazy"))["values"]["device"] == "lazy:0"
+    monkeypatch.setattr(devices, "available", lambda: ["cpu"])
+    assert preprocessing.pack(loaded("small", "cpu")) == {"notes": []}
+
+
+@pytest.mark.usefixtures("one_accelerator")
+def test_on_a_shared_gpu_networks_move_inside_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SHARED_GPU", True)
+    monkeypatch.setattr(model_cache, "_device", "lazy:1")
+    model = small_model(residual().float())
+    loaded = LoadedModel("small", "Small", model, [], [], "", torch.device("cpu"))
+    monkeypatch.setitem(model_cache._loaded, "small", loaded)
+    with pretended_devices() as transfers:
+        found = network_calls.explain("small", "grad_cam", torch.rand(1, 3, 16, 16), target=1)
+    assert found.device == "lazy:1" and found.map.device.type == "cpu" and transfers["to device"] > 0
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_images_move_from_pinned_memory_while_the_cpu_continues(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, object]] = []
+    monkeypatch.setattr(Tensor, "is_pinned", lambda self: bool(calls))
+    monkeypatch.setattr(Tensor, "pin_memory", lambda self: calls.append(("pin", None)) or self)
+    monkeypatch.setattr(Tensor, "to", lambda self, device, **how: calls.append((str(device), how)) or self)
+    images = torch.rand(1, 3, 4, 4)
+
+    devices.move(DecodedBatch([], images, [], []).pin_memory().images, torch.device(kind, 1))
+    assert calls == [("pin", None), (f"{kind}:1", {"non_blocking": True})]
+    calls.clear()
+    devices.move(images, torch.device(kind, 1))
+    assert calls == [("pin", None), (f"{kind}:1", {"non_blocking": True})]
+    calls.clear()
+    devices.move(images, torch.device("mps"))
+    assert calls == [("mps", {})]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "cluster", "expected"),
+    [
+        ("cpu", 0, 4, ("cpu", 0)), ("cpu", 0.5, 4, ("cuda", 0.5)), ("cuda", 0, 4, ("cuda", 1)),
+        ("xpu", 2, 4, ("xpu", 2)),
+        ("auto", 0, 4, ("auto", 1)), ("auto", 0, 0, ("auto", 0)), ("mps", 0, 0, ("mps", 0)),
+    ],
+)  # fmt: skip
+def test_ray_workers_on_a_device_have_gpus(
+    device: str, gpus: float, cluster: float, expected: tuple[str, float]
+) -> None:
+    found = Workers(gpus=gpus, device=device).resolve(cluster)
+    assert (found.device, found.gpus) == expected

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import act_grad, curved, plain, residual
 
 from .features import drops_by_hand
@@ -95,10 +96,10 @@ def _smooth_plus_plus(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     maps = []
     for image, c in zip(x, classes, strict=True):
         a = act_grad(net, net.act2, image[None], [c])[0][0]
-        generator = torch.Generator().manual_seed(3)
+        generator = PerImageGenerators(1, 3)
         grads = []
         for _ in range(3):
-            noise = torch.randn(image.shape, generator=generator).double()
+            noise = generator.normal_noise(0, 1, *image.shape)[0].double()
             noisy = image + 0.2 * (image.max() - image.min()) * noise
             grads.append(act_grad(net, net.act2, noisy[None], [c])[1][0])
         m1, m2, m3 = (sum(g**p for g in grads) / 3 for p in (1, 2, 3))
@@ -236,9 +237,9 @@ def _smoothed(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     """Noise in the order of the method: every channel's first copy, then every channel's second."""
     maps = []
     for image, c in zip(x, classes, strict=True):
-        generator = torch.Generator().manual_seed(3)
+        generator = PerImageGenerators(1, 3)
         count = len(act_grad(net, net.layer2, image[None], [c])[0][0])
-        drawn = [torch.randn(image.shape[1:], generator=generator).double() for _ in range(2 * count)]
+        drawn = [generator.normal_noise(0, 1, *image.shape[1:])[0].double() for _ in range(2 * count)]
         copies = iter(zip(drawn[:count], drawn[count:], strict=True))
 
         def vary(mask: Tensor, copies=copies) -> list[Tensor]:

@@ -9,6 +9,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import Cubic, act_grad, curved, random_images, settle
 
 from .oracle import Oracle
@@ -37,8 +38,8 @@ def noisy_gradients(
     """Gradients [N, samples, C, H, W] at noisy images, every image with its own generator."""
     rows = []
     for image, c in zip(x, classes, strict=True):
-        generator = torch.Generator().manual_seed(seed)
-        noise = [torch.randn(image.shape, generator=generator).double() for _ in range(samples)]
+        generator = PerImageGenerators(1, seed)
+        noise = [generator.normal_noise(0, 1, *image.shape)[0].double() for _ in range(samples)]
         span = image.max() - image.min()
         rows.append(torch.stack([gradient(net, image + sigma * span * each, c) for each in noise]))
     return torch.stack(rows)
@@ -135,15 +136,15 @@ def van_der_corput(count: int) -> list[int]:
 
 
 def _shap(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Eight samples, each with its own noise baseline, drawn from one generator per image."""
+    """Eight samples, each with its own noise baseline; the first offset and the baselines have their own generators."""
     rows = []
     for image, c in zip(x, classes, strict=True):
-        generator = torch.Generator().manual_seed(5)
+        generator = PerImageGenerators(1, 5 + 2**32)
         low, high = image.min(), image.max()
-        shift = float(torch.rand((), generator=generator))
+        shift = float(PerImageGenerators(1, 5 + 2**31).uniform(0, 1))
         total = torch.zeros_like(image)
         for i in van_der_corput(8):
-            start = low + (high - low) * torch.rand(image.shape, generator=generator).double()
+            start = low + (high - low) * generator.uniform_noise(0, 1, *image.shape)[0].double()
             at = (shift + i / 8) % 1
             total += gradient(net, start + at * (image - start), c) * (image - start) / 8
         rows.append(total)

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import Weighted, curved, random_images, settle
 
 from .oracle import Oracle
@@ -269,11 +270,11 @@ def vit_cx_by_hand(net: nn.Module, x: Tensor, classes: list[int], limit: float =
             clusters = sorted([each for each in clusters if each not in (a, b)] + [sorted(a + b)])
         summed = [torch.stack([masks[k] for k in cluster]).sum(0) for cluster in clusters]
         summed = [((m - m.min()) / (m.max() - m.min())).view(image.shape[1:]) for m in summed]
-        generator, span = torch.Generator().manual_seed(0), image.max() - image.min()
+        generator, span = PerImageGenerators(1, 0), image.max() - image.min()
         total, impacts = torch.zeros_like(image[0]), []
         with torch.no_grad():
             for mask in summed:
-                noise = torch.randn(image.shape, generator=generator).double() * sigma * span * (1 - mask)
+                noise = generator.normal_noise(0, 1, *image.shape)[0].double() * sigma * span * (1 - mask)
                 scores = net(torch.stack([image * mask + noise, image + noise, image]))[:, c]
                 impacts.append(scores[0] - scores[1] + scores[2])
                 total += impacts[-1] * mask / torch.stack(summed).sum(0)

@@ -1,4 +1,5 @@
 // Images for a report: selected or dropped, and uploaded one by one to keep each request small.
+import { readImages } from "./archive.js";
 import { uploadFile } from "../page/stored_images.js";
 import { update } from "../store.js";
 import { make } from "../wire.js";
@@ -109,17 +110,32 @@ export class FileChooser {
     }
   }
 
-  /** The images among the files, in the order of the list. */
+  /** The images among the files, and those in zip archives, in the order of the list. */
   get images() {
-    return this.entries.filter(({ url }) => url).map(({ file }) => file);
+    const all = this.entries.flatMap((entry) => [entry, ...entry.members]);
+    return all.filter(({ url }) => url).map(({ file }) => file);
   }
 
   append(file) {
-    const url = file.type.startsWith("image/") ? URL.createObjectURL(file) : "";
-    const name = make("span", { text: file.name, hidden: Boolean(url) }),
-      node = make("li", { title: file.name }, url ? this.createButton(file, url, name) : name);
-    this.list.append(node);
-    this.entries.push({ file, path: null, url, node });
+    const item = this.createItem(file, file.type.startsWith("image/")),
+      entry = { ...item, path: null, members: [] };
+    this.list.append(entry.node);
+    this.entries.push(entry);
+    if (!entry.url) readImages(file, this.limits).then((images) => this.appendMembers(entry, images));
+  }
+
+  /** List the images of a zip archive after it; they are not uploaded again. */
+  appendMembers(entry, images) {
+    if (!this.entries.includes(entry)) return; // removed in the meantime
+    entry.members = images.map((file) => this.createItem(file, true));
+    entry.node.after(...entry.members.map(({ node }) => node));
+  }
+
+  createItem(file, isImage) {
+    const url = isImage ? URL.createObjectURL(file) : "",
+      name = make("span", { text: file.name, hidden: isImage }),
+      node = make("li", { title: file.name }, isImage ? this.createButton(file, url, name) : name);
+    return { file, url, node };
   }
 
   /** Create the button that explains an image of the list on the page. */
@@ -153,8 +169,10 @@ export class FileChooser {
   }
 
   remove(entry) {
-    if (entry.url) URL.revokeObjectURL(entry.url);
-    entry.node.remove();
+    for (const { url, node } of [entry, ...entry.members]) {
+      if (url) URL.revokeObjectURL(url);
+      node.remove();
+    }
     this.entries.splice(this.entries.indexOf(entry), 1);
   }
 

@@ -53,7 +53,8 @@ class Board {
     const names = (key) => this.panels.map(({ latest, own }) => own[key] || latest?.names?.[key]),
       [methods, classes] = [names("method"), names("target")].map((each) => new Set(each));
     const explained = new Set(this.panels.map(({ latest }) => latest?.name).filter(Boolean)),
-      known = (this.listed(this.panels[0] || null)?.method || []).map(([, name]) => name);
+      listed = this.listed(this.panels[0] || null)?.method || [],
+      known = listed.filter(([, , , more]) => !more?.why).map(([, name]) => name);
     const method = this.terms.proposals.find((name) => !methods.has(name) && known.includes(name)),
       target = state.likely.find(({ name }) => !classes.has(name) && !explained.has(name))?.name;
     const comparesClasses = methods.size === 1 && this.panels.length > 1 && explained.size > 1;

@@ -1,7 +1,7 @@
 // One panel of the comparison: its settings in the header, and its map.
 import { unpackMap } from "../drawing/field.js";
-import { likelyFirst } from "../panel/choice.js";
-import { Combobox } from "../panel/combobox.js";
+import { likelyFirst, toItem } from "../lists/choice.js";
+import { Combobox } from "../lists/combobox.js";
 import { MapView } from "./map_view.js";
 import { loadImage } from "../drawing/surface.js";
 import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
@@ -41,11 +41,11 @@ export class Panel {
       NAMES.map((name) => [
         name,
         new Combobox(
-          this.terms,
+          this.terms.list,
           this.terms[name],
           () => this.choices(name),
           (value) => this.choose(name, value),
-          this.terms.heads[name],
+          { heads: this.terms.heads[name], note: () => (name === "method" && this.board.listed(this)?.note) || "" },
         ),
       ]),
     );
@@ -102,7 +102,7 @@ export class Panel {
   choices(name) {
     const listed = (this.board.listed(this) || {})[name] || [];
     const found = name === "target" && this.latest && this.latest.found;
-    const items = (found || listed).map(([label, value, columns]) => ({ label, value: `=${value}`, columns }));
+    const items = (found || listed).map(toItem).map((item) => ({ ...item, value: `=${item.value}` }));
     const fixed = [{ label: this.terms.page, value: PAGE }];
     if (name === "target") fixed.push({ label: this.top, value: TOP }, { label: this.second, value: RUNNER });
     return name === "target" && !found ? likelyFirst([...fixed, ...items], "=") : [...fixed, ...items];

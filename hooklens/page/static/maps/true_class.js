@@ -1,8 +1,8 @@
 // The true class of the image, which the user enters: its rank among the predictions, and its map.
 import { formatScore, namesOf, rankOf } from "./scores.js";
 import { bindParameters } from "../page/address.js";
-import { likelyFirst } from "../panel/choice.js";
-import { Combobox } from "../panel/combobox.js";
+import { likelyFirst } from "../lists/choice.js";
+import { Combobox } from "../lists/combobox.js";
 import { state, subscribe } from "../store.js";
 import { fill, make } from "../wire.js";
 
@@ -14,10 +14,11 @@ export class TrueClass {
   constructor(terms, explain) {
     Object.assign(this, { terms, name: "", scores: null });
     this.combobox = new Combobox(
-      terms,
+      terms.list,
       terms.true,
       () => this.items,
       (name) => this.choose(name),
+      { heads: terms.heads },
     );
     this.text = make("span");
     const button = make("button", { type: "button", class: "hl-link hl-bars-more", text: terms.show });

@@ -1,5 +1,6 @@
 // A map over the crop that the network receives. Only a click on a detected object makes a request.
 import { unpackMap } from "../drawing/field.js";
+import { completeCrop } from "../maps/crops.js";
 import { History } from "./history.js";
 import { MapCache } from "./map_cache.js";
 import { Limits } from "./limits.js";
@@ -100,6 +101,7 @@ class View {
     const since = performance.now(),
       { value } = this.props,
       { cache } = this;
+    if (value) value.crop = completeCrop(value.crop);
     const partial = value && value.state === "partial";
     if (partial) cache.partial(value);
     else if (value) cache.put(value);
@@ -124,7 +126,9 @@ class View {
     this.value = value;
     this.objects.show(value && value.things);
     if (!value || !(value.map || value.crop)) return this.clear(value, since);
-    const image = value.crop ? await loadImage(value.crop.src) : this.surface.image;
+    const { image: shown } = this.surface,
+      isShown = !value.crop || shown?.src === value.crop.src; // decoding it again takes longer than drawing
+    const image = isShown ? shown : await loadImage(value.crop.src);
     if (this.value !== value) return; // a newer answer arrived while this image was decoded
     this.surface.image = image;
     this.recalled = recalled;

@@ -1,6 +1,7 @@
 // The address always holds the state of the page. Each request (image, model, layer, class, method, options, bands) is
 // a step of the history: Back requests it again. Display settings (opacity, tab, channel, ...) belong to their step.
 import { newId, uploadFile, findImage, storeImage } from "./stored_images.js";
+import { heldCrops } from "../maps/crops.js";
 import { isPinned, keepsTarget, selectedTab, selectTab, tabs, watchTabs } from "../gradio.js";
 import { provide, state, subscribe, update } from "../store.js";
 
@@ -129,9 +130,13 @@ export function recordChoice(model, layer, target, method, bands, form) {
   return [];
 }
 
-/** Replace the last value of a request by a number that grows: the server may start requests in the wrong order. */
+/**
+ * Replace the last value of a request by a number that grows, because the server may start requests in the wrong order,
+ * and by the keys of the crops that the page holds, which the server does not send again.
+ */
 export function numberRequest(...values) {
-  return [...values.slice(0, -1), String(Math.round(performance.now()))];
+  const sent = { number: Math.round(performance.now()), crops: heldCrops() };
+  return [...values.slice(0, -1), JSON.stringify(sent)];
 }
 
 /** Record that the user uploaded or removed an image; `file` is the value of Gradio's image component. */

@@ -1,19 +1,16 @@
 // What was assumed about the user's own network, and a form to change it. A change selects "NAME?size=...".
 import { make, watchProps } from "../wire.js";
 
-function field(name, value, terms, send) {
+function field(name, value, choices, terms, send) {
   const [title, help] = terms.fields[name];
   const id = `hl-preprocessing-${name}`;
-  const control =
-    name === "score"
-      ? make(
-          "select",
-          { id, name },
-          ...Object.entries(terms.scores).map(([kind, text]) =>
-            make("option", { value: kind, text, selected: kind === value }),
-          ),
-        )
-      : make("input", { id, name, type: "text", value, spellcheck: "false", autocomplete: "off" });
+  const control = choices
+    ? make(
+        "select",
+        { id, name },
+        ...choices.map(([kind, text]) => make("option", { value: kind, text, selected: kind === value })),
+      )
+    : make("input", { id, name, type: "text", value, spellcheck: "false", autocomplete: "off" });
   control.setAttribute("aria-describedby", `${id}-note`);
   control.addEventListener("keydown", (event) => event.key === "Enter" && send());
   const note = make("small", { id: `${id}-note`, text: help });
@@ -25,7 +22,8 @@ export function mount(element, props, trigger, watch) {
   const { terms } = props;
   let isOpen = false;
   watchProps(props, watch, ["value"], () => {
-    const { notes = [], base, values, changed = {}, summary } = props.value || {};
+    const { notes = [], base, values, changed = {}, devices = [], summary } = props.value || {};
+    const choices = { score: Object.entries(terms.scores), device: devices.map((name) => [name, name]) };
     if (!values) return root.replaceChildren();
     const send = () => {
       const settings = { ...changed };
@@ -36,7 +34,8 @@ export function mount(element, props, trigger, watch) {
       const text = Object.entries(settings).map((each) => each.join("=")).join("&");
       trigger("select", { model: text ? `${base}?${text}` : base });
     };
-    const fields = make("div", {}, ...Object.entries(values).map(([name, value]) => field(name, value, terms, send)));
+    const rows = Object.entries(values).map(([name, value]) => field(name, value, choices[name], terms, send));
+    const fields = make("div", {}, ...rows);
     const button = (text, onclick) => make("button", { type: "button", class: "hl-button", text, onclick });
     const buttons = [button(terms.apply, send)];
     if (Object.keys(changed).length) buttons.push(button(terms.reset, () => trigger("select", { model: base })));

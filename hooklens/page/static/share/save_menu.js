@@ -1,6 +1,5 @@
 // The "Save" menu of a map.
 import { bundle } from "./bundle.js";
-import { pdf, png, svg, transparent } from "./figure.js";
 import { copyCitations, copyImage, Menu } from "./menu.js";
 import { encodeNpy, downloadFile } from "../wire.js";
 
@@ -32,20 +31,27 @@ export function createSaveMenu(view) {
     const { name } = view.value;
     downloadFile(await create(), `${name}${suffix}`);
   };
+  /** Create a figure; its script is loaded now, because the first map does not need it. */
+  const figure = async (format) => {
+    const shown = panel(),
+      formats = await import("./figure.js");
+    return formats[format](format === "transparent" ? shown : [shown]);
+  };
   const items = [
-    [...terms.png, file("-figure.png", () => png([panel()]))],
-    [...terms.svg, file("-figure.svg", () => svg([panel()]))],
-    [...terms.pdf, file("-figure.pdf", () => pdf([panel()]))],
-    [...terms.copy, () => copyImage(png([panel()]), terms)],
+    [...terms.png, file("-figure.png", () => figure("png"))],
+    [...terms.svg, file("-figure.svg", () => figure("svg"))],
+    [...terms.pdf, file("-figure.pdf", () => figure("pdf"))],
+    [...terms.copy, () => copyImage(figure("png"), terms)],
     [...terms.bibtex, () => copyCitations([view.value], terms)],
-    [...terms.map, file("-map.png", () => transparent(panel()))],
+    [...terms.map, file("-map.png", () => figure("transparent"))],
     [...terms.shown, () => view.png()],
     [...terms.values, file(".npy", () => encodeNpy(view.map.values, [view.map.h, view.map.w]))],
     [
       ...terms.bundle,
       file("-bundle.zip", async () => {
-        const { value } = view;
-        return bundle([{ value, view: settings(), figure: await png([panel()]) }], terms);
+        const { value } = view,
+          shown = settings();
+        return bundle([{ value, view: shown, figure: await figure("png") }], terms);
       }),
     ],
   ];

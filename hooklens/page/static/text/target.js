@@ -1,6 +1,6 @@
 // The target: a class selected from a list, or sentences for a model with a text encoder. Its value is the target of a
 // request in both cases.
-import { mount as mountChoice } from "../panel/choice.js";
+import { mount as mountChoice } from "../lists/choice.js";
 import { make } from "../wire.js";
 import { SentenceForm } from "./sentences.js";
 

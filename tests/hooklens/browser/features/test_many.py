@@ -26,13 +26,17 @@ def ended(visit: Visit, kind: str) -> str:
     return visit.page.locator("#hl-many .hl-line").inner_text()
 
 
-def test_uploads_become_a_report_that_can_be_saved(first_view: Visit) -> None:
+def test_uploads_become_a_report_that_can_be_saved(first_view: Visit, tmp_path: Path) -> None:
+    """The images of a zip archive can be stepped through like single files."""
     visit = first_view
     page, own = visit.page, visit.page.locator("#hl-many")
     page.get_by_role("tab", name="Batch").click()
     own.get_by_role("button", name="Explain all").click()
     assert ended(visit, "error") == "No files selected. Choose images or a zip archive of images."
-    own.locator("input[type=file]").set_input_files([str(path) for path in EXAMPLES[:2]])
+    with zipfile.ZipFile(tmp_path / "one.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("__MACOSX/._hidden.jpg", b"")
+        file.write(EXAMPLES[1], EXAMPLES[1].name)
+    own.locator("input[type=file]").set_input_files([str(EXAMPLES[0]), str(tmp_path / "one.zip")])
     own.get_by_role("button", name="Explain all").click()
     assert ended(visit, "done") == "2 images explained with Grad-CAM for EfficientNet-Lite0."
     frame = page.frame_locator("#hl-many iframe")

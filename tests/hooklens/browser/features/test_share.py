@@ -125,9 +125,7 @@ def test_an_uploaded_image_is_restored_only_in_the_same_browser(visit: Visit, br
         "document.querySelector('#hl-status .hl-line')?.innerText.includes('was uploaded by a user')",
         timeout=PATIENCE,
     )
-    assert "LayerCAM" in other.page.locator("#hl-method").inner_text() + other.page.locator(
-        "#hl-method input, #hl-method button"
-    ).first.evaluate("(e) => e.value || e.innerText")
+    assert other.page.locator("#hl-method [role=combobox]").input_value() == "LayerCAM"
     other.check()
     visit.errors[:] = [each for each in visit.errors if "AbortError" not in each and "errored out" not in each]
 

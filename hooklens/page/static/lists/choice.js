@@ -1,5 +1,5 @@
-// A selection from a list of names, with search. Its value is a name, and its prop `names` a list of [label, name]
-// pairs as one JSON string: Gradio copies all props at each update, with one call per number and string of a list.
+// A selection from a list of names, with search. Its value is a name, and its prop `names` the list as one JSON string:
+// Gradio copies all props at each update, with one call per number and string of a list.
 import { Combobox } from "./combobox.js";
 import { state, update } from "../store.js";
 
@@ -18,7 +18,8 @@ export function likelyFirst(items, prefix = "") {
   return [...items.filter(isFixed), ...first, ...rest];
 }
 
-const toItem = ([label, value, columns]) => ({ label, value, columns });
+/** Return an item from its message: label, value, columns, and the other fields. */
+export const toItem = ([label, value, columns, more]) => ({ label, value, columns, ...more });
 
 class Choice {
   constructor(element, props, chosen) {
@@ -28,7 +29,7 @@ class Choice {
       props.title,
       () => (props.setting === "target" ? likelyFirst(this.items) : this.items),
       (value) => this.select(value),
-      props.heads,
+      { heads: props.heads, note: () => props.note || "" },
     );
     element.firstElementChild.replaceChildren(this.combobox.element);
   }
@@ -41,11 +42,11 @@ class Choice {
   }
 
   show() {
-    const { title, value } = this.props,
+    const { title, value, aside } = this.props,
       item = this.items.find((each) => each.value === value);
     if (this.props.setting === "target") update({ classes: this.items });
     this.combobox.name(title);
-    this.combobox.set(item ? item.label : value || "", value);
+    this.combobox.set(item ? item.label : value || "", value, { aside: item?.columns?.[aside] });
   }
 
   select(value) {
@@ -57,6 +58,10 @@ class Choice {
 
 export function mount(element, props, trigger, watch) {
   const choice = new Choice(element, props, (value) => trigger("input", { [props.setting]: value }));
-  watch(["value", "names", "title"], () => choice.show());
+  watch(["value", "title"], () => choice.show());
+  watch(["names"], () => {
+    choice.show();
+    choice.combobox.refresh();
+  });
   choice.show();
 }

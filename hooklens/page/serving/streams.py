@@ -1,0 +1,98 @@
+"""Compression of event streams, which carry all answers: text that Gradio sends uncompressed.
+
+Each message is compressed at once with everything before it in the stream as context, so that what two messages share
+is sent once, and a message does not wait for the next one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Protocol
+
+import brotli
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LEVEL, WINDOW = 5, 20
+"""Of the compression, and the power of two of the bytes that it refers to, each of which takes memory."""
+PATH = "/gradio_api/queue/data"
+"""The stream of answers; others are short, but stay open as long as the page."""
+
+
+class Compressor(Protocol):
+    """Compresses a stream in parts."""
+
+    def add(self, data: bytes) -> bytes:
+        """Return the compressed part, complete."""
+
+    def end(self) -> bytes:
+        """Return the end of the stream."""
+
+
+class Brotli:
+    """Compress with brotli."""
+
+    def __init__(self) -> None:
+        self._stream = brotli.Compressor(quality=LEVEL, lgwin=WINDOW)
+
+    def add(self, data: bytes) -> bytes:
+        """Return the compressed part, complete."""
+        return bytes(self._stream.process(data) + self._stream.flush())
+
+    def end(self) -> bytes:
+        """Return the end of the stream."""
+        return bytes(self._stream.finish())
+
+
+class Gzip:
+    """Compress with gzip."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.compressobj(LEVEL, wbits=31)
+
+    def add(self, data: bytes) -> bytes:
+        """Return the compressed part, complete."""
+        return self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
+
+    def end(self) -> bytes:
+        """Return the end of the stream."""
+        return self._stream.flush()
+
+
+KINDS: dict[str, type[Brotli] | type[Gzip]] = {"br": Brotli, "gzip": Gzip}
+
+
+class Streams:
+    """Middleware that compresses event streams for browsers that accept it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        answers = scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) == PATH
+        accepted = Headers(scope=scope).get("accept-encoding", "") if answers else ""
+        kind = next((name for name in KINDS if name in accepted), None)
+        if kind is None:
+            await self.app(scope, receive, send)
+            return
+        stream: Compressor | None = None
+
+        async def compress(message: Message) -> None:
+            nonlocal stream
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=list(message["headers"]))
+                if headers.get("content-type", "").startswith("text/event-stream"):
+                    stream = KINDS[kind]()
+                    headers["content-encoding"] = kind
+                    headers.add_vary_header("accept-encoding")
+                    message = {**message, "headers": headers.raw}
+            elif stream is not None and message["type"] == "http.response.body":
+                body = message.get("body", b"")
+                packed = stream.add(body) if body else b""
+                if not message.get("more_body", False):
+                    packed += stream.end()
+                message = {**message, "body": packed}
+            await send(message)
+
+        await self.app(scope, receive, compress)

@@ -1,0 +1,182 @@
+// A combobox: a text field that filters a list of names. All lists of models, layers, classes and methods are of this
+// kind. Keys, as in the pattern of the ARIA guide: arrows, Page Up and Down, Home and End mark a row, Enter selects it,
+// Escape closes the list, and every other key is typed.
+import { Rows } from "./rows.js";
+import { search } from "./search.js";
+import { fill, make } from "../wire.js";
+
+const PAGE = 8, // rows of Page Up and Page Down
+  ROOM = 220; // pixels of a list that is easy to use
+let ids = 0;
+
+export class Combobox {
+  /**
+   * @param {Record<string, any>} terms
+   * @param {string} label
+   * @param {() => import("./search.js").Item[]} items
+   * @param {(value: string) => void} pick called with the selected value
+   * @param {{heads?: string[], note?: () => string}} more titles of the columns; a text below the list
+   */
+  constructor(terms, label, items, pick, { heads = [], note = () => "" } = {}) {
+    Object.assign(this, { terms, items, pick, note, found: [], at: -1, chosen: null, text: "" });
+    const id = `hl-combobox-list-${ids++}`;
+    this.word = make("span", { class: "hl-combobox-label", id: `${id}-word`, text: label, "aria-hidden": "true" });
+    this.aside = make("span", { class: "hl-combobox-aside", id: `${id}-aside`, hidden: true });
+    this.count = make("span", { class: "hl-combobox-count", role: "status" });
+    this.field = make("input", {
+      type: "text",
+      role: "combobox",
+      autocomplete: "off",
+      autocapitalize: "off",
+      spellcheck: "false",
+      "aria-autocomplete": "list",
+      "aria-expanded": "false",
+      "aria-controls": id,
+    });
+    const actions = { take: (k) => this.take(k), mark: (k) => this.mark(k) };
+    this.rows = new Rows(id, terms, heads, actions);
+    const parts = [this.word, this.field, this.aside, this.count, this.rows.element];
+    this.element = make("div", { class: "hl-combobox" }, ...parts);
+    this.name(label);
+    this.listen();
+  }
+
+  listen() {
+    this.field.addEventListener("click", () => {
+      if (this.shown) return;
+      this.open("");
+      // After a click on selected text, the browser sets the cursor only now, and typing would extend the old name.
+      setTimeout(() => this.shown && this.field.value === this.text && this.field.select());
+    });
+    this.field.addEventListener("focus", () => this.field.select()); // typing replaces the name
+    this.word.addEventListener("click", () => this.field.focus());
+    this.field.addEventListener("input", () => this.open(this.field.value));
+    this.field.addEventListener("blur", () => this.close());
+    this.field.addEventListener("keydown", (event) => this.key(event));
+    this.ended = new AbortController();
+    const { signal } = this.ended,
+      place = () => this.shown && this.place();
+    window.addEventListener("scroll", place, { capture: true, passive: true, signal });
+    window.addEventListener("resize", place, { signal });
+    window.visualViewport?.addEventListener("scroll", place, { signal });
+    window.visualViewport?.addEventListener("resize", () => this.shown && this.makeRoom(), { signal });
+  }
+
+  get shown() {
+    return this.field.getAttribute("aria-expanded") === "true";
+  }
+
+  /** Show a name; `own` if the user has selected it, `off` if it is not used; `aside` is shown at the right. */
+  set(text, value, { own = false, off = false, aside = "" } = {}) {
+    Object.assign(this, { text, chosen: value });
+    this.field.disabled = off;
+    this.field.title = text;
+    this.element.dataset.own = String(own);
+    this.aside.textContent = aside;
+    this.aside.hidden = !aside;
+    if (aside) this.field.setAttribute("aria-describedby", this.aside.id);
+    else this.field.removeAttribute("aria-describedby");
+    if (!this.shown) this.field.value = text;
+  }
+
+  name(label) {
+    this.word.textContent = label;
+    for (const each of [this.field, this.rows.list]) each.setAttribute("aria-label", label);
+  }
+
+  open(typed) {
+    if (this.field.disabled) return;
+    const wasShown = this.shown;
+    if (!wasShown && !typed) this.field.select();
+    this.draw(typed);
+    this.field.setAttribute("aria-expanded", "true");
+    if (wasShown) this.place();
+    else this.makeRoom();
+    const isSearch = Boolean(typed.trim() && this.found.length);
+    this.mark(isSearch ? 0 : this.found.findIndex(({ value }) => value === this.chosen), true);
+  }
+
+  draw(typed) {
+    this.found = search(this.items(), typed);
+    this.typed = typed;
+    this.rows.draw(this.found, { typed, chosen: this.chosen, note: this.note() });
+    const count = this.found.filter(({ why }) => !why).length;
+    this.count.textContent = typed.trim() ? fill(this.terms.found[Number(count !== 1)], { count }) : "";
+  }
+
+  /** Draw the list again after its items have changed, and keep the marked row. */
+  refresh() {
+    if (!this.shown) return;
+    const value = this.found[this.at]?.value;
+    this.draw(this.typed);
+    this.place();
+    this.mark(this.found.findIndex((item) => item.value === value));
+  }
+
+  place() {
+    return this.rows.place(this.element.getBoundingClientRect());
+  }
+
+  /** Position the list; on a small screen, such as above an on-screen keyboard, first scroll the field to the top. */
+  makeRoom() {
+    if (this.place() >= ROOM) return;
+    this.element.scrollIntoView({ block: "start" });
+    this.place();
+  }
+
+  mark(at, isCentered = false) {
+    this.at = at;
+    const id = this.rows.mark(at, isCentered);
+    if (id) this.field.setAttribute("aria-activedescendant", id);
+    else this.field.removeAttribute("aria-activedescendant");
+  }
+
+  close() {
+    if (!this.shown) return;
+    this.field.setAttribute("aria-expanded", "false");
+    this.field.removeAttribute("aria-activedescendant");
+    this.rows.close();
+    this.count.textContent = "";
+    this.field.value = this.text;
+    if (document.activeElement === this.field) this.field.select();
+  }
+
+  take(k) {
+    const item = this.found[k];
+    if (!item || item.why) return;
+    this.close();
+    if (item.value !== this.chosen) this.pick(item.value);
+  }
+
+  key(event) {
+    const { key } = event,
+      last = this.found.length - 1,
+      isHeld = event.shiftKey || event.ctrlKey || event.metaKey;
+    if (key === "Tab") return this.close(); // otherwise the next control would be the list, which scrolls
+    if (!this.shown) {
+      if (isHeld || !["ArrowDown", "ArrowUp", "Enter"].includes(key)) return;
+      this.open("");
+    } else if (key === "Escape" || (key === "ArrowUp" && event.altKey)) this.close();
+    else if (key === "Enter") this.take(this.at);
+    else {
+      const page = (step) => Math.min(last, Math.max(0, this.at + step));
+      const next = {
+        ArrowDown: this.at >= last ? 0 : this.at + 1,
+        ArrowUp: this.at <= 0 ? last : this.at - 1,
+        PageDown: page(PAGE),
+        PageUp: page(-PAGE),
+        Home: Math.min(0, last),
+        End: last,
+      }[key];
+      if (next === undefined || isHeld) return;
+      this.mark(next);
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  remove() {
+    this.close();
+    this.ended.abort();
+  }
+}
