@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import platform
 import threading
@@ -76,6 +77,7 @@ class Lease:
         self.store = store
         self.record: dict[str, Any] = {"owner": uuid.uuid4().hex, "renewed": 0, "process": _this_process()}
         self._end = threading.Event()
+        self._checked = -math.inf  # the time of the last check
         number = self._wait_for_owner() + 1
         self.name = f"{LEASE}/{number:06d}.json"
         if not store.create(self.name, self._content()):
@@ -140,15 +142,20 @@ class Lease:
                 self.store.write(self.name, self._content())
 
     def _is_mine(self) -> bool:
+        start = _now()
         number, content = self._newest()
         owner = json.loads(content or b"{}").get("owner")
-        return f"{LEASE}/{number:06d}.json" == self.name and owner == self.record["owner"]
+        mine = f"{LEASE}/{number:06d}.json" == self.name and owner == self.record["owner"]
+        self._checked = start if mine else -math.inf
+        return mine
 
     def check(self) -> None:
         """Check that no other process has taken over the run. Called before a shard and before the manifest.
 
         Errors   Refused
         """
+        if not self._end.is_set() and _now() - self._checked < RENEW:
+            return
         if not self._is_mine():
             self._end.set()
             raise Refused(
@@ -165,6 +172,12 @@ class Lease:
         with contextlib.suppress(Refused):
             if self._is_mine():
                 self.store.delete([self.name])
+
+
+def _now() -> float:
+    """Return a timer in seconds, which also runs while the machine is suspended."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)  # only on Linux
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def _this_process() -> dict[str, Any]:

@@ -111,6 +111,8 @@ def open_location(source: str) -> Location:
         if glob.has_magic(source) and (matches := [str(path) for path in fs.glob(root) if fs.isfile(path)]):
             folder = posixpath.commonpath([posixpath.dirname(path) for path in matches])
             return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in matches))
+        if "{" in source and not glob.has_magic(source):
+            return _shard_set(source, fs, root)
         if not is_local(source):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 fs.ls(root)  # `isfile` and `isdir` of fsspec hide why a store cannot be read
@@ -120,6 +122,27 @@ def open_location(source: str) -> Location:
         f"File or folder not found: {source}. Check the spelling"
         + (f"; the working directory is {os.getcwd()}." if is_local(source) and not os.path.isabs(source) else ".")
     )
+
+
+def _shard_set(source: str, fs: Any, root: str) -> Location:
+    """Return the files that a pattern such as `train-{0000..1023}.tar` names.
+
+    Errors   Refused for files that do not exist, because a set without them would look complete
+    """
+    try:
+        from braceexpand import UnbalancedBracesError, braceexpand  # an extra
+    except ImportError:
+        raise Refused(f'{source} needs braceexpand. Install it with: pip install "hooklens[data]".') from None
+    try:
+        paths = list(dict.fromkeys(braceexpand(root)))
+    except UnbalancedBracesError:
+        raise Refused(f"The braces in {source} are not balanced. Example: train-{{0000..1023}}.tar.") from None
+    folder = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+    missing = [path for path in paths if not fs.isfile(path)]
+    if missing:
+        names = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+        raise Refused(f"{len(missing)} of the {len(paths)} files in {source} do not exist: {names}. Check the numbers.")
+    return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in paths))
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ EXAMPLES = ROOT / "assets" / "examples"
 
 
 class Denied(MemoryFileSystem):
-    """A bucket whose files nobody may read or write."""
+    """A bucket that refuses every request."""
 
     protocol = "denied"
 

@@ -376,3 +376,23 @@ def test_pipes_and_folders_in_a_list_are_reported(folder: Path) -> None:
     for name, reason in (("pipe.png", "pipe"), ("cat", "a folder")):
         with pytest.raises(Refused, match=reason):
             read(Item(name, None, str(folder / name)))
+
+
+def test_sets_of_shards_in_braces(tmp_path):
+    """Oracle: the members of the tars. A file with braces in its name is a file."""
+    pytest.importorskip("braceexpand")
+    for number in range(12):
+        with tarfile.open(tmp_path / f"train-{number:04d}.tar", "w") as tar:
+            for name in ("b.jpg", "a.jpg"):
+                info = tarfile.TarInfo(name)
+                info.size = 3
+                tar.addfile(info, io.BytesIO(b"abc"))
+    paths = [item.path for item in list_items(f"{tmp_path}/train-{{0002..0010}}.tar").items]
+    assert paths == [f"train-{k:04d}.tar/{name}" for k in range(2, 11) for name in ("a.jpg", "b.jpg")]
+    assert [item.path for item in list_items(f"{tmp_path}/train-000{{3,1}}.tar", 1).items] == ["train-0001.tar/a.jpg"]
+    with pytest.raises(Refused, match=r"2 of the 4 files in .* do not exist: .*train-0012.tar, .*train-0013.tar"):
+        list_items(f"{tmp_path}/train-{{0010..0013}}.tar")
+    with pytest.raises(Refused, match="not balanced"):
+        list_items(f"{tmp_path}/train-{{0001.tar")
+    (tmp_path / "{0..1}.jpg").write_bytes(b"abc")
+    assert [item.path for item in list_items(f"{tmp_path}/{{0..1}}.jpg").items] == ["{0..1}.jpg"]
