@@ -26,7 +26,7 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 
 smoke: $(VENV)/.test
-	timeout 480 $(BIN)/python -m benchmarks --smoke
+	timeout 240 $(BIN)/python -m benchmarks --smoke
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks $(ARGS)

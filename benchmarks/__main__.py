@@ -1,7 +1,7 @@
 """`python -m benchmarks`: run times in bare forward passes (median), compared with captum, grad-cam and torchcam.
 
 python -m benchmarks                    the full run; reliable only on an idle machine
-python -m benchmarks --smoke            a small version in a minute
+python -m benchmarks --smoke            every case once on small images, in a minute; its times say little
 python -m benchmarks --only Grad-CAM    the cases whose title contains the word
 python -m benchmarks --out figures.md   also write the table to a file
 """
@@ -12,6 +12,7 @@ import argparse
 import gc
 import os
 import platform
+import sys
 import time
 import warnings
 from collections.abc import Iterable
@@ -51,10 +52,11 @@ def about(rounds: int) -> str:
     versions = ", ".join(
         f"{name} {version(name)}" for name in ("torch", "captum", "grad-cam", "torchcam") if version(name)
     )
+    count = f"up to {rounds} interleaved rounds after a warm-up" if rounds else "one run without a warm-up"
     bf16 = "" if computes_bf16(CPU) else " This processor has no instructions for bfloat16: its rows are omitted."
     return (
         f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {torch.get_num_threads()} threads{load}; {versions}; "
-        f"float32 on the CPU, one image, up to {rounds} interleaved rounds after a warm-up.{bf16}"
+        f"float32 on the CPU, one image, {count}.{bf16}"
     )
 
 
@@ -73,7 +75,7 @@ def main() -> None:
     """Run the cases and print each row of the table when it is measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--smoke", action="store_true", help="a small version of every kind of case")
-    parser.add_argument("--rounds", type=int, help="interleaved rounds (default 13, with --smoke 1)")
+    parser.add_argument("--rounds", type=int, help="interleaved rounds (default 13; with --smoke one run)")
     parser.add_argument("--only", default="", help="only cases whose title contains this text")
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
@@ -81,18 +83,22 @@ def main() -> None:
     warnings.filterwarnings("ignore")  # the peers warn about hooks and gradients at every call
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    rounds = arguments.rounds or (1 if arguments.smoke else 13)
-    lines = [about(rounds), "", HEAD]
+    rounds = arguments.rounds or (0 if arguments.smoke else 13)
+    lines, failed = [about(rounds), "", HEAD], []
     print("\n".join(lines), flush=True)
     for case in smoke() if arguments.smoke else full():
         if arguments.only.lower() not in case.title.lower():
             continue
-        new = rows(case, race(case.make(), min(rounds, case.rounds or rounds), slow=case.slow))
+        measured = race(case.make(), min(rounds, case.rounds or rounds), slow=case.slow)
+        new = rows(case, measured)
         print("\n".join(new), flush=True)
         lines += new
+        failed += [f"{case.title}, {one.name}: {one.failed}" for one in measured if one.failed and OURS in one.name]
         gc.collect()
     if arguments.out:
         arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if failed:
+        sys.exit("These could not run:\n" + "\n".join(failed))
 
 
 if __name__ == "__main__":

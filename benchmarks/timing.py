@@ -40,16 +40,24 @@ def _once(work: Callable[[], object]) -> float:
 def race(contenders: dict[str, Callable[[], object]], rounds: int, *, slow: Sequence[str] = ()) -> list[Measured]:
     """Time the contenders, of which `UNIT` must be one; those in `slow` run in the first round only.
 
-    The order rotates by one each round, so that a contender's position has no constant effect.
+    The order rotates by one each round, so that a contender's position has no constant effect. With 0 rounds, each
+    contender runs once: the time of its warm-up, and only the memory of `UNIT`.
     """
     results = {name: Measured(name) for name in contenders}
     for name, work in contenders.items():
         if name in slow:
             continue
         try:
-            work()  # warm-up: caches, lazily built kernels, our own layer list
+            seconds = _once(work)  # warm-up: caches, lazily built kernels, our own layer list
         except Exception as error:  # a library may reject the model: its row says so, and the others continue
             results[name].failed = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+        else:
+            if not rounds:
+                results[name].seconds.append(seconds)
+                results[name].ratios.append(seconds / results[UNIT].seconds[0])
+    if not rounds:
+        results[UNIT].megabytes = peak_megabytes(contenders[UNIT])
+        return list(results.values())
     names = list(contenders)
     for number in range(rounds):
         order = names[number % len(names) :] + names[: number % len(names)]

@@ -20,8 +20,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 FEW_CASES = 8
 """A sample contains about this number of the cases of a test, or one of `SAMPLE` cases if that is more."""
-SAMPLE = 6
+SAMPLE = 10
 LEFT_OUT = pytest.StashKey[int]()
+APP_TESTS = ("tests/hooklens/browser", "tests/hooklens/page/test_endpoints.py")
+"""Tests with the fixture `app`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,11 +47,26 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give all tests of the running app to one worker: they share its server, its results and a browser."""
+    if config.getoption("dist") != "loadfile" or config.getoption("--slow"):
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneServer(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return APP_TESTS[0] if file.startswith(APP_TESTS) else file
+
+    return OneServer(config, log)
+
+
 @pytest.hookimpl(trylast=True)  # after the selection by -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Files go to the workers in this order: one with long waits, come last, would leave all other workers idle.
-    slowest = ("hooklens/browser", "explainers/layers/test_networks.py", "hooklens/page/test_recipe_tab.py")
-    waits = [Path(__file__).parent / name for name in slowest]
+    slowest = (*APP_TESTS, "tests/explainers/layers/test_networks.py", "tests/hooklens/page/test_recipe_tab.py")
+    waits = [Path(__file__).parents[1] / name for name in slowest]
     items.sort(key=lambda item: not any(item.path.is_relative_to(each) for each in waits))
     # A test that is named on the command line always runs.
     if config.getoption("--slow") or any("::" in argument for argument in config.args):
@@ -78,7 +95,8 @@ def _runs_without_slow(item: pytest.Item, cases: int) -> bool:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take the number of left-out tests from a worker of pytest-xdist; all workers have the same number."""
-    node.config.stash[LEFT_OUT] = node.workeroutput.get("left_out", 0)
+    # A worker that has crashed has no output.
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
 @pytest.fixture(autouse=True, scope="module")

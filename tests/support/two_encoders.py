@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 import zlib
 from pathlib import Path
 
@@ -65,3 +67,11 @@ def save_hugging_face(kind: str, folder: Path) -> None:
     )
     special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     transformers.PreTrainedTokenizerFast(tokenizer_object=words_only, **special).save_pretrained(folder)
+
+
+if __name__ == "__main__":  # the app with this network as one more model
+    from hooklens.zoo import catalog
+
+    catalog.add("tests.support.two_encoders:build", size=32)
+    sys.argv[0] = str(Path(__file__).parents[2] / "app.py")
+    runpy.run_path(sys.argv[0], run_name="__main__")

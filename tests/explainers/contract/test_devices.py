@@ -1,7 +1,7 @@
 """Everything on a pretended accelerator: the CPU's results, on the model's device, with few transfers.
 
-Without float64, as on Apple's MPS, every method runs on the network with convolutions in each test run, and a few on
-the other kinds of networks; `--slow` runs all methods on all of them and on the device with float64.
+Without float64, as on Apple's MPS, a sample of the methods runs on the network with convolutions in each test run, and
+a few on the other kinds of networks; `--slow` runs all methods on all of them and on the device with float64.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ def assert_same(found: Any, expected: Any, device: torch.device | None, share: f
         torch.testing.assert_close(own.cpu(), other, rtol=0, atol=share * largest, equal_nan=True)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("kind, name, device", cases())
 def test_every_method_gives_the_map_of_the_cpu(kind: str, name: str, device: torch.device) -> None:
     network, _, _ = KINDS[kind]()

@@ -192,12 +192,11 @@ def test_all_public_names_exist():
         assert name in explainers.__all__
 
 
-FIRSTS = {METHODS[name].family: name for name in reversed(NAMES)}.values()
-"""One method of each family: the contract tests keep the same promises for all, so the other checks are slow tests."""
-FAST_FIRSTS = set(FIRSTS) - {"deep_feature_factorization"}  # which needs 10 s
+FIRSTS = {METHODS[name].family: name for name in reversed(NAMES) if not METHODS[name].long}.values()
+"""A fast method of each family: the contract tests check the same for all, so the other checks are slow tests."""
 
 
-@pytest.mark.parametrize("name", [n if n in FAST_FIRSTS else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
+@pytest.mark.parametrize("name", [n if n in FIRSTS else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
 def test_check_explainer_passes(name):
     report = explainers.check_explainer(getattr(explainers, name))
     assert not report.failures, report

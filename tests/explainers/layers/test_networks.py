@@ -23,7 +23,10 @@ timm edgenext_xx_small, timm tiny_vit_5m_224, timm coat_lite_tiny, timm gcvit_xx
 timm hiera_tiny_224, timm levit_128s, timm cait_xxs24_224, transformers ConvNextForImageClassification,
 transformers SwinForImageClassification, smp Unet resnet18, smp Segformer mit_b0
 """
-LARGE = {"timm tiny_vit_5m_224", "timm coat_lite_tiny", "timm gcvit_xxtiny", "timm hiera_tiny_224"}
+LARGE = {
+    *("timm tiny_vit_5m_224", "timm coat_lite_tiny", "timm gcvit_xxtiny", "timm hiera_tiny_224"),
+    "smp Segformer mit_b0",
+}
 PACKAGES = {"timm": "timm", "transformers": "transformers", "smp": "segmentation_models_pytorch"}
 SMALL = (160, 128)
 OWN = {network.name: replace(network, sizes=((96, 64),)) for network in own()}

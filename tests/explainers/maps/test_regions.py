@@ -100,7 +100,7 @@ def test_a_constant_image_has_no_attribution():
     assert not xrai(curved(), torch.full((1, 3, 12, 16), 0.3, dtype=torch.float64), 1).any()
 
 
-@pytest.mark.parametrize("size", [(1, 1), (3, 5), (12, 16), (120, 250)])
+@pytest.mark.parametrize("size", [(1, 1), (3, 5), (12, 16), (60, 125)])
 def test_regions_cover_images_of_every_size(size):
     coarse = torch.rand(2, 3, 6, 8, generator=torch.Generator().manual_seed(0))
     x = nn.functional.interpolate(coarse, size, mode="bilinear")

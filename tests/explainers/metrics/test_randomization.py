@@ -389,6 +389,7 @@ def onboard() -> tuple[nn.Module, Tensor]:
         return model.network, model.prepare(image)
 
 
+@pytest.mark.slow
 def test_on_the_default_network_guided_backprop_fails_and_the_plain_gradient_passes(onboard):
     """Adebayo et al. 2018, figure 2; the controls, which ignore the network, keep a correlation of exactly 1."""
     found = {

@@ -217,6 +217,7 @@ def test_the_exact_map_of_a_linear_model_is_recommended():
     assert not next(row for row in result.rows if row.method == "saliency").beats("random")
 
 
+@pytest.mark.slow
 def test_on_the_default_network_the_best_map_of_a_dog_is_better_than_random_maps():
     model = load_model("auto")
     with Image.open(ASSETS / "dog.jpg") as dog:

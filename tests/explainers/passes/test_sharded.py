@@ -67,11 +67,6 @@ def maps_that_differ(rank: int, kind: str, names: list[str]) -> list[str]:
     return differ
 
 
-@each_kind
-def test_maps_of_two_processes_with_different_images(tmp_path, kind):
-    assert in_processes(maps_that_differ, tmp_path, kind, list(QUICK)) == [[], []]
-
-
 @pytest.mark.slow
 @each_kind
 @pytest.mark.parametrize("part", range(12))
@@ -107,11 +102,6 @@ def calls_that_differ(rank: int, kind: str) -> list[str]:
     return [name for name, call in calls.items() if call(plain) != call(net)]
 
 
-@each_kind
-def test_other_functions_in_two_processes(tmp_path, kind):
-    assert in_processes(calls_that_differ, tmp_path, kind) == [[], []]
-
-
 def train(net: nn.Module, images: Tensor, explained: bool) -> list[Tensor]:
     """Return the gradients of three steps, with calls before, between and after the passes if `explained`."""
     found = []
@@ -140,9 +130,14 @@ def training_differs(rank: int, kind: str) -> bool:
     return not all(map(torch.equal, *both))
 
 
+def differences(rank: int, kind: str) -> tuple[list[str], list[str], bool]:
+    """Return the maps and the functions with other results, and whether calls change training."""
+    return maps_that_differ(rank, kind, list(QUICK)), calls_that_differ(rank, kind), training_differs(rank, kind)
+
+
 @each_kind
-def test_training_is_not_affected_by_calls_between_its_passes(tmp_path, kind):
-    assert in_processes(training_differs, tmp_path, kind) == [False, False]
+def test_results_of_two_processes_with_different_images(tmp_path, kind):
+    assert in_processes(differences, tmp_path, kind) == [([], [], False)] * 2
 
 
 @each_kind

@@ -29,6 +29,8 @@ ARGUMENTS = [
 ]
 PATIENCE = 120_000
 """Timeout in milliseconds. Long, because torch may still be importing and the machine may be busy."""
+WRITE_DELAY = 500
+"""Milliseconds after which a change is in the address."""
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HOOKLENS_OFFLINE": "1"}
 
 
@@ -82,16 +84,6 @@ def _answers(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of the app; set HOOKLENS_ADDRESS to use a running one."""
-    if given := os.environ.get("HOOKLENS_ADDRESS"):
-        yield given.rstrip("/")
-        return
-    with served(tmp_path_factory.mktemp("app")) as address:
-        yield address
-
-
-@pytest.fixture(scope="session")
 def browser():
     """Start a headless Chromium."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
@@ -111,6 +103,8 @@ class Visit:
         self.page, self.address = page, address
         self.requests: list[str] = []
         self.errors: list[str] = []
+        self.unchanged = ""
+        """The address of a page that shows its first view and can be used by another test."""
         page.set_default_timeout(PATIENCE)
         # Playwright polls at every frame by default, which forces the browser to render continuously on the CPU.
         page.wait_for_function = partial(page.wait_for_function, polling=50)
@@ -227,3 +221,50 @@ def visit(browser, app: str) -> Iterator[Visit]:
     yield found
     found.check()
     context.close()
+
+
+@pytest.fixture(scope="session")
+def _desktop(browser, app: str) -> Iterator[Visit]:
+    yield from _window(browser, app, {"viewport": {"width": 1280, "height": 900}})
+
+
+@pytest.fixture(scope="session")
+def _phone(browser, app: str) -> Iterator[Visit]:
+    yield from _window(browser, app, {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"})
+
+
+def _window(browser, app: str, settings: dict) -> Iterator[Visit]:
+    context = browser.new_context(**settings)
+    yield Visit(context.new_page(), app)
+    context.close()
+
+
+@pytest.fixture
+def first_view(_desktop: Visit, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    """The page with its first example and default settings, opened for several tests; other tests use `visit`."""
+    yield from _share(_desktop, request)
+
+
+@pytest.fixture
+def phone(_phone: Visit, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    """The same on a narrow dark screen."""
+    yield from _share(_phone, request)
+
+
+def _share(visit: Visit, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    """Open the page, unless the test before has left it as it was: its address contains the settings."""
+    visit.requests.clear()
+    visit.errors.clear()
+    if visit.unchanged:
+        visit.page.keyboard.press("Escape")
+        visit.page.get_by_role("tab", name="Explain", exact=True).click()
+        visit.page.mouse.move(2, 2)
+        visit.page.wait_for_timeout(WRITE_DELAY)
+    if visit.page.url != visit.unchanged:
+        visit.open()
+        visit.page.wait_for_timeout(WRITE_DELAY)
+    opened, failures, visit.unchanged = visit.page.url, request.session.testsfailed, ""
+    yield visit
+    visit.check()
+    if request.session.testsfailed == failures:
+        visit.unchanged = opened

@@ -27,20 +27,22 @@ def photograph(colour: tuple[int, int, int]) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-@pytest.mark.parametrize(
-    ("width", "height"),
-    [
-        (390, 844),
-        pytest.param(768, 1024, marks=pytest.mark.slow),
-        pytest.param(1440, 900, marks=pytest.mark.slow),
-        pytest.param(2560, 1440, marks=pytest.mark.slow),
-    ],
-)
+def test_the_image_is_as_large_as_a_phone_allows(phone: Visit) -> None:
+    is_large(phone, 390, 844)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(768, 1024), (1440, 900), (2560, 1440)])
 def test_the_image_is_as_large_as_the_window_allows(browser, app: str, width: int, height: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": height})
     visit = Visit(context.new_page(), app).open()
-    page = visit.page
+    is_large(visit, width, height)
+    visit.check()
+    context.close()
 
+
+def is_large(visit: Visit, width: int, height: int) -> None:
+    page = visit.page
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     picture = page.locator("#hl-overlay .hl-frame").bounding_box()
     column = page.locator("#hl-view").bounding_box()
@@ -55,8 +57,6 @@ def test_the_image_is_as_large_as_the_window_allows(browser, app: str, width: in
     assert page.locator("#hl-overlay canvas").first.evaluate("each => each.width") >= picture["width"] - 1
     for tab in page.get_by_role("tab").all():
         assert tab.is_visible() and tab.bounding_box()["x"] + tab.bounding_box()["width"] <= width
-    visit.check()
-    context.close()
 
 
 @pytest.mark.slow

@@ -31,8 +31,8 @@ def marked(visit: Visit) -> str:
     )
 
 
-def test_a_method_is_found_and_selected_by_keyboard(visit: Visit) -> None:
-    visit.open()
+def test_a_method_is_found_and_selected_by_keyboard(first_view: Visit) -> None:
+    visit = first_view
     page, panel = visit.page, visit.page.get_by_role("dialog", name="Choose a method")
     page.locator(BUTTON).focus()
     page.keyboard.press("Enter")

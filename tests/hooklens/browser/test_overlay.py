@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,17 +60,25 @@ MAPS = {
 }
 
 
+@pytest.fixture(scope="module")
+def bare(browser, app: str) -> Iterator[Any]:
+    """A page that only imports modules."""
+    page = browser.new_page()
+    page.goto(app + BARE)
+    yield page
+    page.close()
+
+
 @pytest.mark.parametrize("size", [(150, 110), (400, 420)])
 @pytest.mark.parametrize("name", MAPS)
-def test_the_page_draws_what_the_library_draws(visit: Visit, name: str, size: tuple[int, int]) -> None:
+def test_the_page_draws_what_the_library_draws(bare: Any, name: str, size: tuple[int, int]) -> None:
     """Oracle: `explainers.overlay` on the same pixels, within 2 of 255."""
-    visit.page.goto(visit.address + BARE)
     values, options = MAPS[name]
     photo = Image.effect_mandelbrot(size, (-2, -1.2, 0.8, 1.2), 60).convert("RGB")
     photo = Image.merge("RGB", [photo.getchannel(0), photo.getchannel(0).rotate(90), photo.getchannel(0).rotate(180)])
     packed = [text(photo.convert("RGBA").tobytes()), text(values.numpy().astype("<f4").tobytes())]
 
-    found = visit.page.evaluate(DRAW, [*packed, *values.shape, *size, options])
+    found = bare.evaluate(DRAW, [*packed, *values.shape, *size, options])
 
     drawn = np.frombuffer(base64.b64decode(found), np.uint8).reshape(size[1], size[0], 4)[..., :3].astype(int)
     expected = np.asarray(overlay(photo, values, **options)).astype(int)
@@ -79,22 +89,22 @@ def test_the_page_draws_what_the_library_draws(visit: Visit, name: str, size: tu
 
 @pytest.mark.parametrize("fine", [False, True])
 @pytest.mark.parametrize("colors", ["magma", "viridis", "signed"])
-def test_the_pages_color_bar_is_the_librarys(visit: Visit, colors: str, fine: bool) -> None:
-    visit.page.goto(visit.address + BARE)
-
-    found = visit.page.evaluate(BAR, [colors, fine])
+def test_the_pages_color_bar_is_the_librarys(bare: Any, colors: str, fine: bool) -> None:
+    found = bare.evaluate(BAR, [colors, fine])
 
     assert np.abs(np.array(found) - bar_colors(256, colors, fine).flatten().numpy().astype(int)).max() <= 2
 
 
-def test_a_saved_image_is_the_librarys_overlay_of_the_saved_map(visit: Visit) -> None:
+def test_a_saved_image_is_the_librarys_overlay_of_the_saved_map(first_view: Visit) -> None:
     """Oracle: `explainers.overlay` of the saved image (opacity 0) and the saved `.npy` file."""
-    visit.open()
+    visit = first_view
     slider = visit.page.locator("#hl-overlay input[name=opacity]")
+    usual = slider.input_value()
     drawn = saved(visit, "As shown, PNG")
     values = torch.from_numpy(np.load(io.BytesIO(saved(visit, "Values, .npy"))).astype(np.float32))
     slider.fill("0")
     plain = saved(visit, "As shown, PNG")
+    slider.fill(usual)
 
     expected = np.asarray(overlay(Image.open(io.BytesIO(plain)).convert("RGB"), values)).astype(int)
     found = np.asarray(Image.open(io.BytesIO(drawn)).convert("RGB")).astype(int)

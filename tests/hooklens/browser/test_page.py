@@ -33,8 +33,8 @@ def photo(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_first_example_is_explained_on_load(visit: Visit) -> None:
-    visit.open()
+def test_the_first_example_is_explained_on_load(first_view: Visit) -> None:
+    visit = first_view
 
     assert re.match(r"Grad-CAM for .+ at head of .+ · \d", visit.status), visit.status
     assert re.match(r".+, \d+%\. ", visit.headline), visit.headline
@@ -43,14 +43,29 @@ def test_the_first_example_is_explained_on_load(visit: Visit) -> None:
     assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "dog"
 
 
-def test_an_upload_is_explained(visit: Visit, photo: Path) -> None:
-    visit.open()
+def test_an_upload_is_explained_and_a_file_that_is_no_image_is_reported(first_view: Visit, photo: Path) -> None:
+    visit = first_view
     before = visit.page.locator("#hl-overlay canvas").first.screenshot()
 
     visit.after(lambda: visit.upload(photo))
 
     assert visit.page.locator("#hl-overlay canvas").first.screenshot() != before
     assert visit.page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+    bomb = struct.pack(">I4sII5sI", 13, b"IHDR", 60000, 60000, b"\x08\x02\x00\x00\x00", 0)
+    is_reported(visit, photo.with_name("bomb.png"), b"\x89PNG\r\n\x1a\n" + bomb)
+
+
+def is_reported(visit: Visit, path: Path, content: bytes) -> None:
+    """Check that a file is refused with a message."""
+    path.write_bytes(content)
+
+    visit.after(lambda: visit.upload(path), "status")
+    visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
+
+    assert len(visit.status) > 30 and visit.status.endswith(".") and "Error" not in visit.status
+    visit.errors[:] = [
+        each for each in visit.errors if "Failed to load resource" not in each
+    ]  # the browser's preview of the file
 
 
 @pytest.mark.slow
@@ -62,9 +77,8 @@ def test_an_example_is_explained(visit: Visit) -> None:
     assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "cat"
 
 
-def test_layer_class_and_method_are_changed(visit: Visit) -> None:
-    visit.open()
-
+def test_layer_class_and_method_are_changed(first_view: Visit) -> None:
+    visit = first_view
     before = len(visit.requests)
     visit.after(lambda: visit.choose("layer", "stages.2.0.expand.0"))
     assert "stages.2.0.expand.0" in visit.status
@@ -121,8 +135,8 @@ def test_options_belong_to_the_method_and_are_used(visit: Visit) -> None:
     assert "'samples': 3" in visit.page.locator("#hl-api pre").first.inner_text()
 
 
-def test_opacity_colors_limits_and_values_need_no_request(visit: Visit) -> None:
-    visit.open()
+def test_opacity_colors_limits_and_values_need_no_request(first_view: Visit) -> None:
+    visit = first_view
     canvas = visit.page.locator("#hl-overlay canvas").first
     before, requests = canvas.screenshot(), len(visit.requests)
 
@@ -143,8 +157,8 @@ def test_opacity_colors_limits_and_values_need_no_request(visit: Visit) -> None:
     assert [url for url in visit.requests[requests:] if not url.startswith("blob:")] == []
 
 
-def test_png_and_npy_contain_what_is_shown(visit: Visit) -> None:
-    visit.open()
+def test_png_and_npy_contain_what_is_shown(first_view: Visit) -> None:
+    visit = first_view
     menu = visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True)
     menu.click()
     with visit.page.expect_download() as png:
@@ -196,29 +210,17 @@ def test_a_new_selection_cancels_the_old_run(visit: Visit) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, content",
     [
-        pytest.param("page.png", b"<html><script>alert(1)</script></html>", marks=pytest.mark.slow),
-        pytest.param("empty.jpg", b"", marks=pytest.mark.slow),
-        pytest.param("broken.jpg", b"\xff\xd8\xff\xe0" + b"\x00" * 200, marks=pytest.mark.slow),
-        (
-            "bomb.png",
-            b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII5sI", 13, b"IHDR", 60000, 60000, b"\x08\x02\x00\x00\x00", 0),
-        ),
+        ("page.png", b"<html><script>alert(1)</script></html>"),
+        ("empty.jpg", b""),
+        ("broken.jpg", b"\xff\xd8\xff\xe0" + b"\x00" * 200),
     ],
 )
 def test_a_file_that_is_not_an_image_is_reported(visit: Visit, tmp_path: Path, name: str, content: bytes) -> None:
-    visit.open()
-    (tmp_path / name).write_bytes(content)
-
-    visit.after(lambda: visit.upload(tmp_path / name), "status")
-    visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
-
-    assert len(visit.status) > 30 and visit.status.endswith(".") and "Error" not in visit.status
-    visit.errors[:] = [
-        each for each in visit.errors if "Failed to load resource" not in each
-    ]  # the browser's preview of the file
+    is_reported(visit.open(), tmp_path / name, content)
 
 
 @pytest.mark.parametrize("text", [HOSTILE[0], *(pytest.param(text, marks=pytest.mark.slow) for text in HOSTILE[1:])])
@@ -235,13 +237,6 @@ def test_hostile_names_are_shown_as_text(visit: Visit, tmp_path: Path, text: str
     Image.new("RGB", (80, 80), (20, 90, 120)).save(path, "JPEG")
     visit.after(lambda: visit.upload(path))
     assert visit.page.evaluate("window.__xss") is None
-
-
-def test_a_link_to_an_unknown_model_is_reported(visit: Visit) -> None:
-    notice = visit.open("?model=resnet5000").page.locator("#hl-findings").inner_text()
-
-    assert "resnet5000" in notice and "resnet50" in notice.replace("resnet5000", "")
-    assert "EfficientNet-Lite0" in visit.status, "the default model answers"
 
 
 @pytest.mark.slow
@@ -330,10 +325,8 @@ def test_without_an_image_the_page_says_what_to_do(visit: Visit) -> None:
     assert "click an example" in visit.page.locator("#hl-overlay .hl-empty").inner_text()
 
 
-def test_a_narrow_screen_and_dark_mode(browser, app: str) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
-    visit = Visit(context.new_page(), app).open()
-    page = visit.page
+def test_a_narrow_screen_and_dark_mode(phone: Visit) -> None:
+    visit, page = phone, phone.page
 
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     background = page.evaluate("getComputedStyle(document.querySelector('.gradio-container')).backgroundColor")
@@ -348,9 +341,6 @@ def test_a_narrow_screen_and_dark_mode(browser, app: str) -> None:
     visit.after(lambda: page.locator("#hl-explain").click())
     page.locator("#hl-explain").wait_for(state="hidden")
     page.wait_for_function("document.querySelector('#hl-status').getBoundingClientRect().top < 300", timeout=PATIENCE)
-
-    visit.check()
-    context.close()
 
 
 def test_colors_in_the_browser_match_the_library(visit: Visit) -> None:

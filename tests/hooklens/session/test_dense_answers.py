@@ -161,8 +161,10 @@ def test_without_detections_there_is_a_message_with_a_remedy_and_no_map(tmp_path
     assert ask(path, "segmentation", target="__background__")[Answer].map.isfinite().all()
 
 
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2))])
 @pytest.mark.parametrize("model", ["detection", "segmentation"])
-def test_every_listed_method_answers_or_raises_an_explainer_error(image: str, model: str) -> None:
+def test_every_listed_method_answers_or_raises_an_explainer_error(image: str, model: str, part: int) -> None:
+    """A third of the methods; the other two thirds are slow tests."""
     loaded = model_cache.load(f"blobs_{model}")
     listed = model_cache.list_methods(loaded)
     quick = {"samples": 4, "steps": 4, "iterations": 4, "window": 32, "stride": 32}
@@ -170,7 +172,7 @@ def test_every_listed_method_answers_or_raises_an_explainer_error(image: str, mo
     assert {"grad_cam", "saliency", "occlusion", "rise"} <= {method.name for method in listed}
     assert ("d_rise" in {method.name for method in listed}) == (model == "detection")
     refused = {}
-    for method in listed:
+    for method in listed[part::3]:
         options = {name: value for name, value in quick.items() if name in method.options}
         try:
             answer = ask(image, model, method=method.name, options=options)[Answer]

@@ -14,11 +14,15 @@ from tests.hooklens.browser.test_page import HOSTILE
 
 
 def opened(visit: Visit, part: str = "Expression") -> Any:
-    """Open this part of the lab."""
-    page = visit.open().page
+    """Open the page, and this part of the lab."""
+    return show(visit.open(), part)
+
+
+def show(visit: Visit, part: str) -> Any:
+    """Open a part of the lab."""
     visit.open_view("Gradient lab")
-    page.get_by_role("tab", name=part).click()
-    return page
+    visit.page.get_by_role("tab", name=part).click()
+    return visit.page
 
 
 def table(page: Any, column: int) -> dict[str, list[str]]:
@@ -30,8 +34,8 @@ def table(page: Any, column: int) -> dict[str, list[str]]:
     }
 
 
-def test_an_experiment_is_drawn_and_its_code_does_the_same(visit: Visit) -> None:
-    page = opened(visit)
+def test_an_experiment_is_drawn_and_its_code_does_the_same(first_view: Visit) -> None:
+    visit, page = first_view, show(first_view, "Expression")
     visit.painted("expression", 0)
     assert table(page, 2) == {"v": ["2", "4", "6"]} and table(page, 3) == {"v": ["1", "2", "3"]}
 
@@ -105,8 +109,8 @@ def test_errors_in_an_expression_name_their_position_and_stay_text(visit: Visit)
         assert line.get_attribute("data-kind") == "error" and page.evaluate("window.__xss") is None, text
 
 
-def test_a_run_is_drawn_live_and_diagnosed(visit: Visit) -> None:
-    page = opened(visit, "Training")
+def test_a_run_is_drawn_live_and_diagnosed(first_view: Visit) -> None:
+    visit, page = first_view, show(first_view, "Training")
 
     visit.after(lambda: page.get_by_role("button", name="Learning rate too high").click(), "training")
     page.wait_for_function("document.getElementById('hl-training').dataset.state === 'broken'", timeout=PATIENCE)

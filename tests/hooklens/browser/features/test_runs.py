@@ -57,9 +57,8 @@ def test_a_stopped_method_does_not_restart(visit: Visit) -> None:
     until(visit, f"{STATE} === 'stopped'")
 
 
-def test_the_latest_choice_replaces_all_others(visit: Visit) -> None:
-    """Click four stages in a row during a slow method."""
-    start_long_run(visit)
+def choose_in_a_row(visit: Visit) -> None:
+    """Choose a method and four stages in a row during a slow method: the last choice replaces all others."""
     visit.choose("method", "Grad-CAM")
     for layer in ("stages.1 ", "stages.3 ", "stages.2 ", "stages.5 "):
         visit.choose("layer", layer)
@@ -94,7 +93,9 @@ def test_a_request_that_arrives_late_does_not_replace_a_newer_one(visit: Visit) 
     assert "at stages.3 of" in visit.status
 
 
-def test_a_fast_request_is_answered_before_another_users_slow_run(visit: Visit, other: Visit) -> None:
+def test_a_fast_request_is_answered_before_another_users_slow_run_and_the_latest_choice_replaces_it(
+    visit: Visit, other: Visit
+) -> None:
     start_long_run(visit)
 
     other.open("?example=dog&method=hires_cam")
@@ -106,8 +107,7 @@ def test_a_fast_request_is_answered_before_another_users_slow_run(visit: Visit, 
     until(
         other, "getComputedStyle(document.querySelector('#hl-overlay canvas')).opacity < 1"
     )  # after a delay of 0.25 s
-    visit.page.locator("#hl-stop").click()
-    until(visit, f"{STATE} === 'stopped'")
+    choose_in_a_row(visit)
     until(other, "document.querySelector('#hl-status .hl-line').innerText.startsWith('RISE: ')")
     other.page.locator("#hl-stop").click()
     until(other, f"{STATE} === 'stopped'")

@@ -24,9 +24,9 @@ def known(visit: Visit, method: str = "") -> dict[str, str]:
     return {each.locator("dt").text_content().strip("✓≈✗· "): each.locator("dd").text_content() for each in rows.all()}
 
 
-def test_checks_run_automatically_and_curves_show_the_image_at_each_step(visit: Visit) -> None:
+def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_view: Visit) -> None:
     """tests/hooklens/session/test_trust.py checks the pixel order; this test checks the drawing."""
-    page = visit.open().page
+    visit, page = first_view, first_view.page
     rows = known(visit)
     replies = page.locator(f"{STRIP} .hl-trust-replies").inner_text()
     assert "Better than chance? yes" in replies and "Learned? " in replies
