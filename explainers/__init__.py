@@ -34,6 +34,10 @@ import warnings
 from typing import Any
 
 from explainers.checks.report import check_explainer
+from explainers.comparison.compare import compare_models
+from explainers.comparison.result import ModelComparison
+from explainers.description.describe import describe
+from explainers.description.table import Description, LayerDescription
 from explainers.detections import DetrDetections, YoloDetections
 from explainers.errors import (
     BadImages,
@@ -51,6 +55,9 @@ from explainers.explanation.run import explain
 from explainers.explanation.smoothing import Augment, Smoothed, smooth
 from explainers.hooks.capture import capture, input_gradients
 from explainers.hooks.edit import edit_gradients, edit_inputs, edit_outputs
+from explainers.interventions.changes import AddNoise, Clamp, Scale, Swap
+from explainers.interventions.intervene import intervene
+from explainers.interventions.result import Intervention
 from explainers.layers.layer import Layer
 from explainers.layers.lookup import default_layer, list_layers
 from explainers.maps.boxes import Region, regions
@@ -91,13 +98,16 @@ __all__ = [
     *METHODS,
     "METHODS",
     "METRICS",
+    "AddNoise",
     "Augment",
     "BadImages",
     "BadOption",
     "BadTarget",
     "BoxScores",
     "Choice",
+    "Clamp",
     "Contrast",
+    "Description",
     "DetrDetections",
     "Evaluation",
     "Explanation",
@@ -105,7 +115,9 @@ __all__ = [
     "FullGradients",
     "ExplainerError",
     "GradientLog",
+    "Intervention",
     "Layer",
+    "LayerDescription",
     "LayerNotFound",
     "LayerRanRepeatedly",
     "LogProbability",
@@ -113,6 +125,7 @@ __all__ = [
     "MaskScores",
     "Method",
     "Metric",
+    "ModelComparison",
     "NoSpatialOutput",
     "Option",
     "Partial",
@@ -122,9 +135,11 @@ __all__ = [
     "Recommendation",
     "Region",
     "Regression",
+    "Scale",
     "Similarity",
     "Smoothed",
     "Sum",
+    "Swap",
     "Through",
     "Unit",
     "UnsupportedModel",
@@ -134,7 +149,9 @@ __all__ = [
     "capture",
     "check_explainer",
     "clip_gradients",
+    "compare_models",
     "default_layer",
+    "describe",
     "diagnose_training",
     "edit_gradients",
     "edit_inputs",
@@ -147,6 +164,7 @@ __all__ = [
     "fuse",
     "grad_cam_sweep",
     "input_gradients",
+    "intervene",
     "keep_freed_memory",
     "list_layers",
     "overlay",

@@ -42,8 +42,8 @@ class Profile(list[Layer]):
     `reads_values` is True if positions depend on values of tensors: an index, a grid of a warp, a number of pixels.
 
     `is_bypassed` is True if some path to the scores does not pass through the default layer, because no layer is on all
-    paths. `forward` is the graph of the pass. `cost` is that of the pass for one image, and `costs` has the part until
-    each layer returns.
+    paths. `forward` is the graph of the pass. `cost` is that of the pass for one image, `costs` has the part until each
+    layer returns, and `own_costs` that between its start and its return.
     """
 
     default: str | None = None
@@ -52,6 +52,7 @@ class Profile(list[Layer]):
     forward: ForwardPass
     cost: Cost
     costs: dict[str, Cost]
+    own_costs: dict[str, Cost]
 
 
 @dataclass(eq=False)
@@ -131,6 +132,16 @@ def forget_profiles(view: EvalView) -> None:
         _known.pop(view.owner, None)
 
 
+def unchecked_profile(view: EvalView, images: Tensor) -> Profile:
+    """Return the known profile, or compute it without the passes that check how the network treats rows.
+
+    Errors   UnsupportedModel for scripted, traced and exported models
+    """
+    if view.kind is not None:
+        raise UnsupportedModel(no_inner_hooks(view.kind))
+    return known_profile(view, images) or _compute_profile(view, images)
+
+
 def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False) -> Profile:
     """Return the model's layers in a forward pass of the first image, cached for the lifetime of the model.
 
@@ -190,7 +201,7 @@ def _check_frames(network: nn.Module, images: Tensor, model: Any, found: Profile
         return two
     layers = [layer if layer.frames == 1 else other for layer, other in zip(found, two, strict=True)]
     profile = _add_default(layers, found.forward)
-    profile.cost, profile.costs = found.cost, found.costs
+    profile.cost, profile.costs, profile.own_costs = found.cost, found.costs, found.own_costs
     return profile
 
 
@@ -208,6 +219,7 @@ class _Call:
     axes: Axes = ()
     plain: bool = False
     cost: Cost = NO_COST
+    own_cost: Cost = NO_COST
 
 
 @torch.no_grad()
@@ -218,8 +230,15 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
         batch = images.clone()
         flow = Dataflow(batch)
 
+        started: list[Cost] = []
+
+        def start(k: int, inputs: tuple[Any, ...]) -> None:
+            started.append(flow.cost)
+
         def record(path: str, module: nn.Module, output: Any) -> None:
-            call = _Call(path, module, plain=isinstance(output, Tensor), cost=flow.cost.per_image(len(images)))
+            own = flow.cost.minus(started.pop()).per_image(len(images))
+            is_plain, until = isinstance(output, Tensor), flow.cost.per_image(len(images))
+            call = _Call(path, module, plain=is_plain, cost=until, own_cost=own)
             tensor = only_tensor(output)
             if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
                 call.shape, value = tuple(tensor.shape), flow.value(tensor)
@@ -228,6 +247,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
 
         for path, module in network.named_modules():
             if path and not isinstance(module, torch.jit.ScriptModule):
+                hooks.before(stack, HookPoint(path, module), start)
                 hooks.after(stack, HookPoint(path, module), lambda k, out, p=path, m=module: record(p, m, out))  # type: ignore[misc]
         with _one_at_a_time, flow:
             output = network(batch)
@@ -240,6 +260,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
     profile.reads_values = flow.reads_values
     profile.cost = flow.cost.per_image(len(images))
     profile.costs = {layer.name: call.cost for layer, call in zip(layers, calls, strict=True)}
+    profile.own_costs = {layer.name: call.own_cost for layer, call in zip(layers, calls, strict=True)}
     return profile
 
 

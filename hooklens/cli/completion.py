@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import typer
 
@@ -32,7 +33,7 @@ def layers(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]
     yield from ((name, shape) for name, shape, _ in found if name.startswith(incomplete))
 
 
-def list_layers(model: str, **options: object) -> list[tuple[str, str, str]]:
+def list_layers(model: str, **options: Any) -> list[tuple[str, str, str]]:
     """Return name, output shape and kind of the layers of a model that have a grid, from input to output.
 
     Errors   zoo.ModelUnavailable, Refused, and those of `explainers`

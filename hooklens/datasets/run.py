@@ -74,6 +74,10 @@ class Job:
         own = self.items[first : first + self.settings.shard]
         return [own[start : start + size] for start in range(0, len(own), size)]
 
+    def labels(self, shard: int) -> list[str | None]:
+        """Return the labels of the images of a shard."""
+        return [item.label for batch in self.batches(shard) for item in batch]
+
     def missing(self) -> Iterator[tuple[int, int, list[Item]]]:
         """Yield shard, batch index and images of every unfinished batch."""
         for shard in range(self.count()):
@@ -88,10 +92,10 @@ class Job:
         Errors   Refused if the disk is full, or the store cannot be written
         """
         if not self.shards.is_committed(shard):
-            batches = self.batches(shard)
-            rows = self.shards.merge(shard, len(batches))
-            counts = count_rows([item for batch in batches for item in batch], rows, Classes(self.model.labels))
-            self.shards.files.commit(shard, len(batches), counts)
+            count = len(self.batches(shard))
+            rows = self.shards.merge(shard, count)
+            counts = count_rows(self.labels(shard), rows, Classes(self.model.labels))
+            self.shards.files.commit(shard, count, counts)
             self.shards.add_shard(shard, counts)
 
     def stored_counts(self) -> dict[str, int] | None:
@@ -121,13 +125,13 @@ class Job:
         return counts
 
 
-def count_rows(items: Sequence[Item], rows: pa.Table, classes: Classes) -> dict[str, dict[str, int]]:
+def count_rows(labels: Sequence[str | None], rows: pa.Table, classes: Classes) -> dict[str, dict[str, int]]:
     """Return the counts of a shard, and for each class the number of readable images with this label."""
-    labelled = Counter(classes.find(item.label) for item in items)
+    labelled = Counter(classes.find(label) for label in labels)
     errors = rows.filter(rows["error"].is_valid())
     labelled.subtract(classes.find(label) for label in errors["label"].to_pylist())
     wrong = int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
-    counts = {"looked_at": len(items), "pictures": len(rows), "unreadable": len(errors), "wrong": wrong}
+    counts = {"looked_at": len(labels), "pictures": len(rows), "unreadable": len(errors), "wrong": wrong}
     known = {str(index): count for index, count in labelled.items() if index is not None and count}
     return {"counts": counts, "labelled": known}
 

@@ -62,7 +62,8 @@ def reduce_image(
     if isinstance(image, PngImageFile) and _is_interlaced(image, data):
         # With a power of two, a cell has whole groups of pixels of each pass.
         factor = min(MOST_REDUCED, 1 << (factor.bit_length() - 1))
-        reduced, sides, orientation = _reduce_passes(image, data, factor, check), image.size, _png_orientation(data)
+        orientation: int | None = _png_orientation(data)
+        reduced, sides = _reduce_passes(image, data, factor, check), image.size
     else:
         read, sides, orientation = _reader(image, data, check)
         reduced = _reduce_strips(image, read, sides, factor, check)

@@ -36,6 +36,7 @@ from hooklens.page.serving.blocks import Blocks
 from hooklens.page.serving.caching import Caching
 from hooklens.page.serving.guard import Guard, install_no_links
 from hooklens.page.serving.streams import Streams
+from hooklens.page.shared.messages import NAVIGATION
 from hooklens.page.shared.tab import Page, Tab
 from hooklens.session import messages, model_cache
 from hooklens.session.jobs import runs
@@ -60,7 +61,7 @@ def build() -> gr.Blocks:
                 padding=False,
             )
             views: dict[str, Any] = {"views": _views(), "more": _views(True), "within": _within()}
-            canvas("navigation/navigation", "hl-navigation", terms=messages.NAVIGATION, **views)
+            canvas("navigation/navigation", "hl-navigation", terms=NAVIGATION, **views)
         fold = canvas("page/fold", "hl-fold", words=messages.FOLDED)
         with gr.Row(elem_id="hl-main"):
             with gr.Column(scale=1, min_width=320, elem_id="hl-left"):

@@ -257,8 +257,21 @@ class Refining:
 
     @property
     def name(self) -> str:
-        """The name of the explained target; empty for the top prediction."""
-        return self.scene.chosen.name if self.scene and self.scene.chosen else self.settings.names["target"]
+        """The name of the explained target; empty for the top prediction if the predictions are not known."""
+        settings = self.settings
+        if self.scene and self.scene.chosen:
+            return self.scene.chosen.name
+        if self.probabilities is None or settings.unit or settings.sentences:
+            return settings.names["target"]
+        return settings.loaded.names[self.target]
+
+    @property
+    def confidence(self) -> float:
+        """As `Answer.confidence`. Only valid with `probabilities` or a `scene`."""
+        if self.scene and self.scene.chosen:
+            return self.scene.chosen.share
+        assert self.probabilities is not None, "a classifier"
+        return float(self.probabilities[self.target])
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ API_TEXT = (
     "API endpoints: `explain`, `feature_maps`, `list_models`, `list_layers` and `list_methods`. "
     "Empty arguments use the default. A class can be given by name or by index."
 )
-PYTHON = "Python", "Uses gradio_client. `map` and `overlay` are paths of downloaded files."
-LIBRARY = "Library", "Runs without a server. `explainers` only needs torch."
+PYTHON = "Python", "Uses gradio_client. The map and the overlay are paths of downloaded files."
+LIBRARY = "Library", "Runs without a server. The package explainers only needs torch."
 SHELL = "Shell", "Upload the file, call the endpoint, and fetch the result of the returned event id with GET."
 INVALID_OPTIONS = 'options must be a JSON object of option names and values, for example {"samples": 25}.'
 

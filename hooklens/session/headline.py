@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from explainers import Method
-    from hooklens.session.answers import Answer
+    from hooklens.session.answers import Answer, Refining
 
 MOST = 0.5
 """A map is "mainly" in a part of the crop that has at least this fraction of it, ..."""
@@ -102,7 +102,15 @@ def headline(step: Answer) -> list[str]:
     return [_prediction(step), _position(step)]
 
 
-def _prediction(step: Answer) -> str:
+def before_the_map(step: Refining) -> list[str]:
+    """Return the prediction and the method at the start of a slow run, and an empty list for its later steps."""
+    is_first = step.probabilities is not None or (step.scene is not None and step.fraction == 0)
+    if step.settings.unit or not is_first:
+        return []
+    return [_prediction(step), f"{step.settings.method.title} is being computed."]
+
+
+def _prediction(step: Answer | Refining) -> str:
     """Return the explained target, or the top prediction if the method is class-agnostic, with its score."""
     settings = step.settings
     if settings.unit:

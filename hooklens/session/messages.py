@@ -34,14 +34,6 @@ LINK = {
 """Labels used by static/page/page.js and panel/link_field.js."""
 STATUS = {"progress": "Progress"}
 """Labels used by static/page/status.js and line.js."""
-NAVIGATION = {
-    "views": "Views",
-    "more": "More",
-    "theme": "Light or dark theme",
-    "present": "Presentation mode",
-    "leave": "Leave presentation mode (Esc)",
-}
-"""Labels used by static/navigation/navigation.js."""
 FOLDED = "Image and settings"
 PLACEHOLDER = "Drop an image here\nor click to choose one"
 
@@ -92,7 +84,10 @@ def not_loaded(error: BaseException) -> str:
 def fetching(name: str, done: int, total: int) -> str:
     """Return the status while a model is downloaded or loaded from disk."""
     if not done:
-        return f"Loading {name}…"
+        from hooklens.zoo.variants import split_name  # torch takes seconds to start
+
+        base, changes = split_name(name)
+        return f"Loading {base} ({changed_settings(changes)})…" if changes else f"Loading {name}…"
     of = f" of {total / 1e6:.0f}" if total else ""
     return f"Downloading {name}: {done / 1e6:.0f}{of} MB"
 
@@ -344,7 +339,14 @@ def class_score(value: float, loaded: LoadedModel) -> str:
     """Return a probability as a percentage, or a score as a number if the network does not give probabilities."""
     if not (loaded.has_probabilities or loaded.detects_objects):
         return similarity([value]) if loaded.encodes_text else f"score {value:.3g}"
-    return f"{100 * value:.0f}%" if value >= 0.01 else "under 1%"
+    return percent(value)
+
+
+def percent(share: float) -> str:
+    """Return a probability with the digits that the list of predictions shows."""
+    if share < 0.001:
+        return "under 0.1%"
+    return f"{100 * share:.1f}%" if share < 0.1 else f"{100 * share:.0f}%"
 
 
 def confidence(step: Answer) -> str:

@@ -127,6 +127,7 @@ def test_every_python_block_is_run_by_a_test() -> None:
 
     README.md, metrics.md   the tests above; the client of the API: tests/hooklens/browser/test_readme_client.py
     data_sets.md            tests/hooklens/datasets/test_dataset_cli.py
+    experiments.md          the test below
     torch_batch_norm.md     tests/explainers/relevance/test_batch_norm_backward.py
     training.md             tests/explainers/hooks/test_training.py, test_training_distributed.py
     your_model.md           tests/hooklens/zoo/test_your_model.py; detector: tests/hooklens/page/test_dense_api.py;
@@ -138,11 +139,23 @@ def test_every_python_block_is_run_by_a_test() -> None:
     assert {name: count for name, count in blocks.items() if count} == {
         "README.md": 2,
         "data_sets.md": 4,
+        "experiments.md": 4,
         "metrics.md": 1,
         "torch_batch_norm.md": 1,
         "training.md": 2,
         "your_model.md": 10,
     }
+
+
+def test_the_examples_of_experiments_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.S):
+        exec(block, names)
+    printed = capsys.readouterr().out
+    assert "espresso" in printed and "ModelComparison(" in printed and "Description(" in printed
+    assert not names["before"].equal(names["after"])  # type: ignore[attr-defined]
 
 
 def test_the_first_screen_has_what_a_newcomer_needs() -> None:

@@ -13,7 +13,7 @@ from hooklens.datasets.compare.texts import accuracy_lines, differences, map_lin
 from hooklens.datasets.report import images
 from hooklens.datasets.report.analysis.maps import MOST, pack, pool
 from hooklens.datasets.report.analysis.summary import Rate
-from hooklens.datasets.report.text import percent, plural
+from hooklens.datasets.report.text import number, percent, plural
 from hooklens.datasets.rows import map_of
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def class_table(result: Comparison) -> tuple[list[dict[str, Any]], str]:
     tested = [(name, each) for name, each in sorted(result.classes.items()) if each.gained + each.lost]
     p_values = [statistics.mcnemar(each.gained, each.lost) for _, each in tested]
     adjusted = dict(zip([name for name, _ in tested], statistics.holm(p_values), strict=True))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, each in result.classes.items():
         n, p = each.labeled, adjusted.get(name)
         bounds = statistics.paired_difference(each.gained, each.lost, n) if n else None
@@ -201,16 +201,16 @@ class _Pictures:
     def _figure(self, image: Any, record: dict[str, Any], model: Model | None) -> dict[str, Any]:
         if record["map"] is None:
             return {"map": None, "photo": None}
-        values = map_of({**record, "map_scale": 1.0 if record["map_scale"] is None else record["map_scale"]})
-        values = np.where(np.isfinite(values), values, 0.0).astype(float)
+        stored = map_of({**record, "map_scale": 1.0 if record["map_scale"] is None else record["map_scale"]})
+        values = np.where(np.isfinite(stored), stored, 0.0).astype(np.float64)
         size = min(MOST, values.shape[0]), min(MOST, values.shape[1])
         self.maps.append(pack(pool(values, size)))
         photo = self._photo(image, model) if model is not None else None
         return {
             "map": len(self.maps) - 1,
             "photo": photo,
-            "low": number_of(values.min()),
-            "high": number_of(values.max()),
+            "low": number(float(values.min())),
+            "high": number(float(values.max())),
         }
 
     def _photo(self, image: Any, model: Model | None) -> int | None:

@@ -8,7 +8,7 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import hooklens
 from hooklens.datasets.items import Item, is_local
 from hooklens.datasets.ray_engine.stages import results
 from hooklens.datasets.ray_engine.task import READING, Task, Workers, picklable
+from hooklens.datasets.stores import SETTINGS, WORK, LocalStore
 from hooklens.errors import Refused
 
 SHARE = 0.8
@@ -35,7 +36,7 @@ def drive(pipe: Any, pickled: bytes) -> None:
     try:
         task: Task = pickle.loads(pickled)
         with connect(task.address), _watch(pipe, task.patience) as send:
-            fitted = replace(task, workers=fit(task.workers))
+            fitted = replace(task, workers=fit(task.workers), out=_shared(task.out))
             _check_files(fitted.batches[0][2])
             for result in results(fitted):
                 send(result)
@@ -157,6 +158,30 @@ def fit(workers: Workers) -> Workers:
     return replace(workers, most=min(workers.most or limit, limit), cpus=own)
 
 
+def _shared(out: str | None) -> str | None:
+    """Return the folder of a run if every machine of the cluster can write to it, or None: rows are then sent back."""
+    if out is None or not is_local(out):
+        return out
+    expected = LocalStore(out).read(SETTINGS)
+
+    def has(out: str) -> bool:
+        return LocalStore(out).read(SETTINGS) == expected and os.access(os.path.join(out, WORK), os.W_OK)
+
+    return out if all(found for _, found in _on_every_machine(has, out)) else None
+
+
+def _on_every_machine(function: Callable[[str], bool], argument: str) -> Iterator[tuple[str, bool]]:
+    """Yield the address of each machine of the cluster, and the result of a function on it."""
+    import ray  # slow to import, or an extra
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # slow to import, or an extra
+
+    remote = ray.remote(num_cpus=0)(function)
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU"):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
+            yield node["NodeManagerAddress"], ray.get(remote.options(scheduling_strategy=there).remote(argument))
+
+
 def _check_files(items: list[Item]) -> None:
     """Check that every machine of the cluster can read the images that this machine can read.
 
@@ -165,18 +190,9 @@ def _check_files(items: list[Item]) -> None:
     here = [item.url for item in items if is_local(item.url) and os.path.exists(item.url)]
     if not here:
         return
-    import ray  # slow to import, or an extra
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # slow to import, or an extra
-
-    def exists(path: str) -> bool:
-        return os.path.exists(path)
-
-    has = ray.remote(num_cpus=0)(exists)
-    for node in ray.nodes():
-        if node["Alive"] and node["Resources"].get("CPU"):
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
-            if not ray.get(has.options(scheduling_strategy=there).remote(here[0])):
-                raise Refused(
-                    f"Machine {node['NodeManagerAddress']} of the cluster cannot read {here[0]}. Put the images on a "
-                    "disk that all machines share, or use the address of a store, such as s3://…"
-                )
+    for machine, found in _on_every_machine(os.path.exists, here[0]):
+        if not found:
+            raise Refused(
+                f"Machine {machine} of the cluster cannot read {here[0]}. Put the images on a disk that all machines "
+                "share, or use the address of a store, such as s3://…"
+            )

@@ -1,4 +1,4 @@
-"""The process that starts the run: it writes the rows that a process connected to the cluster sends.
+"""The process that starts the run: it holds the lock, and writes the rows if the workers cannot write to the folder.
 
 Ray is only used in that other process. It can therefore be restarted if the cluster has shrunk, and Ray's output stays
 in its own logs.
@@ -58,7 +58,11 @@ def run(
         todo = [] if job.shards.is_finished else list(job.missing())
         new = sum(len(items) for _, _, items in todo)
         while todo:
-            _write(job, todo, _receive(Task(job.model, job.settings, todo, decode, address, workers, patience)), report)
+            numbers = {shard for shard, _, _ in todo}
+            shards = {shard: (len(job.batches(shard)), job.labels(shard)) for shard in numbers}
+            out = str(job.shards.folder if not job.shards.store.local else Path(job.shards.folder).absolute())
+            task = Task(job.model, job.settings, todo, decode, address, workers, patience, out, shards)
+            _write(job, todo, _receive(task), report)
             todo = list(job.missing())
         counts = job.stored_counts() or job.finish(time.perf_counter() - start)
     return Summary(job.shards.folder, counts, new, time.perf_counter() - start)
@@ -143,13 +147,20 @@ def _end(process: Any) -> None:
 
 
 def _write(job: Job, batches: list[Batch], results: Iterator[dict[str, Any]], report: Report | None) -> None:
-    """Write every batch once, in any order, and close each shard after its last batch."""
+    """Write every batch once, in any order, or note that a worker has written it; close complete shards."""
     left: dict[int, set[int]] = defaultdict(set)
     for shard, index, _ in batches:
         left[shard].add(index)
     done, warned = len(job.items) - sum(len(items) for _, _, items in batches), set[str]()
     for result in results:
-        shard, index, rows = result["shard"], result["index"], pickle.loads(result["rows"])
+        shard = result["shard"]
+        if "commit" in result:
+            if isinstance(result["commit"], Exception):
+                raise result["commit"]
+            job.shards.check_lock()
+            job.shards.add_shard(shard, result["commit"])
+            continue
+        index, rows = result["index"], pickle.loads(result["rows"])
         if result["warning"] and result["warning"] not in warned:
             warned.add(result["warning"])
             warnings.warn(result["warning"], stacklevel=2)
@@ -157,10 +168,13 @@ def _write(job: Job, batches: list[Batch], results: Iterator[dict[str, Any]], re
             raise rows
         if index not in left[shard]:
             continue
-        job.shards.write_batch(shard, index, rows)
         left[shard].discard(index)
-        if not left[shard]:
-            job.close(shard)
+        if rows is None:  # a worker has written them, and writes the shard
+            job.shards.add_batch(shard, index)
+        else:
+            job.shards.write_batch(shard, index, rows)
+            if not left[shard]:
+                job.close(shard)
         done += result["count"]
         if report is not None:
             report(done, len(job.items))

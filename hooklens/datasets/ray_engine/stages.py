@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from hooklens.datasets.decoding import DecodedBatch, ImageReader
 from hooklens.datasets.ray_engine.task import READING, Task, Workers, picklable
 from hooklens.datasets.settings import Settings
+from hooklens.datasets.shards.writing import ShardFiles
+from hooklens.datasets.stores import open_store
 
 if TYPE_CHECKING:
     from hooklens.zoo import Model
@@ -32,12 +34,80 @@ def results(task: Task) -> Iterator[dict[str, Any]]:
     workers = task.workers
     explained = read.map(
         ExplainActor,  # Ray runs a class as an actor
-        fn_constructor_args=(ray.put(task.model), task.settings, workers),
+        fn_constructor_args=(ray.put(task.model), task.settings, workers, task.out),
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers.most, initial_size=workers.most),
         num_cpus=workers.cpus,
         num_gpus=workers.gpus,
     )
-    yield from explained.iter_rows()
+    batches_left, closing = _Countdown(task), _Closing(task)
+    for result in explained.iter_rows():
+        yield result
+        if task.out is not None and batches_left.finish(result["shard"], result["index"]):
+            closing.start(result["shard"])
+        yield from closing.results(wait=False)
+    yield from closing.results(wait=True)
+
+
+class _Countdown:
+    """The unfinished batches of each shard."""
+
+    def __init__(self, task: Task) -> None:
+        self.left: dict[int, set[int]] = {}
+        for shard, index, _ in task.batches:
+            self.left.setdefault(shard, set()).add(index)
+
+    def finish(self, shard: int, index: int) -> bool:
+        """Return whether this was the last batch of a shard."""
+        left = self.left.get(shard, set())
+        if index not in left:
+            return False
+        left.discard(index)
+        return not left
+
+
+class _Closing:
+    """Tasks that write the shards whose batches are finished."""
+
+    def __init__(self, task: Task) -> None:
+        import ray  # slow to import, or an extra
+
+        self.task = task
+        self.running: list[Any] = []
+        self.remote = ray.remote(num_cpus=0, max_retries=3)(close_shard).options(name="write shards")
+        self.names = ray.put(task.model.labels)
+
+    def start(self, shard: int) -> None:
+        """Write a shard."""
+        count, labels = self.task.shards[shard]
+        self.running.append(self.remote.remote(self.task.out, shard, count, labels, self.names))
+
+    def results(self, wait: bool) -> Iterator[dict[str, Any]]:
+        """Yield shard and commit of the shards that were written since the last call, or of all of them."""
+        import ray  # slow to import, or an extra
+
+        while self.running:
+            done, self.running = ray.wait(self.running, timeout=None if wait else 0)
+            if not done:
+                return
+            yield from ray.get(done)
+
+
+def close_shard(out: str, shard: int, count: int, labels: list[str | None], names: list[str]) -> dict[str, Any]:
+    """Write the Parquet file and the commit of a shard, and return the commit, or the error.
+
+    This runs in a task on any machine, because the rows are not sent to the process that started the run.
+    """
+    from hooklens.datasets.run import count_rows  # imports torch
+    from hooklens.datasets.settings import Classes  # as above
+
+    files = ShardFiles(open_store(out))
+    commit: dict[str, Any] | Exception
+    try:
+        commit = count_rows(labels, files.merge(shard, count), Classes(names))
+        files.commit(shard, count, commit)
+    except Exception as error:
+        commit = picklable(error)
+    return {"shard": shard, "commit": commit}
 
 
 def _make_reader(reader: ImageReader) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -49,9 +119,9 @@ def _make_reader(reader: ImageReader) -> Callable[[dict[str, Any]], dict[str, An
 
 
 class ExplainActor:
-    """An actor that loads the network once and explains batches."""
+    """An actor that loads the network once, explains batches, and writes their rows if it knows the folder."""
 
-    def __init__(self, model: Any, settings: Settings, workers: Workers) -> None:
+    def __init__(self, model: Any, settings: Settings, workers: Workers, out: str | None = None) -> None:
         import ray  # slow to import, or an extra
         import torch  # torch takes seconds to start
 
@@ -63,13 +133,17 @@ class ExplainActor:
         device = devices.choose(workers.device)
         self._warning = devices.compare(loaded, device)
         self._explain = Explainer(loaded, settings, str(device))
+        self._files = None if out is None else ShardFiles(open_store(out))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the rows of a batch, or an error, which is raised in the process that started the run."""
+        """Return the rows of a batch, None if they are written, or an error, which the starting process raises."""
         decoded: DecodedBatch = pickle.loads(batch["decoded"])
-        rows: list[dict[str, Any]] | Exception
+        rows: list[dict[str, Any]] | Exception | None
         try:
             rows = self._explain(decoded)
+            if self._files is not None:
+                self._files.write_batch(batch["shard"], batch["index"], rows)
+                rows = None
         except Exception as error:
             rows = picklable(error)
         count = len(decoded.items)

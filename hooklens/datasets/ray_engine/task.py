@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hooklens.datasets.decoding import Decode
@@ -44,7 +45,11 @@ class Workers:
 
 @dataclass(frozen=True)
 class Task:
-    """What to explain, and how: shard, index and images of every batch."""
+    """What to explain, and how: shard, index and images of every batch.
+
+    `out` is the folder or URL of the run if the workers write the rows, or None if they send them back. `shards` has
+    the number of batches of each shard, and the labels of its images.
+    """
 
     model: Model
     settings: Settings
@@ -53,6 +58,8 @@ class Task:
     address: str | None
     workers: Workers
     patience: float = PATIENCE
+    out: str | None = None
+    shards: Mapping[int, tuple[int, list[str | None]]] = field(default_factory=dict)
 
 
 def picklable(error: Exception) -> Exception:

@@ -346,7 +346,8 @@ class Overlay(Tab):
         return updates
 
     def _show_partial_map(self, step: Refining, ident: int) -> Updates:
-        updates = {self.status: messages.refining(step, ident), self.panel.stop: gr.update(interactive=True)}
+        line = messages.refining(step, ident) | {"headline": headline.before_the_map(step)}
+        updates = {self.status: line, self.panel.stop: gr.update(interactive=True)}
         if step.probabilities is not None:
             updates[self.bars] = page_view.classes(step, ident)
         if step.map is None:

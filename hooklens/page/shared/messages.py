@@ -1,6 +1,21 @@
 """Labels of components that several features use."""
 
-SNIPPETS = {"copy": "Copy", "copied": "Copied", "failed": "Copying failed: select and copy the text"}
+NAVIGATION = {
+    "views": "Views",
+    "view": "{name} view",
+    "more": "More",
+    "theme": "Light or dark theme",
+    "present": "Presentation mode",
+    "leave": "Leave presentation mode (Esc)",
+}
+"""Labels used by static/navigation/navigation.js."""
+
+SNIPPETS = {
+    "copy": "Copy",
+    "copy_named": "Copy: {name}",
+    "copied": "Copied",
+    "failed": "Copying failed: select and copy the text",
+}
 """Labels used by static/panel/snippets.js."""
 
 READING = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hooklens.session.messages import short
+from hooklens.session.messages import percent, short
 from hooklens.session.text_messages import similarity
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def caption(record: dict[str, Any]) -> list[str]:
     question, answer = record["question"], record["answer"]
     text, probability = answer["title"], answer["probability"]
     if answer["reads_class"]:
-        values = "" if probability is None else f" ({_percent(probability)})"
+        values = "" if probability is None else f" ({percent(probability)})"
         if answer.get("similarities"):
             values = f" (cosine {similarity(answer['similarities'])})"
         text += f" for {answer.get('subject', question['class'])}{values}"
@@ -90,10 +90,6 @@ def caption(record: dict[str, Any]) -> list[str]:
         text += f", computed on {answer['device']}"
     options = ", ".join(f"{name.replace('_', ' ')} {_option(value)}" for name, value in question["options"].items())
     return [f"{text}.", *([f"Options: {options}."] if options else [])]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}%" if share >= 0.01 else "under 1%"
 
 
 def _option(value: Any) -> str:

@@ -69,6 +69,7 @@ TERMS = {
     "apart": "The crops of the two networks do not overlap.",
     "no_map": "no map",
     "panel": "Panel {letter}",
+    "of_panel": "{name} of panel {letter}",
     "progress": "Progress",
     "facts": {"grid": "Grid", "unit": "Unit", "range": "Range", "signs": "Signs", "region": "Region"},
     "interpolated": "{grid}; {grids} interpolated",

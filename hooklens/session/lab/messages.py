@@ -29,7 +29,7 @@ FORM = {
     "hook": "Hook",
     "amount": "by",
     "again": "Second pass",
-    "second": "upstream gradient",
+    "second": "second upstream gradient",
     "run": "Run",
     "code": "PyTorch code",
     "copy": "Copy",

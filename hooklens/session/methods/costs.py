@@ -47,7 +47,7 @@ def table() -> dict[str, Any]:
 def seconds(method: str, loaded: LoadedModel) -> float | None:
     """Return the estimated time of a method with this network, or None if the method was not measured."""
     with _lock:
-        if known := _observed.get((loaded.name, method)):
+        if known := _observed.get((_timed_name(loaded), method)):
             return known
     passes = table()["passes"].get(method)
     return None if passes is None else passes * forward(loaded)
@@ -70,7 +70,7 @@ def correct(method: str, loaded: LoadedModel, took: float) -> bool:
     with _lock:
         if len(_observed) >= MOST:
             _observed.clear()
-        _observed[loaded.name, method] = took
+        _observed[_timed_name(loaded), method] = took
     return badge(estimate) != badge(took)
 
 
@@ -81,19 +81,28 @@ def badge(estimate: float | None) -> str:
     return next((label for limit, label in STEPS if estimate < limit), messages.MINUTE)
 
 
+def _timed_name(loaded: LoadedModel) -> str:
+    """Return the name that has the times of a network: a model with another crop takes as long as the model itself."""
+    from hooklens.zoo.variants import parse_settings, split_name  # torch takes seconds to start
+
+    base, changes = split_name(loaded.name)
+    return base if changes and parse_settings(changes).size is None else loaded.name
+
+
 def is_measured(loaded: LoadedModel) -> bool:
     """Return whether the table has the times of this network; on a shared GPU they are the best estimate."""
-    return limits.SHARED_GPU or (loaded.name == table()["network"] and loaded.device.type == "cpu")
+    return limits.SHARED_GPU or (_timed_name(loaded) == table()["network"] and loaded.device.type == "cpu")
 
 
 def forward(loaded: LoadedModel) -> float:
     """Return the seconds of one forward pass."""
     if is_measured(loaded):
         return float(table()["forward"])
+    name = _timed_name(loaded)
     with _lock:
-        if loaded.name not in _forward_seconds:
-            _forward_seconds[loaded.name] = _time_forward(loaded)
-        return _forward_seconds[loaded.name]
+        if name not in _forward_seconds:
+            _forward_seconds[name] = _time_forward(loaded)
+        return _forward_seconds[name]
 
 
 def _time_forward(loaded: LoadedModel) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hooklens.session import messages as page_messages
 from hooklens.session import model_cache
+from hooklens.session.messages import percent
 
 if TYPE_CHECKING:
     import explainers
@@ -138,11 +139,6 @@ def _method(name: str) -> explainers.Method:
 
 def _is_supported(name: str, settings: Settings) -> bool:
     return bool(name) and model_cache.why_not(_method(name), settings.loaded, settings.layer) is None
-
-
-def percent(share: float) -> str:
-    """Format a probability."""
-    return f"{100 * share:.0f}%" if share >= 0.01 else "under 1%"
 
 
 # One function per code

@@ -41,7 +41,7 @@ TERMS: dict[str, Any] = {
     "questions": {"controls": "Better than chance?", "class": "Specific to this class?", "weights": "Learned?"},
     "replies": {"good": "yes", "mixed": "unclear", "bad": "no", "unknown": "not tested"},
     "band": "range of random maps",
-    "working": "Comparing with random maps, edge maps and a center-bias baseline: {percent}",
+    "working": "Comparing with controls: {percent}",
     "drawing": "Randomizing weights: {percent}",
     "waiting": "The evaluation starts after the map is computed.",
     "offer": "Deletes and inserts pixels in the order of the map, and compares the result with random maps, edge maps "

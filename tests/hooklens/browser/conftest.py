@@ -140,7 +140,8 @@ class Visit:
             " > Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
             " && document.documentElement.dataset.hlState !== 'landing'"
             " && document.getElementById('hl-strip').dataset.norms !== 'asked'"
-            " && !document.querySelector('#hl-bars canvas[data-small]:not([data-drawn])')"
+            " && ![...document.querySelectorAll('#hl-bars canvas[data-small]:not([data-drawn])')]"
+            ".some((each) => each.checkVisibility())"
             " || ['error', 'idle'].includes(document.documentElement.dataset.hlState)",
             timeout=PATIENCE,
         )
@@ -252,7 +253,7 @@ def _share(visit: Visit, request: pytest.FixtureRequest) -> Iterator[Visit]:
     visit.errors.clear()
     if visit.unchanged:
         visit.page.keyboard.press("Escape")
-        visit.page.get_by_role("tab", name="Explain", exact=True).click()
+        visit.page.get_by_role("tab", name="Explain view").click()
         visit.page.mouse.move(2, 2)
         visit.page.wait_for_timeout(WRITE_DELAY)
     if visit.page.url != visit.unchanged:

@@ -19,7 +19,7 @@ def test_the_sentence_says_what_and_where_and_offers_a_comparison(first_view: Vi
     page.get_by_role("button", name="Compare with malinois").click()
 
     page.wait_for_function(
-        "/German shepherd .94%.[^]*malinois .1%./.test(document.querySelector('#hl-compare')?.innerText)",
+        "/German shepherd .94%.[^]*malinois .1[.]4%./.test(document.querySelector('#hl-compare')?.innerText)",
         timeout=PATIENCE,
     )
     assert page.get_by_role("tab", name="Compare").get_attribute("aria-selected") == "true"
@@ -104,6 +104,11 @@ def test_map_network_and_predictions_are_in_one_view(first_view: Visit, width: i
 def test_on_a_phone_an_upload_is_one_tap_away(phone: Visit, tmp_path: Path) -> None:
     visit, page = phone, phone.page
     assert page.get_by_role("button", name="Upload", exact=True).first.is_visible()
+    page.locator("#hl-overlay .hl-share > button").click()
+    menu = page.locator("#hl-overlay .hl-share-items").bounding_box()
+    assert menu["y"] >= 0 and menu["y"] + menu["height"] < 845, "the open menu is in the window"
+    page.keyboard.press("Escape")
+    page.evaluate("scrollTo(0, 0)")
     more = page.locator("#hl-navigation [aria-haspopup=menu]").bounding_box()
     assert more["x"] + more["width"] <= 390, "all views can be reached"
     assert page.locator("#hl-overlay .hl-frame").bounding_box()["width"] >= 340
@@ -117,6 +122,11 @@ def test_on_a_phone_an_upload_is_one_tap_away(phone: Visit, tmp_path: Path) -> N
 
 def test_the_menu_has_the_other_views_and_works_by_keyboard(first_view: Visit) -> None:
     visit, page = first_view, first_view.page
+    usual = page.viewport_size
+    page.set_viewport_size({"width": 768, "height": 1024})
+    following = page.locator("#hl-status .hl-next").bounding_box()
+    assert following["x"] + following["width"] <= 768 and following["height"] < 40, "next to the line"
+    page.set_viewport_size(usual)
     button = page.locator("#hl-navigation [aria-haspopup=menu]")
     button.focus()
     page.keyboard.press("ArrowDown")
@@ -143,7 +153,14 @@ def test_theme_and_presentation_can_be_chosen(first_view: Visit) -> None:
     size = "parseFloat(getComputedStyle(document.querySelector('.hl-headline')).fontSize)"
     before = page.evaluate(size)
     visit.open_view("Presentation mode")
-    assert page.evaluate(size) > 1.5 * before and not page.locator("#hl-left").is_visible()
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.evaluate(size) > 1.25 * before and not page.locator("#hl-left").is_visible()
+    tools, headline = (page.locator(f"#hl-right {name}").first.bounding_box() for name in (".hl-tools", ".hl-headline"))
+    assert tools["height"] < 50 and headline["height"] < 50, "the sentence and the toolbar are one line each"
+    page.set_viewport_size({"width": 390, "height": 844})
+    leave, views = page.locator("#hl-leave").bounding_box(), page.locator("#hl-navigation").bounding_box()
+    assert leave["y"] > views["y"] + views["height"], "the views can be chosen"
+    page.set_viewport_size({"width": 1280, "height": 900})
     page.keyboard.press("Escape")
     assert page.evaluate(size) == before and page.locator("#hl-left").is_visible()
 
@@ -237,5 +254,7 @@ def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
     page.goto(f"{visit.address}/?method=rise&example=cat")
     page.locator("#hl-bars button").first.wait_for(timeout=PATIENCE)
     assert page.evaluate("document.documentElement.dataset.hlState") == "busy"
+    assert visit.headline == "Tiger cat, 39%. RISE is being computed."
+    assert page.locator("#hl-bars").get_attribute("data-outdated") is None, "these are not old predictions"
     assert "tabby" in page.locator("#hl-bars").inner_text() and page.locator("#hl-bars button[data-index]").count() == 5
     page.locator("#hl-stop").click()

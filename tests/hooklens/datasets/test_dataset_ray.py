@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ from torch import nn
 from hooklens.datasets import ray_engine, run, shards
 from hooklens.datasets.decoding import ImageReader
 from hooklens.datasets.explaining import Explainer
-from hooklens.datasets.ray_engine import Workers, running
+from hooklens.datasets.ray_engine import Workers, running, stages
 from hooklens.datasets.ray_engine.task import picklable
 from hooklens.datasets.settings import Settings
+from hooklens.datasets.shards.writing import ShardFiles
+from hooklens.datasets.stores import open_store
 from hooklens.errors import Refused
 from hooklens.images.uploads import open_image
 from hooklens.zoo.model import Model, Preparation
+from tests.hooklens.datasets.test_dataset_stores import server
 
+__all__ = ["server"]  # a fixture
 COUNT = 120
 needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs the extra ray")
 
@@ -61,7 +66,7 @@ def expected(source: str, model: Model, tmp_path_factory: pytest.TempPathFactory
     return rows(out)
 
 
-def rows(out: Path) -> list[dict[str, Any]]:
+def rows(out: str | Path) -> list[dict[str, Any]]:
     found = [{**row, "seconds": None} for row in shards.open_run(out).table.to_pylist()]
     assert len(found) == COUNT and found[-1]["error"]
     return found
@@ -97,6 +102,36 @@ def test_batches_in_any_order_with_repetitions_and_losses(source, model, expecte
     assert requested == [30, 15] and rows(tmp_path / "out") == expected
     assert summary.new == COUNT and seen == sorted(set(seen)) and seen[-1] == COUNT
     assert ray_engine.run(job, decode=open_image).new == 0
+
+
+@pytest.mark.parametrize("out", ["local", "memory://bucket/workers"])
+def test_workers_write_the_shards(out, source, model, expected, tmp_path, monkeypatch):
+    """The starting process receives only counts; a batch that arrives twice does not matter."""
+    if not importlib.util.find_spec("ray"):
+        monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
+    job = prepare(source, tmp_path / "out" if out == "local" else out, model)
+
+    def send(task: Any) -> Iterator[Any]:
+        files, countdown = ShardFiles(open_store(task.out)), stages._Countdown(task)
+        for result in sender(model, job.settings, lambda batches: [*batches[::-1], batches[0]])(task):
+            if not job.shards.is_committed(result["shard"]):
+                files.write_batch(result["shard"], result["index"], pickle.loads(result["rows"]))
+            yield {**result, "rows": pickle.dumps(None)}
+            if countdown.finish(result["shard"], result["index"]):
+                count, labels = task.shards[result["shard"]]
+                yield stages.close_shard(task.out, result["shard"], count, labels, model.labels)
+
+    monkeypatch.setattr(running, "_receive", send)
+    monkeypatch.setattr(shards.Shards, "write_batch", None)
+    monkeypatch.setattr(shards.Shards, "merge", None)
+    summary = ray_engine.run(job, decode=open_image)
+    assert rows(job.shards.folder) == expected and summary.new == COUNT
+    assert summary.counts == {"looked_at": COUNT, "pictures": COUNT, "unreadable": 1, "labelled": 0, "correct": 0}
+
+
+def test_error_of_a_worker_that_writes_a_shard(source, model, tmp_path):
+    found = stages.close_shard(str(tmp_path), 0, 1, [None], model.labels)
+    assert isinstance(found["commit"], Refused) and "disappeared" in str(found["commit"])
 
 
 def test_missing_ray_is_reported(source, model, tmp_path, monkeypatch):
@@ -172,11 +207,22 @@ def test_run_stopped_on_a_cluster_resumes_on_one_machine(cluster, source, model,
 
 @needs_ray
 @pytest.mark.slow
-def test_ray_starts_locally_without_an_address(source, model, expected, tmp_path):
+def test_ray_starts_locally_without_an_address(source, model, expected, tmp_path, monkeypatch):
+    """The workers write the rows."""
+    monkeypatch.setattr(shards.Shards, "write_batch", None)
     ray_engine.run(prepare(source, tmp_path / "out", model), decode=open_image)
     assert rows(tmp_path / "out") == expected
+    monkeypatch.undo()
     with pytest.raises(Refused, match=r"Cannot connect to a Ray cluster at 127\.0\.0\.1:1"):
         ray_engine.run(prepare(source, tmp_path / "none", model), decode=open_image, address="127.0.0.1:1")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_workers_write_to_s3(server, source, model, expected):
+    out = f"s3://bucket/ray{random.getrandbits(64)}"
+    ray_engine.run(prepare(source, out, model), decode=open_image)
+    assert rows(out) == expected
 
 
 @needs_ray

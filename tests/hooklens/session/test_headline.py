@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from hooklens.images import examples
-from hooklens.session import engine, headline, model_cache
-from hooklens.session.answers import Answer
+from hooklens.session import engine, headline, messages, model_cache
+from hooklens.session.answers import Answer, Refining
 from hooklens.session.jobs.runs import Run
 from hooklens.session.request import Request
 
@@ -90,3 +90,20 @@ def test_the_next_question_follows_from_the_answer(answers: dict[str, Answer]) -
         "label": "Explain the class with Grad-CAM",
         "choose": {"method": "grad_cam"},
     }
+
+
+def test_a_slow_map_starts_with_the_prediction_and_what_is_computed() -> None:
+    """Only in the first step, which has the predictions; the later ones do not repeat it."""
+    model_cache.start()
+    steps = engine.explain(Request(DOG, method="rise"), Run(60.0), stages=False)
+    first = next(step for step in steps if isinstance(step, Refining))
+    steps.close()
+    assert headline.before_the_map(first) == ["German shepherd, 94%.", "RISE is being computed."]
+    assert messages.file_name(first).endswith("-German_shepherd")
+    assert headline.before_the_map(replace(first, probabilities=None, fraction=0.2)) == []
+
+
+def test_probabilities_have_the_digits_of_the_list(answers: dict[str, Answer]) -> None:
+    loaded = answers["grad_cam"].settings.loaded
+    shown = [messages.class_score(share, loaded) for share in (0.94, 0.0144, 0.001, 0.0004)]
+    assert shown == ["94%", "1.4%", "0.1%", "under 0.1%"]

@@ -71,7 +71,7 @@ class Columns:
     target_index: Integers
     probability: Floats
     label_probability: Floats
-    correct: Integers
+    correct: NDArray[np.int8]
     has_map: NDArray[np.bool_]
     map_size: tuple[int, int]
     """Height and width of the first map."""
@@ -137,8 +137,9 @@ class Columns:
             indices, each = np.unique(arrays["label_index"], return_counts=True)
             counts = {int(k): int(n) for k, n in zip(indices, each, strict=True) if k >= 0}
         labeled = {int(index): int(count) for index, count in counts.items()}
+        found: dict[str, Any] = {**names, **arrays}
         return cls(
-            pa.chunked_array(paths), **names, **arrays, map_size=size or (1, 1),
+            pa.chunked_array(paths), **found, map_size=size or (1, 1),
             findings=findings, finding_texts=texts, labeled=labeled,
         )  # fmt: skip
 

@@ -50,7 +50,7 @@ class MapPass:
     counts: dict[int, int] = field(default_factory=dict)
 
 
-Coverage = Callable[[Integers], "Floats"] if TYPE_CHECKING else Callable
+Coverage = Callable[["Integers"], "Floats"]
 """Returns the coverage of the cells by a region for some rows: `[h, w]`, or `[m, h, w]` with NaN for a missing one."""
 
 

@@ -103,7 +103,7 @@ def unreadable(columns: Columns) -> list[tuple[str, list[str]]]:
     rows = np.flatnonzero(~columns.readable)
     reasons: dict[str, list[str]] = {}
     for row, path in zip(rows, columns.paths.take(rows).to_pylist(), strict=True):
-        reasons.setdefault(str(columns.error[row]), []).append(path)
+        reasons.setdefault(str(columns.error[int(row)]), []).append(path)
     return sorted(reasons.items(), key=lambda item: -len(item[1]))
 
 

@@ -88,6 +88,7 @@ export class Panel {
   setLetter(letter) {
     this.letter.textContent = letter;
     this.element.setAttribute("aria-label", fill(this.terms.panel, { letter }));
+    this.head();
     for (const [button, text] of [
       [this.copyButton, this.terms.duplicate],
       [this.removeButton, this.terms.remove],
@@ -161,8 +162,9 @@ export class Panel {
       name = "",
     } = this.latest || {};
     const { names } = this.board.page;
-    this.picks.target.name(this.terms.kinds[task] || this.terms.target);
     for (const each of NAMES) {
+      const label = (each === "target" && this.terms.kinds[task]) || this.terms[each];
+      this.picks[each].name(label, fill(this.terms.of_panel, { name: label, letter: this.letter.textContent }));
       const own = each === "target" ? this.runner || this.own.target !== undefined : this.own[each] !== undefined;
       const off = !this.pending && ((each === "layer" && !layered) || (each === "target" && !classed));
       let text = shown[each] || names[each] || "";

@@ -79,9 +79,10 @@ export class Combobox {
     if (!this.shown) this.field.value = text;
   }
 
-  name(label) {
+  /** Change the label; `spoken` is its longer form for screen readers, which contains the label. */
+  name(label, spoken = label) {
     this.word.textContent = label;
-    for (const each of [this.field, this.rows.list]) each.setAttribute("aria-label", label);
+    for (const each of [this.field, this.rows.list]) each.setAttribute("aria-label", spoken);
   }
 
   open(typed) {

@@ -12,6 +12,16 @@ export function toggleTheme() {
   history.replaceState(null, "", url);
 }
 
+/** Keep the width of the window as an attribute, because Gradio drops rules for the whole page inside @media. */
+export function followWidth() {
+  const root = document.documentElement;
+  const follow = () => {
+    root.dataset.hlWidth = innerWidth < 768 ? "phone" : innerWidth < 1100 ? "tablet" : "wide";
+  };
+  addEventListener("resize", follow);
+  follow();
+}
+
 /** The presentation mode, which the Escape key and a button leave. */
 export class Presentation {
   constructor(text) {

@@ -2,8 +2,9 @@
 // own tabs are hidden, because Gradio decides which of them it moves to a menu.
 import { selectTab, selectedTab, watchTabs } from "../gradio.js";
 import { dismiss } from "../page/dismiss.js";
-import { make } from "../wire.js";
-import { Presentation, toggleTheme } from "./display.js";
+import { fill, make } from "../wire.js";
+import { followWidth, Presentation, toggleTheme } from "./display.js";
+import { markUnused } from "./unused.js";
 
 class Menu {
   /** `items`: [text, act] pairs. */
@@ -78,7 +79,14 @@ function moveByKeys(tabs, select) {
 export function mount(element, props) {
   const { terms, views, more, within } = props;
   const tabs = views.map(([id, text]) =>
-    make("button", { type: "button", role: "tab", "data-view": id, text, onclick: () => selectTab(id) }),
+    make("button", {
+      type: "button",
+      role: "tab",
+      "data-view": id,
+      text,
+      "aria-label": fill(terms.view, { name: text }), // "Explain" is also a button
+      onclick: () => selectTab(id),
+    }),
   );
   const presentation = new Presentation(terms.leave);
   const menu = new Menu(terms.more, [
@@ -101,4 +109,6 @@ export function mount(element, props) {
     menu.button.toggleAttribute("data-selected", selected in names);
   };
   watchTabs(follow, follow);
+  markUnused();
+  followWidth();
 }

@@ -29,5 +29,6 @@ export class Popover {
   open(on) {
     this.panel.hidden = !on;
     this.button.setAttribute("aria-expanded", String(on));
+    if (on) this.panel.scrollIntoView({ block: "nearest" });
   }
 }

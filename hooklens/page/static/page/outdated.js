@@ -8,13 +8,15 @@ const parts = () => PARTS.map((id) => document.getElementById(id)).filter(Boolea
 /** Follow the state of the page and the parts that were drawn. */
 export function markOutdated() {
   const root = document.documentElement;
-  let before = "",
+  let before = root.dataset.hlState || "idle",
     drawn = state.drawn;
   const follow = () => {
     const now = root.dataset.hlState;
     if (now === before) return;
     for (const part of parts()) {
-      if (now === "busy") part.dataset.outdated = "dim";
+      // Without an image there is no old answer, and the first predictions may be drawn before this state.
+      if (now === "busy" && before === "idle" && part.id !== "hl-trust") delete part.dataset.outdated;
+      else if (now === "busy") part.dataset.outdated = "dim";
       else if (["done", "stopped", "landing"].includes(now)) delete part.dataset.outdated;
       else if (before !== "busy" || part.dataset.outdated) part.dataset.outdated = "gone";
     }

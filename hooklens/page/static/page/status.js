@@ -32,7 +32,7 @@ export function mount(element, props, trigger, watch) {
   const next = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
   const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": props.terms.progress });
   root.setAttribute("role", "status");
-  root.replaceChildren(headline, line, next, bar);
+  root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, next), bar);
   let requested = false,
     timer = 0;
   const show = (value) => {
@@ -40,11 +40,14 @@ export function mount(element, props, trigger, watch) {
       ...value.parts.map((part) => make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text })),
     );
     line.dataset.kind = value.kind;
-    // The sentence of the last answer stays, dimmed, while the next one is computed, so that nothing moves.
-    if (value.kind !== "busy") {
+    // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
+    const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
+    if (isKnown) {
       drawHeadline(headline, value.headline || []);
       drawNext(next, value.next, trigger);
     }
+    if (isKnown) headline.dataset.of = value.kind;
+    else if (headline.dataset.of !== "busy") headline.dataset.of = "last";
     bar.hidden = value.fraction === undefined || value.fraction === null;
     if (!bar.hidden) bar.value = value.fraction;
   };

@@ -1,5 +1,5 @@
 // The current settings as code to copy.
-import { drawList, make } from "../wire.js";
+import { drawList, fill, make } from "../wire.js";
 
 export function mount(element, props, trigger, watch) {
   const { terms } = props;
@@ -9,6 +9,7 @@ export function mount(element, props, trigger, watch) {
       type: "button",
       class: "hl-button",
       text: terms.copy,
+      "aria-label": fill(terms.copy_named, { name: item.title }),
       onclick: async () => {
         try {
           await navigator.clipboard.writeText(code);

@@ -41,30 +41,27 @@ export function createLabels(terms, network, items, sizes, gap, { choose, point 
     const size = layers[out(run[0][0])],
       [first, end] = [run[0][1] + 1, run.at(-1)[1] + 1],
       width = sizes.slice(first, end + 1).reduce((sum, each) => sum + each.width + gap, 0);
-    return label(shortSize(terms, size, width), "hl-rail-size", first, end, { title: sizeOf(terms, size) });
+    const node = label("", "hl-rail-size", first, end, { title: sizeOf(terms, size) });
+    node.append(...sizeLines(terms, size, width).map((text) => make("span", { text })));
+    return node;
   });
   const last = items.length + 1;
   return [
     label(terms.image, "hl-rail-name", 0, 0),
-    label(unbroken(`${input[0]} × ${input[1]}`), "hl-rail-size", 0, 0),
+    label(`${input[0]} × ${input[1]}`, "hl-rail-size", 0, 0),
     ...names,
     ...outputs,
     label(terms.score, "hl-rail-name", last, last),
   ];
 }
 
-/** Return the size of an output in at most two lines of this width. */
-function shortSize(terms, size, width) {
+/** Return the size of an output as two lines of this width: height and width, and the number of channels. */
+function sizeLines(terms, size, width) {
   const [grid, count] = sizeOf(terms, size).split(", ");
-  if (!count) return grid;
+  if (!count) return [grid];
   const fits = count.length * CHARACTER <= width || size.channels === 1;
-  return [grid, fits ? count : fill(terms.channels_short, { count: size.channels })].map(unspaced).join(", ");
+  return [grid, fits ? count : fill(terms.channels_short, { count: size.channels })];
 }
-
-const unspaced = (text) => text.replaceAll(" ", "\u00a0");
-
-/** Keep height and width on one line. */
-const unbroken = (text) => text.replace(" × ", "\u00a0×\u00a0");
 
 /** Group consecutive boxes by their run. */
 function groupRuns(boxes) {

@@ -70,6 +70,7 @@ export class Menu {
     this.showMessage("");
     this.list.hidden = !on;
     this.button.setAttribute("aria-expanded", String(on));
+    if (on) this.list.scrollIntoView({ block: "nearest" }); // on a phone, the list may extend below the window
   }
 
   showMessage(text) {

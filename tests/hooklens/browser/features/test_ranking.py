@@ -126,7 +126,7 @@ def test_no_width_scrolls_sideways(browser: Any, app: str, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="dark")
     visit = Visit(context.new_page(), app).open()
     open_ranking(visit)
-    start(visit, "3")
+    start(visit, "12")  # as above
     ranked(visit)
     wide = visit.page.evaluate(
         "[document.documentElement.scrollWidth - innerWidth, ...[...document.querySelectorAll('.hl-ranking-box')]"

@@ -1,0 +1,1 @@
+"""Comparison of two models on the same images: predictions, maps and layers."""

@@ -1,0 +1,155 @@
+"""`compare_models`: where two models, or two checkpoints, differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.comparison.result import ModelComparison
+from explainers.comparison.similarity import gram_matrix, linear_cka
+from explainers.errors import BadImages, BadOption, BadTarget
+from explainers.explanation.run import explain
+from explainers.hooks.calls import replaced_outputs
+from explainers.hooks.cleanup import restores_state
+from explainers.hooks.locate import find_hook_point
+from explainers.hooks.records import only_tensor
+from explainers.layers.lookup import list_layers
+from explainers.maps.resize import rank_correlation, resize
+from explainers.outputs import scores_of
+from explainers.passes.run import Run, open_run
+from explainers.passes.tensors import at_least_float32
+from explainers.registry import MAPS, MethodLike, check_images, find
+
+MOST = 8
+"""Images for which the outputs of all layers are compared, since all outputs of one model are kept."""
+
+
+@restores_state
+def compare_models(
+    model_a: nn.Module,
+    model_b: nn.Module,
+    images: Tensor,
+    *,
+    images_b: Tensor | None = None,
+    method: MethodLike = "grad_cam",
+    tolerance: float = 1e-3,
+    **options: Any,
+) -> ModelComparison:
+    """Compare the predictions, maps and layers of two models on the same images.
+
+    `images_b` are the images prepared for model B, if it needs another size or normalization. `method` and its options
+    compute the maps, for A's prediction in both models. Layers are compared by linear CKA (each stage of A with each of
+    B, on all images) and, if both have the same architecture, by the relative difference of the outputs of every layer
+    (on the first 8 images); `tolerance` is the largest difference that counts as equal.
+
+    Returns  a `ModelComparison`
+    Errors   BadImages if the numbers of images differ; BadTarget if the models have different numbers of classes;
+             BadOption for a method without maps or a negative tolerance; errors of the method
+    Source   linear CKA: Kornblith et al. 2019, arXiv:1905.00414
+
+    Example
+        >>> compare_models(model, model, images).changed
+        []
+    """
+    images_b = images if images_b is None else images_b
+    check_images(model_a, images)
+    check_images(model_b, images_b)
+    if len(images) != len(images_b):
+        raise BadImages(f"images has {len(images)} images and images_b has {len(images_b)}. Give the same images.")
+    if not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool) or not 0 <= tolerance < float("inf"):
+        raise BadOption(f"tolerance={tolerance!r} is not valid. Give a number of at least 0.")
+    chosen = find(method)
+    if chosen.returns not in MAPS:
+        raise BadOption(f"{chosen.name} does not return maps. Choose a method such as grad_cam.")
+    scores_a, layers_a, grams_a = _layers(model_a, images)
+    scores_b, layers_b, grams_b = _layers(model_b, images_b)
+    if scores_a.shape != scores_b.shape:
+        raise BadTarget(
+            f"The models have {scores_a.shape[1]} and {scores_b.shape[1]} classes, so their predictions cannot be "
+            "compared. Give two models with the same classes."
+        )
+    target = scores_a.argmax(1)
+    maps_a, maps_b = (
+        explain(chosen, model, batch, target, compare=False, **options).map
+        for model, batch in ((model_a, images), (model_b, images_b))
+    )
+    maps_a, maps_b = _same_size(maps_a, maps_b.to(maps_a.device))
+    differences = _differences(model_a, images[:MOST], model_b, images_b[:MOST])
+    return ModelComparison(
+        method=chosen.name,
+        scores_a=scores_a,
+        scores_b=scores_b,
+        maps_a=maps_a,
+        maps_b=maps_b,
+        map_correlations=rank_correlation(maps_a, maps_b),
+        layers_a=layers_a,
+        layers_b=layers_b,
+        similarity=torch.tensor([[linear_cka(a, b.to(a.device)) for b in grams_b] for a in grams_a]),
+        differences=differences,
+        first_difference=next((name for name, found in differences.items() if not found <= tolerance), None),
+    )
+
+
+def _same_size(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    size = tuple(map(max, a.shape[1:], b.shape[1:]))
+    return tuple(maps if maps.shape[1:] == size else resize(maps, size) for maps in (a, b))  # type: ignore[return-value]
+
+
+def _layers(model: nn.Module, images: Tensor) -> tuple[Tensor, list[str], list[Tensor]]:
+    """Return the scores, the names of the stages and their Gram matrices, from one forward pass."""
+    names = [layer.name for layer in list_layers(model, images, spatial=True) if layer.stage]
+    with open_run(model, images) as run:
+        grams: dict[str, Tensor] = {}
+        scores = _observe(run, names, lambda name, output: grams.update({name: gram_matrix(output)}))
+    return scores, list(grams), list(grams.values())
+
+
+def _observe(run: Run, names: Sequence[str], act: Callable[[str, Tensor], None]) -> Tensor:
+    """Run the images once, call `act` with the output of each layer, and return the scores."""
+    kept: dict[str, list[Tensor]] = {name: [] for name in names}
+
+    def observer(name: str) -> Callable[[Any], None]:
+        def observe(output: Any) -> None:
+            tensor = only_tensor(output)
+            if tensor is not None and not tensor.is_complex():
+                kept[name].append(at_least_float32(tensor).clone())
+
+        return observe
+
+    network = run.view.network
+    edits = [(find_hook_point(network, name), observer(name)) for name in names]
+    rows = run.images.split(1) if run.forward.is_row_by_row else [run.images]
+    scores = []
+    for batch in rows:
+        with replaced_outputs(network, edits):
+            scores.append(at_least_float32(scores_of(run.forward(batch.clone()))))
+    for name in names:
+        if kept[name]:
+            act(name, torch.cat(kept[name]))
+    return torch.cat(scores)
+
+
+def _differences(model_a: nn.Module, images_a: Tensor, model_b: nn.Module, images_b: Tensor) -> dict[str, float]:
+    """Return the relative difference of the output of each layer; empty if the architectures differ."""
+    found = [list_layers(model, images) for model, images in ((model_a, images_a), (model_b, images_b))]
+    named = [[(layer.name, layer.shape) for layer in layers] for layers in found]
+    if named[0] != named[1]:
+        return {}
+    names = [name for name, _ in named[0]]
+    outputs: dict[str, Tensor] = {}
+    with open_run(model_a, images_a) as run:
+        _observe(run, names, outputs.__setitem__)
+    differences: dict[str, float] = {}
+
+    def compare(name: str, output: Tensor) -> None:
+        other = outputs.pop(name).to(output.device)
+        if output.shape == other.shape:
+            size = torch.maximum(output.norm(), other.norm())
+            differences[name] = float((output - other).norm() / size) if float(size) else 0.0
+
+    with open_run(model_b, images_b) as run:
+        _observe(run, names, compare)
+    return differences

@@ -1,0 +1,112 @@
+"""The values of a layer that an intervention changes: channels, and cells of the grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from explainers.errors import BadOption, NoSpatialOutput, UnsupportedModel, shorten
+from explainers.interventions.changes import Function
+from explainers.layers.layout import LayerLayout, nothing_spatial
+from explainers.options import whole_number, whole_numbers
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Channels of a layer, at all positions, or at the cells for which `mask` (the layer's positions) is True."""
+
+    layout: LayerLayout
+    channels: tuple[int, ...]
+    mask: Tensor | None
+
+    def apply(self, function: Function, output: Tensor) -> Tensor:
+        """Return a copy of the layer's output with the selected values replaced by `function` of them."""
+        axis = self.layout.channel_axis
+        values = output.clone().movedim(axis, 1)
+        chosen = list(self.channels)
+        old = values[:, chosen]
+        new = function(old)
+        values[:, chosen] = new if self.mask is None else torch.where(self.mask.to(output.device), new, old)
+        return values.movedim(1, axis)
+
+
+def select(
+    layout: LayerLayout,
+    shape: Sequence[int],
+    channels: int | Sequence[int] | Tensor | None,
+    cells: Tensor | Sequence[tuple[int, ...]] | None,
+) -> Selection:
+    """Select channels and cells of a layer whose output has `shape`.
+
+    `channels` None are all; `cells` None are all positions, also class tokens; else a mask of the grid or a list of
+    cells (row, column).
+
+    Errors   BadOption for channels or cells that do not exist, or none; NoSpatialOutput; UnsupportedModel
+    """
+    if len(shape) < 2 or (layout.grid is None and len(shape) > 2):
+        raise UnsupportedModel(
+            f"Layer {layout.name!r} has an output of shape {tuple(shape)}, in which the channels are not known. Choose "
+            "a layer from list_layers(model, images, spatial=True), or one with an output [N, K]."
+        )
+    count = shape[layout.channel_axis]
+    return Selection(layout, _channels(channels, count, layout.name), _mask(layout, shape, cells))
+
+
+def _channels(given: int | Sequence[int] | Tensor | None, count: int, layer: str) -> tuple[int, ...]:
+    if given is None:
+        return tuple(range(count))
+    one = whole_number(given)
+    chosen = whole_numbers(given) if one is None else (one,)
+    if chosen is None:
+        raise BadOption(
+            f"channels={shorten(given)} is not valid. Give a channel, a list or range of channels, or None for all."
+        )
+    if not chosen:
+        raise BadOption("channels is empty. Give at least one channel, or None for all.")
+    for channel in chosen:
+        if not 0 <= channel < count:
+            raise BadOption(f"Channel {channel} does not exist: layer {layer!r} has channels 0 to {count - 1}.")
+    return tuple(dict.fromkeys(chosen))
+
+
+def _mask(layout: LayerLayout, shape: Sequence[int], cells: Tensor | Sequence[tuple[int, ...]] | None) -> Tensor | None:
+    """Return which positions of the layer, without its rows and channels, belong to the chosen cells."""
+    if cells is None:
+        return None
+    if layout.grid is None:
+        raise NoSpatialOutput(nothing_spatial(layout.name, tuple(shape)))
+    if layout.frames > 1:
+        raise UnsupportedModel(
+            f"Layer {layout.name!r} runs on the frames of a video one by one, so single cells cannot be changed. "
+            "Omit cells, or choose a later layer."
+        )
+    chosen = _grid_mask(layout.grid, cells)
+    if not bool(chosen.any()):
+        raise BadOption("cells is empty, so nothing would change. Select at least one cell, or give None for all.")
+    rest = [size for axis, size in enumerate(shape) if axis not in (0, layout.channel_axis)]
+    # The number of each position in the layer's tensor, moved to the grid as the tensor is.
+    numbers = torch.arange(math.prod(rest)).reshape(1, 1, *rest).movedim(1, layout.channel_axis)
+    mask = torch.zeros(math.prod(rest), dtype=torch.bool)
+    mask[layout.to_maps(numbers)[0, 0][chosen]] = True
+    return mask.reshape(rest)
+
+
+def _grid_mask(grid: tuple[int, ...], cells: Tensor | Sequence[tuple[int, ...]]) -> Tensor:
+    if isinstance(cells, Tensor) and cells.dtype == torch.bool:
+        if tuple(cells.shape) != grid:
+            raise BadOption(f"The mask of cells has shape {tuple(cells.shape)}; the layer has a grid of {grid}.")
+        return cells.cpu()
+    chosen = torch.zeros(grid, dtype=torch.bool)
+    for cell in cells.tolist() if isinstance(cells, Tensor) else cells:
+        at = whole_numbers(cell)
+        if at is None or len(at) != len(grid) or not all(0 <= i < n for i, n in zip(at, grid, strict=True)):
+            raise BadOption(
+                f"Cell {shorten(cell)} does not exist: the layer has a grid of {grid}, with cells from "
+                f"{(0,) * len(grid)} to {tuple(side - 1 for side in grid)}."
+            )
+        chosen[at] = True
+    return chosen

@@ -1,0 +1,124 @@
+"""Descriptions of networks compared with numbers by hand and with torch's own counter of operations."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from explainers import UnsupportedModel, describe, list_layers
+from tests.support.nets import Twice, plain, random_images
+from tests.support.traces import nothing_left
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.depthwise = nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False)
+        self.up = nn.ConvTranspose2d(4, 2, 2, stride=2)
+        self.head = nn.Linear(2, 5)
+        self.tied = self.head
+
+    def forward(self, images):
+        return self.head(self.up(self.depthwise(self.conv(images)).relu()).mean((2, 3)))
+
+
+def test_numbers_by_hand():
+    net = Small().eval()
+    net.conv.bias.requires_grad_(False)
+    found = describe(net, random_images(2, height=12, width=16).float())
+    rows = {layer.name: layer for layer in found.layers}
+    assert list(rows) == ["conv", "depthwise", "up", "head"]
+    assert rows["conv"].shape == (1, 4, 6, 8)
+    assert rows["conv"].parameters == 4 * 27 + 4
+    assert rows["conv"].multiply_adds == 4 * 6 * 8 * 27
+    assert rows["conv"].output_bytes == 4 * 4 * 6 * 8
+    assert rows["conv"].receptive_field == (3, 3)
+    assert rows["depthwise"].multiply_adds == 4 * 6 * 8 * 9
+    assert rows["depthwise"].receptive_field == (7, 7)
+    assert rows["up"].multiply_adds == 4 * 6 * 8 * (2 * 2 * 2)
+    assert rows["head"].multiply_adds == 10
+    assert rows["head"].receptive_field is None
+    assert found.multiply_adds == sum(layer.multiply_adds for layer in found.layers)
+    assert found.parameters == sum(p.numel() for p in net.parameters())  # the tied layer once
+    assert found.trainable == found.parameters - 4
+    assert found.input_shape == (1, 3, 12, 16)
+    assert 0 < rows["conv"].seconds < found.seconds
+    assert nothing_left(net)
+
+
+def test_containers_include_their_layers_and_the_sum_is_that_of_the_leaves():
+    net = nn.Sequential(plain(classes=4), nn.Linear(4, 3)).eval().float()
+    found = describe(net, random_images(1).float())
+    inner = [layer for layer in found.layers if layer.name.startswith("0.")]
+    outer = next(layer for layer in found.layers if layer.name == "0")
+    assert not outer.is_leaf and all(layer.is_leaf for layer in inner)
+    assert outer.multiply_adds == sum(layer.multiply_adds for layer in inner) > 0
+    assert outer.parameters == sum(layer.parameters for layer in inner)
+    assert outer.seconds >= sum(layer.seconds for layer in inner)
+    assert found.output_bytes == sum(layer.output_bytes for layer in found.layers if layer.is_leaf)
+
+
+def test_repeated_calls_have_their_own_rows():
+    found = describe(Twice().eval(), random_images(1).float())
+    rows = {layer.name: layer for layer in found.layers}
+    assert rows["conv#0"].shape != rows["conv#1"].shape
+    assert rows["conv#0"].multiply_adds > rows["conv#1"].multiply_adds > 0
+    assert rows["conv#0"].parameters == rows["conv#1"].parameters
+    assert rows["conv#1"].receptive_field == (9, 9)
+
+
+def test_receptive_fields_are_those_of_single_layers():
+    net, images = plain().eval(), random_images(1, height=40, width=48).double()
+    found = {layer.name: layer for layer in describe(net.double(), images).layers}
+    for layer in list_layers(net, images, spatial=True):
+        left, top, right, bottom = layer.receptive_field(tuple((side - 1) // 2 for side in layer.grid))
+        assert found[layer.name].receptive_field == (bottom - top, right - left)
+
+
+def test_three_forward_passes_are_enough():
+    net, count = plain().float(), []
+    net[0].register_forward_hook(lambda *_: count.append(1))
+    describe(net, random_images(1).float())
+    assert len(count) <= 3
+    del count[:]
+    describe(net, random_images(1).float(), receptive_fields=False)
+    assert len(count) == 2
+
+
+def test_csv_and_table():
+    found = describe(plain().float(), random_images(1).float())
+    rows = list(csv.DictReader(io.StringIO(found.to_csv())))
+    assert [row["name"] for row in rows] == [layer.name for layer in found.layers]
+    assert rows[0]["shape"] == "x".join(map(str, found.layers[0].shape))
+    assert int(rows[0]["multiply_adds"]) == found.layers[0].multiply_adds
+    assert str(found).splitlines()[-1] == repr(found)
+    assert f"{found.parameters:,} parameters" in repr(found)
+    assert found.to_rows()[0]["kind"] == "Conv2d"
+
+
+def test_scripted_networks_are_refused():
+    with pytest.raises(UnsupportedModel):
+        describe(torch.jit.script(plain().float()), random_images(1).float())
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("name", [
+    "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "mnasnet0_5", "mobilenet_v3_small",
+    "regnet_y_400mf", "resnet18", "resnext50_32x4d", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "swin_v2_t",
+    "vgg11", "vit_b_32",
+])  # fmt: skip
+def test_multiply_adds_are_those_of_torchs_counter(name):
+    torchvision = pytest.importorskip("torchvision")
+    options = {"init_weights": False} if name == "googlenet" else {}
+    net = torchvision.models.get_model(name, **options).eval()
+    images = torch.zeros(1, 3, 224, 224) if name in ("vit_b_32", "alexnet") else torch.zeros(1, 3, 64, 64)
+    found = describe(net, images, receptive_fields=False)
+    with FlopCounterMode(display=False) as counter:  # with gradients, without fused attention, which it does not count
+        net(images)
+    assert found.multiply_adds == pytest.approx(counter.get_total_flops() / 2, rel=0.01)

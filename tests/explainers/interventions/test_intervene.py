@@ -1,0 +1,296 @@
+"""Interventions compared with the rest of the network computed by hand from a changed layer output."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers import (
+    AddNoise,
+    BadOption,
+    BadTarget,
+    Clamp,
+    LayerNotFound,
+    LayerRanRepeatedly,
+    NoSpatialOutput,
+    Scale,
+    Swap,
+    UnsupportedModel,
+    channel_effects,
+    grad_cam,
+    intervene,
+)
+from tests.support.nets import Twice, plain, random_images, residual, settle
+from tests.support.pretended_device import WITHOUT_FLOAT64, pretended_devices
+from tests.support.token_nets import plain_vit
+from tests.support.traces import nothing_left
+
+CHOSEN = [1, 4]
+
+
+class Halves(nn.Module):
+    """A network in two parts, so that the second can be computed by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        self.second = nn.Sequential(nn.Conv2d(6, 4, 3, padding=1), nn.ReLU(inplace=True))
+        self.head = nn.Linear(4, 7)
+
+    def rest(self, features: Tensor) -> Tensor:
+        return self.head(self.second(features).mean((2, 3)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.rest(self.first(images))
+
+
+def halves() -> Halves:
+    return settle(Halves().double())
+
+
+def images(seed: int = 7) -> Tensor:
+    return random_images(2, seed=seed).double()
+
+
+def clamped(a: Tensor) -> Tensor:
+    return a.clamp(0.1, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("value", "new"),
+    [
+        (0, torch.zeros_like),
+        (1.5, lambda a: torch.full_like(a, 1.5)),
+        (Scale(-2), lambda a: -2 * a),
+        (Clamp(0.1, 0.2), clamped),
+        (Clamp(high=0.2), lambda a: a.clamp(max=0.2)),
+        ("mean", lambda a: a.mean((2, 3), keepdim=True).expand_as(a)),
+        (torch.tensor([2.0, 3.0]).view(2, 1, 1), lambda a: torch.tensor([2.0, 3.0]).view(2, 1, 1).expand_as(a)),
+        (lambda a: a.flip(3), lambda a: a.flip(3)),
+    ],
+    ids="zero number scale clamp one_limit mean tensor function".split(),
+)
+def test_scores_are_those_of_the_changed_output_by_hand(value, new):
+    net, x = halves(), images()
+    a = net.first(x)
+    changed = a.clone()
+    changed[:, CHOSEN] = new(a[:, CHOSEN]).to(a)
+    result = intervene(net, x, "first", channels=CHOSEN, value=value)
+    torch.testing.assert_close(result.after, net.rest(changed))
+    torch.testing.assert_close(result.before, net(x))
+    torch.testing.assert_close(result.change, result.after - result.before)
+    assert result.change.abs().min() > 0
+    assert nothing_left(net)
+
+
+def test_cells_change_only_where_they_are():
+    net, x = halves(), images()
+    cells = [(0, 1), (3, 2)]
+    changed = net.first(x).clone()
+    for row, column in cells:
+        changed[:, 2, row, column] = 5
+    mask = torch.zeros(6, 8, dtype=torch.bool)
+    mask[0, 1] = mask[3, 2] = True
+    for given in (cells, mask, torch.tensor(cells)):
+        result = intervene(net, x, "first", channels=2, cells=given, value=5)
+        torch.testing.assert_close(result.after, net.rest(changed))
+        assert result.cells == 2
+
+
+def test_swapped_activations_are_those_of_the_other_image():
+    net, x, other = halves(), images(), images(8)
+    a, b = net.first(x), net.first(other)
+    for source, expected in ((other, b), (other[:1], b[:1].expand_as(b))):
+        changed = a.clone()
+        changed[:, CHOSEN] = expected[:, CHOSEN]
+        result = intervene(net, x, "first", channels=CHOSEN, value=Swap(source))
+        torch.testing.assert_close(result.after, net.rest(changed))
+    everything = intervene(net, x, "first", value=Swap(other))
+    torch.testing.assert_close(everything.after, net(other))
+
+
+def test_noise_has_the_given_size_and_is_reproducible():
+    net, x = halves(), images()
+    seen = []
+    intervene(net, x, "first", channels=CHOSEN, value=lambda a: seen.append(a) or a)
+    (old,) = seen
+    new = AddNoise(0.5, seed=3)(old)
+    spread = old.flatten(1).std(1, correction=0)
+    torch.testing.assert_close((new - old).flatten(1).std(1), 0.5 * spread, rtol=0.2, atol=0)
+    one, same, other = (intervene(net, x, "first", value=AddNoise(0.5, seed)).after for seed in (3, 3, 4))
+    assert torch.equal(one, same)
+    assert not torch.allclose(one, other)
+    assert torch.equal(intervene(net, x, "first", value=AddNoise(0)).after, net(x))
+
+
+def test_removing_one_channel_agrees_with_channel_effects():
+    net, x = halves(), images()
+    effects = channel_effects(net, x, 3, layer="first")
+    for channel in range(6):
+        drop = -intervene(net, x, "first", channels=channel).change[:, 3]
+        torch.testing.assert_close(drop, effects[:, channel])
+
+
+def test_cells_of_tokens_skip_the_class_token():
+    net = plain_vit(extra=1)
+    x = random_images(1, height=32, width=48)
+    tokens, name = {}, "blocks.0"
+    outputs = net.get_submodule(name).register_forward_hook(lambda m, i, o: tokens.update(a=o.clone()))
+    net(x)
+    outputs.remove()
+    a = tokens["a"]
+    result = intervene(net, x, name, channels=[0, 2], cells=[(0, 1)], value=lambda old: old + 1)
+
+    def edit(module, inputs, output):
+        output = output.clone()
+        output[:, 2, [0, 2]] += 1  # token 0 is the class token, 1 and 2 are the first two cells
+        return output
+
+    hook = net.get_submodule(name).register_forward_hook(edit)
+    expected = net(x)
+    hook.remove()
+    assert a.shape[1] > 3
+    torch.testing.assert_close(result.after, expected)
+
+
+def test_every_position_of_tokens_includes_the_class_token():
+    net, x = plain_vit(extra=1), random_images(1, height=32, width=48)
+    hook = net.get_submodule("blocks.0").register_forward_hook(lambda m, i, o: torch.zeros_like(o))
+    expected = net(x)
+    hook.remove()
+    torch.testing.assert_close(intervene(net, x, "blocks.0").after, expected)
+
+
+def test_a_layer_without_positions_has_channels():
+    net, x = plain(), random_images(2)
+    linear = next(name for name, module in net.named_modules() if isinstance(module, nn.Linear))
+    result = intervene(net, x, linear, channels=3, value=9)
+    expected = net(x)
+    expected[:, 3] = 9
+    torch.testing.assert_close(result.after, expected)
+    with pytest.raises(NoSpatialOutput):
+        intervene(net, x, linear, cells=[(0, 0)])
+
+
+def test_rows_that_run_separately_get_their_own_values():
+    class Centered(Halves):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images - images.mean(0, keepdim=True) * 0.1)  # rows depend on each other
+
+    net, x, other = settle(Centered().double()), images(), images(8)
+    result = intervene(net, x, "first", channels=CHOSEN, value=Swap(other))
+    one_by_one = [intervene(net, x[n : n + 1], "first", channels=CHOSEN, value=Swap(other[n : n + 1])) for n in (0, 1)]
+    torch.testing.assert_close(result.after, torch.cat([each.after for each in one_by_one]))
+    by_row = torch.arange(2.0).view(2, 1, 1, 1)
+    result = intervene(net, x, "first", channels=CHOSEN, value=by_row)
+    for n in (0, 1):
+        torch.testing.assert_close(
+            result.after[n : n + 1], intervene(net, x[n : n + 1], "first", channels=CHOSEN, value=float(n)).after
+        )
+
+
+def test_maps_under_the_intervention_are_those_of_a_changed_network():
+    net, x = halves(), images()
+    result = intervene(net, x, "first", channels=CHOSEN)
+    with result.applied(net):
+        changed = grad_cam(net, x, 3, layer="second")
+        torch.testing.assert_close(net(x), result.after)
+    net.second[0].weight.data[:, CHOSEN] = 0
+    torch.testing.assert_close(changed, grad_cam(net, x, 3, layer="second"))
+
+
+def test_only_the_calling_thread_is_changed():
+    net, x = halves(), images()
+    expected, seen = net(x), []
+    with intervene(net, x, "first").applied(net):
+        thread = threading.Thread(target=lambda: seen.append(net(x)))
+        thread.start()
+        thread.join()
+    torch.testing.assert_close(seen[0], expected)
+
+
+def test_top_classes_before_and_after():
+    net, x = halves(), images()
+    result = intervene(net, x, "first", value=Scale(30))
+    (first, _) = result.top(2)
+    before, after = result.before.softmax(1)[0], result.after.softmax(1)[0]
+    expected = dict.fromkeys([*before.topk(2).indices.tolist(), *after.topk(2).indices.tolist()])
+    assert [each.class_index for each in first] == list(expected)
+    for each in first:
+        assert each.before == pytest.approx(float(before[each.class_index]))
+        assert each.change == pytest.approx(float(after[each.class_index] - before[each.class_index]))
+    assert result.score == "softmax"
+    assert "first, 6 channels, Scale(factor=30)" in repr(result)
+
+
+def test_results_are_on_the_models_device():
+    net, x = halves().float(), images().float()
+    expected = intervene(net, x, "first", channels=CHOSEN, value=AddNoise(0.5)).after
+    with pretended_devices():
+        moved = halves().float().to(WITHOUT_FLOAT64)
+        result = intervene(moved, x.to(WITHOUT_FLOAT64), "first", channels=CHOSEN, value=AddNoise(0.5))
+        assert result.after.device == WITHOUT_FLOAT64
+        torch.testing.assert_close(result.after.cpu(), expected)
+        assert result.top(1)[0]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "message"),
+    [
+        ({"channels": 6}, BadOption, "Channel 6 does not exist: layer 'first' has channels 0 to 5"),
+        ({"channels": -1}, BadOption, "Channel -1 does not exist"),
+        ({"channels": []}, BadOption, "channels is empty"),
+        ({"channels": "all"}, BadOption, "channels='all' is not valid"),
+        ({"channels": 1.5}, BadOption, "channels=1.5 is not valid"),
+        ({"cells": []}, BadOption, "cells is empty"),
+        ({"cells": torch.zeros(6, 8, dtype=torch.bool)}, BadOption, "cells is empty"),
+        ({"cells": torch.ones(5, 8, dtype=torch.bool)}, BadOption, "the layer has a grid of (6, 8)"),
+        ({"cells": [(6, 0)]}, BadOption, "Cell (6, 0) does not exist"),
+        ({"cells": [(0, -1)]}, BadOption, "does not exist"),
+        ({"cells": [3]}, BadOption, "Cell 3 does not exist"),
+        ({"value": float("nan")}, BadOption, "value=nan is not valid"),
+        ({"value": "median"}, BadOption, "value='median' is not valid"),
+        ({"value": True}, BadOption, "value=True is not valid"),
+        ({"value": None}, BadOption, "value=None is not valid"),
+        ({"value": torch.zeros(5, 1, 1)}, BadOption, "does not broadcast"),
+        ({"value": torch.full((1, 1, 1), float("inf"))}, BadOption, "not finite"),
+        ({"value": lambda a: a[:, :1]}, BadOption, "must return a tensor of the same shape"),
+        ({"value": lambda a: 3}, BadOption, "The function returned an int"),
+        ({"value": Swap(torch.zeros(1, 3, 5, 5).double())}, BadOption, "Resize them to the same size"),
+        ({"value": Swap(torch.zeros(3, 3, 12, 16).double())}, BadOption, "Give one, or one for each"),
+        ({"value": Swap(torch.zeros(1, 3, 12, 16, dtype=torch.uint8))}, BadOption, "finite floating-point"),
+        ({"layer": "firs"}, LayerNotFound, "Did you mean 'first'"),
+        ({"score": "soft"}, BadOption, "score='soft' is not valid"),
+        ({"chanels": 3}, BadOption, "channels"),
+    ],
+)
+def test_wrong_uses_are_refused(keywords, error, message):
+    net = halves()
+    with pytest.raises(error) as raised:
+        intervene(net, images(), **({"layer": "first"} | keywords))
+    assert message in str(raised.value)
+    assert nothing_left(net)
+
+
+@pytest.mark.parametrize(
+    "create", [lambda: Clamp(), lambda: Clamp(2, 1), lambda: Scale(float("inf")), lambda: AddNoise(-1), lambda: Swap(3)]
+)
+def test_wrong_values_are_refused(create):
+    with pytest.raises(BadOption):
+        create()
+
+
+def test_kinds_of_networks_and_layers():
+    x = random_images(1)
+    with pytest.raises(LayerRanRepeatedly, match="Name the call"):
+        intervene(settle(Twice().double()), x, "relu")
+    once = intervene(settle(Twice().double()), x, "relu#1")
+    assert once.layer == "relu#1"
+    assert intervene(residual(), x).layer
+    with pytest.raises(BadTarget):
+        intervene(nn.Sequential(nn.Conv2d(3, 2, 3)).double().eval(), x, "0")
+    with pytest.raises(UnsupportedModel):
+        intervene(torch.jit.script(plain()), x, "0")
