@@ -349,7 +349,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%" if share < 0.1 else f"{100 * share:.0f}%"
 
 
-def confidence(step: Answer) -> str:
+def confidence(step: Answer | Refining) -> str:
     """Return the score of the explained target, of both sentences, or the fraction of the pixels of a region."""
     if step.settings.sentences and step.probabilities is not None:
         return similarity(step.probabilities.tolist())

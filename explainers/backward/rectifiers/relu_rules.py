@@ -89,7 +89,7 @@ def hook_rectifiers(total: Tensor, rule: Rule, *, plain: bool = False) -> None:
     Set `plain` if the forward pass ran without `HandwrittenReLUs`.
 
     Errors   UnsupportedOperation for other activations, for graphs that hide their operations (custom autograd
-             Functions, compiled or scripted code), or if there is no rectifier; HasSelections if `plain`
+             Functions, compiled or scripted code), or without a rectifier; HasSelections if `plain`
     """
     rectifiers, activations = [], []
     for node in nodes([total.grad_fn]):

@@ -219,6 +219,10 @@ def _error_cards(page: _Context, rows: list[int]) -> list[dict[str, Any]]:
     ]
 
 
+def _constant(region: Floats) -> Coverage:
+    return lambda rows: region
+
+
 def _regions(report: Report, columns: Columns) -> dict[str, Coverage]:
     """Return functions of rows that return the coverage of regions whose share of the relevance is reported."""
     size = grid_size(columns)
@@ -228,7 +232,7 @@ def _regions(report: Report, columns: Columns) -> dict[str, Coverage]:
     mask = report.mask
     if mask is not None and not callable(mask):
         fixed[text.MASK] = mask_region(size, mask)
-    regions: dict[str, Coverage] = {name: lambda rows, region=region: region for name, region in fixed.items()}
+    regions = {name: _constant(region) for name, region in fixed.items()}
     if callable(mask):
         find, nothing = mask, np.full(size, np.nan)  # an image without a mask has no share
 

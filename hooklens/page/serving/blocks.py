@@ -45,7 +45,7 @@ class Blocks(gr.Blocks):
         if not (isinstance(predictions, dict) and predictions and set(predictions) <= set(block_fn.outputs)):
             return list(await super().postprocess_data(block_fn, predictions, state))
         changed = {block: value for block, value in predictions.items() if not _is_update(value) or value != UNCHANGED}
-        messages = {
+        messages: dict[Any, Any] = {
             block: block.postprocess(value)
             for block, value in changed.items()
             if _is_ours(block) and not _is_update(value)
@@ -54,7 +54,7 @@ class Blocks(gr.Blocks):
         part.outputs = [block for block in block_fn.outputs if block in changed and block not in messages]
         if part.outputs:
             packed = await super().postprocess_data(part, {each: changed[each] for each in part.outputs}, state)
-            messages |= dict(zip(part.outputs, packed, strict=True))
+            messages.update(zip(part.outputs, packed, strict=True))
         return [messages.get(block, dict(UNCHANGED)) for block in block_fn.outputs]
 
 
