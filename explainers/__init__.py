@@ -34,10 +34,6 @@ import warnings
 from typing import Any
 
 from explainers.checks.report import check_explainer
-from explainers.comparison.compare import compare_models
-from explainers.comparison.result import ModelComparison
-from explainers.description.describe import describe
-from explainers.description.table import Description, LayerDescription
 from explainers.detections import DetrDetections, YoloDetections
 from explainers.errors import (
     BadImages,
@@ -50,14 +46,18 @@ from explainers.errors import (
     UnsupportedModel,
     UnsupportedOperation,
 )
+from explainers.experiments.comparison.compare import compare_models
+from explainers.experiments.comparison.result import ModelComparison
+from explainers.experiments.description.describe import describe
+from explainers.experiments.description.table import Description, LayerDescription
+from explainers.experiments.interventions.changes import AddNoise, Clamp, Scale, Swap
+from explainers.experiments.interventions.intervene import intervene
+from explainers.experiments.interventions.result import Intervention
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.explanation.smoothing import Augment, Smoothed, smooth
 from explainers.hooks.capture import capture, input_gradients
 from explainers.hooks.edit import edit_gradients, edit_inputs, edit_outputs
-from explainers.interventions.changes import AddNoise, Clamp, Scale, Swap
-from explainers.interventions.intervene import intervene
-from explainers.interventions.result import Intervention
 from explainers.layers.layer import Layer
 from explainers.layers.lookup import default_layer, list_layers
 from explainers.maps.boxes import Region, regions

@@ -28,9 +28,9 @@ LEAVES = (
 """Files of the library that any of its packages may import, drawn as one box."""
 WIDTH, BOX, HIGH, GAP, ROW = 960, 172, 62, 18, 100
 ORDER_IN_ROW = (
-    "hooklens.page hooklens.datasets hooklens.session training checks metrics hooklens.zoo hooklens.images".split()
+    "hooklens.page hooklens.datasets hooklens.session training checks metrics experiments hooklens.zoo".split()
 )
-ORDER_IN_ROW += "explanation methods registry maps backward".split()
+ORDER_IN_ROW += "hooklens.images explanation methods registry maps backward".split()
 """Left to right, so that few arrows cross."""
 CAPTIONS = {
     "hooklens.cli": "the `hooklens` commands",
@@ -41,6 +41,7 @@ CAPTIONS = {
     "hooklens.images": "safe decoding of image files",
     "checks": "check_explainer",
     "metrics": "faithfulness of maps",
+    "experiments": "intervene, describe, compare_models",
     "training": "gradient hooks during training",
     "explanation": "explain and its result",
     "methods": "one function per method",

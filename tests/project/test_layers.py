@@ -73,7 +73,7 @@ ORDER = [
     {"maps"},
     {"registry"},
     {"methods", "explanation", "training"},
-    {"checks", "metrics", "interventions", "description", "comparison"},
+    {"checks", "metrics", "experiments"},
 ]
 """The packages and root files of the library, each group importing only from groups above it and from itself."""
 MOST_FILES = 12

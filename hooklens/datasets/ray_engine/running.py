@@ -161,9 +161,9 @@ def _write(job: Job, batches: list[Batch], results: Iterator[dict[str, Any]], re
             job.shards.add_shard(shard, result["commit"])
             continue
         index, rows = result["index"], pickle.loads(result["rows"])
-        if result["warning"] and result["warning"] not in warned:
-            warned.add(result["warning"])
-            warnings.warn(result["warning"], stacklevel=2)
+        if (warning := result.get("warning")) and warning not in warned:
+            warned.add(warning)
+            warnings.warn(warning, stacklevel=2)
         if isinstance(rows, Exception):
             raise rows
         if index not in left[shard]:

@@ -167,9 +167,11 @@ class Shards:
             if not self.is_finished:
                 if self.store.read(SETTINGS) is None:
                     self.store.write(SETTINGS, json.dumps(self.record, indent=1).encode())
-                self._find_commits()
+                complete = self._find_parts()
+                self._find_commits(complete)
                 self._find_batches()
-                self._find_uncounted()
+                # Shards without a commit are those of an older version, or of a process that was killed.
+                self._uncounted = complete - self._shards if self.store.local else set()
         except BaseException:
             self.release()
             raise
@@ -192,14 +194,31 @@ class Shards:
         finally:
             self.release()
 
-    def _find_commits(self) -> None:
+    def _find_parts(self) -> set[int]:
+        """Return the shards whose Parquet file exists; damaged files of a local folder are deleted."""
+        complete = set()
+        for name in self.store.sizes():
+            if name.startswith("part-") and (number := name[5:].partition(".")[0]).isdecimal():
+                try:
+                    if isinstance(self.store, LocalStore):
+                        pq.read_metadata(self.store.path(name))
+                except (OSError, pa.ArrowException):  # empty or truncated after a power failure
+                    self.store.delete([name])
+                else:
+                    complete.add(int(number))
+        return complete
+
+    def _find_commits(self, complete: set[int]) -> None:
         self._shards, self.counts, self.labelled = set(), Counter(), Counter()
         names = [f"{COMMITS}/{name}" for name in self.store.sizes(COMMITS) if name.endswith(".json")]
         for start in range(0, len(names), 1000):
             some = names[start : start + 1000]
             for name, content in zip(some, self.store.read_all(some), strict=True):
                 try:
-                    self._add(int(name.rpartition("/")[2][:-5]), json.loads(content or b""))
+                    shard = int(name.rpartition("/")[2][:-5])
+                    if shard not in complete:
+                        raise ValueError("its file was deleted, or is damaged")
+                    self._add(shard, json.loads(content or b""))
                 except (ValueError, KeyError, TypeError):  # truncated by a power failure
                     self.store.delete([name])
 
@@ -214,21 +233,6 @@ class Shards:
                 else:
                     self._batches[int(shard)].add(int(batch))
         self.store.delete(damaged)
-
-    def _find_uncounted(self) -> None:
-        """Find complete shards of a local folder without a commit: of older versions, or after a kill."""
-        self._uncounted.clear()
-        if not isinstance(self.store, LocalStore):
-            return
-        for name in self.store.sizes():
-            if name.startswith("part-") and (number := name[5:].partition(".")[0]).isdecimal():
-                try:
-                    pq.read_metadata(self.store.path(name))
-                except (OSError, pa.ArrowException):  # empty or truncated after a power failure
-                    self.store.delete([name])
-                else:
-                    self._uncounted.add(int(number))
-        self._uncounted -= self._shards
 
     def _is_batch(self, name: str, size: int) -> bool:
         """Return whether a batch is complete: a power failure, or a store that is not an object store, may cut it."""

@@ -43,6 +43,8 @@ QUICK = 0.03
 MAX_CACHED = 64
 _controls: OrderedDict[str, Controls] = OrderedDict()
 """By image, network and target. Networks are not stored, so that they can be freed."""
+_verdicts: OrderedDict[str, Verdict] = OrderedDict()
+"""Finished checks by the key of the map, shared by all users: most of them see the same examples first."""
 _lock = threading.Lock()
 
 
@@ -78,19 +80,23 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
     if answer is None:
         return
     settings = answer.settings
+    if (finished := _get(_verdicts, key)) is not None:
+        yield finished
+        return
     images = engine.load_input(settings, request)[2]
     target = _target(answer)
     yield CheckProgress(key, 0.0)
     controls_key = norms.key_of(str(request.image), settings, answer.names)
     with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
         yield from engine.wait_turn(turn)
-        work = partial(_evaluate, settings.loaded.name, images, answer.explanation, target, _known(controls_key))
+        controls = _get(_controls, controls_key)
+        work = partial(_evaluate, settings.loaded.name, images, answer.explanation, target, controls)
         evaluation = yield from engine.stream(work, run, lambda step: CheckProgress(key, step.fraction), turn)
         if not evaluation.is_complete:
             raise Refused(messages.STOPPED if run.cancelled else messages.OVER)
         if why := next((reason for by_class in evaluation.reasons.values() for reason in by_class if reason), ""):
             raise Refused(messages.NO_VALUE.format(why=why))
-        _keep(controls_key, evaluation)
+        _put(_controls, controls_key, _controls_of(evaluation))
         verdict = Verdict(
             key,
             settings.method,
@@ -105,7 +111,12 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
         )
         yield verdict
         if verdict.more:
-            yield verdict.with_weights((yield from _randomize(answer, images, target, run, turn)))
+            test = yield from _randomize(answer, images, target, run, turn)
+            verdict = verdict.with_weights(test)
+            yield verdict
+            if test == messages.STOPPED:
+                return
+        _put(_verdicts, key, verdict)
 
 
 def randomize_weights(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgress | Weights]:
@@ -167,21 +178,23 @@ def _evaluate(
     return evaluation if known is None else replace(evaluation, **known)
 
 
-def _known(key: str) -> Controls | None:
+def _get(cache: OrderedDict[str, T], key: str) -> T | None:
     with _lock:
-        return _controls.get(key)
+        return cache.get(key)
 
 
-def _keep(key: str, evaluation: Evaluation) -> None:
+def _put(cache: OrderedDict[str, T], key: str, value: T) -> None:
+    """Add an entry and remove the oldest ones."""
     with _lock:
-        fields = {
-            name: getattr(evaluation, name)
-            for name in ("controls", "spread", "random_values", "random_curves", "control_curves")
-        }
-        _controls[key] = fields, str(evaluation.options["precision"])
-        _controls.move_to_end(key)
-        while len(_controls) > MAX_CACHED:
-            _controls.popitem(last=False)
+        cache[key] = value
+        cache.move_to_end(key)
+        while len(cache) > MAX_CACHED:
+            cache.popitem(last=False)
+
+
+def _controls_of(evaluation: Evaluation) -> Controls:
+    names = ("controls", "spread", "random_values", "random_curves", "control_curves")
+    return {name: getattr(evaluation, name) for name in names}, str(evaluation.options["precision"])
 
 
 def order(evaluation: Evaluation) -> torch.Tensor:

@@ -170,7 +170,7 @@ def test_one_time_values_are_in_the_last_step_too(blobs: str) -> None:
     assert [name for _, name in last["found"]] == ["red blob", "green blob", "red blob#2"]
     lists = last["lists"]
     assert (MODEL in [name for _, name, _ in lists["model"]]) and lists["target"] == []
-    assert "grad_cam" in [name for _, name, _ in lists["method"]] and len(lists["layer"]) >= 3
+    assert "grad_cam" in [name for _, name, *_ in lists["method"]] and len(lists["layer"]) >= 3
     assert last["view"]["map"]["h"] and last["view"]["words"]["unit"]
 
 

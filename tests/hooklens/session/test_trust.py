@@ -20,7 +20,7 @@ from hooklens.images import examples
 from hooklens.page.trust import view
 from hooklens.session import engine as page_engine
 from hooklens.session import results_cache
-from hooklens.session.answers import Answer
+from hooklens.session.answers import Answer, Waiting
 from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import Turns
@@ -42,6 +42,7 @@ def ready() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_engine.model_cache, "wait", lambda run, model: iter(()))
         patch.setattr(engine, "_controls", type(engine._controls)())
+        patch.setattr(engine, "_verdicts", type(engine._verdicts)())
         load(MODEL)
         yield
 
@@ -162,12 +163,22 @@ def test_the_controls_of_an_image_and_class_are_measured_once(
         return whole(*values, **named)
 
     monkeypatch.setattr(page_engine.network_calls, "evaluate", counting)
+    monkeypatch.setattr(engine, "_verdicts", type(engine._verdicts)())
     again = judged(GRAD_CAM)[-1]
 
     assert controls == [False]
     assert again.evaluation.controls == verdict.evaluation.controls
     assert str(again.evaluation) == str(verdict.evaluation)
     assert view.verdict(again)["verdict"]["curves"] == view.verdict(verdict)["verdict"]["curves"]
+
+
+def test_a_finished_check_is_not_repeated(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
+    for name in ("evaluate", "randomize"):
+        monkeypatch.setattr(engine.network_calls, name, lambda *_, **__: pytest.fail("it must not run"))
+
+    assert [step for step in judged(GRAD_CAM) if not isinstance(step, Waiting)] == [verdict]
+    with pytest.raises(pytest.fail.Exception):
+        judged(replace(GRAD_CAM, target="1"))
 
 
 def test_an_outdated_request_has_no_result() -> None:
@@ -179,6 +190,7 @@ def test_an_outdated_request_has_no_result() -> None:
 
 def test_a_stopped_check_has_a_message_and_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_controls", type(engine._controls)())
+    monkeypatch.setattr(engine, "_verdicts", type(engine._verdicts)())
     found: list[Any] = []
 
     def work() -> None:

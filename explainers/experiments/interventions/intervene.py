@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.experiments.interventions.changes import Change, Constant, Function, Swap, as_function, describe_change
+from explainers.experiments.interventions.result import Intervention
+from explainers.experiments.interventions.selection import Selection, select
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import restores_state
-from explainers.interventions.changes import Change, Constant, Function, Swap, as_function, describe_change
-from explainers.interventions.result import Intervention
-from explainers.interventions.selection import Selection, select
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.layers.score_kind import score_kind

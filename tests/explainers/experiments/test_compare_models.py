@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from explainers import BadImages, BadOption, BadTarget, compare_models, grad_cam
-from explainers.comparison.similarity import gram_matrix, linear_cka
+from explainers.experiments.comparison.similarity import gram_matrix, linear_cka
 from explainers.maps.resize import rank_correlation
 from tests.support.nets import plain, random_images
 from tests.support.traces import nothing_left

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.comparison.result import ModelComparison
-from explainers.comparison.similarity import gram_matrix, linear_cka
 from explainers.errors import BadImages, BadOption, BadTarget
+from explainers.experiments.comparison.result import ModelComparison
+from explainers.experiments.comparison.similarity import gram_matrix, linear_cka
 from explainers.explanation.run import explain
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import restores_state

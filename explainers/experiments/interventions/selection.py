@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from explainers.errors import BadOption, NoSpatialOutput, UnsupportedModel, shorten
-from explainers.interventions.changes import Function
+from explainers.experiments.interventions.changes import Function
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.options import whole_number, whole_numbers
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.description.table import Description, LayerDescription
+from explainers.experiments.description.table import Description, LayerDescription
 from explainers.hooks.calls import Calls
 from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point
