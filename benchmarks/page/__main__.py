@@ -90,8 +90,11 @@ def one_start(browser: Any, folder: str, tree: Path) -> dict[str, float]:
         process.wait(30)
 
 
-def clicks_in_turns(browser: Any, folder: str, trees: list[Path], rounds: int) -> list[str]:
-    """Return one line per kind of click and tree: the median milliseconds of the click and of its parts."""
+def clicks_in_turns(browser: Any, folder: str, trees: list[Path], rounds: int, pause: float) -> list[str]:
+    """Return one line per kind of click and tree: the median milliseconds of the click and of its parts.
+
+    `pause` are the seconds between clicks. For about three seconds after a map, it is compared with its controls.
+    """
     processes, pages = [], []
     times: dict[tuple[str, Path], list[dict[str, float]]] = {}
     try:
@@ -107,7 +110,7 @@ def clicks_in_turns(browser: Any, folder: str, trees: list[Path], rounds: int) -
         for turn in range(rounds):
             for name, (selector, positions) in CLICKS.items():
                 for tree, page, notes in pages:
-                    page.wait_for_timeout(1500)  # small maps and gradient norms of the last answer arrive after its map
+                    page.wait_for_timeout(1000 * pause)  # small maps of the last answer arrive after its map
                     server = processes[trees.index(tree)].pid
                     before, used = received(page), processor_time(server)
                     found = timed_click(page, selector, positions[turn % len(positions)])
@@ -307,6 +310,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--pause", type=float, default=1.5, help="seconds between clicks")
     parser.add_argument("--other", type=Path, help="another version of the project, measured in turns")
     parser.add_argument("--only", choices=("start", "clicks", "long", "slow", "shifts"))
     options = parser.parse_args()
@@ -328,7 +332,7 @@ def main() -> None:
                     found = during_a_long_run(browser, folder, tree)
                     print(f"{tree.name}:", ", ".join(f"{name} {value:.0f} ms" for name, value in found.items()))
         if wants("clicks"):
-            print(*clicks_in_turns(browser, folder, trees, options.starts), sep="\n")
+            print(*clicks_in_turns(browser, folder, trees, options.starts, options.pause), sep="\n")
         if wants("shifts"):
             found = layout_shifts(browser, folder, ROOT)
             print("layout shifts:", ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
