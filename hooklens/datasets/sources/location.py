@@ -130,12 +130,12 @@ def _shard_set(source: str, fs: Any, root: str) -> Location:
     Errors   Refused for files that do not exist, because a set without them would look complete
     """
     try:
-        from braceexpand import UnbalancedBracesError, braceexpand  # an extra
+        from braceexpand import braceexpand  # an extra
     except ImportError:
         raise Refused(f'{source} needs braceexpand. Install it with: pip install "hooklens[data]".') from None
     try:
         paths = list(dict.fromkeys(braceexpand(root)))
-    except UnbalancedBracesError:
+    except ValueError:  # UnbalancedBracesError, which its types lack
         raise Refused(f"The braces in {source} are not balanced. Example: train-{{0000..1023}}.tar.") from None
     folder = posixpath.commonpath([posixpath.dirname(path) for path in paths])
     missing = [path for path in paths if not fs.isfile(path)]
