@@ -13,6 +13,7 @@ from explainers import (
     BadOption,
     BadTarget,
     Clamp,
+    Intervention,
     LayerNotFound,
     LayerRanRepeatedly,
     NoSpatialOutput,
@@ -116,7 +117,7 @@ def test_noise_has_the_given_size_and_is_reproducible():
     net, x = halves(), images()
     seen = []
     intervene(net, x, "first", channels=CHOSEN, value=lambda a: seen.append(a) or a)
-    (old,) = seen
+    old = 10 * seen[0]
     new = AddNoise(0.5, seed=3)(old)
     spread = old.flatten(1).std(1, correction=0)
     torch.testing.assert_close((new - old).flatten(1).std(1), 0.5 * spread, rtol=0.2, atol=0)
@@ -224,6 +225,14 @@ def test_top_classes_before_and_after():
         assert each.change == pytest.approx(float(after[each.class_index] - before[each.class_index]))
     assert result.score == "softmax"
     assert "first, 6 channels, Scale(factor=30)" in repr(result)
+
+
+def test_top_classes_include_those_of_both_sides():
+    before, after = torch.tensor([[3.0, 2.0, 1.0, 0.0]]), torch.tensor([[0.0, 1.0, 2.0, 3.0]])
+    result = Intervention("layer", (0,), None, "", before, after, "logit", lambda output: output)
+    (rows,) = result.top(2)
+    assert [tuple(row) for row in rows] == [(0, 3, 0), (1, 2, 1), (3, 0, 3), (2, 1, 2)]
+    assert [row.change for row in rows] == [-3, -1, 3, 1]
 
 
 def test_results_are_on_the_models_device():
