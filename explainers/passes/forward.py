@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,10 @@ class ForwardPasses:
         with replaced_outputs(self.view.network, [(layout, keep)]), suppress(_StopForward):
             self.view.network(batch)
         return leaf.single_output()
+
+    def batches(self, images: Tensor) -> Sequence[Tensor]:
+        """Return the batches of passes with hooks: one, or one for each image if the network runs row by row."""
+        return images.split(1) if self.is_row_by_row else [images]
 
     def refuse_through(self) -> None:
         """Raise an error if a `Through` target is used with a gradient-free method.

@@ -15,7 +15,7 @@ import typer
 
 from hooklens import __version__
 from hooklens.cli import masks, messages, planning, run_commands, serving
-from hooklens.cli.options import Device, LogOptions, ModelOptions, RunOptions, expand, set_offline
+from hooklens.cli.options import Device, LogOptions, ModelOptions, RunOptions, expand, refuse_folder, set_offline
 from hooklens.cli.progress import JSON, LOG, TEXT, Progress
 from hooklens.cli.stopping import TERMINATED, StopOnTerminate, Terminated
 from hooklens.errors import Refused
@@ -149,8 +149,7 @@ def report(
 
     log.apply()
     set_offline(offline)
-    if out.expanduser().is_dir():
-        raise typer.BadParameter(messages.NOT_A_FILE.format(path=str(out)), param_hint="--out")
+    refuse_folder(out)
     if link is not None and not link.startswith(("http://", "https://")):
         raise typer.BadParameter(messages.NOT_A_URL.format(text=link), param_hint="--link")
     run = run_commands.open_finished(folder)

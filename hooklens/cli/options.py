@@ -153,6 +153,15 @@ def set_offline(offline: bool) -> None:
         os.environ["HOOKLENS_OFFLINE"] = "1"
 
 
+def refuse_folder(out: Path) -> None:
+    """Check that --out names a file, for commands that write one page.
+
+    Errors   typer.BadParameter
+    """
+    if out.expanduser().is_dir():
+        raise typer.BadParameter(messages.NOT_A_FILE.format(path=str(out)), param_hint="--out")
+
+
 def expand(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter that is annotated with a dataclass of options by the fields of the dataclass."""
     hints = get_type_hints(command, include_extras=True)

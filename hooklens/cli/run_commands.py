@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hooklens.cli import completion, messages
-from hooklens.cli.options import LogOptions, ModelOptions, expand, parse_size, set_offline
+from hooklens.cli.options import LogOptions, ModelOptions, expand, parse_size, refuse_folder, set_offline
 from hooklens.cli.progress import Progress
 
 Run = Annotated[str, typer.Argument(help=messages.FOLDER)]
@@ -29,8 +29,7 @@ def compare(
 
     log.apply()
     set_offline(offline)
-    if out.expanduser().is_dir():
-        raise typer.BadParameter(messages.NOT_A_FILE.format(path=str(out)), param_hint="--out")
+    refuse_folder(out)
     runs = [open_finished(folder) for folder in (run_a, run_b)]
     with Progress(messages.COMPARING, messages.NOT_RESUMABLE) as progress:
         done = write(runs[0], runs[1], out, key=match, progress=progress)

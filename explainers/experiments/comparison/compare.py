@@ -121,9 +121,8 @@ def _observe(run: Run, names: Sequence[str], act: Callable[[str, Tensor], None])
 
     network = run.view.network
     edits = [(find_hook_point(network, name), observer(name)) for name in names]
-    rows = run.images.split(1) if run.forward.is_row_by_row else [run.images]
     scores = []
-    for batch in rows:
+    for batch in run.forward.batches(run.images):
         with replaced_outputs(network, edits):
             scores.append(at_least_float32(scores_of(run.forward(batch.clone()))))
     for name in names:

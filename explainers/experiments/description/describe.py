@@ -53,7 +53,12 @@ def describe(
         layers = unchecked_profile(view, image)
         times, seconds = _timed_pass(view.network, image)
         fields = _receptive_fields(view.network, image, layers) if receptive_fields else {}
-        found = [_describe(view.network, layer, layers, times, fields.get(layer.name)) for layer in layers]
+        paths = [layer.path.split(".") for layer in layers]
+        containers = {".".join(path[:depth]) for path in paths for depth in range(1, len(path))}
+        found = [
+            _describe(view.network, layer, layers, times, fields.get(layer.name), layer.path not in containers)
+            for layer in layers
+        ]
         parameters = list(view.network.parameters())
         return Description(
             network=type(view.network).__name__,
@@ -106,7 +111,12 @@ def _receptive_fields(network: nn.Module, image: Tensor, layers: Profile) -> dic
 
 
 def _describe(
-    network: nn.Module, layer: Layer, layers: Profile, times: Times, field: tuple[int, ...] | None
+    network: nn.Module,
+    layer: Layer,
+    layers: Profile,
+    times: Times,
+    field: tuple[int, ...] | None,
+    is_leaf: bool,
 ) -> LayerDescription:
     number = int(layer.name.partition("#")[2] or 0)
     seconds, size = times.get((layer.path, number), (0.0, 0))
@@ -120,5 +130,5 @@ def _describe(
         output_bytes=size,
         seconds=seconds,
         receptive_field=field,
-        is_leaf=not any(other.path.startswith(f"{layer.path}.") for other in layers),
+        is_leaf=is_leaf,
     )

@@ -92,7 +92,7 @@ def intervene(
 def _record(run: Run, layout: LayerLayout, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the output of a layer, at least float32, and the scores of the images, from one forward pass."""
     outputs, scores = [], []
-    for rows in _parts(run, images):
+    for rows in run.forward.batches(images):
         leaf = LayerLeaf(layout)
 
         def keep(output: Any, leaf: LayerLeaf = leaf) -> None:
@@ -107,7 +107,7 @@ def _record(run: Run, layout: LayerLayout, images: Tensor) -> tuple[Tensor, Tens
 def _change(run: Run, selection: Selection, function: Function, axes: int) -> Tensor:
     """Return the scores of the images after the change of a layer whose output has `axes` axes."""
     scores, start = [], 0
-    for rows in _parts(run, run.images):
+    for rows in run.forward.batches(run.images):
         own = function.rows(start, start + len(rows), axes) if isinstance(function, Constant) else function
 
         def edit(output: Any, own: Function = own) -> Tensor:
@@ -117,8 +117,3 @@ def _change(run: Run, selection: Selection, function: Function, axes: int) -> Te
             scores.append(scores_of(run.forward(rows.clone())))
         start += len(rows)
     return at_least_float32(torch.cat(scores))
-
-
-def _parts(run: Run, images: Tensor) -> Sequence[Tensor]:
-    """Return the batches in which the images run: one, or one for each image if the network runs row by row."""
-    return images.split(1) if run.forward.is_row_by_row else [images]

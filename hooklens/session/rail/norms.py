@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +12,7 @@ from PIL import Image
 
 from hooklens.session import engine, network_calls, results_cache, scene
 from hooklens.session.answers import Settings, Step
+from hooklens.session.jobs.recent import Recent
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import turns
 from hooklens.session.rail import network
@@ -24,11 +23,9 @@ if TYPE_CHECKING:
 
     from explainers.targets import Target
 
-MAX_CACHED = 64
 SMALLEST = 1e-12
-_known: OrderedDict[str, tuple[str, dict[str, float]]] = OrderedDict()
+_known = Recent[tuple[str, dict[str, float]]]()
 """By key: the name of the target, and the norms. Networks are not stored, so that they can be freed."""
-_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,10 @@ def measure(request: Request, run: Run) -> Iterator[Step | Norms]:
     settings = yield from engine.resolve_settings(request, run)
     settings, image, images = engine.load_input(settings, request)
     key = key_of(str(request.image), settings, settings.names)
-    with _lock:
-        known = _known.get(key)
+    known = _known.get(key)
     if known is None:
         known = yield from _measure(settings, settings.loaded.model.crop(image), images, run)
-        with _lock:
-            _known[key] = known
-            while len(_known) > MAX_CACHED:
-                _known.popitem(last=False)
+        _known.put(key, known)
     yield Norms(key, settings, *known)
 
 

@@ -6,8 +6,6 @@ yield their turn to every click.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,6 +17,7 @@ from hooklens import limits
 from hooklens.errors import Refused
 from hooklens.session import engine, network_calls, results_cache, scene, text_messages
 from hooklens.session.answers import Answer, Settings, Waiting
+from hooklens.session.jobs.recent import Recent
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import turns
 from hooklens.session.messages import subject
@@ -40,12 +39,10 @@ T = TypeVar("T")
 METRICS = ("deletion", "insertion")
 QUICK = 0.03
 """Maximum seconds of a forward pass for an automatic check, which takes 268 of them in batches."""
-MAX_CACHED = 64
-_controls: OrderedDict[str, Controls] = OrderedDict()
+_controls = Recent[Controls]()
 """By image, network and target. Networks are not stored, so that they can be freed."""
-_verdicts: OrderedDict[str, Verdict] = OrderedDict()
+_verdicts = Recent[Verdict]()
 """Finished checks by the key of the map, shared by all users: most of them see the same examples first."""
-_lock = threading.Lock()
 
 
 def why_not(answer: Answer) -> str:
@@ -80,7 +77,7 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
     if answer is None:
         return
     settings = answer.settings
-    if (finished := _get(_verdicts, key)) is not None:
+    if (finished := _verdicts.get(key)) is not None:
         yield finished
         return
     images = engine.load_input(settings, request)[2]
@@ -89,14 +86,14 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
     controls_key = norms.key_of(str(request.image), settings, answer.names)
     with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
         yield from engine.wait_turn(turn)
-        controls = _get(_controls, controls_key)
+        controls = _controls.get(controls_key)
         work = partial(_evaluate, settings.loaded.name, images, answer.explanation, target, controls)
         evaluation = yield from engine.stream(work, run, lambda step: CheckProgress(key, step.fraction), turn)
         if not evaluation.is_complete:
             raise Refused(messages.STOPPED if run.cancelled else messages.OVER)
         if why := next((reason for by_class in evaluation.reasons.values() for reason in by_class if reason), ""):
             raise Refused(messages.NO_VALUE.format(why=why))
-        _put(_controls, controls_key, _controls_of(evaluation))
+        _controls.put(controls_key, _controls_of(evaluation))
         verdict = Verdict(
             key,
             settings.method,
@@ -116,7 +113,7 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
             yield verdict
             if test == messages.STOPPED:
                 return
-        _put(_verdicts, key, verdict)
+        _verdicts.put(key, verdict)
 
 
 def randomize_weights(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgress | Weights]:
@@ -176,20 +173,6 @@ def _evaluate(
     options = {"metrics": METRICS, "steps": STEPS, "controls": known is None, "precision": precision}
     evaluation = network_calls.evaluate(name, images, explanation, report, target=target, **options)
     return evaluation if known is None else replace(evaluation, **known)
-
-
-def _get(cache: OrderedDict[str, T], key: str) -> T | None:
-    with _lock:
-        return cache.get(key)
-
-
-def _put(cache: OrderedDict[str, T], key: str, value: T) -> None:
-    """Add an entry and remove the oldest ones."""
-    with _lock:
-        cache[key] = value
-        cache.move_to_end(key)
-        while len(cache) > MAX_CACHED:
-            cache.popitem(last=False)
 
 
 def _controls_of(evaluation: Evaluation) -> Controls:
