@@ -188,7 +188,9 @@ def test_the_first_map_is_shown_before_the_scripts(browser, app: str) -> None:
     for route in waiting:
         route.continue_()
     page.wait_for_function("Number(document.getElementById('hl-overlay')?.dataset.id || 0) > 0")
-    assert page.locator("#hl-method [role=combobox]").input_value() == "Grad-CAM", "a title, also before the list is loaded"
+    assert page.locator("#hl-method [role=combobox]").input_value() == "Grad-CAM", (
+        "a title, also before the list is loaded"
+    )
     sent = [url for url in requests if not url.startswith(("data:", "blob:"))]
     assert len(sent) <= 30 and not any("/assets/" in url for url in sent), "one script has all modules"
     assert page.locator("#hl-first").count() == 0
