@@ -93,4 +93,3 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             text = json.dumps(run(each, Path(folder)), indent=1, ensure_ascii=False) + "\n"
         each.write_text(text, encoding="utf-8")
-        print(each.name, f"{len(text) / 1000:.0f} kB")
