@@ -26,7 +26,6 @@ NOT_HERE = (
 )
 
 
-
 def damaged(names: list[str]) -> str:
     """Return the note on parameters of a link that are ignored."""
     return f"The link is damaged: {', '.join(names)} cannot be read, so the defaults are used. Copy the link again."
