@@ -71,13 +71,17 @@ def _on_cpu(value: Any) -> Any:
 def explain(
     name: str, method: str, images: torch.Tensor, progress: Callable[[Any], bool] | None = None, **keywords: Any
 ) -> explainers.Explanation:
-    """Call `explainers.explain`; `progress` is for long methods, which also take `batch_size`."""
+    """Call `explainers.explain`; `progress` is for long methods, which also take `batch_size`.
+
+    The result does not keep the images: results of one user's image are cached for all users.
+    """
     import explainers  # torch takes seconds to start
 
-    if progress is None:
-        return run(name, partial(explainers.explain, method), images, **keywords)
-    keywords |= _progress_options(progress)
-    return run(name, partial(_explain_in_batches, _batch_size(name), method), images, **keywords)
+    function = partial(explainers.explain, method)
+    if progress is not None:
+        keywords |= _progress_options(progress)
+        function = partial(_explain_in_batches, _batch_size(name), method)
+    return dataclasses.replace(run(name, function, images, **keywords), images=None)
 
 
 def evaluate(

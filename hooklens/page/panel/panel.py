@@ -73,8 +73,9 @@ class Panel:
 
 def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     """Create the layout of the column; `below_image` creates more components below the image."""
+    files = examples.thumbnail_names()
     items = [
-        {"id": each.id, "alt": each.alt, "note": each.note, "src": f"hl/thumbnails/{examples.thumbnails()[each.id][0]}"}
+        {"id": each.id, "alt": each.alt, "note": each.note, "src": f"hl/thumbnails/{files[each.id]}"}
         for each in examples.all_examples().values()
     ]
     gr.HTML(panel_messages.UNUSED, elem_id="hl-unused", padding=False)
