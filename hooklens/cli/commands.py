@@ -286,7 +286,7 @@ def main(arguments: list[str] | None = None) -> None:
     Errors   SystemExit
     """
     for name, value in {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "300000"}.items():
-        os.environ.setdefault(name, value)  # as for the page: see hooklens/page/serving/gradio_setup.py
+        os.environ.setdefault(name, value)  # as for the page: see hooklens/page/serving/before_torch.py
     warnings.showwarning = _print_once()
     LOG.quiet, LOG.format = False, TEXT
     try:
