@@ -57,7 +57,7 @@ class Progress:
             LOG.write("interrupted", self.interrupted, message=self.interrupted)
 
     def detail(self, errors: int, shard: int, shards: int | None) -> None:
-        """Add images that could not be read, and set the current shard from 1 and the number of shards if it is known."""
+        """Add the errors of a batch, and set its shard from 1 and the number of shards if it is known."""
         self.errors += errors
         self.shard = shard, shards
 
