@@ -63,7 +63,7 @@ def run(
             return Summary(job.shards.folder, counts, 0, time.perf_counter() - start)
         job.close_older()
         out = str(job.shards.folder if not job.shards.store.local else Path(job.shards.folder).absolute())
-        collector, vain = _Collector(job, report, detail), 0
+        collector, vain = Collector(job, report, detail), 0
         while partitions := collector.start():
             if vain == ATTEMPTS:
                 raise Refused(f"The Ray cluster computed nothing {ATTEMPTS} times. Finished batches are kept. {AGAIN}")
@@ -153,7 +153,7 @@ def _end(process: Any) -> None:
         process.join()
 
 
-class _Collector:
+class Collector:
     """Takes the results of the cluster, in any order: writes rows, or notes what the workers have written."""
 
     def __init__(self, job: Job, report: Report | None, detail: Detail | None) -> None:
