@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -27,13 +28,37 @@ def _load(module: Deferred) -> types.ModuleType:
     return importlib.import_module(module.__name__)
 
 
-def defer(name: str) -> Deferred | None:
-    """Let `import name` in any package load the module only when it is used; None if it is loaded or not installed."""
-    if name in sys.modules or (spec := importlib.util.find_spec(name)) is None:
+def defer(name: str, *functions: str) -> Deferred | None:
+    """Let `import name` in any package load the module only when it is used; None if it is loaded or not installed.
+
+    `from name import function` also loads nothing if the function is one of `functions`.
+    """
+    if name in sys.modules or (spec := _find(name)) is None:
         return None
     module = sys.modules[name] = Deferred(name)
     module.__spec__ = spec
+    for function in functions:
+        vars(module)[function] = _deferred_function(module, function)
+    if functions and spec.submodule_search_locations:
+        module.__path__ = list(spec.submodule_search_locations)  # Python reads it before the functions of a package
     return module
+
+
+def _find(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Return where a module is, without importing the package that contains it."""
+    parent, _, _ = name.rpartition(".")
+    if not parent:
+        return importlib.util.find_spec(name)
+    package = _find(parent)
+    folders = package.submodule_search_locations if package else None
+    return importlib.machinery.PathFinder.find_spec(name, folders) if folders else None
+
+
+def _deferred_function(module: Deferred, name: str) -> Callable[..., Any]:
+    def call(*values: Any, **options: Any) -> Any:
+        return getattr(_load(module), name)(*values, **options)
+
+    return call
 
 
 @contextlib.contextmanager
@@ -47,12 +72,7 @@ def without_compiler() -> Iterator[None]:
         yield
         return
     module = Deferred(name)
-
-    def is_compile_supported(device: str) -> bool:
-        supported: bool = _load(module).is_compile_supported(device)
-        return supported
-
-    vars(module)["is_compile_supported"] = is_compile_supported
+    vars(module)["is_compile_supported"] = _deferred_function(module, "is_compile_supported")
     sys.modules[name] = module
     try:
         yield

@@ -108,7 +108,7 @@ def explain(
         job = runs.prepare(settings, source, out, limit=run.limit, device=run.local_device)
         with Progress(messages.EXPLAINING) as progress:
 
-            def report(done: int, total: int) -> None:
+            def report(done: int, total: int | None) -> None:
                 progress(done, total)
                 stop(done, total)
 
@@ -116,8 +116,15 @@ def explain(
             if run.engine == "ray":
                 from hooklens.datasets import ray_engine  # ray is an extra
 
-                workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus, device=run.device)
-                done = ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=report)
+                workers = ray_engine.Workers(run.workers or None, gpus=run.gpus, device=run.device)
+                done = ray_engine.run(
+                    job,
+                    decode=_decode(),
+                    address=run.address,
+                    workers=workers,
+                    report=report,
+                    detail=progress.detail,
+                )
             else:
                 done = runs.run(
                     job,
@@ -290,7 +297,7 @@ def main(arguments: list[str] | None = None) -> None:
     Errors   SystemExit
     """
     for name, value in {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "300000"}.items():
-        os.environ.setdefault(name, value)  # as for the page: see hooklens/page/serving/gradio_setup.py
+        os.environ.setdefault(name, value)  # as for the page: see hooklens/page/serving/before_torch.py
     warnings.showwarning = _print_once()
     LOG.quiet, LOG.format = False, TEXT
     try:

@@ -6,7 +6,9 @@ import errno
 import socket
 from typing import Any
 
+from hooklens import limits
 from hooklens.errors import Refused
+from hooklens.zoo import settings
 
 
 def serve(
@@ -16,17 +18,27 @@ def serve(
 
     Errors   Refused if the device is not available, or if the named model or the run cannot be opened
     """
+    import hooklens.page.serving.before_torch  # noqa: F401  must come before torch
+    from hooklens.session import model_cache  # the library takes long to start
+
     if device != "auto":
         from hooklens.zoo import devices  # torch takes seconds to start
 
         devices.choose(device)
+    model_cache.use_device(device)
+    named = bool(overrides) or model != settings.AUTO
+    if limits.SHARED_GPU or named:  # on a shared GPU, models must be registered before the server runs
+        model_cache.start(model, 0.0, overrides)
+        model_cache.ready.wait()
+        if named and (error := model_cache.failure()):
+            raise Refused(error)  # before the page is built
     from hooklens.page import build  # gradio takes seconds to start
 
     if run is not None:
         from hooklens.page.batch import finished_runs  # as above
 
         finished_runs.use_run(run)
-    build.serve(build.build(), model=model, own=overrides, device=device, host=host, port=port)
+    build.serve(build.build(), model=model, own=overrides, host=host, port=port)
 
 
 def check_address(host: str | None, port: int | None) -> None:

@@ -14,7 +14,8 @@ from PIL import Image
 from hooklens import resources
 
 ASSETS = resources.assets()
-SMALL = 112
+SMALL, QUALITY = 112, 85
+"""Pixels of a side of a thumbnail, and the quality of its JPEG."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +39,24 @@ def all_examples() -> dict[str, Example]:
     return {example.id: example for example in examples}
 
 
-def thumbnail(example: Example) -> bytes:
+@functools.cache
+def thumbnail_names() -> dict[str, str]:
+    """Return the file names of the thumbnails by the examples' IDs; a name changes with the example."""
+    return {ident: f"{ident}-{_hash(example.path.read_bytes())}.jpg" for ident, example in all_examples().items()}
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(repr((SMALL, QUALITY)).encode() + data).hexdigest()[:16]
+
+
+@functools.cache
+def thumbnail(ident: str) -> bytes:
     """Return the center square of an example as a small JPEG."""
-    with Image.open(example.path) as file_image:
+    with Image.open(all_examples()[ident].path) as file_image:
         file_image.draft("RGB", (2 * SMALL, 2 * SMALL))  # decoding a JPEG at 1/8 of its size takes 1/8 of the time
         image = file_image.convert("RGB")
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     file = io.BytesIO()
-    image.resize((SMALL, SMALL), box=(left, top, left + side, top + side)).save(file, "JPEG", quality=85)
+    image.resize((SMALL, SMALL), box=(left, top, left + side, top + side)).save(file, "JPEG", quality=QUALITY)
     return file.getvalue()
-
-
-@functools.cache
-def thumbnails() -> dict[str, tuple[str, bytes]]:
-    """Return file name and content of the thumbnails by the examples' IDs; the name changes with the content."""
-    files = {example.id: thumbnail(example) for example in all_examples().values()}
-    return {ident: (f"{ident}-{hashlib.sha256(file).hexdigest()[:16]}.jpg", file) for ident, file in files.items()}

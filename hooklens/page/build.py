@@ -17,7 +17,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hooklens import limits
-from hooklens.errors import Refused
 from hooklens.images import examples
 from hooklens.page.api.tab import Api
 from hooklens.page.batch.messages import STEPS
@@ -112,8 +111,9 @@ def _compress(script: bundle.Server) -> None:
 
 def _thumbnail(request: Request) -> Response:
     """Answer a request for the thumbnail of an example."""
-    files = dict(examples.thumbnails().values())
-    content = files.get(request.path_params["name"])
+    requested = request.path_params["name"]
+    ident = next((ident for ident, name in examples.thumbnail_names().items() if name == requested), None)
+    content = None if ident is None else examples.thumbnail(ident)
     return Response(content, 200 if content else 404, media_type="image/jpeg")
 
 
@@ -196,23 +196,17 @@ def serve(
     *,
     model: str = "auto",
     own: Mapping[str, Any] | None = None,
-    device: str = "auto",
     host: str | None = None,
     port: int | None = None,
     block: bool = True,
 ) -> str:
-    """Serve the page, then load torch in the background; `own` has the keyword arguments of `zoo.add`.
+    """Serve the page, then load torch and the model in the background, unless a model is loaded.
+
+    `own` has the keyword arguments of `zoo.add`.
 
     Returns  the address: at once if `block` is False, otherwise when the server stops
-    Errors   OSError if the port is taken; Refused if the named model cannot be loaded
+    Errors   OSError if the port is taken
     """
-    model_cache.use_device(device)
-    named = bool(own) or model != settings.AUTO
-    if limits.SHARED_GPU or named:
-        model_cache.start(model, 0.0, own)  # on a shared GPU, models must be registered before the server runs
-        model_cache.ready.wait()
-        if named and (error := model_cache.failure()):
-            raise Refused(error)
     demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
     scripts = bundle.build(*_first_view(demo))
     script = bundle.Server(scripts) if scripts else None
@@ -253,7 +247,7 @@ def serve(
         },
     )
     print(messages.served(address), flush=True)
-    if not (limits.SHARED_GPU or named):
+    if not model_cache.ready.is_set():
         model_cache.start(model, own=own)
     if script:
         threading.Thread(target=_compress, args=[script], name="compress", daemon=True).start()

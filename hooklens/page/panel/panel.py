@@ -21,6 +21,7 @@ from hooklens.session.answers import LoadedModel, Scene, Settings
 from hooklens.session.bundles import links
 from hooklens.session.channels import network
 from hooklens.session.jobs import runs
+from hooklens.session.objects import messages as object_messages
 from hooklens.session.request import NAMES, Request, split
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ class Panel:
 
 def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     """Create the layout of the column; `below_image` creates more components below the image."""
+    files = examples.thumbnail_names()
     items = [
-        {"id": each.id, "alt": each.alt, "note": each.note, "src": f"hl/thumbnails/{examples.thumbnails()[each.id][0]}"}
+        {"id": each.id, "alt": each.alt, "note": each.note, "src": f"hl/thumbnails/{files[each.id]}"}
         for each in examples.all_examples().values()
     ]
     gr.HTML(panel_messages.UNUSED, elem_id="hl-unused", padding=False)
@@ -249,9 +251,10 @@ def update_settings(settings: Settings, request: Request, form: Any, panel: Pane
         updates[panel.preprocessing] = preprocessing.pack(loaded)
         updates[panel.crop] = preprocessing.crop(loaded)
         updates[panel.layer] = update_choice(layers(loaded), value=names["layer"])
-        choices: list[str | tuple[str, str]] = [(messages.STRONGEST.get(loaded.model.task, messages.TOP_CHOICE), "")]
+        first = object_messages.STRONGEST.get(loaded.model.task, messages.TOP_CHOICE)
+        choices: list[str | tuple[str, str]] = [(first, "")]
         choices += [names["target"]] * bool(names["target"]) if loaded.detects_objects else loaded.names
-        label = messages.OBJECTS[loaded.model.task][1] if loaded.detects_objects else messages.CLASS_LABEL
+        label = object_messages.OBJECTS[loaded.model.task][1] if loaded.detects_objects else messages.CLASS_LABEL
         shown: dict[str, Any] = {"value": request.target if settings.refusal else names["target"], "title": label}
         updates[panel.target] = update_choice(choices, **shown, sentences=loaded.encodes_text)
     else:
@@ -281,7 +284,7 @@ def update_layers(loaded: LoadedModel, panel: Panel) -> dict[Any, Any]:
 
 def update_objects(step: Scene, request: Request, panel: Panel) -> dict[Any, Any]:
     """Update the choices to the detected objects."""
-    first = messages.STRONGEST[step.settings.loaded.model.task]
+    first = object_messages.STRONGEST[step.settings.loaded.model.task]
     value = step.chosen.name if step.chosen and request.target else ""
     return {panel.target: update_choice([(first, ""), *(item.name for item in step.objects)], value=value)}
 

@@ -1,43 +1,29 @@
-"""Settings that must be made before gradio and torch are imported.
+"""Settings that must be made before gradio is imported.
 
-They disable analytics and type stubs, and prevent threads that compute in turns from slowing each other down. Importing
-gradio parses the source of its sixty components and rewrites their `.pyi` files each time, which takes 1.4 of 3.5
-seconds, and also writes such files for subclasses in this package. Its metaclass skips classes whose file is not found.
+They disable analytics and type stubs. Importing gradio parses the source of its sixty components and rewrites their
+`.pyi` files each time, which takes 1.4 of 3.5 seconds, and also writes such files for subclasses in this package. Its
+metaclass skips classes whose file is not found.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import importlib
 import inspect
 import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from PIL import Image
+
 from hooklens.imports import defer
+from hooklens.page.serving.before_torch import spaces
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read at import; also switches off the Hub's telemetry
 os.environ.setdefault("GRADIO_SSR_MODE", "False")
 # After every event, Gradio summarizes the times of the last 10,000 events with pandas for a page that we do not serve.
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**12))
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "100")
-# Each computing thread has its own OpenMP workers. If there are more workers than processors, GNU OpenMP lets them
-# sleep between operations, which makes a network 1.5 times slower. A limited spin count lets them wait a bit longer.
-os.environ.setdefault("OMP_WAIT_POLICY", "active")
-os.environ.setdefault("GOMP_SPINCOUNT", "300000")
-
-# One pool of memory for all threads, before there are threads: what one frees, another can use. With several pools,
-# the process keeps about 100 MB more. As in explainers/passes/batches/memory.py, which is imported later.
-if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
-    ctypes.CDLL(None).mallopt(-8, 1)
-
-spaces: Any
-try:
-    spaces = importlib.import_module("spaces")  # the shared GPU of a Space; must be imported before torch
-except ImportError:
-    spaces = None
 
 
 @contextlib.contextmanager
@@ -57,8 +43,24 @@ def without_stubs() -> Iterator[None]:
         setattr(inspect, "getfile", find)  # noqa: B010
 
 
+@contextlib.contextmanager
+def without_decoders() -> Iterator[None]:
+    """Prevent that Pillow imports its decoders of all formats, which it does when it needs one of them."""
+    load = Image.init
+    setattr(Image, "init", lambda: False)  # noqa: B010 as above
+    try:
+        yield
+    finally:
+        setattr(Image, "init", load)  # noqa: B010
+
+
 defer("pandas")  # Gradio imports it for tables, which the page does not have: 0.5 s and 40 MB
-with without_stubs():
+# Parts of Gradio and of its client for HTTP that the page does not use: command lines, models of the Hub, workflows.
+defer("gradio.cli", "deploy")
+defer("gradio.external", "load", "load_chat", "load_openapi")
+defer("gradio.workflow", "Workflow")
+defer("httpx._main", "main")
+with without_stubs(), without_decoders():
     import gradio
 
     import hooklens.page.components.components  # noqa: F401

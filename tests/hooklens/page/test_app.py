@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from hooklens.__main__ import main
+from hooklens.session import model_cache
 
 
 @pytest.mark.parametrize("port", ["0", "-5", "65536", "80000", "x"])
@@ -36,10 +38,16 @@ def test_an_address_of_another_machine_is_refused(host: str, capsys: pytest.Capt
     assert f"'{host}' is not an address of this machine" in capsys.readouterr().err
 
 
-def test_an_unknown_model_is_reported_once() -> None:
-    command = [sys.executable, "-m", "hooklens", "serve", "--model", "unknown", "--port", "7899"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 1 and (result.stdout + result.stderr).count("Unknown model 'unknown'") == 1
+def test_an_unknown_model_is_reported_once_and_before_the_page_is_built(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "hooklens.page.build", None)  # an import fails
+    for name, value in {"ready": threading.Event(), "_failure": "", "_errors": [], "_requested": "auto"}.items():
+        monkeypatch.setattr(model_cache, name, value)
+    with pytest.raises(SystemExit) as end:
+        main(["serve", "--model", "unknown"])
+    printed = capfd.readouterr()
+    assert end.value.code == 1 and (printed.out + printed.err).count("Unknown model 'unknown'") == 1
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ def test_the_page_imports_neither_tables_nor_plots_nor_the_compiler() -> None:
 import sys
 from hooklens.page import build
 demo = build.build()
+assert demo.app is None and demo.get_config_file()["components"]  # only `launch` creates the application
 from hooklens import zoo
 zoo.load_offered(zoo.default_name("efficientnet_lite0"))
 from torchvision.ops import roi_align
@@ -46,7 +47,9 @@ with gradio.utils.MatplotlibBackendMananger():  # as for every event
     demo._queue.events_recorded += 5
     demo._queue.compute_analytics_summary([{"function": "f", "status": "success", "process_time": 1.0}] * 5)
 names = ("pandas.core", "pyarrow", "matplotlib", "torch._dynamo", "sympy")
+names += ("rich", "gradio.cli.cli", "PIL.PdfImagePlugin")
 assert not [name for name in names if name in sys.modules]
+assert all(type(sys.modules[name]).__name__ == "Deferred" for name in ("gradio.external", "httpx._main"))
 import pandas, torch
 assert pandas.DataFrame({"a": [1]}).shape == (1, 1) and sys.modules["pandas"].__file__
 from pandas.io.formats.style import Styler
@@ -54,6 +57,13 @@ supported = sys.modules["torchvision.ops.roi_align"].is_compile_supported
 assert supported("cpu") is True and supported("mps") is False and "torch._dynamo" in sys.modules
 import torch._dynamo.utils
 assert torch._dynamo.utils.is_compile_supported is not supported
+try:
+    gradio.load("no/model", src="nothing")
+except ValueError:
+    pass
+assert sys.modules["gradio.external"].__file__
+from PIL import Image
+assert "PDF" in Image.registered_extensions().values()
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
