@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hooklens import limits
 from hooklens.errors import Refused
-from hooklens.session import messages, model_cache
+from hooklens.session import model_cache
+from hooklens.session.objects import messages as object_messages
 
 if TYPE_CHECKING:
     import torch
@@ -281,7 +282,7 @@ def detections(name: str, images: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     output = run(name, _forward, images)
     rows = output[0] if isinstance(output, (list, tuple)) and len(output) == 1 else None
     if not isinstance(rows, dict) or not {"boxes", "labels", "scores"} <= rows.keys():
-        raise Refused(messages.no_detections(output))
+        raise Refused(object_messages.no_detections(output))
     return rows["boxes"].float(), rows["labels"].long(), rows["scores"].float()
 
 
@@ -298,7 +299,7 @@ def pixel_classes(name: str, images: torch.Tensor) -> torch.Tensor:
     )
     scores = value if hasattr(value, "ndim") else getattr(output, "logits", None)
     if scores is None or scores.ndim != 4:
-        raise Refused(messages.no_pixel_scores(output))
+        raise Refused(object_messages.no_pixel_scores(output))
     return scores[0].argmax(0) if scores.shape[1] > 1 else (scores[0, 0] > 0).long() - 1
 
 
