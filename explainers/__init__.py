@@ -35,6 +35,8 @@ from typing import Any
 
 from explainers.checks.report import check_explainer
 from explainers.detections import DetrDetections, YoloDetections
+from explainers.display.channels import show_channels
+from explainers.display.display import Display
 from explainers.errors import (
     BadImages,
     BadOption,
@@ -55,6 +57,7 @@ from explainers.experiments.interventions.intervene import intervene
 from explainers.experiments.interventions.result import Intervention
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
+from explainers.explanation.show import show
 from explainers.explanation.smoothing import Augment, Smoothed, smooth
 from explainers.hooks.capture import capture, input_gradients
 from explainers.hooks.edit import edit_gradients, edit_inputs, edit_outputs
@@ -109,6 +112,7 @@ __all__ = [
     "Contrast",
     "Description",
     "DetrDetections",
+    "Display",
     "Evaluation",
     "Explanation",
     "Factors",
@@ -175,6 +179,8 @@ __all__ = [
     "regions",
     "replace_gradient",
     "scale_gradients",
+    "show",
+    "show_channels",
     "smooth",
     "sweep",
     "text_embedding",

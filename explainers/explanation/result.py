@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from explainers.display.encoding import has_pillow
+from explainers.explanation.figures import display_maps
 from explainers.explanation.npz import load_npz, save_npz
+from explainers.explanation.page import report
 from explainers.findings import Finding
 from explainers.maps.frames import overlay_frames
 from explainers.maps.overlays import overlay
@@ -30,7 +34,9 @@ class Explanation:
     `target` class indices or the target's repr; `statistics` and `findings` have one entry per image; `seconds` is wall
     time. `keywords` are the keyword arguments that the method received, including `through`; None after `load` if a
     file cannot store them. `score` says how the scores become probabilities (as in `explain`), given or detected; None
-    if the scores are unknown. `device` is the device that computed the result, such as "cpu" or "cuda:0".
+    if the scores are unknown. `device` is the device that computed the result, such as "cpu" or "cuda:0". `images` are
+    those that the method received, not a copy, to show the map in notebooks; `save` does not write them, and
+    `dataclasses.replace(e, images=None)` releases them.
     """
 
     method: str
@@ -46,6 +52,7 @@ class Explanation:
     keywords: dict[str, Any] | None = None
     score: str | None = None
     device: str = "cpu"
+    images: Tensor | None = None
 
     @property
     def probabilities(self) -> Tensor | None:
@@ -149,6 +156,22 @@ class Explanation:
         about = json.loads(bytes(arrays["about"].tolist()))
         findings = [[Finding(**fields) for fields in row] for row in about.pop("findings")]
         return cls(map=arrays["map"], raw=arrays["raw"], scores=arrays.get("scores"), findings=findings, **about)
+
+    def to_html(self, path: str | Path, images: Any = None, *, labels: Sequence[str] | None = None) -> None:
+        """Write a page about this explanation: its maps with controls, the scores, the settings and the findings.
+
+        `images` and `labels` are as in `show`.
+
+        Errors   ImportError without Pillow; OSError; ValueError if the number of images is not the number of maps
+        """
+        report(self, images, labels).to_html(path, f"{self.method} – Hooklens")
+
+    def _repr_html_(self) -> str | None:
+        return display_maps([self]).html if has_pillow() else None
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """Return what notebooks show: the maps with controls, and static images; the text without Pillow."""
+        return (display_maps([self])._repr_mimebundle_() if has_pillow() else {}) | {"text/plain": repr(self)}
 
     def __repr__(self) -> str:
         n, *cells = self.map.shape

@@ -91,7 +91,7 @@ def explain(
     context["relu"] = options.get("relu", chosen.relu)
     context["trained_size"] = trained_size or _own_size(view.model)
     evidence = _evidence(found, chosen, images, comparison, restricted, context)
-    return _explanation(found, chosen, options, keywords, how, evidence, kind)
+    return _explanation(found, chosen, images, options, keywords, how, evidence, kind)
 
 
 def _check(
@@ -219,6 +219,7 @@ def _evidence(
 def _explanation(
     found: _Maps,
     chosen: Method,
+    images: Tensor,
     options: dict[str, Any],
     keywords: dict[str, Any],
     how: str,
@@ -248,6 +249,7 @@ def _explanation(
         ],
         score=evidence[0].score,
         device=str(found.raw.device),
+        images=images.detach(),
     )
 
 

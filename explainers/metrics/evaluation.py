@@ -14,6 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
+from explainers.display.charts import charts_html, line_chart, mean_curve
+from explainers.display.display import Display
+from explainers.display.tables import paragraphs, table_html
 from explainers.findings import Finding
 from explainers.metrics.comparison import Comparison, Comparisons, adjust, compare, describe_comparisons, mean_and_error
 from explainers.metrics.metric import METRICS, Measurement
@@ -161,6 +164,34 @@ class Evaluation:
 
     def __str__(self) -> str:
         return "\n".join(map(self.sentence, self.values))
+
+    def _repr_html_(self) -> str:
+        """Return a sentence and a row for each metric, and the curves, for notebooks."""
+        controls = list(dict.fromkeys(name for each in self.controls.values() for name in each))
+        comparisons, rows = self.comparisons, []
+        for name, values in self.values.items():
+            row: list[Any] = [name, float(values.double().nanmean())]
+            for control in controls:
+                other = self.controls.get(name, {}).get(control)
+                beside = (
+                    [None, ""]
+                    if other is None
+                    else [float(other.double().nanmean()), comparisons[name][control].verdict]
+                )
+                row += beside
+            rows.append(row)
+        heads = ["metric", "map", *(head for name in controls for head in (name, f"compared with {name}"))]
+        sentences = paragraphs([*str(self).splitlines(), *(each.sentence for each in self.findings)])
+        return Display(sentences + table_html(heads, rows) + self.charts(), repr(self)).html
+
+    def charts(self) -> str:
+        """Return the mean curves of the map and its controls as SVG charts, for each metric that is an area."""
+        found = []
+        for name, curves in self.curves.items():
+            controls = self.control_curves.get(name, {}).items()
+            lines = {"map": mean_curve(curves), **{control: mean_curve(each) for control, each in controls}}
+            found.append(line_chart(name, lines, x="share of the pixels", y="score"))
+        return charts_html(found)
 
     def __repr__(self) -> str:
         count = len(self)

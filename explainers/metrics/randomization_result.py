@@ -8,6 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from explainers.display.charts import charts_html, line_chart
+from explainers.display.display import Display
+from explainers.display.tables import folded, paragraphs, table_html
 from explainers.metrics.evaluation import as_slice
 
 STATISTICS = ("signed", "magnitude", "ssim", "absolute", "blank")
@@ -118,6 +121,15 @@ class Randomization:
         notes += " Only the sign of the map changes with the weights." if self.turns else ""
         short = f" Stopped after {self.done} of {self.total} maps." if self.done < self.total else ""
         return f"{self.method} {verdict} the randomization test: {what} {found}.{notes}{short}"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, and the correlation after each step, for notebooks."""
+        means = self.correlation.double().nanmean(1).tolist()
+        points = list(enumerate(means, 1))
+        chart = line_chart("Rank correlation with the original map", {"map": points}, x="randomized blocks", y="")
+        rows = [[k, name, mean] for (k, mean), name in zip(points, self.steps, strict=True)]
+        table = folded(f"{len(rows)} steps", table_html(["step", "randomized block", "correlation"], rows))
+        return Display(paragraphs([str(self)]) + charts_html([chart]) + table, repr(self)).html
 
     def __repr__(self) -> str:
         where = f" at {self.layer}" if self.layer else ""

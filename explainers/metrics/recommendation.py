@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.display.display import Display
+from explainers.display.tables import folded, paragraphs, table_html
 from explainers.maps.resize import rank_correlation
 from explainers.metrics.comparison import Comparisons, adjust, mean_and_error
 from explainers.metrics.evaluation import Evaluation
@@ -128,10 +130,14 @@ class Recommendation:
         return table
 
     def __str__(self) -> str:
+        return "\n".join([*self.sentences(), *self._table(10)])
+
+    def sentences(self) -> list[str]:
+        """Return what was found: the best map, its comparison with the controls, and how the metrics agree."""
         if self.best is None:
             stopped = "The search was stopped" if self.is_stopped else "The time limit was reached"
             reason = next(iter(self.refused.values()), f"{stopped} before the first map.")
-            return f"There is no map to recommend. {reason}"
+            return [f"There is no map to recommend. {reason}"]
         reached = len(self.rows) + len(self.refused)
         tried = f"all {self.total}" if reached >= self.total else f"{reached} of {self.total}"
         lines = [f"{self.best.name} is the best of {len(self.rows)} maps (tried {tried} in {self.seconds:.0f} s)."]
@@ -139,8 +145,7 @@ class Recommendation:
         with_controls = [row for row in self.rows if _controls(row)]
         if with_controls and not any(all(row.beats(control) for control in _controls(row)) for row in with_controls):
             lines.append("No map is better than every control by every metric, so none can be recommended.")
-        lines += [self._agreement(a, b, rho) for (a, b), rho in self.agreement.items()]
-        return "\n".join([*lines, *self._table(10)])
+        return lines + [self._agreement(a, b, rho) for (a, b), rho in self.agreement.items()]
 
     def _agreement(self, a: str, b: str, rho: float) -> str:
         titles = METRICS[a].title, METRICS[b].title.lower()
@@ -152,6 +157,8 @@ class Recommendation:
 
     def _table(self, most: int) -> list[str]:
         shown = self.rows[:most]
+        if not shown:
+            return []
         width = max(len(row.name) for row in shown)
         head = f"{'rank':>5}  {'map':{width}}  " + "  ".join(f"{name:>9}" for name in self.metrics) + "  seconds  steps"
         lines = [
@@ -162,6 +169,21 @@ class Recommendation:
             for row in shown
         ]
         return [head, *lines]
+
+    def _repr_html_(self) -> str:
+        """Return what was found, the ranked maps, and the curves of the best map and its controls, for notebooks."""
+        rows = [
+            [row.rank, row.name, *(row.values[name] for name in self.metrics), row.seconds, row.steps, row.same_as]
+            for row in self.rows
+        ]
+        parts = [paragraphs(self.sentences())]
+        if self.best is not None:
+            parts += [table_html(["rank", "map", *self.metrics, "seconds", "steps", "same map as"], rows)]
+            parts += [self.best.evaluation.charts()]
+        if self.refused:
+            reasons = table_html(["method", "reason"], list(self.refused.items()))
+            parts.append(folded(f"{len(self.refused)} methods without a map", reasons))
+        return Display("".join(parts), repr(self)).html
 
     def __repr__(self) -> str:
         best = self.best.name if self.best else "none"

@@ -19,6 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.display.charts import charts_html, line_chart
+from explainers.display.display import Display
+from explainers.display.tables import paragraphs
 from explainers.network.dtypes import float64_device
 
 STATISTICS = ("norm", "mean", "std", "max", "zero_fraction")
@@ -26,6 +29,8 @@ STATISTICS = ("norm", "mean", "std", "max", "zero_fraction")
 WAITING = 4096
 # Values reduced at a time on the CPU: the float64 copy fits into its cache, and torch does not start more threads.
 BLOCK = 2**15
+LINES = 8
+"""Lines in a chart, each in another color."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,22 @@ class GradientLog:
             Path(path).write_text(text.getvalue(), encoding="utf-8")
         return text.getvalue()
 
+    def _repr_html_(self) -> str:
+        """Return charts of the loss and of each statistic by step, for up to eight tensors, for notebooks."""
+        rows = self.rows
+        recorded = {row.name for row in rows}
+        names = [name for name in self.names if name in recorded] or sorted(recorded)
+        shown = _spread(names, LINES)
+        losses = [(float(step), note["loss"]) for step, note in self.notes.items() if note["loss"] is not None]
+        charts = [line_chart("loss", {"loss": losses}, x="step", y="")] if losses else []
+        for each in self.statistics:
+            lines = {n: [(float(row.step), row.statistics[each]) for row in rows if row.name == n] for n in shown}
+            title, is_size = f"{each} of the gradient", each in ("norm", "std", "max")
+            charts.append(line_chart(title, lines, x="step", y="", logarithmic=is_size))
+        most = f" The charts show {len(shown)} of them, from first to last." if len(shown) < len(names) else ""
+        about = f"{len(rows):,} gradients of {len(names)} tensors.{most}"
+        return Display(paragraphs([about]) + charts_html(charts), about).html
+
     def to_tensorboard(self, logdir: str | Path) -> None:
         """Write every statistic as a scalar `name/statistic`, histograms and notes, for `tensorboard --logdir`.
 
@@ -230,6 +251,13 @@ class GradientLog:
         while len(self._rows) > self.limit:
             self._rows.popleft()
             self.dropped += 1
+
+
+def _spread(names: list[str], most: int) -> list[str]:
+    """Return at most `most` names at even distances, the first and the last included."""
+    if len(names) <= most:
+        return names
+    return [names[round(k * (len(names) - 1) / (most - 1))] for k in range(most)]
 
 
 def _plain(gradient: Tensor) -> Tensor:

@@ -244,6 +244,8 @@ class Refining:
     scene: Scene | None = None
     probabilities: torch.Tensor | None = None
     """Those of an `Answer`, in the first step of a run, so that the predictions do not wait for the map."""
+    predicted: str = ""
+    """The name of the top prediction if it is explained and known from the first step."""
 
     @property
     def target(self) -> int:
@@ -262,7 +264,7 @@ class Refining:
         if self.scene and self.scene.chosen:
             return self.scene.chosen.name
         if self.probabilities is None or settings.unit or settings.sentences:
-            return settings.names["target"]
+            return settings.names["target"] or self.predicted
         return settings.loaded.names[self.target]
 
     @property

@@ -6,7 +6,6 @@ This module does not depend on gradio or a browser.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import math
 import threading
@@ -22,11 +21,13 @@ from PIL import Image
 from hooklens import limits
 from hooklens.errors import Refused
 from hooklens.images import bands, uploads
+from hooklens.names import nearest
 from hooklens.session import messages, model_cache, network_calls, results_cache, scene
 from hooklens.session.answers import Answer, LoadedModel, Refining, Scene, Settings, Stages, Step, Waiting, Window
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import Turn, turns
 from hooklens.session.methods import costs
+from hooklens.session.methods import messages as method_messages
 from hooklens.session.request import Request
 from hooklens.session.text import sentences
 from hooklens.session.text_messages import NO_TEXT_ENCODER
@@ -54,7 +55,8 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
     except zoo.ModelUnavailable as error:
         raise Refused(messages.plain(str(error))) from None
     notes: list[str] = []
-    layer = _find(request.layer, [known.name for known in loaded.layers], loaded.default, messages.LAYER, notes)
+    layers = [layer.name for layer in sorted(loaded.layers, key=lambda layer: not layer.stage)]
+    layer = _find(request.layer, layers, loaded.default, messages.LAYER, notes)
     wanted, rank = scene.parse_target(request.target, loaded)
     # A detector may have no class names, so any number may be a class.
     numbered = loaded.detects_objects and not loaded.names and wanted.isdecimal() and len(wanted) < 7
@@ -72,7 +74,7 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
 def _find(name: str, known: list[str], default: str, kind: str, notes: list[str]) -> str:
     if not name or name in known:
         return name or default
-    notes.append(messages.not_found(kind, name, difflib.get_close_matches(name, known, 3, 0.5), default))
+    notes.append(messages.not_found(kind, name, nearest(name, known), default, messages.available(known)))
     return default
 
 
@@ -85,26 +87,28 @@ def _method(request: Request, loaded: LoadedModel, notes: list[str]) -> explaine
     if request.lenient and name in (*model_cache.DEFAULTS, model_cache.FOR_SENTENCES):
         name = default  # the default that the page chose for the previous model
     known = explainers.METHODS.get(name)
-    if known and (reason := model_cache.why_not(known, loaded)):
-        notes.append(messages.unsuitable(known.title, reason, methods[default].title))
+    if known and known.returns not in model_cache.MAPS:
+        notes.append(method_messages.no_map(known.title, methods[default].title))
+        name = default
+    elif known and (reason := model_cache.why_not(known, loaded)):
+        notes.append(method_messages.unsuitable(known.title, reason, methods[default].title))
         name = default
     return methods[_find(name, list(methods), default, messages.METHOD, notes)]
 
 
-def _class(name: str, names: list[str], notes: list[str]) -> int | None:
+def _class(name: str, classes: list[str], notes: list[str]) -> int | None:
     if not name:
         return None
-    if name in names:
-        return names.index(name)
-    lowercase = [known.casefold() for known in names]
+    if name in classes:
+        return classes.index(name)
+    lowercase = [known.casefold() for known in classes]
     if name.casefold() in lowercase:
         return lowercase.index(name.casefold())
-    if name.isdecimal() and len(name) < 7 and int(name) < len(names):
+    if name.isdecimal() and len(name) < 7 and int(name) < len(classes):
         return int(name)
-    near = difflib.get_close_matches(name.casefold(), lowercase, 3, 0.5)
-    found = [names[lowercase.index(match)] for match in near]
+    near = nearest(name, classes)
     reason = NO_TEXT_ENCODER if len(name.split()) > 3 and not near else ""
-    notes.append(messages.not_found(messages.CLASS, name, found, messages.TOP, reason))
+    notes.append(messages.not_found(messages.CLASS, name, near, messages.TOP, reason))
     return None
 
 
@@ -278,7 +282,7 @@ def _compute_answer(
     cached: explainers.Explanation | None = None,
 ) -> Generator[Step, None, Answer]:
     """Compute the answer; `known` is a cached explanation."""
-    method, share, run = settings.method, 1.0, turn.run
+    method, share, run, predicted = settings.method, 1.0, turn.run, ""
     options = {**settings.method_options, "layer": settings.layer} if method.takes_layer else settings.method_options
     target = detected.chosen.target if detected and detected.chosen else scene.target_of(settings)
     work = partial(network_calls.explain, settings.loaded.name, method.name, images, target=target, **options)
@@ -287,7 +291,7 @@ def _compute_answer(
         nonlocal share
         share = step.fraction
         partial_map = None if step.map is None else _plane(step.map)
-        return Refining(settings, crop, partial_map, share, turn.spent, run.left, detected)
+        return Refining(settings, crop, partial_map, share, turn.spent, run.left, detected, predicted=predicted)
 
     if cached is not None:
         explanation = cached
@@ -295,7 +299,9 @@ def _compute_answer(
         first = None
         if detected is None:  # one forward pass, because the map may take a minute
             first = _probabilities(settings, network_calls.scores(settings.loaded.name, images))
-        yield Refining(settings, crop, None, 0.0, 0.0, run.left, detected, first)
+        begun = Refining(settings, crop, None, 0.0, 0.0, run.left, detected, first)
+        predicted = begun.name
+        yield begun
         explanation = yield from stream(lambda report: work(progress=report), run, refining, turn)
     else:
         explanation = work()

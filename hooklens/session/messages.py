@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from hooklens import zoo
-    from hooklens.session.answers import Answer, DetectedObject, LoadedModel, Refining, Scene, Settings
+    from hooklens.session.answers import Answer, LoadedModel, Refining, Settings
 
 TITLE = "Hooklens"
 TAGLINE = "Visualize what an image model looks at, layer by layer."
@@ -52,6 +52,7 @@ UNKNOWN_TO_A_PROGRAM = "Internal error. See the server log for details. Repeatin
 UNKNOWN = "Internal error. See the server log for details. Press Explain to try again."
 
 LONGEST = 300  # characters of a message from the library
+AVAILABLE = 8  # names in a message
 DEFAULT_USED = " Using the default instead: "
 
 
@@ -96,6 +97,11 @@ def not_found(kind: str, name: str, near: list[str], default: str, reason: str =
     """Return the message for an unknown name in a link or an API call, with the reason if it is known."""
     hint = f" Did you mean {' or '.join(near)}?" if near else reason
     return f"Unknown {kind} “{short(name)}”.{hint}{DEFAULT_USED}{default}."
+
+
+def available(names: list[str]) -> str:
+    """Return the first names of a list as a hint for a name that resembles none of them."""
+    return f" Available: {', '.join(names[:AVAILABLE])}{', …' if len(names) > AVAILABLE else '.'}"
 
 
 def without_default(note: str) -> str:
@@ -222,74 +228,10 @@ def file_name(step: Answer | Refining) -> str:
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part).strip("_") for part in parts)[:120]
 
 
-def unsuitable(title: str, reason: str, default: str) -> str:
-    """Return the message for a requested method that does not support the network."""
-    why = " ".join(reason.split()).partition(". ")[0].rstrip(".")  # the rest of the message is about code
-    return plain(f"{title} does not support this network: {why}.") + f"{DEFAULT_USED}{default}."
-
-
 NO_GRID = "No layer of it has cells with positions, as those of a convolution."
 COMPARES_CLASSES = (
     "It compares the scores of several classes for a whole image, but a detection or a region only has one score."
 )
-
-# Results of segmentation networks and detectors
-
-ONLY_BACKGROUND = (
-    "The network assigns every pixel of this image to the background. Choose another image, or choose the background "
-    "as the class."
-)
-AT_LOWER_SCORE = "Lower the min score to explain the strongest detection."
-
-
-def other_layer(wanted: str, used: str) -> str:
-    """Return the message for a detection that does not depend on the default layer."""
-    return f"This detection comes from another scale and does not depend on layer {wanted}. The map uses layer {used}."
-
-
-OBJECTS = {"detection": ("Detected objects", "Object"), "segmentation": ("Regions by area", "Region")}
-"""By task: the title of the list of objects, and the label of the target field."""
-HIDE = {"detection": "Boxes", "segmentation": "Regions"}
-"""By task: the label of the switch that hides the objects on the image."""
-STRONGEST = {"detection": "Strongest detection", "segmentation": "Largest region"}
-
-
-def nothing_found(settings: Settings, strongest: list[DetectedObject]) -> str:
-    """Return the message if no detection reaches the minimum score; `strongest` has the best one, if any."""
-    best = f" (the strongest detection is {strongest[0].name} with {strongest[0].share:.2f})" if strongest else ""
-    return (
-        f"No object detected with a score of at least {settings.min_score:g}{best}. Lower min score under Options, or "
-        "choose another image."
-    )
-
-
-def not_detected(settings: Settings, detected: list[str], default: str) -> str:
-    """Return the message for a requested object that was not detected."""
-    floor = f" with a score of at least {settings.min_score:g}" if settings.loaded.model.task == "detection" else ""
-    names = ", ".join(detected[:6]) + (" and more" if len(detected) > 6 else "")
-    name = settings.names["target"]
-    return f"“{short(name)}” was not detected in this image{floor}. Detected: {names}.{DEFAULT_USED}{default}."
-
-
-def no_detections(output: Any) -> str:
-    """Return the message for a detector with an unsupported output."""
-    return (
-        f"The detector returned a {type(output).__name__}. It must return a list with one dictionary of boxes, labels "
-        "and scores per image, like the detectors of torchvision."
-    )
-
-
-def no_pixel_scores(output: Any) -> str:
-    """Return the message for a segmentation network with an unsupported output."""
-    return (
-        f"The segmentation network returned a {type(output).__name__}. It must return scores [N, classes, height, "
-        'width] as a tensor, as {"out": scores} or as an output with `logits`.'
-    )
-
-
-def nothing(step: Scene, ident: int) -> dict[str, Any]:
-    """Return the status line if nothing is explained."""
-    return status("done", step.message, ident=ident)
 
 
 def status(kind: str, *parts: str | dict[str, Any], ident: int, fraction: float | None = None) -> dict[str, Any]:

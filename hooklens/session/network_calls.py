@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hooklens import limits
 from hooklens.errors import Refused
-from hooklens.session import messages, model_cache
+from hooklens.session import model_cache
+from hooklens.session.objects import messages as object_messages
 
 if TYPE_CHECKING:
     import torch
@@ -70,13 +71,17 @@ def _on_cpu(value: Any) -> Any:
 def explain(
     name: str, method: str, images: torch.Tensor, progress: Callable[[Any], bool] | None = None, **keywords: Any
 ) -> explainers.Explanation:
-    """Call `explainers.explain`; `progress` is for long methods, which also take `batch_size`."""
+    """Call `explainers.explain`; `progress` is for long methods, which also take `batch_size`.
+
+    The result does not keep the images: results of one user's image are cached for all users.
+    """
     import explainers  # torch takes seconds to start
 
-    if progress is None:
-        return run(name, partial(explainers.explain, method), images, **keywords)
-    keywords |= _progress_options(progress)
-    return run(name, partial(_explain_in_batches, _batch_size(name), method), images, **keywords)
+    function = partial(explainers.explain, method)
+    if progress is not None:
+        keywords |= _progress_options(progress)
+        function = partial(_explain_in_batches, _batch_size(name), method)
+    return dataclasses.replace(run(name, function, images, **keywords), images=None)
 
 
 def evaluate(
@@ -277,7 +282,7 @@ def detections(name: str, images: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     output = run(name, _forward, images)
     rows = output[0] if isinstance(output, (list, tuple)) and len(output) == 1 else None
     if not isinstance(rows, dict) or not {"boxes", "labels", "scores"} <= rows.keys():
-        raise Refused(messages.no_detections(output))
+        raise Refused(object_messages.no_detections(output))
     return rows["boxes"].float(), rows["labels"].long(), rows["scores"].float()
 
 
@@ -294,7 +299,7 @@ def pixel_classes(name: str, images: torch.Tensor) -> torch.Tensor:
     )
     scores = value if hasattr(value, "ndim") else getattr(output, "logits", None)
     if scores is None or scores.ndim != 4:
-        raise Refused(messages.no_pixel_scores(output))
+        raise Refused(object_messages.no_pixel_scores(output))
     return scores[0].argmax(0) if scores.shape[1] > 1 else (scores[0, 0] > 0).long() - 1
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from hooklens.session import messages, network_calls
+from hooklens.session import network_calls
 from hooklens.session.answers import (
     CHANNEL,
     MIN_SCORE,
@@ -26,6 +26,7 @@ from hooklens.session.answers import (
     Subject,
     ranked,
 )
+from hooklens.session.objects import messages
 from hooklens.session.text import sentences
 from hooklens.session.text_messages import quoted
 

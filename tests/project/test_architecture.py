@@ -46,6 +46,7 @@ CAPTIONS = {
     "explanation": "explain and its result",
     "methods": "one function per method",
     "registry": "the @method decorator",
+    "display": "results as HTML for notebooks",
     "maps": "resizing, fusion, overlays",
     "backward": "LRP, DeepLIFT, guided backpropagation",
     "perturbation": "baselines, segments, masks",

@@ -48,7 +48,11 @@ LIBRARIES = {
 GRADIO = ("hooklens/page/", "hooklens/cli/")
 """The only folders that may import gradio."""
 LAZY = {
-    (f"explainers/{name}.py", "PIL") for name in ("maps/frames", "maps/overlays", "maps/pixels", "explanation/result")
+    (f"explainers/{name}.py", "PIL")
+    for name in (
+        *(f"display/{file}" for file in ("channels", "display", "encoding", "figure")),
+        *("maps/frames", "maps/overlays", "maps/pixels", "explanation/result"),
+    )
 }
 """Imported inside a function or for types only, so that the library needs only torch."""
 
@@ -72,12 +76,15 @@ ORDER = [
     {"backward", "perturbation"},
     {"maps"},
     {"registry"},
+    {"display"},
     {"methods", "explanation", "training"},
     {"checks", "metrics", "experiments"},
 ]
 """The packages and root files of the library, each group importing only from groups above it and from itself."""
 MOST_FILES = 12
 MOST_LINES = 430
+GENERATED = {"explainers/display/map.js"}
+"""Scripts that are joined from others, of any length."""
 
 REGISTERING = ("register_hook", "register_prehook", "register_forward", "register_full_backward", "register_backward")
 REGISTERING += ("register_module_", "register_multi_grad_hook", "register_post_accumulate_grad_hook")
@@ -338,7 +345,7 @@ def test_no_folder_is_crowded_and_no_file_is_long() -> None:
                 crowded.append(f"{folder.relative_to(ROOT).as_posix()} holds {count} files")
         for path in sources:
             count = len(path.read_text(encoding="utf-8").splitlines())
-            if count > MOST_LINES:
+            if count > MOST_LINES and path.relative_to(ROOT).as_posix() not in GENERATED:
                 long.append(f"{path.relative_to(ROOT).as_posix()} has {count} lines")
 
     assert crowded == [] and long == []

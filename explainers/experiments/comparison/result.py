@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from explainers.display.display import Display
+from explainers.display.tables import folded, paragraphs, table_html
+
 
 @dataclass(frozen=True)
 class ModelComparison:
@@ -42,6 +45,19 @@ class ModelComparison:
     def changed(self) -> list[int]:
         """The images for which both models predict different classes."""
         return [n for n, (a, b) in enumerate(zip(*self.predictions, strict=True)) if a != b]
+
+    def _repr_html_(self) -> str:
+        """Return the predictions and maps by image, and the differences of the layers, for notebooks."""
+        rows = [
+            [n, a, b, "changed" if a != b else "", float(self.map_correlations[n])]
+            for n, (a, b) in enumerate(zip(*self.predictions, strict=True))
+        ]
+        heads = ["image", "class of A", "class of B", "prediction", f"rank correlation of {self.method}"]
+        parts = [paragraphs([repr(self)]), table_html(heads, rows)]
+        if self.differences:
+            layers = table_html(["layer", "relative difference"], list(self.differences.items()))
+            parts.append(folded(f"{len(self.differences)} layers", layers))
+        return Display("".join(parts), repr(self)).html
 
     def __repr__(self) -> str:
         n = len(self.scores_a)

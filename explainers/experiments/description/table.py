@@ -7,6 +7,11 @@ import io
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from explainers.display.display import Display
+from explainers.display.tables import paragraphs, table_html
+
+HEADS = ("layer", "kind", "output", "parameters", "multiply-adds", "output kB", "ms", "receptive field")
+
 
 @dataclass(frozen=True)
 class LayerDescription:
@@ -62,8 +67,13 @@ class Description:
 
     def __str__(self) -> str:
         """Return a table of the layers, and the totals."""
-        heads = ("layer", "kind", "output", "parameters", "multiply-adds", "output kB", "ms", "receptive field")
-        rows = [
+        rows = self._cells()
+        widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (HEADS, *rows)]
+        return "\n".join([*lines, repr(self)])
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [
             (
                 layer.name,
                 layer.kind,
@@ -76,9 +86,11 @@ class Description:
             )
             for layer in self.layers
         ]
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (heads, *rows)]
-        return "\n".join([*lines, repr(self)])
+
+    def _repr_html_(self) -> str:
+        """Return the totals and the layers as a table, for notebooks."""
+        layers = f'<div style="max-height: 480px; overflow: auto">{table_html(HEADS, self._cells())}</div>'
+        return Display(paragraphs([repr(self)]) + layers, repr(self)).html
 
     def __repr__(self) -> str:
         return (

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from explainers.display.display import Display
+from explainers.display.tables import paragraphs, table_html
 from explainers.hooks.edit import edit_outputs
 from explainers.network.dtypes import to_cpu_float64
 from explainers.probabilities import probabilities_of
@@ -77,6 +79,16 @@ class Intervention:
     def _converted(self, scores: Tensor) -> Tensor:
         found = probabilities_of(scores, self.score)
         return scores if found is None else found
+
+    def _repr_html_(self) -> str:
+        """Return the most likely classes before and after, for notebooks."""
+        rows = [
+            [image, each.class_index, each.before, each.after, each.change]
+            for image, changes in enumerate(self.top())
+            for each in changes
+        ]
+        table = table_html(["image", "class", "before", "after", "change"], rows)
+        return Display(paragraphs([repr(self)]) + table, repr(self)).html
 
     def __repr__(self) -> str:
         n = len(self.before)

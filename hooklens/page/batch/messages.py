@@ -23,12 +23,12 @@ STOPPED = "Stopped before the first batch. Press Explain all to start again."
 UNKNOWN = "Internal error. See the server log for details. Press Explain all to try again."
 
 TITLE = "Explain a batch of images"
+FOR_CLASS, FOR_SENTENCE = "its predicted class", "the sentence under Text"
 TEXT = (
-    "Explains every image with the current network, method and layer, for its predicted class or the sentence under "
-    "Text. The report shows misclassified images, mean maps, and clusters of maps within a class, which can reveal "
-    "shortcuts. If the folders of a zip archive are named by class, they are used as labels. Up to "
-    f"{limits.BATCH} images with at most {MEGABYTES} MB in total. Each file, including a zip archive, can have at most "
-    f"{limits.FILE // limits.MB} MB."
+    "Explains every image with the current network, method and layer, for {target}. The report shows misclassified "
+    "images, mean maps, and clusters of maps within a class, which can reveal shortcuts. If the folders of a zip "
+    f"archive are named by class, they are used as labels. Up to {limits.BATCH} images with at most {MEGABYTES} MB in "
+    f"total. Each file, including a zip archive, can have at most {limits.FILE // limits.MB} MB."
 )
 
 TERMS: dict[str, Any] = {

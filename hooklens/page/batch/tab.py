@@ -28,9 +28,9 @@ class Batch(Tab):
 
     def build(self) -> None:
         """Create the layout of the tab."""
-        gr.HTML(
-            f"<h2 class='hl-heading'>{messages.TITLE}</h2><p class='hl-quiet'>{messages.TEXT}</p>",
-            elem_id="hl-many-head",
+        head = gr.HTML(_head(messages.FOR_CLASS), elem_id="hl-many-head")
+        self.page.followers[head] = lambda settings: _head(
+            messages.FOR_SENTENCE if settings.loaded.encodes_text else messages.FOR_CLASS
         )
         most = {"count": limits.BATCH, "bytes": limits.BATCH_BYTES, "file": limits.FILE}
         addresses = [f"hl-examples/{example.path.name}" for example in examples.all_examples().values()]
@@ -65,6 +65,11 @@ class Batch(Tab):
     def stop(self, request: gr.Request) -> None:
         """Stop the run of this user; its own handler shows the report so far."""
         runs.stop(_name(request))
+
+
+def _head(target: str) -> str:
+    """Return the heading of the view, and what it explains."""
+    return f"<h2 class='hl-heading'>{messages.TITLE}</h2><p class='hl-quiet'>{messages.TEXT.format(target=target)}</p>"
 
 
 def _status(kind: str, message: str, fraction: float | None = None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from hooklens.session.bundles.messages import caption
 from hooklens.session.bundles.record import record
 from hooklens.session.methods.findings import caution, describe
 from hooklens.session.methods.papers import bibtex
+from hooklens.session.objects import messages as object_messages
 from hooklens.session.text_messages import SIMILARITIES
 from hooklens.session.text_messages import number as number_text
 
@@ -174,7 +175,7 @@ def objects(step: Scene, ident: int) -> dict[str, Any]:
         {"index": k, "name": item.name, "share": item.share, "colour": item.label % messages.COLORS}
         for k, item in enumerate(step.objects)
     ]
-    title, _ = messages.OBJECTS[step.settings.loaded.model.task]
+    title, _ = object_messages.OBJECTS[step.settings.loaded.model.task]
     chosen = step.objects.index(step.chosen) if step.chosen else None
     return {"id": ident, "chosen": chosen, "items": items, "title": title}
 
@@ -183,8 +184,8 @@ def reason(step: Scene, ident: int) -> dict[str, Any]:
     """Pack the notes on the request as findings, and a button for a remedy if nothing was detected."""
     items: list[dict[str, Any]] = [{"sentence": note} for note in step.settings.notes]
     if step.remedy:
-        item = {"sentence": messages.AT_LOWER_SCORE, "remedy": step.remedy, "label": messages.remedy(step.remedy)}
-        items.append(item)
+        label = messages.remedy(step.remedy)
+        items.append({"sentence": object_messages.AT_LOWER_SCORE, "remedy": step.remedy, "label": label})
     return {"id": ident, "items": items}
 
 

@@ -21,6 +21,7 @@ from hooklens.session.answers import LoadedModel, Scene, Settings
 from hooklens.session.bundles import links
 from hooklens.session.channels import network
 from hooklens.session.jobs import runs
+from hooklens.session.objects import messages as object_messages
 from hooklens.session.request import NAMES, Request, split
 
 if TYPE_CHECKING:
@@ -250,9 +251,10 @@ def update_settings(settings: Settings, request: Request, form: Any, panel: Pane
         updates[panel.preprocessing] = preprocessing.pack(loaded)
         updates[panel.crop] = preprocessing.crop(loaded)
         updates[panel.layer] = update_choice(layers(loaded), value=names["layer"])
-        choices: list[str | tuple[str, str]] = [(messages.STRONGEST.get(loaded.model.task, messages.TOP_CHOICE), "")]
+        first = object_messages.STRONGEST.get(loaded.model.task, messages.TOP_CHOICE)
+        choices: list[str | tuple[str, str]] = [(first, "")]
         choices += [names["target"]] * bool(names["target"]) if loaded.detects_objects else loaded.names
-        label = messages.OBJECTS[loaded.model.task][1] if loaded.detects_objects else messages.CLASS_LABEL
+        label = object_messages.OBJECTS[loaded.model.task][1] if loaded.detects_objects else messages.CLASS_LABEL
         shown: dict[str, Any] = {"value": request.target if settings.refusal else names["target"], "title": label}
         updates[panel.target] = update_choice(choices, **shown, sentences=loaded.encodes_text)
     else:
@@ -282,7 +284,7 @@ def update_layers(loaded: LoadedModel, panel: Panel) -> dict[Any, Any]:
 
 def update_objects(step: Scene, request: Request, panel: Panel) -> dict[Any, Any]:
     """Update the choices to the detected objects."""
-    first = messages.STRONGEST[step.settings.loaded.model.task]
+    first = object_messages.STRONGEST[step.settings.loaded.model.task]
     value = step.chosen.name if step.chosen and request.target else ""
     return {panel.target: update_choice([(first, ""), *(item.name for item in step.objects)], value=value)}
 

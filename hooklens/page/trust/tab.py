@@ -59,7 +59,7 @@ class Trust:
     def interrupt(self, session: str | None) -> Updates:
         """Stop the check or the test of a user who asks a new question, because both would take twice as long.
 
-        Returns  what to show if there is no answer, whose map would be checked instead
+        Returns  what to show if the new question fails
         """
         run = runs.supersede(f"{session}/{PART}")
         return {self.strip: view.failed(next(iter(run.questions), ""), messages.STOPPED)} if run else {}

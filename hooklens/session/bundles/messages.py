@@ -26,7 +26,6 @@ NOT_HERE = (
 )
 
 
-
 def damaged(names: list[str]) -> str:
     """Return the note on parameters of a link that are ignored."""
     return f"The link is damaged: {', '.join(names)} cannot be read, so the defaults are used. Copy the link again."
@@ -145,6 +144,15 @@ def difference(largest: float, size: float, equal: bool, exact: bool) -> str:
     """Return the line that compares the values of the two maps."""
     verdict = "bitwise equal" if exact else "equal within rounding" if equal else "different"
     return f"Map         largest difference {largest:.3g} for values up to {size:.3g}: {verdict}"
+
+
+def other_noise(method: str, version: str) -> str:
+    """Return the line about a map with the noise of an older version."""
+    return (
+        f"Noise       the map was computed by Hooklens {short(version)}. Since version 0.9.0, a seed gives other "
+        f"random numbers in {method}, so this map cannot be recomputed. Replay the bundle with Hooklens "
+        f"{short(version)}."
+    )
 
 
 def device(then: Any, now: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hooklens.session import messages, text_messages
+from hooklens.session.objects.messages import STRONGEST
 
 COMPARE = "Compare"
 MAPS = "Side by side"
@@ -44,8 +45,8 @@ TERMS = {
     "model": messages.MODEL_LABEL,
     "page": "Same as page",
     "top": messages.TOP_CHOICE,
-    "strongest": messages.STRONGEST["detection"],
-    "largest": messages.STRONGEST["segmentation"],
+    "strongest": STRONGEST["detection"],
+    "largest": STRONGEST["segmentation"],
     "first": "First sentence",
     "runner": "Runner-up",
     "second": "Second sentence",

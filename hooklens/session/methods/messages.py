@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from hooklens.session import messages as session_messages
+
 INSTANT, SECONDS, MINUTE = "instant", "seconds", "up to a minute"
 NO_MAP = "It returns a number for each channel instead of a map (see Channels, sorted by effect)."
 GUIDE = "What does this map show?"
+
+
+def no_map(title: str, default: str) -> str:
+    """Return the message for a requested method that returns no map."""
+    return f"{title} has no map. {NO_MAP}{session_messages.DEFAULT_USED}{default}."
+
+
+def unsuitable(title: str, reason: str, default: str) -> str:
+    """Return the message for a requested method that does not support the network."""
+    why = " ".join(reason.split()).partition(". ")[0].rstrip(".")  # the rest of the message is about code
+    unused = session_messages.plain(f"{title} does not support this network: {why}.")
+    return f"{unused}{session_messages.DEFAULT_USED}{default}."
 
 
 def unavailable(count: int) -> str:

@@ -106,6 +106,9 @@ def test_saving_and_loading_round_trips(name, tmp_path):
     again = Explanation.load(str(tmp_path / "e.npz"))
     for field in dataclasses.fields(Explanation):
         a, b = getattr(e, field.name), getattr(again, field.name)
+        if field.name == "images":  # not written
+            assert b is None
+            continue
         if isinstance(a, torch.Tensor):
             assert torch.equal(a, b) and a.dtype == b.dtype
         elif field.name == "statistics":

@@ -101,6 +101,26 @@ def test_map_network_and_predictions_are_in_one_view(first_view: Visit, width: i
     visit.page.set_viewport_size(size)
 
 
+def test_long_sentences_and_slow_maps_do_not_move_the_network(first_view: Visit) -> None:
+    """The sentence keeps one line, and the slider of partial maps has its place before it appears."""
+    visit, page, size = first_view, first_view.page, first_view.page.viewport_size
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.wait_for_timeout(200)
+    network = page.locator("#hl-strip").bounding_box()
+    assert network and network["y"] + network["height"] <= 900
+    visit.after_partial(lambda: visit.choose("method", "Occlusion"))
+    page.evaluate("scrollTo(0, 0)")
+    assert (
+        page.locator("#hl-overlay .hl-progress-row").is_visible()
+        and page.locator("#hl-strip").bounding_box() == network
+    )
+    assert "score of German shepherd" in page.locator("#hl-guide").inner_text()
+    visit.after(lambda: visit.choose("method", "Saliency"))
+    page.evaluate("scrollTo(0, 0)")
+    assert len(visit.headline) > 95 and page.locator("#hl-strip").bounding_box() == network
+    page.set_viewport_size(size)
+
+
 def test_on_a_phone_an_upload_is_one_tap_away(phone: Visit, tmp_path: Path) -> None:
     visit, page = phone, phone.page
     assert page.get_by_role("button", name="Upload", exact=True).first.is_visible()
@@ -188,7 +208,9 @@ def test_the_first_map_is_shown_before_the_scripts(browser, app: str) -> None:
     for route in waiting:
         route.continue_()
     page.wait_for_function("Number(document.getElementById('hl-overlay')?.dataset.id || 0) > 0")
-    assert page.locator("#hl-method [role=combobox]").input_value() == "Grad-CAM", "a title, also before the list is loaded"
+    assert page.locator("#hl-method [role=combobox]").input_value() == "Grad-CAM", (
+        "a title, also before the list is loaded"
+    )
     sent = [url for url in requests if not url.startswith(("data:", "blob:"))]
     assert len(sent) <= 30 and not any("/assets/" in url for url in sent), "one script has all modules"
     assert page.locator("#hl-first").count() == 0

@@ -97,7 +97,9 @@ def test_a_slow_map_starts_with_the_prediction_and_what_is_computed() -> None:
     model_cache.start()
     steps = engine.explain(Request(DOG, method="rise"), Run(60.0), stages=False)
     first = next(step for step in steps if isinstance(step, Refining))
+    later = next(step for step in steps if isinstance(step, Refining))
     steps.close()
+    assert later.probabilities is None and messages.subject(later) == "German shepherd", "not only in the first step"
     assert headline.before_the_map(first) == ["German shepherd, 94%.", "RISE is being computed."]
     assert messages.file_name(first).endswith("-German_shepherd")
     assert headline.before_the_map(replace(first, probabilities=None, fraction=0.2)) == []

@@ -176,7 +176,7 @@ export class Rows {
       above = field.top - area.top,
       isUp = below < 180 && above > below;
     const hasLines = this.element.hasAttribute("data-lines"),
-      least = hasLines ? 640 : ({ 1: 240, 2: 320 }[this.element.dataset.columns] ?? 480),
+      least = hasLines ? 640 : ({ 1: 240, 2: 320, 5: 560 }[this.element.dataset.columns] ?? 480),
       width = Math.min(Math.max(field.width, least), area.width - 2 * GAP),
       space = (isUp ? above : below) - GAP - 4;
     const right = area.left + area.width - width - GAP;

@@ -4,7 +4,8 @@ import { selectTab } from "../gradio.js";
 import { subscribe, update } from "../store.js";
 import { watchProps, make, markDrawn } from "../wire.js";
 
-const NARROW = 768;
+const NARROW = 768,
+  WIDE = 1280; // from here on, map and network are in one view, and the sentence has one line
 const DELAY = 300; // milliseconds before "Computing" is shown, because fast answers arrive earlier
 
 /** Draw the button of the next question: it changes a setting, or opens the comparison. */
@@ -22,7 +23,16 @@ function drawNext(button, next, trigger) {
 /** Draw the sentences: the first is the prediction. */
 function drawHeadline(element, [prediction, ...rest]) {
   element.replaceChildren();
-  if (prediction) element.append(make("strong", { text: prediction }), ` ${rest.join(" ")}`);
+  if (prediction) element.append(make("strong", { text: prediction }), " ", make("span", { text: rest.join(" ") }));
+  fitHeadline(element);
+}
+
+/** Make the second sentence smaller if both do not fit on one line, because a second line would move the map. */
+function fitHeadline(element) {
+  delete element.dataset.long;
+  const [first, second] = element.children;
+  if (window.innerWidth < WIDE || !second?.textContent) return;
+  if (second.getBoundingClientRect().bottom > first.getBoundingClientRect().bottom + 8) element.dataset.long = "";
 }
 
 export function mount(element, props, trigger, watch) {
@@ -35,6 +45,7 @@ export function mount(element, props, trigger, watch) {
   root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, next), bar);
   let requested = false,
     timer = 0;
+  new ResizeObserver(() => fitHeadline(headline)).observe(root);
   const show = (value) => {
     line.replaceChildren(
       ...value.parts.map((part) => make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text })),

@@ -96,7 +96,7 @@ class Rail {
     const { network, terms } = this,
       shown = k ?? this.chosen;
     const text = !network ? terms.loading : shown === null ? "" : describeLayer(terms, network, shown);
-    this.text.textContent = k === null ? [text, state.rail.note].filter(Boolean).join(" ") : text;
+    this.text.textContent = k === null ? [text, state.rail.note].filter(Boolean).join(" · ") : text;
     this.text.title = this.text.textContent;
   }
 

@@ -1,0 +1,1 @@
+"""Results as HTML for notebooks and as pages: maps with controls, tables and charts, without a server."""

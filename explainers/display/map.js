@@ -1,0 +1,731 @@
+// Generated from hooklens/page/static: run `python -m tests.project.test_notebook_script`.
+(() => {
+const state = {
+question: null,
+imagePath: undefined,
+form: null,
+explained: 0,
+example: "",
+answered: null,
+drawn: {},
+cells: {},
+fields: {},
+classes: [],
+likely: [],
+crop: null,
+smallMaps: null,
+network: null,
+gradients: null,
+rail: { chosen: null, wanted: null, note: "", norms: new Map() },
+preview: null,
+channels: { sheet: null, key: 0, order: [], number: null, closed: false },
+compared: {},
+comparison: null,
+steps: null,
+};
+const listeners = new Map();
+const actions = new Map();
+function update(values) {
+const changed = Object.keys(values).filter((key) => state[key] !== values[key]);
+Object.assign(state, values);
+for (const listener of new Set(changed.flatMap((key) => [...(listeners.get(key) || [])]))) listener();
+}
+function change(key, fields) {
+update({ [key]: { ...state[key], ...fields } });
+}
+function subscribe(keys, listener) {
+for (const key of keys) listeners.set(key, (listeners.get(key) || new Set()).add(listener));
+}
+function provide(name, action) {
+actions.set(name, action);
+}
+function perform(name, ...values) {
+return actions.get(name)?.(...values);
+}
+function bytes(b64) {
+if (Uint8Array.fromBase64) return Uint8Array.fromBase64(b64);
+const raw = atob(b64);
+const out = new Uint8Array(raw.length);
+for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
+return out;
+}
+function decodeFloat16(raw) {
+const out = new Float32Array(raw.length);
+for (let i = 0; i < raw.length; i++) {
+const h = raw[i],
+e = (h >> 10) & 31,
+f = h & 1023;
+const size = e === 0 ? f * 2 ** -24 : e === 31 ? (f ? NaN : Infinity) : (1 + f / 1024) * 2 ** (e - 15);
+out[i] = h & 32768 ? -size : size;
+}
+return out;
+}
+function floats(packed) {
+const raw = bytes(packed.b64);
+if (packed.dtype === "float16") {
+const out = decodeFloat16(new Uint16Array(raw.buffer));
+if (packed.scale && packed.scale !== 1) for (let i = 0; i < out.length; i++) out[i] *= packed.scale;
+return out;
+}
+return new Float32Array(raw.buffer);
+}
+function make(tag, attributes = {}, ...children) {
+const node = document.createElement(tag);
+for (const [name, value] of Object.entries(attributes)) {
+if (value === undefined || value === null || value === false) continue;
+if (name === "text") node.textContent = value;
+else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+else node.setAttribute(name, value === true ? "" : value);
+}
+node.append(...children);
+return node;
+}
+function makeButton(text, onclick, more = {}) {
+return make("button", { type: "button", class: "hl-button", text, onclick, ...more });
+}
+function makeSymbolButton(symbol, onclick, more = {}) {
+return make("button", { type: "button", class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
+}
+function fill(text, values) {
+return text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+}
+function formatValue(value) {
+if (value === null || value === undefined || Number.isNaN(value)) return "NaN";
+if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+const size = Math.abs(value);
+const text = size !== 0 && (size < 1e-3 || size >= 1e5) ? size.toExponential(2) : String(Number(size.toPrecision(4)));
+return (value < 0 ? "−" : "") + text;
+}
+function describeCell(terms, { values, h, w }, row, column, unit) {
+const value = `${formatValue(values[row * w + column])}${unit ? ` ${unit}` : ""}`;
+return fill(terms.cell, { value, row: row + 1, column: column + 1, h, w });
+}
+function markDrawn(element, id, since) {
+const host = element.closest("[id^='hl-']") || element;
+host.dataset.id = id ?? "";
+change("drawn", { [host.id]: Number(id || 0) });
+host.dataset.ms = (performance.now() - since).toFixed(1);
+}
+function watchProps(props, watch, names, draw) {
+watch(names, draw);
+draw();
+}
+function drawList(element, props, watch, row) {
+const root = element.firstElementChild;
+watchProps(props, watch, ["value"], () => {
+const since = performance.now();
+root.replaceChildren(...((props.value && props.value.items) || []).map(row));
+markDrawn(element, props.value && props.value.id, since);
+});
+}
+function downloadFile(blob, name) {
+const link = make("a", { href: URL.createObjectURL(blob), download: name });
+document.body.append(link);
+link.click();
+link.remove();
+setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+function encodeNpy(values, shape) {
+const form = shape.length === 1 ? `(${shape[0]},)` : `(${shape.join(", ")})`;
+let head = `{'descr': '<f4', 'fortran_order': False, 'shape': ${form}, }`;
+head += " ".repeat((64 - ((10 + head.length + 1) % 64)) % 64) + "\n";
+const start = new Uint8Array(10 + head.length);
+start.set([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0, head.length & 255, head.length >> 8]);
+for (let i = 0; i < head.length; i++) start[10 + i] = head.charCodeAt(i);
+return new Blob([start, new Float32Array(values)], { type: "application/octet-stream" });
+}
+const COLOR_MAPS = {
+magma:
+"AAAEAQAFAQEGAQEIAgEJAgILAgINAwMPAwMSBAQUBQQWBgUYBgUaBwYcCAceCQcgCggiCwkkDAkmDQopDgsrEAstEQwvEg0xEw00FA42FQ44Fg87" +
+"GA89GRA/GhBCHBBEHRFHHhFJIBFLIRFOIhFQJBJTJRJVJxJYKRFaKhFcLBFfLRFhLxFjMRFlMxBnNBBpNhBrOBBsOQ9uOw9wPQ9xPw9yQA90Qg91" +
+"RA92RRB3RxB4SRB4ShB5TBF6ThF7TxJ7URJ8UhN8VBN9VhR9VxV+WRV+WhZ+XBZ/XRd/Xxh/YBiAYhmAZBqAZRqAZxuAaByBahyBax2BbR2Bbh6B" +
+"cB+Bch+BcyCBdSGBdiGBeCKBeSKCeyOCfCOCfiSCgCWCgSWBgyaBhCaBhieBiCeBiSiBiymBjCmBjiqBkCqBkSuBkyuAlCyAliyAmC2AmS2Amy5/" +
+"nC5/ni9/oC9/oTB+ozB+pTF+pjF9qDJ9qjN9qzN8rTR8rjR7sDV7sjV7szZ6tTZ6tzd5uDd5ujh4vDl4vTl3vzp3wDp2wjt1xDx1xTx0xz1zyD5z" +
+"yj5yzD9xzUBxz0Bw0EFv0kJv00Nu1URt1kVs2EVs2UZr20dq3Ehp3klo30po4Exn4k1m405l5E9k5VBk51Jj6FNi6VRi6lZh61dg7Fhg7Vpf7lte" +
+"711e8F9e8WBd8mJd8mRc82Vc9Gdc9Glc9Wtc9mxc9m5c93Bc93Jc+HRc+HZc+Xhd+Xld+Xtd+n1e+n9e+oFf+4Nf+4Vg+4dh/Ilh/Ipi/Ixj/I5k" +
+"/JBl/ZJm/ZRn/ZZo/Zhp/Zpq/Ztr/p1s/p9t/qFu/qNv/qVx/qdy/qlz/qp0/qx2/q53/rB4/rJ6/rR7/rZ8/rd+/rl//ruB/r2C/r+E/sGF/sKH" +
+"/sSI/saK/siM/sqN/syP/s2Q/s+S/tGU/tOV/tWX/teZ/tia/dqc/dye/d6g/eCh/eKj/eOl/eWn/eep/emq/eus/Oyu/O6w/PCy/PK0/PS2/Pa4" +
+"/Pe5/Pm7/Pu9/P2/",
+viridis:
+"RAFURAJWRQRXRQVZRgdaRghcRgpdRgteRw1gRw5hRxBjRxFkRxNlSBRnSBZoSBdpSBhqSBpsSBttSBxuSB1vSB9wSCBxSCFzSCN0SCR1SCV2SCZ3" +
+"SCh4SCl5Ryp6Ryx6Ry17Ry58Ry99RjB+RjJ+RjN/RjSARTWBRTeBRTiCRDmDRDqDRDuEQz2EQz6FQj+FQkCGQkGGQUKHQUSHQEWIQEaIP0eIP0iJ" +
+"PkmJPkqJPkyKPU2KPU6KPE+KPFCLO1GLO1KLOlOLOlSMOVWMOVaMOFiMOFmMN1qMN1uNNlyNNl2NNV6NNV+NNGCNNGGNM2KNM2ONMmSOMmWOMWaO" +
+"MWeOMWiOMGmOMGqOL2uOL2yOLm2OLm6OLm+OLXCOLXGOLHGOLHKOLHOOK3SOK3WOKnaOKneOKniOKXmOKXqOKXuOKHyOKH2OJ36OJ3+OJ4COJoGO" +
+"JoKOJoKOJYOOJYSOJYWOJIaOJIeOI4iOI4mOI4qNIouNIoyNIo2NIY6NIY+NIZCNIZGMIJKMIJKMIJOMH5SMH5WLH5aLH5eLH5iLH5mKH5qKHpuK" +
+"HpyJHp2JH56JH5+IH6CIH6GIH6GHH6KHIKOGIKSGIaWFIaaFIqeFIqiEI6mDJKqDJauCJayCJq2BJ62BKK6AKa9/KrB/LLF+LbJ9LrN8L7R8MbV7" +
+"MrZ6NLZ5Nbd5N7h4OLl3Orp2O7t1Pbx0P7xzQL1yQr5xRL9wRsBvSMFuSsFtTMJsTsNrUMRqUsVpVMVoVsZnWMdlWshkXMhjXsliYMpgY8tfZcte" +
+"Z8xcac1bbM1abs5YcM9Xc9BWddBUd9FTetFRfNJQf9NOgdNNhNRLhtVJidVIi9ZGjtZFkNdDk9dBldhAmNg+m9k8ndk7oNo5oto3pds2qNs0qtwy" +
+"rdwwsN0vst0ttd4ruN4put4ovd8mwN8lwt8jxeAhyOAgyuEfzeEd0OEc0uIb1eIa2OIZ2uMZ3eMY3+MY4uQY5eQZ5+QZ6uUa7OUb7+Uc8eUd9OYe" +
+"9uYg+OYh++cj/ecl",
+signed:
+"KHrrKHrrKnvrK3zrLX3rL37sMH/sMoDsNIHsNoLsN4PsOYTtO4btPIftPojtQIntQYrtQ4vuRYzuRo3uSI7uSo/uTJDuTZHuT5LvUZPvUpTvVJXv" +
+"VpbvV5fvWZjwW5nwXJrwXpzwYJ3wYp7wY5/xZaDxZ6HxaKLxaqPxbKTxbaXxb6bycafycqjydKnydqryeKvyeazze63zfa7zfq/zgLDzgrLzg7P0" +
+"hbT0h7X0iLb0irf0jLj0jrn0j7r1kbv1k7z1lL31lr71mL/1mcD2m8H2ncL2n8P2oMT2osX2pMb2pcf3p8n3qcr3qsv3rMz3rs33r874sc/4s9D4" +
+"tdH4ttL4uNP4utT5u9X5vdb5v9f5wNj5wtn5xNr5xdv6x9z6yd36y9/6zOD6zuH60OL70eP70+T71eX71ub72Of72uj82+n83er83+v84ez84u38" +
+"5O785u/95/D96fH96/L97PP97vX98Pb+8ff+8/j+9fn+9/r++Pv++vz//P3//f7///////39//z8/vr6/vn4/vf3/vX1/vTz/fLx/fDw/e/u/e3s" +
+"/Ozr/Orp/Ojn/Ofm/OXk++Ti++Lh++Df+9/d+93b+tva+trY+tjW+tfV+dXT+dPR+dLQ+dDO+c/M+M3L+MvJ+MrH+MjF+MfE98XC98PA98K/98C9" +
+"9r679r269ru49rq29ri19baz9bWx9bOv9bKu9bCs9K6q9K2p9Kun9Kml9Kik86ai86Wg86Of86Gd8qCb8p6Z8p2Y8puW8pmU8ZiT8ZaR8ZSP8ZOO" +
+"8ZGM8JCK8I6I8IyH8IuF74mD74iC74aA74R+74N97oF77n957n547nx27nt07Xly7Xdx7XZv7XRt7XNs7HFq7G9o7G5n7Gxl62pj62li62dg62Ze" +
+"62Rc6mJb6mFZ6l9X6l5W6lxU6VpS6VlR6VdP6VZN6FRM6FJK6FFI6E9G6E1F50xD50pB50lA50c+50U85kQ75kI55kE35j825T005Twy5Tow5Tgv" +
+"5Tct5DUr5DQq5DIo",
+};
+const BLUE = [40, 122, 235];
+const RED = [228, 50, 40];
+const LUMA = [0.2126, 0.7152, 0.0722];
+const RULE = {
+fine: 1024,
+rough: 0.1,
+coarse_color: 0.15,
+coarse_light: 0.8,
+fine_color: 0,
+fine_light: 0.45,
+strength: 0.9,
+curve: 0.65,
+low_line: 0.5,
+high_line: 0.8,
+line: 0.002777777777777778,
+halo: 0.55,
+full: 0.995,
+blur: 0.004464285714285714,
+signed_blur: 0.013392857142857142,
+};
+const tables = {};
+function table(name) {
+return (tables[name] ||= bytes(COLOR_MAPS[name] || COLOR_MAPS.magma));
+}
+function unpackMap(packed) {
+return { ...packed, values: floats(packed) };
+}
+function slope(before, after) {
+if (!(before * after > 0)) return 0;
+const mean = (before + after) / 2,
+steepest = 3 * Math.min(Math.abs(before), Math.abs(after));
+return Math.max(-steepest, Math.min(steepest, mean));
+}
+function resampleRow(from, start, step, cells, to, at, stride, side, smooth) {
+const value = (i) => from[start + step * Math.min(cells - 1, Math.max(0, i))];
+for (let k = 0; k < side; k++) {
+let v;
+if (side === cells) v = value(k);
+else if (!smooth) v = value(Math.floor(((2 * k + 1) * cells) / (2 * side)));
+else if (side < cells) {
+const first = Math.floor((k * cells) / side),
+last = Math.ceil(((k + 1) * cells) / side);
+v = 0;
+for (let i = first; i < last; i++) v += value(i);
+v /= last - first;
+} else {
+const position = ((k + 0.5) * cells) / side - 0.5,
+i = Math.floor(position),
+t = position - i;
+const b = value(i),
+c = value(i + 1),
+rise = c - b;
+let a = value(i - 1),
+d = value(i + 2);
+if (a !== a) a = b;
+if (d !== d) d = c;
+const s = slope(b - a, rise),
+e = slope(rise, d - c);
+v = b + t * (s + t * (3 * rise - 2 * s - e + t * (s + e - 2 * rise)));
+}
+to[at + stride * k] = v;
+}
+}
+function enlarge(map, width, height, smooth = true) {
+const rows = new Float32Array(map.h * width),
+out = new Float32Array(height * width);
+for (let y = 0; y < map.h; y++) resampleRow(map.values, y * map.w, 1, map.w, rows, y * width, 1, width, smooth);
+for (let x = 0; x < width; x++) resampleRow(rows, x, width, map.h, out, x, width, height, smooth);
+return out;
+}
+function blur(map, sigma) {
+const radius = Math.ceil(3 * sigma);
+const kernel = Array.from({ length: 2 * radius + 1 }, (_, i) => Math.exp(-((i - radius) ** 2) / (2 * sigma * sigma)));
+const whole = kernel.reduce((sum, each) => sum + each);
+const convolve = (from, count, length, step, jump) => {
+const to = new Float32Array(from.length);
+for (let n = 0; n < count; n++) {
+for (let i = 0; i < length; i++) {
+let sum = 0;
+for (let k = -radius; k <= radius; k++)
+sum += kernel[k + radius] * from[n * jump + step * Math.min(length - 1, Math.max(0, i + k))];
+to[n * jump + step * i] = sum / whole;
+}
+}
+return to;
+};
+return convolve(convolve(map.values, map.h, map.w, 1, map.w), map.w, map.h, map.w, 1);
+}
+function roughness({ values, w }) {
+let count = 0,
+sum = 0,
+squares = 0,
+steps = 0,
+rough = 0;
+for (const v of values)
+if (Number.isFinite(v)) {
+count += 1;
+sum += v;
+}
+for (const v of values) if (Number.isFinite(v)) squares += (v - sum / count) ** 2;
+if (!(squares > 0)) return 0;
+const add = (step) => {
+if (Number.isFinite(step)) {
+steps += 1;
+rough += step * step;
+}
+};
+for (let i = 0; i < values.length; i++) {
+if ((i + 1) % w) add(values[i + 1] - values[i]);
+if (i + w < values.length) add(values[i + w] - values[i]);
+}
+return steps ? rough / steps / ((2 * squares) / count) : 0;
+}
+function quantile(values, share) {
+const ordered = Float32Array.from(values).sort();
+const at = share * (ordered.length - 1),
+below = Math.floor(at),
+above = Math.min(below + 1, ordered.length - 1);
+return ordered[below] + (at - below) * (ordered[above] - ordered[below]);
+}
+function peak(map) {
+let best = 0,
+found = -Infinity;
+map.values.forEach((v, i) => {
+const size = map.signed ? Math.abs(v) : v;
+if (size > found) {
+found = size;
+best = i;
+}
+});
+return [Math.floor(best / map.w), best % map.w];
+}
+const FINEST = 4096;
+const WEIGHTS = Float32Array.from({ length: FINEST + 1 }, (_, i) => RULE.strength * (i / FINEST) ** RULE.curve);
+const sigmaOf = (values) => (values.some((v) => v < 0) ? RULE.signed_blur : RULE.blur);
+function view(map, { colors = "auto", limits = null, signed = true, smooth = true } = {}) {
+let values = Float32Array.from(map.values, (v) => (Number.isFinite(v) ? (signed ? v : Math.abs(v)) : NaN));
+const { h, w } = map;
+const fine = values.length >= RULE.fine && roughness({ values, w }) > RULE.rough;
+if (fine && smooth) values = blur({ values, h, w }, sigmaOf(values) * Math.max(h, w));
+const finite = values.filter((v) => Number.isFinite(v));
+let lowest = finite.length ? Infinity : 0,
+highest = finite.length ? -Infinity : 0;
+for (const v of finite) {
+lowest = Math.min(lowest, v);
+highest = Math.max(highest, v);
+}
+const name = colors === "auto" ? (lowest < 0 ? "signed" : "magma") : colors;
+const largest = Math.max(Math.abs(lowest), Math.abs(highest));
+const far = (fine && finite.length ? quantile(finite.map(Math.abs), RULE.full) : 0) || largest;
+let [low, high] =
+name === "signed" ? [-(far || 1), far || 1] : [Math.min(lowest, 0), Math.max(Math.min(highest, far), 0)];
+if (!(high > low)) high = low + 1;
+if (limits) [low, high] = limits;
+if (name === "signed") {
+high = Math.max(Math.abs(low), Math.abs(high));
+low = -high;
+}
+return {
+values,
+h,
+w,
+colors: name,
+low,
+high,
+fine,
+smooth,
+clipped: largest > Math.max(Math.abs(low), Math.abs(high)),
+};
+}
+function draw(pixels, width, height, rendering) {
+const values = enlarge(rendering, width, height, rendering.smooth);
+const sizes = blendColors(pixels, values, rendering);
+if (!rendering.fine && rendering.lines !== false) contours(pixels, sizes, width, height);
+for (let i = 0, p = 0; i < values.length; i++, p += 4) {
+if (values[i] === values[i]) continue;
+const stripe = (Math.floor((Math.floor(i / width) + (i % width)) / 4) % 2) * 255;
+pixels[p] = pixels[p + 1] = pixels[p + 2] = stripe;
+}
+}
+function blendColors(pixels, values, { colors, low, high, fine, mapOnly }) {
+const sizes = new Float32Array(values.length);
+const signed = colors === "signed",
+color = signed && !mapOnly ? null : table(colors);
+const [zero, scale] = signed ? [0, 1 / high] : [low, 1 / (high - low)];
+const [keep, light] = fine ? [RULE.fine_color, RULE.fine_light] : [RULE.coarse_color, RULE.coarse_light];
+for (let i = 0, p = 0; i < values.length; i++, p += 4) {
+const share = (values[i] - zero) * scale;
+const size = Math.min(1, signed ? Math.abs(share) : Math.max(0, share));
+sizes[i] = size;
+if (mapOnly) {
+const at = 3 * Math.round(255 * (signed ? (1 + Math.max(-1, Math.min(1, share))) / 2 : size)) || 0;
+for (let c = 0; c < 3; c++) pixels[p + c] = color[at + c];
+continue;
+}
+const gray = LUMA[0] * pixels[p] + LUMA[1] * pixels[p + 1] + LUMA[2] * pixels[p + 2];
+const part = WEIGHTS[Math.round(size * FINEST)] || 0;
+const k = 3 * Math.round(size * 255) || 0;
+const end = share < 0 ? BLUE : RED;
+for (let c = 0; c < 3; c++) {
+const under = (gray + (pixels[p + c] - gray) * keep) * light;
+pixels[p + c] = under + ((signed ? end[c] : color[k + c]) - under) * part;
+}
+}
+return sizes;
+}
+function contours(pixels, sizes, width, height) {
+const wide = Math.max(1, RULE.line * Math.min(width, height));
+const reach = Math.ceil(1.5 * wide + 0.5);
+const levels = [RULE.low_line, RULE.high_line];
+const crossed = (x, y, level) => {
+let above = false,
+below = false;
+for (let v = Math.max(0, y - reach); v <= Math.min(height - 1, y + reach); v++) {
+for (let u = Math.max(0, x - reach); u <= Math.min(width - 1, x + reach); u++) {
+if (sizes[v * width + u] >= level) above = true;
+else below = true;
+if (above && below) return true;
+}
+}
+return false;
+};
+for (let y = 0, i = 0; y < height; y++) {
+for (let x = 0; x < width; x++, i++) {
+const here = sizes[i];
+const across = Math.max(x ? Math.abs(here - sizes[i - 1]) : 0, x < width - 1 ? Math.abs(sizes[i + 1] - here) : 0);
+const down = Math.max(
+y ? Math.abs(here - sizes[i - width]) : 0,
+y < height - 1 ? Math.abs(sizes[i + width] - here) : 0,
+);
+const most = Math.max(1e-6, across + down);
+if (!levels.some((level) => Math.abs(here - level) < (1.5 * wide + 0.5) * most)) continue;
+const slope = Math.max(1e-6, Math.hypot(across, down));
+let line = 0,
+halo = 0;
+for (const level of levels) {
+const away = Math.abs(here - level) / slope;
+if (!(away < 1.5 * wide + 0.5) || !crossed(x, y, level)) continue;
+line = Math.max(line, Math.min(1, Math.max(0, wide / 2 + 0.5 - away)));
+halo = Math.max(halo, Math.min(1, (1.5 * wide + 0.5 - away) / wide));
+}
+if (!halo) continue;
+for (let p = 4 * i; p < 4 * i + 3; p++) {
+const under = pixels[p] * (1 - RULE.halo * halo);
+pixels[p] = under + (255 - under) * line;
+}
+}
+}
+}
+function bar(pixels, rendering) {
+const steps = pixels.length / 4;
+const from = rendering.colors === "signed" ? -1 : 0;
+for (let p = 0; p < pixels.length; p++) pixels[p] = p % 4 === 3 ? 255 : 128;
+blendColors(
+pixels,
+Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1)),
+{ ...rendering, low: from, high: 1 },
+);
+return pixels;
+}
+const MAX_SIDE = 2560;
+const IMMEDIATE = 1024;
+const SKETCH = 288;
+const PAUSE = 150;
+const DEFAULT_SIDE = 512;
+const MIN_CELL = 5;
+class Layers {
+constructor() {
+for (const name of ["photo", "drawn", "plain"]) this[name] = document.createElement("canvas");
+}
+size(width, height) {
+for (const each of [this.photo, this.drawn]) [each.width, each.height] = [width, height];
+this.plain.width = 0;
+}
+}
+class Surface {
+constructor(canvas) {
+Object.assign(this, { canvas, image: null, rendering: null, own: new Layers(), timer: 0, mixed: [1, {}] });
+this.layers = this.own;
+}
+get ratio() {
+return this.image ? this.image.naturalHeight / this.image.naturalWidth : 1;
+}
+fit() {
+const across = this.canvas.getBoundingClientRect().width * (window.devicePixelRatio || 1);
+const wide = Math.round(across) || (this.image ? this.image.naturalWidth : DEFAULT_SIDE);
+const width = Math.max(1, Math.min(wide, MAX_SIDE)),
+height = Math.max(1, Math.round(width * this.ratio));
+if (this.canvas.width === width && this.canvas.height === height) return false;
+[this.canvas.width, this.canvas.height] = [width, height];
+return true;
+}
+paint(rendering) {
+this.rendering = rendering;
+this.layers = this.own;
+const whole = this.renderUpTo(IMMEDIATE, this.own, true);
+this.schedule(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
+}
+sketch(rendering) {
+const { rendering: shown } = this,
+layers = new Layers();
+this.rendering = rendering;
+this.renderUpTo(SKETCH, layers, true);
+this.rendering = shown;
+return layers;
+}
+use(rendering, layers) {
+Object.assign(this, { rendering, layers });
+this.schedule(() => this.paint(rendering));
+}
+fade(from, { rendering, layers }, share) {
+const { width, height } = layers.drawn;
+this.faded ??= new Layers();
+this.faded.size(width, height);
+this.faded.photo = layers.photo;
+const context = this.faded.drawn.getContext("2d");
+context.drawImage(from.drawn, 0, 0, width, height);
+context.globalAlpha = share;
+context.drawImage(layers.drawn, 0, 0);
+Object.assign(this, { rendering, layers: this.faded });
+this.schedule(null);
+}
+renderUpTo(most, layers, edges) {
+const { width, height } = this.canvas,
+share = Math.min(1, most / Math.max(width, height));
+this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), edges);
+return share === 1;
+}
+schedule(action) {
+clearTimeout(this.timer);
+this.timer = action
+? setTimeout(() => {
+action();
+this.mix(...this.mixed);
+}, PAUSE)
+: 0;
+}
+render(layers, width, height, edges) {
+layers.size(width, height);
+layers.edges = edges && !this.rendering.smooth;
+const photo = layers.photo.getContext("2d", { willReadFrequently: true });
+photo.imageSmoothingQuality = "high";
+photo.fillStyle = "#808080";
+photo.fillRect(0, 0, width, height);
+if (this.image) photo.drawImage(this.image, 0, 0, width, height);
+this.drawLayer(layers.drawn, photo.getImageData(0, 0, width, height), this.rendering, layers.edges);
+}
+drawLayer(canvas, pixels, rendering, edges) {
+const { width, height } = pixels,
+context = canvas.getContext("2d");
+draw(pixels.data, width, height, rendering);
+context.putImageData(pixels, 0, 0);
+const ratio = width / (this.canvas.clientWidth || width),
+wide = Math.max(1, Math.round(ratio));
+if (!edges || width / rendering.w < MIN_CELL * ratio) return;
+for (const [ink, offset] of [
+["rgba(0, 0, 0, .4)", 0],
+["rgba(255, 255, 255, .4)", wide],
+]) {
+context.fillStyle = ink;
+for (let k = 1; k < rendering.w; k++)
+context.fillRect(Math.round((k * width) / rendering.w) - wide + offset, 0, wide, height);
+for (let k = 1; k < rendering.h; k++)
+context.fillRect(0, Math.round((k * height) / rendering.h) - wide + offset, width, wide);
+}
+}
+mapLayer(layers) {
+const {
+plain,
+drawn: { width, height },
+} = layers;
+if (plain.width !== width || plain.height !== height) {
+[plain.width, plain.height] = [width, height];
+const pixels = plain.getContext("2d").createImageData(width, height);
+for (let p = 0; p < pixels.data.length; p++) pixels.data[p] = p % 4 < 3 ? 128 : 255;
+this.drawLayer(plain, pixels, { ...this.rendering, mapOnly: true }, layers.edges);
+}
+return plain;
+}
+mix(opacity, { mode = "overlay", split = 0.5 } = {}, canvas = this.canvas, layers = this.layers) {
+if (canvas === this.canvas) this.mixed = [opacity, { mode, split }];
+const context = canvas.getContext("2d"),
+{ width, height } = canvas;
+[context.globalAlpha, context.imageSmoothingQuality] = [1, "high"];
+if (mode === "map") {
+context.drawImage(this.mapLayer(layers), 0, 0, width, height);
+return;
+}
+context.drawImage(layers.photo, 0, 0, width, height);
+if (mode === "photograph") return;
+const left = mode === "swipe" ? Math.round(split * width) : 0;
+context.save();
+context.beginPath();
+context.rect(left, 0, width - left, height);
+context.clip();
+context.globalAlpha = opacity;
+context.drawImage(layers.drawn, 0, 0, width, height);
+context.restore();
+}
+drawImage() {
+this.schedule(null);
+this.rendering = null;
+if (!this.image) return;
+const context = this.canvas.getContext("2d");
+[context.globalAlpha, context.imageSmoothingQuality] = [1, "high"];
+context.drawImage(this.image, 0, 0, this.canvas.width, this.canvas.height);
+}
+clear() {
+this.schedule(null);
+this.rendering = null;
+this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
+}
+async png(opacity, shown = {}) {
+const canvas = document.createElement("canvas"),
+layers = new Layers();
+[canvas.width, canvas.height] = this.image
+? [this.image.naturalWidth, this.image.naturalHeight]
+: [DEFAULT_SIDE, DEFAULT_SIDE];
+this.render(layers, canvas.width, canvas.height, false);
+this.mix(opacity, shown, canvas, layers);
+return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
+}
+function loadImage(source) {
+return new Promise((resolve) => {
+const image = new Image();
+image.onload = () => resolve(image);
+image.onerror = () => resolve(null);
+image.src = source;
+});
+}
+function roundTicks(low, high, most = 5) {
+if (!(high > low) || !Number.isFinite(high - low)) return [];
+const least = (high - low) / most,
+power = 10 ** Math.floor(Math.log10(least));
+const step = power * ([1, 2, 5].find((factor) => factor * power >= least * (1 - 1e-9)) || 10);
+const first = Math.ceil(low / step - 1e-9),
+last = Math.floor(high / step + 1e-9);
+return Array.from({ length: last - first + 1 }, (_, k) => {
+const value = Number(((first + k) * step).toPrecision(12));
+return { value: value || 0, at: (value - low) / (high - low) };
+});
+}
+function ticksOf({ low, high, clipped, colors }) {
+const ticks = roundTicks(low, high).map(({ value, at }) => ({ text: formatValue(value), at }));
+const isFar = ({ at }) => at > 0.14 && at < 0.86;
+const ends = [
+{ text: `${clipped && colors === "signed" ? "≤ " : ""}${formatValue(low)}`, at: 0 },
+{ text: `${clipped ? "≥ " : ""}${formatValue(high)}`, at: 1 },
+];
+return [ends[0], ...ticks.filter(isFar), ends[1]];
+}
+const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
+const rounded = (value) => String(Number(value.toPrecision(4)));
+class NotebookMap {
+constructor(image, { map, colors, limits, signed, unit, label, terms }) {
+Object.assign(this, { map: { ...map, values: floats(map) }, colors, limits, signed, unit, label, terms });
+this.cell = null;
+this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
+this.surface = new Surface(this.canvas);
+this.surface.image = image;
+this.makeControls();
+this.bar = make("canvas", { class: "hooklens-bar", width: 256, height: 1, role: "img" });
+this.ticks = make("div", { class: "hooklens-ticks" });
+this.read = make("output", { class: "hooklens-read", "aria-live": "polite" });
+this.root = make("div", {}, this.tools, this.canvas, this.bar, this.ticks, this.read);
+this.listen();
+}
+makeControls() {
+const { terms } = this;
+const modes = ["overlay", "photograph", "map", "swipe"].map((mode) =>
+make("option", { value: mode, text: terms[mode] }),
+);
+this.mode = make("select", { "aria-label": terms.view, oninput: () => this.mix() }, ...modes);
+this.share = make("input", { type: "range", min: 0, max: 1, step: 0.01, value: 1, oninput: () => this.mix() });
+this.shareName = make("span", { text: terms.opacity });
+const limit = (name) =>
+make("input", { type: "number", step: "any", "aria-label": terms[name], oninput: () => this.readLimits() });
+[this.low, this.high] = [limit("low"), limit("high")];
+this.reset = make("button", { type: "button", text: terms.reset, onclick: () => this.setLimits(null) });
+const opacity = make("label", {}, this.shareName, this.share);
+const range = make("span", {}, `${terms.colors} `, this.low, ` ${terms.to} `, this.high);
+this.tools = make("div", { class: "hooklens-tools" }, this.mode, opacity, range, this.reset);
+}
+listen() {
+const { canvas } = this;
+canvas.addEventListener("pointermove", (event) => {
+const rect = canvas.getBoundingClientRect();
+const [x, y] = [(event.clientX - rect.left) / rect.width, (event.clientY - rect.top) / rect.height];
+if (this.mode.value === "swipe") {
+this.share.value = x;
+this.mix();
+}
+this.point(Math.floor(y * this.map.h), Math.floor(x * this.map.w));
+});
+canvas.addEventListener("pointerleave", () => this.point(null));
+canvas.addEventListener("keydown", (event) => {
+const step = KEYS[event.key];
+if (!step) return;
+event.preventDefault();
+event.stopPropagation();
+const [row, column] = this.cell || [Math.floor(this.map.h / 2), Math.floor(this.map.w / 2)];
+this.point(row + step[0], column + step[1]);
+});
+new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
+}
+readLimits() {
+const limits = [this.low.valueAsNumber, this.high.valueAsNumber];
+const isRange = limits.every(Number.isFinite) && limits[1] > limits[0];
+for (const field of [this.low, this.high]) field.setCustomValidity(isRange ? "" : this.terms.invalid);
+if (isRange) this.setLimits(limits, true);
+else this.high.reportValidity();
+}
+setLimits(limits, typed = false) {
+this.limits = limits;
+this.draw(typed);
+}
+draw(typed = false) {
+this.rendering = view(this.map, { colors: this.colors, limits: this.limits, signed: this.signed });
+const { low, high } = this.rendering;
+if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
+const context = this.bar.getContext("2d"),
+pixels = context.createImageData(256, 1),
+ticks = ticksOf(this.rendering);
+bar(pixels.data, this.rendering);
+context.putImageData(pixels, 0, 0);
+const [first, last] = [ticks[0].text, `${ticks.at(-1).text} ${this.unit}`];
+this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
+this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
+this.paint();
+}
+paint() {
+this.surface.paint(this.rendering);
+this.mix();
+}
+mix() {
+const mode = this.mode.value,
+share = this.share.valueAsNumber,
+hasDivider = mode === "swipe";
+this.shareName.textContent = hasDivider ? this.terms.divider : this.terms.opacity;
+this.share.disabled = mode === "photograph" || mode === "map";
+this.surface.mix(hasDivider ? 1 : share, { mode, split: share });
+}
+point(row, column) {
+const { h, w } = this.map;
+this.cell = row === null ? null : [stay(row, h), stay(column, w)];
+this.read.textContent = this.cell ? describeCell(this.terms, this.map, ...this.cell, this.unit) : "";
+}
+}
+async function showMap(root, data) {
+const image = root && (await loadImage(data.image));
+if (!image) return;
+const map = new NotebookMap(image, data);
+root.replaceChildren(map.root);
+map.surface.fit();
+map.draw();
+}
+return showMap;
+})()

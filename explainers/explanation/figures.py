@@ -1,0 +1,191 @@
+"""The maps of an `Explanation` as figures for notebooks, with their targets, scores, units and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from explainers.display.display import NO_PILLOW, Display, paste_in_rows
+from explainers.display.encoding import has_pillow
+from explainers.display.figure import SIDE, MapFigure
+from explainers.display.inputs import Shown, given_images, network_inputs
+from explainers.display.map_html import maps_html
+from explainers.findings import Finding
+from explainers.probabilities import UNITS, WORDS
+from explainers.registry import METHODS
+
+FINEST = 256
+"""The longest side of a shown map in cells; larger maps are averaged."""
+MOST = 12
+"""Maps that are shown unless the caller asks for more."""
+
+
+class Explained(Protocol):
+    """The parts of an `Explanation` that are shown."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def layer(self) -> str | None: ...
+    @property
+    def target(self) -> list[int] | str | None: ...
+    @property
+    def map(self) -> Tensor: ...
+    @property
+    def images(self) -> Tensor | None: ...
+    @property
+    def scores(self) -> Tensor | None: ...
+    @property
+    def score(self) -> str | None: ...
+    @property
+    def probabilities(self) -> Tensor | None: ...
+    @property
+    def findings(self) -> list[list[Finding]]: ...
+    @property
+    def by_size(self) -> bool: ...
+
+
+def display_maps(
+    explanations: Sequence[Explained],
+    images: Any = None,
+    *,
+    labels: Sequence[str] | None = None,
+    signed: bool | None = None,
+    colors: str | None = None,
+    limits: tuple[float, float] | None = None,
+    most: int = MOST,
+) -> Display:
+    """Return the maps with their controls; the arguments are those of `show`.
+
+    Errors   ImportError without Pillow; ValueError if the number of images is not the number of maps; BadOption
+    """
+    if not has_pillow():
+        raise ImportError(NO_PILLOW)
+    shown: list[MapFigure] = []
+    for each in explanations:
+        shown += figures(each, images, labels, most - len(shown))
+    by_sign = signed or (True if signed is None and colors == "signed" else signed)
+    shown = [
+        replace(figure, signed=figure.signed if by_sign is None else by_sign, colors=colors, limits=limits)
+        for figure in shown
+    ]
+    total = sum(len(each.map) for each in explanations)
+    rest = f'<p class="hooklens-quiet">{total - len(shown)} more maps are not shown.</p>' if total > len(shown) else ""
+    text = f"Display({total} map{'s' * (total != 1)})"
+    return Display(maps_html(shown) + rest, text, paste_in_rows([figure.draw() for figure in shown]))
+
+
+def figures(
+    explanation: Explained, photos: Any = None, labels: Sequence[str] | None = None, most: int | None = None
+) -> list[MapFigure]:
+    """Return a figure for each map, or for the first `most`. `photos` are the images, by default the network's inputs.
+
+    Errors   ValueError if the number of images is not the number of maps
+    """
+    frames = _frames(explanation)
+    images = _images(explanation, photos, frames)[:most]
+    return [_figure(explanation, n, labels, image, frames[n]) for n, image in enumerate(images)]
+
+
+def _figure(
+    explanation: Explained, n: int, labels: Sequence[str] | None, image: Shown | None, frame: int | None
+) -> MapFigure:
+    whole = explanation.map[n].detach().to("cpu")
+    values = whole if frame is None else whole[frame]
+    method = METHODS.get(explanation.method)
+    where = f" at {explanation.layer}" if explanation.layer else ""
+    lines = [f"{method.title if method else explanation.method}{where}, map of {_joined(whole.shape)} cells"]
+    lines += _score(explanation, n)
+    if frame is not None:
+        lines.append(f"the frame with the strongest values, {frame + 1} of {len(whole)}")
+    if image is None:
+        lines.append("the explanation has no image")
+    elif image.note:
+        lines.append(image.note)
+    if max(values.shape) > FINEST:
+        lines.append(f"shown with means of cells, at most {FINEST} in a row")
+        values = _averaged(values)
+    gray = torch.full((SIDE, max(1, round(SIDE * values.shape[1] / values.shape[0])), 3), 128, dtype=torch.uint8)
+    return MapFigure(
+        values,
+        gray if image is None else image.pixels,
+        title_of(explanation, n, labels),
+        tuple(lines),
+        tuple(explanation.findings[n]) if n < len(explanation.findings) else (),
+        quantity_of(explanation),
+        signed=not explanation.by_size,
+    )
+
+
+def _images(explanation: Explained, photos: Any, frames: list[int | None]) -> list[Shown] | list[None]:
+    count, inputs = len(explanation.map), explanation.images
+    if photos is not None:
+        return given_images(photos, count)
+    if inputs is None:
+        return [None] * count
+    if inputs.ndim == 5:
+        cells = explanation.map.shape[1]
+        at = [int((int(frame or 0) + 0.5) * inputs.shape[2] / cells) for frame in frames]
+        inputs = torch.stack([clip[:, k] for clip, k in zip(inputs, at, strict=True)])
+    return network_inputs(inputs)
+
+
+def _frames(explanation: Explained) -> list[int | None]:
+    """Return the frame with the strongest values of each map of a video, and None for each map of an image."""
+    maps = explanation.map
+    if maps.ndim == 3:
+        return [None] * len(maps)
+    return list(maps.nan_to_num().abs().flatten(2).amax(-1).argmax(1).tolist())
+
+
+def _averaged(values: Tensor) -> Tensor:
+    height, width = values.shape
+    factor = FINEST / max(height, width)
+    size = max(1, round(height * factor)), max(1, round(width * factor))
+    return functional.adaptive_avg_pool2d(values[None].float(), size)[0]
+
+
+def title_of(explanation: Explained, n: int, labels: Sequence[str] | None) -> str:
+    """Return the explained class with its name and probability, such as "tabby (class 281), 94.0%"."""
+    target = explanation.target
+    if target is None:
+        return "no class"
+    if isinstance(target, str):
+        return target
+    index = target[n]
+    name = f"{labels[index]} (class {index})" if labels is not None and index < len(labels) else f"class {index}"
+    probabilities = explanation.probabilities
+    if probabilities is None or probabilities.ndim != 2 or not 0 <= index < probabilities.shape[1]:
+        return name
+    return f"{name}, {float(probabilities[n, index]):.1%}"
+
+
+def _score(explanation: Explained, n: int) -> list[str]:
+    """Return the score of the explained class, and what its probability is."""
+    scores, target = explanation.scores, explanation.target
+    if scores is None or scores.ndim != 2 or not isinstance(target, list) or not 0 <= target[n] < scores.shape[1]:
+        return []
+    text = f"score {float(scores[n, target[n]]):.4g}"
+    return [text if explanation.probabilities is None else f"{text}; {WORDS[explanation.score or 'softmax']}"]
+
+
+def quantity_of(explanation: Explained) -> str:
+    """Return what the values of the map are, with their unit, such as "logit" or "|gradient| in logit per pixel"."""
+    method, target = METHODS.get(explanation.method), explanation.target
+    if method is None:
+        return ""
+    word = UNITS.get(explanation.score or "", "logit")
+    if isinstance(target, str):
+        kinds = {"Unit(": "activation", "Probability(": "probability", "LogProbability(": "log-probability"}
+        word = next((kind for start, kind in kinds.items() if target.startswith(start)), "score")
+    unit = method.unit.replace("logit", word)
+    return f"|gradient| in {unit}" if explanation.by_size else unit
+
+
+def _joined(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))

@@ -1,0 +1,1 @@
+"""Texts about the objects of detectors and the regions of segmentation networks."""
