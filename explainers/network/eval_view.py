@@ -31,7 +31,7 @@ from explainers.network.copies.shallow_copy import shallow_copy
 from explainers.network.dtypes import quantized_class
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.image_check import check_channel_count
-from explainers.network.state.snapshot import find_snapshot, take_snapshot
+from explainers.network.state.snapshot import snapshots, take_snapshot
 from explainers.probabilities import no_declared_score
 
 
@@ -153,7 +153,7 @@ def _inspect_sharded(given: nn.Module) -> EvalView:
 
 
 def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
-    known = find_snapshot(model)
+    known = snapshots.get(model)
     listed = None if known is None else known.modules()
     if known is not None and listed is not None:
         classes, attributes, ids, quantized = known.memo[_inspect_modules]

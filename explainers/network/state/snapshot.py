@@ -54,36 +54,33 @@ class Snapshot:
 
     def modules(self) -> list[nn.Module] | None:
         """Return all modules if nothing has changed, else None."""
-        try:
-            return self._modules()
-        except Exception:  # values of other types, which cannot be compared or read
-            return None
-
-    def _modules(self) -> list[nn.Module] | None:
         found: list[nn.Module] = []
         tensors: list[Tensor | None] = []
         known: dict[int, Any] = {}
-        if any(kind.forward is not forward for kind, forward in self.forwards):
+        try:
+            if any(kind.forward is not forward for kind, forward in self.forwards):
+                return None
+            for row in self.rows:
+                module = row.here()
+                if type(module) is not row.kind:
+                    return None
+                table = module.__dict__
+                if len(table) != row.size or row.read(table) != row.plain:
+                    return None
+                if row.children:
+                    children = table["_modules"]
+                    if (*children, *map(id, children.values())) != row.children:
+                        return None
+                if row.has_tensors:
+                    tensors += table["_parameters"].values()
+                    tensors += table["_buffers"].values()
+                for name, value in row.others:
+                    if summary(table[name], known) != value:
+                        return None
+                found.append(module)
+            return found if _shapes(tensors) == self.shapes else None
+        except Exception:  # values of other types, which cannot be compared or read
             return None
-        for row in self.rows:
-            module = row.here()
-            if type(module) is not row.kind:
-                return None
-            table = module.__dict__
-            if len(table) != row.size or row.read(table) != row.plain:
-                return None
-            if row.children:
-                children = table["_modules"]
-                if (*children, *map(id, children.values())) != row.children:
-                    return None
-            if row.has_tensors:
-                tensors += table["_parameters"].values()
-                tensors += table["_buffers"].values()
-            for name, value in row.others:
-                if summary(table[name], known) != value:
-                    return None
-            found.append(module)
-        return found if _shapes(tensors) == self.shapes else None
 
 
 def _shapes(tensors: list[Tensor | None]) -> list[Any] | None:
@@ -95,15 +92,10 @@ def _shapes(tensors: list[Tensor | None]) -> list[Any] | None:
 
 
 _shape = attrgetter("shape")
-_snapshots: weakref.WeakKeyDictionary[nn.Module, tuple[int, Snapshot]] = weakref.WeakKeyDictionary()
+snapshots: weakref.WeakKeyDictionary[nn.Module, Snapshot] = weakref.WeakKeyDictionary()
+"""The last snapshot of each model, which may be out of date."""
+_counts: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
-
-
-def find_snapshot(model: nn.Module) -> Snapshot | None:
-    """Return the last snapshot of the model, which may be out of date."""
-    with _lock:
-        known = _snapshots.get(model)
-    return None if known is None else known[1]
 
 
 def take_snapshot(model: nn.Module, modules: Sequence[nn.Module]) -> Snapshot | None:
@@ -112,7 +104,7 @@ def take_snapshot(model: nn.Module, modules: Sequence[nn.Module]) -> Snapshot | 
     Returns None for modules without torch's tables, and for models that change too often.
     """
     with _lock:
-        count = _snapshots.get(model, (0, None))[0]
+        count = _counts.get(model, 0)
     if count >= _MOST_SNAPSHOTS or not all("_modules" in vars(module) for module in modules):
         return None
     known: dict[int, Any] = {}
@@ -123,7 +115,7 @@ def take_snapshot(model: nn.Module, modules: Sequence[nn.Module]) -> Snapshot | 
         return None
     snapshot = Snapshot(rows, forwards, shapes)
     with _lock:
-        _snapshots[model] = count + 1, snapshot
+        snapshots[model], _counts[model] = snapshot, count + 1
     return snapshot
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from explainers import default_layer, grad_cam, list_layers, saliency
 from explainers.network.eval_view import eval_view
-from explainers.network.state.snapshot import find_snapshot
+from explainers.network.state.snapshot import snapshots
 from tests.support.nets import random_images
 
 
@@ -36,7 +36,7 @@ def network() -> Net:
     torch.manual_seed(0)
     net = Net().eval()
     eval_view(net)
-    known = find_snapshot(net)
+    known = snapshots.get(net)
     assert known is not None and known.modules() == [*breadth_first(net)]
     return net
 
@@ -103,7 +103,7 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_change_is_noticed(change: str) -> None:
     net = network()
-    known = find_snapshot(net)
+    known = snapshots.get(net)
     assert known is not None
     CHANGES[change](net)
     assert known.modules() is None
@@ -111,7 +111,7 @@ def test_every_change_is_noticed(change: str) -> None:
 
 def test_a_new_forward_of_a_class_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     net = network()
-    known = find_snapshot(net)
+    known = snapshots.get(net)
     assert known is not None
     monkeypatch.setattr(Net, "forward", lambda self, x: self.head(self.body(x).amax((2, 3))))
     assert known.modules() is None
@@ -119,7 +119,7 @@ def test_a_new_forward_of_a_class_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_weights_and_forward_hooks_do_not_matter() -> None:
     net = network()
-    known = find_snapshot(net)
+    known = snapshots.get(net)
     assert known is not None
     net.head.weight.data.mul_(2)
     net.body[0].requires_grad_(False)
@@ -162,5 +162,5 @@ def test_a_network_that_changes_in_every_call_gets_few_snapshots() -> None:
     for power in range(30):
         net.power = power
         eval_view(net)
-        taken.add(id(find_snapshot(net)))
+        taken.add(id(snapshots.get(net)))
     assert len(taken) < 10
