@@ -64,11 +64,12 @@ def serve(
     host: Annotated[str | None, typer.Option(help=messages.HOST)] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help=messages.PORT)] = None,
     run: Annotated[str | None, typer.Option(metavar="FOLDER", help=messages.RUN)] = None,
+    mcp: Annotated[bool, typer.Option("--mcp", help=messages.MCP)] = False,
     device: Device = "auto",
 ) -> None:
     overrides = model.overrides()
     serving.check_address(host, port)
-    serving.serve(model.model, overrides, host, port, run, device)
+    serving.serve(model.model, overrides, host, port, run, device, mcp)
 
 
 @app.command(help=messages.EXPLAIN)
@@ -147,19 +148,27 @@ def report(
     mask: Annotated[Path | None, typer.Option(help=messages.MASK, exists=True)] = None,
     link: Annotated[str | None, typer.Option(help=messages.LINK)] = None,
     metadata: Annotated[str | None, typer.Option(help=messages.METADATA)] = None,
+    device: Device = "cpu",
     offline: Offline = False,
     *,
     log: LogOptions,
 ) -> None:
     from hooklens.datasets import report as reports  # torch takes seconds to start
     from hooklens.datasets.report import metadata as lists  # as above
+    from hooklens.zoo import devices  # as above
 
     log.apply()
     set_offline(offline)
     refuse_folder(out)
     if link is not None and not link.startswith(("http://", "https://")):
         raise typer.BadParameter(messages.NOT_A_URL.format(text=link), param_hint="--link")
+    place = devices.choose(device)
     run = run_commands.open_finished(folder)
+    loaded = run.try_model()
+    if loaded is not None:
+        if warning := devices.compare(loaded, place):
+            warnings.warn(warning, stacklevel=2)
+        loaded.network.to(place)
     data = run.data
     paths = data.columns(["path"])["path"] if mask is not None or metadata is not None else None
     missing: set[str] = set()
@@ -175,7 +184,7 @@ def report(
             data,
             out,
             read=read,
-            model=run.try_model(),
+            model=loaded,
             box=_box(box),
             mask=None if mask is None or paths is None else masks.find(mask, paths.to_pylist()),
             link=link,
@@ -246,10 +255,13 @@ def methods() -> None:
 
 @app.command(help=messages.REPLAY)
 @expand
-def replay(bundle: Annotated[Path, typer.Argument(help=messages.BUNDLE)], model: ModelOptions) -> None:
+def replay(
+    bundle: Annotated[Path, typer.Argument(help=messages.BUNDLE)], device: Device = "auto", *, model: ModelOptions
+) -> None:
     from hooklens.session.bundles import replay as replays  # torch takes seconds to start
 
-    raise typer.Exit(replays.run(str(bundle), typer.echo, model=model.model, own=model.overrides()))
+    own = model.overrides()
+    raise typer.Exit(replays.run(str(bundle), typer.echo, model=model.model, own=own, device=device))
 
 
 run_commands.register(app)
