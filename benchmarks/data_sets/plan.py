@@ -2,8 +2,8 @@
 
 The costs of the steps are measured on this machine, which needs Ray: listing, decoding, explaining, writing the rows of
 a batch, writing a shard, and the work of the processes that start the run and its tasks. A simulation of the stages
-then shows how long the run takes on 1, 2, 4, … machines, which step limits it, and from which number on more machines do not
-help. An image on a GPU is not measured here: pass its milliseconds with --explain-ms.
+then shows how long the run takes on 1, 2, 4, … machines, which step limits it, and from which number on more machines
+do not help. An image on a GPU is not measured here: pass its milliseconds with --explain-ms.
 """
 
 from __future__ import annotations
