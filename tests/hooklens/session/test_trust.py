@@ -317,6 +317,7 @@ def test_without_a_test_the_weights_row_uses_the_table(
     assert ("over 109 images with net." in row["text"]) is (last is not None)
 
 
+@pytest.mark.slow
 def test_class_agnostic_methods_are_tested_with_all_layers_randomized() -> None:
     """Eigen-CAM does not use the last layer, so randomizing only that layer has no effect."""
     verdict = judged(replace(GRAD_CAM, method="eigen_cam"))[-1]
