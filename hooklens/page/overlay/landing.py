@@ -31,9 +31,9 @@ from hooklens.zoo import settings as model_settings
 FILE = examples.ASSETS / "landing.json"
 LAYER = FILE.with_suffix(".webp")
 """The stored map as a transparent image, which the first picture of the page shows over the crop."""
-CROP_SIDE, LAYER_SIDE = 480, 360
+CROP_SIDE, LAYER_SIDE = 448, 360
 """Pixels of the crop of the stored answer, which is larger than needed on most screens, and of the layer."""
-QUALITY = 65
+QUALITY = 50
 """Of their compression; the computed answer replaces them after some seconds."""
 
 
