@@ -331,3 +331,27 @@ def test_the_panels_fit_every_width(browser, app: str, width: int, columns: int)
     assert line.bounding_box()["y"] - panel(visit, "A").bounding_box()["y"] == above, "nor does reading values"
     visit.check()
     context.close()
+
+
+@pytest.mark.slow
+def test_three_maps_and_a_difference_are_in_one_window(browser, app: str) -> None:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    visit = opened(Visit(context.new_page(), app))
+    page = visit.page
+    for count in (2, 3):
+        if count == 3:
+            page.get_by_role("button", name="Add panel").click()
+        until(visit, *["done"] * count)
+        page.wait_for_function("!document.querySelector('.hl-compare-pair').hidden")
+        page.evaluate("scrollTo(0, 0)")
+        last, pair = (page.locator(name).last.bounding_box() for name in (".hl-compare-panel", ".hl-compare-pair"))
+        assert last and pair and pair["x"] > last["x"] + last["width"] and pair["y"] + pair["height"] <= 900
+        heading, map_ = (pair_part(page, name) for name in ("h2", "canvas"))
+        assert heading["y"] < map_["y"] and map_["width"] > 240
+    visit.check()
+    context.close()
+
+
+def pair_part(page, name: str) -> dict[str, float]:
+    """Return the position of a part of the difference."""
+    return page.locator(f".hl-compare-pair {name}").first.bounding_box()
