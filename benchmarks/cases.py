@@ -284,7 +284,7 @@ def training_step(size: int = 32, side: int = 64) -> Contenders:
 
 def full() -> Iterator[Case]:
     """Yield all cases of the full run."""
-    for name in ("resnet18", "resnet50", LITE):
+    for name in ("resnet18", "resnet50", LITE, "regnet_y_400mf"):
         yield Case(f"Grad-CAM, last stage, {name}", lambda name=name: grad_cam(name))  # type: ignore[misc]
         yield Case(f"Grad-CAM, four stages, {name}", lambda name=name: sweep(name))  # type: ignore[misc]
     yield Case("Ablation-CAM, last stage, resnet18", lambda: ablation("resnet18"), rounds=5, slow=("grad-cam",))

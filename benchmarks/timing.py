@@ -1,10 +1,12 @@
 """Interleaved rounds in one process: every contender runs once per round, its time divided by that of a bare forward.
 
-Other load slows a whole round, not one contender, so ratios within a round are reliable and single times are not.
+Other load slows a whole round, not one contender, so ratios within a round are reliable and single times are not. On a
+machine with more work than cores, use the processor time of the process and one thread.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +15,14 @@ from dataclasses import dataclass, field
 import torch
 
 UNIT = "bare forward"
+Clock = Callable[[], float]
+"""Returns seconds."""
+
+
+def processor_time() -> float:
+    """Return the processor time of this process and of its finished child processes."""
+    children = os.times()
+    return time.process_time() + children.children_user + children.children_system
 
 
 @dataclass
@@ -31,13 +41,19 @@ class Measured:
         return statistics.median(self.ratios)
 
 
-def _once(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _once(work: Callable[[], object], clock: Clock) -> float:
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def race(contenders: dict[str, Callable[[], object]], rounds: int, *, slow: Sequence[str] = ()) -> list[Measured]:
+def race(
+    contenders: dict[str, Callable[[], object]],
+    rounds: int,
+    *,
+    slow: Sequence[str] = (),
+    clock: Clock = time.perf_counter,
+) -> list[Measured]:
     """Time the contenders, of which `UNIT` must be one; those in `slow` run in the first round only.
 
     The order rotates by one each round, so that a contender's position has no constant effect. With 0 rounds, each
@@ -48,7 +64,7 @@ def race(contenders: dict[str, Callable[[], object]], rounds: int, *, slow: Sequ
         if name in slow:
             continue
         try:
-            seconds = _once(work)  # warm-up: caches, lazily built kernels, our own layer list
+            seconds = _once(work, clock)  # warm-up: caches, lazily built kernels, our own layer list
         except Exception as error:  # a library may reject the model: its row says so, and the others continue
             results[name].failed = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
         else:
@@ -61,12 +77,12 @@ def race(contenders: dict[str, Callable[[], object]], rounds: int, *, slow: Sequ
     names = list(contenders)
     for number in range(rounds):
         order = names[number % len(names) :] + names[: number % len(names)]
-        unit = _once(contenders[UNIT])
+        unit = _once(contenders[UNIT], clock)
         for name in order:
             one = results[name]
             if one.failed or (name in slow and number) or name == UNIT:
                 continue
-            seconds = _once(contenders[name])
+            seconds = _once(contenders[name], clock)
             one.seconds.append(seconds)
             one.ratios.append(seconds / unit)
         results[UNIT].seconds.append(unit)

@@ -29,11 +29,11 @@ from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
-from explainers.layers.settings import Settings, read_settings, read_values
 from explainers.network.behavior import run_rows_correctly
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
 from explainers.network.image_check import check_channel_count
+from explainers.network.state.settings import Settings, read_settings, read_values
 
 
 class Profile(list[Layer]):
@@ -61,6 +61,8 @@ class _Known:
 
     `values` are those of small tensors if the network moves its image by them, else None.
 
+    `unchanged` is the memo of the modules as they were when the settings were last compared.
+
     `unrelated` counts how often the setting at an index changed without any effect on the layers, such as a counter of
     forward passes; after `_ENOUGH` times it is ignored.
     """
@@ -72,17 +74,26 @@ class _Known:
 
     hooks: list[Any] = field(default_factory=list)
     values: list[float] | None = None
+    unchanged: dict[Any, Any] | None = None
 
     def is_valid(self, view: EvalView, hooks: bool = False) -> bool:
         if hooks and self.hooks != _user_hooks(view.listed):
             return False
+        if self.values is not None and self.values != _values(view):
+            return False
+        if view.memo is not None and view.memo is self.unchanged:
+            return True
+        is_valid = self._has_settings(view)
+        if is_valid:
+            self.unchanged = view.memo
+        return is_valid
+
+    def _has_settings(self, view: EvalView) -> bool:
         if any(here() is not module for here, module in zip(self.modules, view.listed, strict=True)):
             return False  # a module was replaced by one that got its id
         if "settings" not in view.known:
             view.known["settings"] = read_settings(view.listed)  # once per call
         settings = view.known["settings"]
-        if self.values is not None and self.values != _values(view):
-            return False
         return settings == self.settings or self.changed(settings) == []
 
     def changed(self, settings: Settings) -> list[int] | None:

@@ -105,24 +105,6 @@ def receptive_fields(
     return (rows, columns) if is_separable else None
 
 
-def center_fields(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> list[Box | None]:
-    """Return the receptive field of the central cell of each layer, from one forward pass.
-
-    Returns  boxes as of `receptive_field`; None for a layer that did not run exactly once, or has no grid
-    Errors   UnsupportedModel
-    """
-    outputs, leaf = _follow_all(network, images, layers)
-    boxes: list[Box | None] = []
-    for at, found in zip(layers, outputs, strict=True):
-        try:
-            maps = _maps(at, found, images)
-        except (LayerNotFound, LayerRanRepeatedly, NoSpatialOutput):
-            boxes.append(None)
-            continue
-        boxes.append(_box(maps, leaf, *((side - 1) // 2 for side in maps.shape[2:])))
-    return boxes
-
-
 def _crossed(row: Span, column: Span) -> Box:
     """Return the box of a row span and a column span; a border cell that depends on no pixel has an empty box."""
     empty = row[0] == row[1] or column[0] == column[1]
@@ -158,11 +140,11 @@ def _along(span: Callable[[int], tuple[int, ...]], count: int) -> list[Span]:
 
 def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor, Tensor]:
     """Return the layer's output `[1, K, h, w]` on the dependency graph, and the leaf of that graph."""
-    (outputs,), leaf = _follow_all(network, images, [at])
-    return _maps(at, outputs, images), leaf
+    (outputs,), leaf = follow_layers(network, images, [at])
+    return layer_maps(at, outputs, images), leaf
 
 
-def _follow_all(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> tuple[list[list[Any]], Tensor]:
+def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> tuple[list[list[Any]], Tensor]:
     """Return the outputs of each layer on the dependency graph, one for each of its calls, and the leaf."""
     outputs: list[list[Any]] = [[] for _ in layers]
 
@@ -178,7 +160,7 @@ def _follow_all(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout
     return outputs, leaf
 
 
-def _maps(at: LayerLayout, outputs: list[Any], images: Tensor) -> Tensor:
+def layer_maps(at: LayerLayout, outputs: list[Any], images: Tensor) -> Tensor:
     """Return the output of the only call of a layer as `[1, K, h, w]`."""
     if not outputs:
         raise LayerNotFound(
@@ -196,22 +178,31 @@ def _maps(at: LayerLayout, outputs: list[Any], images: Tensor) -> Tensor:
 def _box(maps: Tensor, leaf: Tensor, *cell: int) -> Box:
     """Return the first pixels along each axis, the last axis first, and then the ends."""
     nothing = (0,) * (2 * len(cell))
-    index: tuple[slice | int, ...] = (slice(1), slice(None), *cell)
     if not maps.requires_grad:
         return nothing
     with ordinary_tensors(), torch.enable_grad():
-        value = maps[index].sum()
-        gradient: Tensor | None = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)[0]
-    if gradient is None:
-        return nothing
+        gradient: Tensor | None = torch.autograd.grad(
+            cell_value(maps, *cell), leaf, retain_graph=True, allow_unused=True
+        )[0]
+    return nothing if gradient is None else box_around(gradient)
+
+
+def cell_value(maps: Tensor, *cell: int) -> Tensor:
+    """Return the sum of a cell over all channels of the first image."""
+    index: tuple[slice | int, ...] = (slice(1), slice(None), *cell)
+    return maps[index].sum()
+
+
+def box_around(gradient: Tensor) -> Box:
+    """Return the box around the pixels whose gradient [1, C, ...] is not 0, as of `receptive_field`."""
     pixels = (gradient != 0)[0].any(dim=0).nonzero()
     if not len(pixels):
-        return nothing
+        return (0,) * (2 * (gradient.ndim - 2))
     first, last = pixels.amin(0).flip(0).tolist(), pixels.amax(0).flip(0).tolist()
     return (*first, *(end + 1 for end in last))
 
 
-class _Reset(torch.autograd.Function):
+class Reset(torch.autograd.Function):
     """Set every value to 1 in the forward pass, and every nonzero gradient to 1 in the backward pass."""
 
     @staticmethod
@@ -223,8 +214,13 @@ class _Reset(torch.autograd.Function):
         return (gradient != 0).to(gradient.dtype)
 
 
+def is_reset(node: Any) -> bool:
+    """Return whether a node of the graph resets gradients."""
+    return getattr(node, "_forward_cls", None) is Reset
+
+
 def _reset(x: Tensor) -> Tensor:
-    ones: Tensor = _Reset.apply(x)
+    ones: Tensor = Reset.apply(x)
     return ones
 
 

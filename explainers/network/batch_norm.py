@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,13 +29,24 @@ _REGULAR = frozenset(
 )
 
 
-def guard_batch_norms(*roots: Tensor, leaves: Sequence[Tensor] = ()) -> None:
+class BackwardGraph(NamedTuple):
+    """All nodes behind some tensors except for leaves, the batch norms, and whether all gradients have usual strides.
+
+    The strides of gradients are the usual ones if all operations keep them.
+    """
+
+    nodes: list[Any]
+    norms: list[Any]
+    is_regular: bool
+
+
+def guard_batch_norms(*roots: Tensor, leaves: Sequence[Tensor] = (), graph: BackwardGraph | None = None) -> None:
     """Convert the gradient of every batch norm behind `roots` to its input's memory format, without needless copies.
 
     If the graph's `leaves` are given and the root is a number, nothing is done for networks whose gradients always have
-    the usual strides, which saves a call of Python for each batch norm.
+    the usual strides, which saves a call of Python for each batch norm. `graph` is that of the roots, if known.
     """
-    norms, is_regular = _find_norms(roots)
+    _, norms, is_regular = graph or backward_graph(*roots)
     if leaves and is_regular and roots[0].ndim == 0 and all(map(_has_usual_strides, leaves)):
         return
     for node in norms:
@@ -49,12 +60,11 @@ def guard_batch_norms(*roots: Tensor, leaves: Sequence[Tensor] = ()) -> None:
             node.metadata[_GUARDED] = True
 
 
-def _find_norms(roots: Sequence[Tensor]) -> tuple[list[Any], bool]:
-    """Return the batch norms behind `roots`, and whether all operations keep the usual strides of gradients."""
-    stack: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen, norms, is_regular = set(stack), [], True
-    while stack:
-        node = stack.pop()
+def backward_graph(*roots: Tensor) -> BackwardGraph:
+    """Return the autograd graph behind `roots`."""
+    nodes: list[Any] = list(dict.fromkeys(root.grad_fn for root in roots if root.grad_fn is not None))
+    seen, norms, is_regular = set(nodes), [], True
+    for node in nodes:  # grows during iteration
         kind, inputs = type(node).__name__, node.next_functions
         if kind == "NativeBatchNormBackward0":
             norms.append(node)
@@ -66,8 +76,8 @@ def _find_norms(roots: Sequence[Tensor]) -> tuple[list[Any], bool]:
                 is_regular = is_regular and kind != "AddBackward0"  # an added constant may have other strides
             elif type(parent).__name__ != _LEAF and parent not in seen:
                 seen.add(parent)
-                stack.append(parent)
-    return norms, is_regular
+                nodes.append(parent)
+    return BackwardGraph(nodes, norms, is_regular)
 
 
 def _has_usual_strides(tensor: Tensor) -> bool:

@@ -102,6 +102,18 @@ def _percent(share: float | None) -> str:
 def _behavior(view: EvalView, images: Tensor, several: bool) -> Behavior | None:
     """Return the cached behavior of the model, after a check if needed; None if the network fails in the check."""
     where = images.shape[1:], images.dtype, images.device
+    unchanged = None if view.memo is None else view.memo.setdefault(_behavior, {})
+    if unchanged is not None and (several, where) in unchanged:
+        return unchanged[several, where]
+    found = _look_up(view, images, several, where)
+    if unchanged is not None and found is not None:
+        if len(unchanged) >= 32:
+            unchanged.clear()
+        unchanged[several, where] = found
+    return found
+
+
+def _look_up(view: EvalView, images: Tensor, several: bool, where: Any) -> Behavior | None:
     with _lock:
         known = _known.get(view.owner, {})
         watched = known[view.modules] if view.modules in known else _watched(view.owner)

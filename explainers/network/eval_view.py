@@ -31,6 +31,7 @@ from explainers.network.copies.shallow_copy import shallow_copy
 from explainers.network.dtypes import quantized_class
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.image_check import check_channel_count
+from explainers.network.state.snapshot import snapshots, take_snapshot
 from explainers.probabilities import no_declared_score
 
 
@@ -42,10 +43,11 @@ class EvalView:
     network that runs, `kind` the kind of frozen graph
     or None. `listed` are the modules of the user's network; `owner` and `modules`, their ids, are the cache keys for
     information that outlives the call. `classes` and `attributes` are the classes of all modules and their attribute
-    names, `quantized` is the name of a class without a backward pass, or None. `checked` are the images that passed
-    validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images' passes if the call
-    reuses them, else None. `place` moves maps from the cells of a method's layer to a grid that covers the input
-    evenly.
+    names, `quantized` is the name of a class without a backward pass, or None. `memo` has what follows from the modules
+    as they are, shared with earlier calls; it is None if the modules are not known to be unchanged. `checked` are the
+    images that passed validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images'
+    passes if the call reuses them, else None. `place` moves maps from the cells of a method's layer to a grid that
+    covers the input evenly.
     """
 
     given: nn.Module
@@ -59,6 +61,7 @@ class EvalView:
     listed: tuple[nn.Module, ...] = field(repr=False)
     quantized: str | None = None
     is_gathered: bool = False
+    memo: dict[Any, Any] | None = field(default=None, repr=False)
     checked: Tensor | None = field(default=None, repr=False)
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
@@ -144,11 +147,20 @@ def _inspect_sharded(given: nn.Module) -> EvalView:
     guard_first_pass(network, given, sharded=True)
     ids = tuple(map(id, listed))
     return replace(
-        _inspect_modules(given, full), network=network, owner=given, modules=ids, listed=listed, is_gathered=True
-    )
+        _inspect_modules(given, full), network=network, owner=given, modules=ids, listed=listed, is_gathered=True,
+        memo=None,
+    )  # fmt: skip
 
 
 def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
+    known = snapshots.get(model)
+    listed = None if known is None else known.modules()
+    if known is not None and listed is not None:
+        classes, attributes, ids, quantized = known.memo[_inspect_modules]
+        if not has_unregistered_in_training(model, ids):
+            return EvalView(
+                given, model, model, None, classes, attributes, model, ids, tuple(listed), quantized, memo=known.memo
+            )
     own = model.inner if isinstance(model, ForwardWrapper) else model
     kind = frozen_graph(model)
     if kind is not None and kind != "exported" and model.training:
@@ -192,10 +204,12 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
         network = shallow_copy(model)
         guard_first_pass(network, model)
     classes = frozenset(map(type, modules))
-    listed = (own, *modules[1:])
-    return EvalView(
-        given, model, network, kind, classes, frozenset(attributes), own, ids, listed, quantized_class(classes)
-    )
+    facts = classes, frozenset(attributes), ids, quantized_class(classes)
+    snapshot = take_snapshot(model, modules) if network is own and kind is None else None
+    if snapshot is not None:
+        snapshot.memo[_inspect_modules] = facts
+    memo = None if snapshot is None else snapshot.memo
+    return EvalView(given, model, network, kind, *facts[:2], own, ids, (own, *modules[1:]), facts[3], memo=memo)
 
 
 def _only_contains_network(model: nn.Module) -> bool:

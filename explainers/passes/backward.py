@@ -15,7 +15,7 @@ from explainers.findings import note_gradient
 from explainers.hooks.calls import Edit, replaced_outputs
 from explainers.hooks.records import concatenate_outputs
 from explainers.layers.layout import LayerLayout
-from explainers.network.batch_norm import guard_batch_norms
+from explainers.network.batch_norm import BackwardGraph, backward_graph, guard_batch_norms
 from explainers.network.dtypes import no_gradient
 from explainers.network.fused_copy import channels_last
 from explainers.passes import graph
@@ -26,6 +26,8 @@ from explainers.passes.scoring import Scoring
 from explainers.passes.tensors import at_least_float32
 
 T = TypeVar("T")
+GraphRule = Callable[[list[Any]], Any]
+"""Receives the nodes of a backward graph, except for its leaves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,7 @@ class BackwardPasses:
     loop: Loop | None
 
     def gradient(
-        self, batch: Tensor, image_indices: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None
+        self, batch: Tensor, image_indices: Sequence[int] | None = None, *, rule: GraphRule | None = None
     ) -> Tensor:
         """Return d score / d batch, [B, C, H, W]; `rule` modifies this call's backward graph before it runs."""
         keep = image_indices is None and rule is None
@@ -50,7 +52,7 @@ class BackwardPasses:
         batch: Tensor,
         image_indices: Sequence[int] | None = None,
         *,
-        rule: Callable[[Tensor], Any] | None = None,
+        rule: GraphRule | None = None,
         keep: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Return the scores [B] of the batch and their gradient as `gradient` computes it, from one pass.
@@ -73,9 +75,11 @@ class BackwardPasses:
             output, leaves = self._graph("input", build) if keep else build()
             scores = self.scoring.score(output, image_indices)
             total = scores.sum()
+            known = None
             if total.requires_grad and rule is not None:
-                rule(total)
-            (gradient,) = self.vjp(total, leaves, note_bypass=rule is None)
+                known = backward_graph(total)
+                rule(known.nodes)
+            (gradient,) = self.vjp(total, leaves, note_bypass=rule is None, known=known)
         if image_indices is None:
             note_gradient(gradient)
         return at_least_float32(scores), at_least_float32(gradient)
@@ -146,18 +150,25 @@ class BackwardPasses:
         return found
 
     def vjp(
-        self, total: Tensor, leaves: Sequence[Tensor], *, layouts: Sequence[LayerLayout] = (), note_bypass: bool = True
+        self,
+        total: Tensor,
+        leaves: Sequence[Tensor],
+        *,
+        layouts: Sequence[LayerLayout] = (),
+        note_bypass: bool = True,
+        known: BackwardGraph | None = None,
     ) -> list[Tensor]:
         """Return d total / d leaf for each leaf, or the part that flows through the channels of a `Through` target.
 
-        `layouts` are the layers whose outputs the leaves are; without them the leaves are the images.
+        `layouts` are the layers whose outputs the leaves are; without them the leaves are the images. `known` is the
+        graph of `total`, if it was read before.
 
         Errors   UnsupportedModel if the score depends on a leaf from which its graph is detached
         """
         if not total.requires_grad:
             self.refuse_detached(layouts)
             return [torch.zeros_like(leaf) for leaf in leaves]
-        guard_batch_norms(total, leaves=() if self.forward.through is not None else leaves)
+        guard_batch_norms(total, leaves=() if self.forward.through is not None else leaves, graph=known)
         if self.forward.through is not None:
             return self.forward.through.gradients(total, leaves, note_bypass=note_bypass)
         reusable = self.forward.view.graphs is not None

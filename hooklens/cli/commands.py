@@ -108,7 +108,7 @@ def explain(
         job = runs.prepare(settings, source, out, limit=run.limit, device=run.local_device)
         with Progress(messages.EXPLAINING) as progress:
 
-            def report(done: int, total: int) -> None:
+            def report(done: int, total: int | None) -> None:
                 progress(done, total)
                 stop(done, total)
 
@@ -116,8 +116,15 @@ def explain(
             if run.engine == "ray":
                 from hooklens.datasets import ray_engine  # ray is an extra
 
-                workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus, device=run.device)
-                done = ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=report)
+                workers = ray_engine.Workers(run.workers or None, gpus=run.gpus, device=run.device)
+                done = ray_engine.run(
+                    job,
+                    decode=_decode(),
+                    address=run.address,
+                    workers=workers,
+                    report=report,
+                    detail=progress.detail,
+                )
             else:
                 done = runs.run(
                     job,
@@ -140,19 +147,27 @@ def report(
     mask: Annotated[Path | None, typer.Option(help=messages.MASK, exists=True)] = None,
     link: Annotated[str | None, typer.Option(help=messages.LINK)] = None,
     metadata: Annotated[str | None, typer.Option(help=messages.METADATA)] = None,
+    device: Device = "cpu",
     offline: Offline = False,
     *,
     log: LogOptions,
 ) -> None:
     from hooklens.datasets import report as reports  # torch takes seconds to start
     from hooklens.datasets.report import metadata as lists  # as above
+    from hooklens.zoo import devices  # as above
 
     log.apply()
     set_offline(offline)
     refuse_folder(out)
     if link is not None and not link.startswith(("http://", "https://")):
         raise typer.BadParameter(messages.NOT_A_URL.format(text=link), param_hint="--link")
+    place = devices.choose(device)
     run = run_commands.open_finished(folder)
+    loaded = run.try_model()
+    if loaded is not None:
+        if warning := devices.compare(loaded, place):
+            warnings.warn(warning, stacklevel=2)
+        loaded.network.to(place)
     data = run.data
     paths = data.columns(["path"])["path"] if mask is not None or metadata is not None else None
     missing: set[str] = set()
@@ -168,7 +183,7 @@ def report(
             data,
             out,
             read=read,
-            model=run.try_model(),
+            model=loaded,
             box=_box(box),
             mask=None if mask is None or paths is None else masks.find(mask, paths.to_pylist()),
             link=link,
@@ -239,10 +254,13 @@ def methods() -> None:
 
 @app.command(help=messages.REPLAY)
 @expand
-def replay(bundle: Annotated[Path, typer.Argument(help=messages.BUNDLE)], model: ModelOptions) -> None:
+def replay(
+    bundle: Annotated[Path, typer.Argument(help=messages.BUNDLE)], device: Device = "auto", *, model: ModelOptions
+) -> None:
     from hooklens.session.bundles import replay as replays  # torch takes seconds to start
 
-    raise typer.Exit(replays.run(str(bundle), typer.echo, model=model.model, own=model.overrides()))
+    own = model.overrides()
+    raise typer.Exit(replays.run(str(bundle), typer.echo, model=model.model, own=own, device=device))
 
 
 run_commands.register(app)

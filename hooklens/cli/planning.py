@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
@@ -103,7 +104,8 @@ def measure(settings: Settings, source: str, out: str | Path, options: RunOption
         reading = explaining = 0.0
         measured = unreadable = 0
         written: list[dict[str, Any]] = []
-        batches = [batch for shard in range(min(2, job.count())) for batch in job.batches(shard)][: BATCHES + 1]
+        every = (batch for shard in job.planned() for batch in shard.batches)
+        batches = list(itertools.islice(every, BATCHES + 1))
         for number, items in enumerate(batches):
             start = time.perf_counter()
             batch = reader[items]
@@ -116,13 +118,14 @@ def measure(settings: Settings, source: str, out: str | Path, options: RunOption
             reading, explaining = reading + middle - start, explaining + end - middle
             measured += len(items)
             written += rows
+    count = sum(1 for _ in job.listing)
     workers = options.workers
     if workers is None:
-        workers = 0 if len(job.items) <= runs.FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
+        workers = 0 if count <= runs.FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
     each = max(1, measured)
     exists = open_store(out).read(SETTINGS) is not None
     return Plan(
-        len(job.items), job.listing.kind, settings, measured if written else 0, unreadable, reading / each,
+        count, job.listing.kind, settings, measured if written else 0, unreadable, reading / each,
         explaining / each, _row_size(written) * len(written) / each, workers, exists, options.engine == "ray",
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ class Progress:
         self.shown, self.start, self.width = 0.0, 0.0, 0
         self.first: int | None = None
         self.errors = 0
-        self.shard: tuple[int, int] | None = None
+        self.shard: tuple[int, int | None] | None = None
         self.live = sys.stderr.isatty() and LOG.format == TEXT
 
     def __enter__(self) -> Progress:
@@ -56,17 +56,17 @@ class Progress:
         if kind is KeyboardInterrupt:
             LOG.write("interrupted", self.interrupted, message=self.interrupted)
 
-    def detail(self, errors: int, shard: int, shards: int) -> None:
-        """Add images that could not be read, and set the current shard and the number of shards, counted from 1."""
+    def detail(self, errors: int, shard: int, shards: int | None) -> None:
+        """Add the errors of a batch, and set its shard from 1 and the number of shards if it is known."""
         self.errors += errors
         self.shard = shard, shards
 
-    def __call__(self, done: int, total: int) -> None:
-        """Show the progress, at most five times per second."""
+    def __call__(self, done: int, total: int | None) -> None:
+        """Show the progress, at most five times per second. The total is None if it is not known yet."""
         now = time.monotonic()
         if self.first is None:  # earlier batches and the start-up time do not count for the speed
             self.first, self.start = done, now
-        if LOG.quiet or (done < total and now - self.shown < (0.2 if self.live else EVERY)):
+        if LOG.quiet or (done != total and now - self.shown < (0.2 if self.live else EVERY)):
             return
         self.shown = now
         line = self.line(done, total, now - self.start)
@@ -77,7 +77,7 @@ class Progress:
         else:
             LOG.write("progress", line, **self.values(done, total, now - self.start))
 
-    def values(self, done: int, total: int, seconds: float) -> dict[str, Any]:
+    def values(self, done: int, total: int | None, seconds: float) -> dict[str, Any]:
         """Return the values of an event; the speed and the remaining seconds are None if they are unknown."""
         speed = self._speed(done, seconds)
         shard, shards = self.shard or (None, None)
@@ -86,22 +86,25 @@ class Progress:
             "done": done,
             "total": total,
             "images_per_second": None if speed is None else round(speed, 3),
-            "seconds_left": None if speed is None else round((total - done) / speed, 1),
+            "seconds_left": None if speed is None or total is None else round((total - done) / speed, 1),
             "errors": self.errors,
             "shard": shard,
             "shards": shards,
         }
 
-    def line(self, done: int, total: int, seconds: float) -> str:
+    def line(self, done: int, total: int | None, seconds: float) -> str:
         """Return the line for this number of seconds."""
-        parts = [f"{self.verb} {done:,} of {total:,}"]
+        parts = [f"{self.verb} {done:,}" + ("" if total is None else f" of {total:,}")]
         speed = self._speed(done, seconds)
-        if done < total and speed is not None:
-            parts += [f"{speed:.3g} images/s", f"{duration((total - done) / speed)} left"]
+        if done != total and speed is not None:
+            parts.append(f"{speed:.3g} images/s")
+            if total is not None:
+                parts.append(f"{duration((total - done) / speed)} left")
         if self.errors:
             parts.append("1 error" if self.errors == 1 else f"{self.errors:,} errors")
-        if self.shard is not None and done < total:
-            parts.append(f"shard {self.shard[0]:,} of {self.shard[1]:,}")
+        if self.shard is not None and done != total:
+            shard, shards = self.shard
+            parts.append(f"shard {shard:,}" + ("" if shards is None else f" of {shards:,}"))
         return ", ".join(parts)
 
     def _speed(self, done: int, seconds: float) -> float | None:

@@ -87,27 +87,64 @@ class Explainer:
     def __call__(self, batch: DecodedBatch) -> list[dict[str, Any]]:
         """Return the rows of a batch in order; with `where="wrong"`, only rows of wrong predictions and of errors.
 
-        Errors   those of `explainers`
+        An image that cannot be explained has a row with the error, as an image that cannot be read.
+
+        Errors   those of `explainers` that do not depend on the image
         """
         start = time.perf_counter()
         readable = [i for i, error in enumerate(batch.errors) if error is None]
         items = [batch.items[i] for i in readable]
         images = devices.move(batch.images, torch.device(self.device))
         rows: dict[int, dict[str, Any]] = {}
-        if self.settings.where == WRONG and items:
-            keep = self._wrong_rows(images, items)
-            readable, items, images = [readable[k] for k in keep], [items[k] for k in keep], images[keep]
         if items:
-            computed = self._rows(images, items)
-            seconds = (time.perf_counter() - start) / len(items)
+            computed = self._rows_or_errors(images, items)
+            seconds = (time.perf_counter() - start) / max(1, sum(row is not None for row in computed))
             for index, row in zip(readable, computed, strict=True):
-                rows[index] = row | {"seconds": seconds, "sha256": batch.hashes[index]}
+                if row is not None:
+                    rows[index] = row | ({} if "error" in row else {"seconds": seconds})
         for index, error in enumerate(batch.errors):
             if error is not None:
-                item = batch.items[index]
-                known = {"path": item.path, "label": item.label, "sha256": batch.hashes[index], "error": error}
-                rows[index] = known
-        return [rows[index] for index in sorted(rows)]
+                rows[index] = _error_row(batch.items[index], error)
+        return [rows[index] | {"sha256": batch.hashes[index]} for index in sorted(rows)]
+
+    def _rows_or_errors(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
+        """Return a row for each image, None for those that `where` leaves out.
+
+        If the batch fails, its images are explained one by one.
+        """
+        try:
+            return self._selected_rows(images, items)
+        except Exception as error:  # the network is the user's own code
+            if isinstance(error, (Refused, MemoryError, torch.OutOfMemoryError)):
+                raise
+            found, failed = self._one_by_one(images, items)
+            if failed:
+                self.check()  # raises if other images fail too, for example because the device does not respond
+            return found
+
+    def _one_by_one(self, images: Tensor, items: Sequence[Item]) -> tuple[list[dict[str, Any] | None], bool]:
+        rows: list[dict[str, Any] | None] = []
+        failed = False
+        for k, item in enumerate(items):
+            try:
+                rows += self._selected_rows(images[k : k + 1], [item])
+            except Exception as error:
+                if isinstance(error, (Refused, MemoryError, torch.OutOfMemoryError)):
+                    raise
+                failed = True
+                reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+                rows.append(_error_row(item, f"Cannot explain the image: {reason}."))
+        return rows, failed
+
+    def _selected_rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
+        if self.settings.where != WRONG:
+            return [*self._rows(images, items)]
+        keep = self._wrong_rows(images, items)
+        rows: list[dict[str, Any] | None] = [None] * len(items)
+        computed = self._rows(images[keep], [items[k] for k in keep]) if keep else []
+        for k, row in zip(keep, computed, strict=True):
+            rows[k] = row
+        return rows
 
     def _wrong_rows(self, images: Tensor, items: Sequence[Item]) -> list[int]:
         with torch.inference_mode():
@@ -208,6 +245,10 @@ class Explainer:
     def _name(self, index: int) -> str:
         """Return the name of a class, or a sentence."""
         return self.sentences.listed[index] if self.sentences else self.classes.name(index)
+
+
+def _error_row(item: Item, error: str) -> dict[str, Any]:
+    return {"path": item.path, "label": item.label, "error": error}
 
 
 def _one(probabilities: Tensor | None, row: int, index: int) -> float | None:

@@ -80,8 +80,9 @@ def build() -> gr.Blocks:
         endpoints.build()
         demo.unload(_end_session)
     for event in demo.fns.values():
-        # By default Gradio sends progress updates to all outputs and copies their values, which takes 0.2 s per click.
-        event.show_progress_on = [page.status]
+        # By default Gradio sends progress updates to all outputs and copies their values, which takes 0.2 s per click,
+        # and draws the elapsed time in every frame. The page's own status shows the progress.
+        event.show_progress_on = []
     demo.space_id = None  # otherwise a page on a Space fetches fonts and the Space description from other hosts
     return demo
 

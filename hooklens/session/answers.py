@@ -35,8 +35,8 @@ class LoadedModel:
     layers: list[explainers.Layer]
     default: str
     device: torch.device
-    reasons: dict[tuple[str, str | None], str | None] = field(default_factory=dict)
-    """Cache of the reasons why a method does not support the network at a layer, or None if it does."""
+    reasons: dict[str, str | None] = field(default_factory=dict)
+    """Cache of the reasons why a method does not support the network, or None if it does."""
     fields: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     """Height and width of the receptive field of the central cell of each stage in pixels, None if unknown.
 

@@ -64,7 +64,7 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
     given, refusal = sentences.parse(request) if loaded.encodes_text and not unit else (None, "")
     by_name = not (unit or loaded.encodes_text)
     target = (int(wanted) if numbered else _class(wanted, loaded.names, notes)) if by_name else None
-    method = _method(request, loaded, layer, notes)
+    method = _method(request, loaded, notes)
     options = _options(request.options, {**method.options, **scene.options(loaded)}, notes)
     shown = () if request.lenient else tuple(notes)
     resolved = Settings(loaded, layer, target, method, options, shown, rank=rank, unit=unit)
@@ -78,10 +78,10 @@ def _find(name: str, known: list[str], default: str, kind: str, notes: list[str]
     return default
 
 
-def _method(request: Request, loaded: LoadedModel, layer: str, notes: list[str]) -> explainers.Method:
+def _method(request: Request, loaded: LoadedModel, notes: list[str]) -> explainers.Method:
     import explainers  # torch takes seconds to start
 
-    methods = {method.name: method for method in model_cache.list_methods(loaded, layer)}
+    methods = {method.name: method for method in model_cache.list_methods(loaded)}
     default = model_cache.default_method(loaded, list(methods))
     name = explainers.registry.current_name(request.method)  # links of older versions
     if request.lenient and name in (*model_cache.DEFAULTS, model_cache.FOR_SENTENCES):
@@ -90,7 +90,7 @@ def _method(request: Request, loaded: LoadedModel, layer: str, notes: list[str])
     if known and known.returns not in model_cache.MAPS:
         notes.append(method_messages.no_map(known.title, methods[default].title))
         name = default
-    elif known and (reason := model_cache.why_not(known, loaded, layer)):
+    elif known and (reason := model_cache.why_not(known, loaded)):
         notes.append(method_messages.unsuitable(known.title, reason, methods[default].title))
         name = default
     return methods[_find(name, list(methods), default, messages.METHOD, notes)]

@@ -171,7 +171,7 @@ def next_step(step: Answer) -> dict[str, Any] | None:
     if settings.unit:
         return None
     if not settings.method.reads_class:
-        listed = model_cache.list_methods(settings.loaded, settings.layer)
+        listed = model_cache.list_methods(settings.loaded)
         name = model_cache.default_method(settings.loaded, [method.name for method in listed])
         title = next(method.title for method in listed if method.name == name)
         noun = "sentence" if settings.sentences else messages.CLASS

@@ -240,11 +240,11 @@ def list_models() -> list[zoo.ModelInfo]:
     return zoo.list_models()
 
 
-def list_methods(loaded: LoadedModel, layer: str | None = None) -> list[explainers.Method]:
-    """Return the methods that return a map for this model at this layer."""
+def list_methods(loaded: LoadedModel) -> list[explainers.Method]:
+    """Return the methods that return a map for this model."""
     import explainers  # torch takes seconds to start
 
-    return [m for m in explainers.METHODS.values() if m.returns in MAPS and why_not(m, loaded, layer) is None]
+    return [m for m in explainers.METHODS.values() if m.returns in MAPS and why_not(m, loaded) is None]
 
 
 def default_method(loaded: LoadedModel, available: list[str]) -> str:
@@ -255,13 +255,12 @@ def default_method(loaded: LoadedModel, available: list[str]) -> str:
     return next((name for name in wanted if name in available), available[0])
 
 
-def why_not(method: explainers.Method, loaded: LoadedModel, layer: str | None = None) -> str | None:
-    """Return why the method does not support this model at this layer, or None if it does."""
+def why_not(method: explainers.Method, loaded: LoadedModel) -> str | None:
+    """Return why the method does not support this model, or None if it does; no reason depends on the layer."""
     if loaded.detects_objects and method.name in COMPARING:
         return messages.COMPARES_CLASSES
     if method.takes_layer and not loaded.layers:
         return messages.NO_GRID
-    case = method.name, layer or None
-    if case not in loaded.reasons:
-        loaded.reasons[case] = method.applies(loaded.model.network, layer or None)
-    return loaded.reasons[case]
+    if method.name not in loaded.reasons:
+        loaded.reasons[method.name] = method.applies(loaded.model.network)
+    return loaded.reasons[method.name]

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from explainers import METHODS
+from explainers.perturbation import threefry
 from hooklens.cli import commands
 from hooklens.session import engine, model_cache
 from hooklens.session.bundles import links, replay
 from hooklens.session.request import Request
+from tests.support.calls import small
+from tests.support.nets import random_images, residual
+from tests.support.token_nets import vit
 
 DATA = Path(__file__).parents[1] / "data" / "v0.8.0"
 EXAMPLES = Path(__file__).parents[2] / "assets" / "examples"
@@ -29,6 +34,32 @@ def test_a_bundle_is_computed_again() -> None:
     lines: list[str] = []
 
     assert replay.run(str(DATA / "bundle.zip"), lines.append) == 0, lines
+
+
+def test_the_methods_with_other_noise_are_those_that_draw_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle of version 0.8 with one of these methods cannot be recomputed, and `replay` says so."""
+    drawn: set[str] = set()
+    current = ""
+    for kind in ("normal", "uniform"):
+        draw = getattr(threefry, kind)
+        monkeypatch.setattr(threefry, kind, lambda *given, draw=draw: (drawn.add(current), draw(*given))[1])
+    networks = (
+        (residual().float(), random_images(1).float()),
+        (vit(2).float(), random_images(1, height=64, width=64).float()),
+    )
+    for current in (name for name, method in METHODS.items() if method.stochastic and method.gives_map):
+        for network, images in networks:
+            if METHODS[current].applies(network) is None:
+                METHODS[current](network, images, 1, **small(current))
+
+    assert drawn == set(replay.NOISY)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("0.8.0", True), ("0.10.1", False), ("0.9.0", False), ("", False), ("x.y", False)]
+)
+def test_versions_with_other_noise(version: str, expected: bool) -> None:
+    assert replay._older(version) == expected
 
 
 def test_an_address_makes_the_same_request() -> None:

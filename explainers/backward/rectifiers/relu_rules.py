@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
-from explainers.backward.operations import describe_user_function, global_hooks, is_user_function, nodes
+from explainers.backward.operations import describe_user_function, global_hooks, is_user_function
 from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
@@ -66,7 +66,7 @@ _MODULES = (
 
 def guided(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     """Apply the rule of guided backpropagation: [x > 0] max(g, 0)."""
-    return tuple(None if g is None else g.clamp(min=0) for g in inputs)
+    return tuple([None if g is None else g.clamp_min(0) for g in inputs])
 
 
 def deconv(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
@@ -83,8 +83,8 @@ class HasSelections(Exception):
     """Raised for a graph that may contain a ReLU written as a selection (handwritten.py)."""
 
 
-def hook_rectifiers(total: Tensor, rule: Rule, *, plain: bool = False) -> None:
-    """Register `rule` on every rectifier of the graph that leads to `total`.
+def hook_rectifiers(nodes: list[Any], rule: Rule, *, plain: bool = False) -> None:
+    """Register `rule` on every rectifier among the nodes of a graph.
 
     Set `plain` if the forward pass ran without `HandwrittenReLUs`.
 
@@ -92,8 +92,10 @@ def hook_rectifiers(total: Tensor, rule: Rule, *, plain: bool = False) -> None:
              Functions, compiled or scripted code), or without a rectifier; HasSelections if `plain`
     """
     rectifiers, activations = [], []
-    for node in nodes([total.grad_fn]):
-        full_name = node.name()
+    for node in nodes:
+        full_name = type(node).__name__
+        if full_name == "CppFunction":  # torch has no class for it; its name takes longer
+            full_name = node.name()
         kind = _kind(full_name)
         if kind is None and not isinstance(node, BackwardCFunction):
             continue
@@ -106,6 +108,8 @@ def hook_rectifiers(total: Tensor, rule: Rule, *, plain: bool = False) -> None:
                 f"The network uses {function}, {why}. It may contain a ReLU that guided backpropagation and deconvnet "
                 f"would miss. Use saliency, smooth_grad or integrated_gradients."
             )
+        if kind == "selection" and not name.startswith("Abs"):
+            continue
         if kind == "rectifier" and _is_rectifier(name, node):
             rectifiers.append(node)
         elif other := _other_limit(name, node):
@@ -227,16 +231,18 @@ def rectified_gradient(run: Run, model: nn.Module, rule: Rule) -> Tensor:
 
     Errors   UnsupportedOperation
     """
-    reason = why_not(model) or global_hooks()
+    # The classes are known; the modules are only searched for the first one without a rule.
+    may_fail = run.view.kind is not None or any(issubclass(kind, _MODULES) for kind in run.view.classes)
+    reason = (why_not(model) if may_fail else None) or global_hooks()
     if reason is not None:
         raise UnsupportedOperation(reason)
     with suppress(HasSelections):
         return run.backward.gradient(run.images, rule=partial(hook_rectifiers, rule=rule, plain=True))
     with HandwrittenReLUs() as relus:
 
-        def hook(total: Tensor) -> None:
+        def hook(nodes: list[Any]) -> None:
             if relus.others:
                 raise UnsupportedOperation(undefined_message(relus.describe()))
-            hook_rectifiers(total, rule)
+            hook_rectifiers(nodes, rule)
 
         return run.backward.gradient(run.images, rule=hook)

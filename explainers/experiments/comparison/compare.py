@@ -24,7 +24,7 @@ from explainers.passes.tensors import at_least_float32
 from explainers.registry import MAPS, MethodLike, check_images, find
 
 MOST = 8
-"""Images for which the outputs of all layers are compared, since all outputs of one model are kept."""
+"""Images for which the outputs of all layers are compared, since those of the first model are kept."""
 
 
 @restores_state
@@ -108,21 +108,32 @@ def _layers(model: nn.Module, images: Tensor) -> tuple[Tensor, list[str], list[T
 
 
 def _observe(run: Run, names: Sequence[str], act: Callable[[str, Tensor], None]) -> Tensor:
-    """Run the images once, call `act` with the output of each layer, and return the scores."""
+    """Run the images once, call `act` with the output of each layer, and return the scores.
+
+    `act` gets the tensor inside the network, which later layers may overwrite, as soon as the layer returns. If images
+    run one by one, it gets their outputs together at the end.
+    """
+    batches = run.forward.batches(run.images)
     kept: dict[str, list[Tensor]] = {name: [] for name in names}
+    seen: set[str] = set()
 
     def observer(name: str) -> Callable[[Any], None]:
         def observe(output: Any) -> None:
             tensor = only_tensor(output)
-            if tensor is not None and not tensor.is_complex():
+            if tensor is None or tensor.is_complex():
+                return
+            if len(batches) > 1:
                 kept[name].append(at_least_float32(tensor).clone())
+            elif name not in seen:
+                seen.add(name)
+                act(name, at_least_float32(tensor))
 
         return observe
 
     network = run.view.network
     edits = [(find_hook_point(network, name), observer(name)) for name in names]
     scores = []
-    for batch in run.forward.batches(run.images):
+    for batch in batches:
         with replaced_outputs(network, edits):
             scores.append(at_least_float32(scores_of(run.forward(batch.clone()))))
     for name in names:
@@ -140,7 +151,7 @@ def _differences(model_a: nn.Module, images_a: Tensor, model_b: nn.Module, image
     names = [name for name, _ in named[0]]
     outputs: dict[str, Tensor] = {}
     with open_run(model_a, images_a) as run:
-        _observe(run, names, outputs.__setitem__)
+        _observe(run, names, lambda name, output: outputs.update({name: output.clone()}))
     differences: dict[str, float] = {}
 
     def compare(name: str, output: Tensor) -> None:

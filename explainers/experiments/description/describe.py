@@ -13,9 +13,9 @@ from explainers.hooks.calls import Calls
 from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point
 from explainers.hooks.records import map_tensors
+from explainers.layers.center_fields import center_fields
 from explainers.layers.layer import Layer, layout_of
 from explainers.layers.profile import Profile, unchecked_profile
-from explainers.layers.receptive import center_fields
 from explainers.network.eval_view import one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import check_keywords
@@ -36,7 +36,7 @@ def describe(
     Multiply-adds count one for each multiplication of a convolution, a matrix product or attention, as `fvcore` and
     `torch.utils.flop_counter` (which counts two) do; `torchinfo` differs for linear layers of transformers, of which it
     counts one position. Layers that contain others include them. `receptive_fields` also computes those of the central
-    cells, which takes the time of one backward pass for each layer. `forward` is as in `explain`.
+    cells, which takes a few backward passes for each block of layers. `forward` is as in `explain`.
 
     Returns  a `Description`, from at most three forward passes: one tracked, one timed, one for receptive fields
     Errors   UnsupportedModel for scripted, traced and exported models

@@ -182,7 +182,8 @@ class _Pictures:
 
     def _card(self, shown: Shown, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         row = shown.row
-        image = self.runs[0].image(rows[0]["path"]) or self.runs[1].image(rows[1]["path"])
+        found = (run.image(row["path"], row["sha256"]) for run, row in zip(self.runs, rows, strict=True))
+        image = next(filter(None, found), None)
         self.requested += 1
         self.missing += image is None
         figures = []

@@ -86,8 +86,8 @@ def export(
 
 def _record(run: FinishedRun, row: dict[str, Any], model: Any) -> Record | None:
     """Return the image of a row with its heatmap, or None if it is not available anymore."""
-    data = run.read(row["path"])
-    image = None if data is None else run.image(row["path"])
+    data = run.read(row["path"], row["sha256"])
+    image = None if data is None else run.image(row["path"], row["sha256"])
     if data is None or image is None:
         return None
     found: Heatmap | None = None

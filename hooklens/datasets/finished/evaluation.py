@@ -103,7 +103,7 @@ def _sample(finished_run: FinishedRun, count: int, seed: int) -> list[tuple[dict
         row = data.take([index]).to_pylist()[0]
         if not np.isfinite(map_of(row)).all():
             broken += 1
-        elif (image := finished_run.image(row["path"])) is not None:
+        elif (image := finished_run.image(row["path"], row["sha256"])) is not None:
             sample.append((row, prepare(image)))
     if not sample and broken:
         raise Refused(f"The maps of {str(finished_run.data.folder)!r} are not finite: {broken} of {len(rows)} rows.")

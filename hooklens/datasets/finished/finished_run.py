@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
 from hooklens.datasets.decoding import Decode
-from hooklens.datasets.items import Item, is_local, read
+from hooklens.datasets.finished.finding import Finder, RowIndex
+from hooklens.datasets.items import is_local, read
 from hooklens.datasets.run import load
 from hooklens.datasets.run_data import RunData
 from hooklens.datasets.settings import Settings, weights_hash
-from hooklens.datasets.sources import list_items
 from hooklens.errors import Refused
 
 if TYPE_CHECKING:
@@ -55,34 +55,49 @@ class FinishedRun:
         return resolved if os.path.lexists(resolved) else path
 
     @cached_property
-    def _items(self) -> dict[str, Item]:
+    def _finder(self) -> Finder | None:
         try:
-            return {item.path: item for item in list_items(self.source).items}
+            return Finder(self.source)
         except (Refused, OSError):
-            return {}
+            return None
 
-    def image(self, path: str) -> Image.Image | None:
-        """Return the image of a row, or None if it does not exist anymore or has changed."""
-        data = self.read(path)
+    def image(self, path: str, digest: str | None = None) -> Image.Image | None:
+        """Return the image of a row, or None if it does not exist anymore or has changed; as `read`."""
+        data = self.read(path, digest)
         try:
             return None if data is None else self._decode(data)
         except (ValueError, OSError):
             return None
 
-    def read(self, path: str) -> bytes | None:
-        """Return the encoded bytes of the image of a row, or None if it does not exist anymore or has changed."""
-        item = self._items.get(path)
+    def read(self, path: str, digest: str | None = None) -> bytes | None:
+        """Return the encoded bytes of the image of a row, or None if it does not exist anymore or has changed.
+
+        Args     digest: the SHA-256 in the row, if the caller has it; otherwise the row is searched
+        """
         try:
+            item = None if self._finder is None else self._finder.find(path)
             data = None if item is None else read(item)
         except (ValueError, OSError):
             return None
-        return data if data is not None and self.hashes.get(path) == hashlib.sha256(data).hexdigest() else None
+        digest = self._digest(path) if digest is None else digest
+        return data if data is not None and digest == hashlib.sha256(data).hexdigest() else None
 
     @cached_property
-    def hashes(self) -> dict[str, Any]:
-        """SHA-256 of the images by path; None for images that could not be read."""
-        table = self.data.columns(["path", "sha256"])
-        return dict(zip(table["path"].to_pylist(), table["sha256"].to_pylist(), strict=True))
+    def _rows(self) -> RowIndex:
+        return RowIndex(self.data, "path")
+
+    def _digest(self, path: str) -> str | None:
+        row = self._rows.find(path)
+        return None if row is None else self.data.take([row], ["sha256"])["sha256"][0].as_py()
+
+    @cached_property
+    def _digests(self) -> RowIndex:
+        return RowIndex(self.data, "sha256")
+
+    def path_of(self, digest: str) -> str | None:
+        """Return the path of the first image with this SHA-256, or None."""
+        row = self._digests.find(digest)
+        return None if row is None else self.data.take([row], ["path"])["path"][0].as_py()
 
     @cached_property
     def model(self) -> Model:

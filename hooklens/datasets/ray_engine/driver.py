@@ -18,7 +18,7 @@ import explainers
 import hooklens
 from hooklens.datasets.items import Item, is_local
 from hooklens.datasets.ray_engine.stages import results
-from hooklens.datasets.ray_engine.task import READING, Task, Workers, picklable
+from hooklens.datasets.ray_engine.task import LISTING, READING, Task, Workers, picklable
 from hooklens.datasets.stores import SETTINGS, WORK, LocalStore
 from hooklens.errors import Refused
 
@@ -37,7 +37,7 @@ def drive(pipe: Any, pickled: bytes) -> None:
         task: Task = pickle.loads(pickled)
         with connect(task.address), _watch(pipe, task.patience) as send:
             fitted = replace(task, workers=fit(task.workers), out=_shared(task.out))
-            _check_files(fitted.batches[0][2])
+            _check_files(fitted.first())
             for result in results(fitted):
                 send(result)
             send(None)
@@ -148,14 +148,16 @@ def fit(workers: Workers) -> Workers:
     resources = ray.cluster_resources()
     cpus, gpus, own = resources.get("CPU", 0), resources.get("GPU", 0), workers.cpus or 1
     workers = workers.resolve(gpus)
-    if cpus < own + READING or gpus < workers.gpus:
+    reading = READING + 2 * LISTING
+    if cpus < own + reading or gpus < workers.gpus:
         raise Refused(
             f"The cluster is too small (CPUs: {cpus:g}, GPUs: {gpus:g}): a worker needs {own:g} CPUs and "
-            f"{workers.gpus:g} GPUs, reading needs {READING:g} CPUs. Add machines, or use smaller workers."
+            f"{workers.gpus:g} GPUs, reading needs {reading:g} CPUs. Add machines, or use smaller workers."
         )
-    limit = int((cpus - READING) / own)
+    limit = int((cpus - reading) / own)
     limit = min(limit, int(gpus / workers.gpus)) if workers.gpus else max(1, min(limit, int(cpus * SHARE / own)))
-    return replace(workers, most=min(workers.most or limit, limit), cpus=own)
+    most = min(workers.most or limit, limit)
+    return replace(workers, most=most, least=min(workers.least, most), cpus=own)
 
 
 def _shared(out: str | None) -> str | None:

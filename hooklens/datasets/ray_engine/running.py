@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
-import pickle
 import sys
 import sysconfig
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +21,17 @@ from typing import Any
 import explainers
 import hooklens
 from hooklens.datasets.decoding import Decode
-from hooklens.datasets.items import Item
 from hooklens.datasets.ray_engine.driver import LOST, drive
-from hooklens.datasets.ray_engine.task import PATIENCE, Task, Workers
-from hooklens.datasets.run import Job, Report, Summary
+from hooklens.datasets.ray_engine.stages import OpenShards
+from hooklens.datasets.ray_engine.task import PATIENCE, End, Task, Workers
+from hooklens.datasets.run import Detail, Job, Report, Summary
+from hooklens.datasets.shards.planning import PARTITION
+from hooklens.datasets.sources import Partition
 from hooklens.errors import Refused
 
-Batch = tuple[int, int, list[Item]]
+ATTEMPTS = 3
+"""Tasks without any result, one after the other, after which the run ends."""
+AGAIN = "Run the same command again."
 
 
 def run(
@@ -39,33 +41,39 @@ def run(
     address: str | None = None,
     workers: Workers | None = None,
     report: Report | None = None,
+    detail: Detail | None = None,
     patience: float = PATIENCE,
 ) -> Summary:
     """Explain all unfinished images of a job on a Ray cluster, and write its manifest.
 
-    `address` is passed to `ray.init`; if it is None, Ray is started on this machine and stopped afterwards. `report` is
-    called after each batch. An exception in it stops the run; finished batches are kept. `patience` is the number of
-    seconds without a result after which the work of a lost machine is given to others.
+    `address` is passed to `ray.init`; if it is None, Ray is started on this machine and stopped afterwards. `report`
+    and `detail` are called after each batch, as in `hooklens.datasets.run.run`. An exception in them stops the run;
+    finished batches are kept. `patience` is the number of seconds without a result after which the work of a lost
+    machine is given to others.
 
-    Errors   Refused if there is no cluster, if it is too small or cannot read the images, and if the disk is full;
-             those of `explainers`
+    Errors   Refused if there is no cluster, if it is too small or cannot read the images, if the disk is full, and if
+             the source has changed; those of `explainers`
     """
     start = time.perf_counter()
     if importlib.util.find_spec("ray") is None:
         raise Refused('--engine ray needs Ray, which is not installed. Install it with: pip install "hooklens[ray]".')
     workers = _with_threads(workers or Workers())
     with job.shards.writing():
-        todo = [] if job.shards.is_finished else list(job.missing())
-        new = sum(len(items) for _, _, items in todo)
-        while todo:
-            numbers = {shard for shard, _, _ in todo}
-            shards = {shard: (len(job.batches(shard)), job.labels(shard)) for shard in numbers}
-            out = str(job.shards.folder if not job.shards.store.local else Path(job.shards.folder).absolute())
-            task = Task(job.model, job.settings, todo, decode, address, workers, patience, out, shards)
-            _write(job, todo, _receive(task), report)
-            todo = list(job.missing())
-        counts = job.stored_counts() or job.finish(time.perf_counter() - start)
-    return Summary(job.shards.folder, counts, new, time.perf_counter() - start)
+        if (counts := job.finished_counts()) is not None:
+            return Summary(job.shards.folder, counts, 0, time.perf_counter() - start)
+        job.close_older()
+        out = str(job.shards.folder if not job.shards.store.local else Path(job.shards.folder).absolute())
+        collector, vain = Collector(job, report, detail), 0
+        while partitions := collector.start():
+            if vain == ATTEMPTS:
+                raise Refused(f"The Ray cluster computed nothing {ATTEMPTS} times. Finished batches are kept. {AGAIN}")
+            finished, before = job.shards.finished, collector.new
+            task = Task(job.model, job.settings, partitions, finished, decode, address, workers, patience, out)
+            for result in _receive(task):
+                collector.add(result)
+            vain = vain + 1 if collector.new == before else 0
+        counts = job.finish(time.perf_counter() - start, collector.numbers())
+    return Summary(job.shards.folder, counts, collector.new, time.perf_counter() - start)
 
 
 def _with_threads(workers: Workers) -> Workers:
@@ -97,8 +105,7 @@ def _receive(task: Task) -> Iterator[dict[str, Any]]:
     except EOFError:
         process.join()
         raise Refused(
-            f"The process connected to Ray ended (exit code {process.exitcode}). Finished batches are kept. Run the "
-            "same command again."
+            f"The process connected to Ray ended (exit code {process.exitcode}). Finished batches are kept. {AGAIN}"
         ) from None
     finally:
         here.close()
@@ -146,35 +153,75 @@ def _end(process: Any) -> None:
         process.join()
 
 
-def _write(job: Job, batches: list[Batch], results: Iterator[dict[str, Any]], report: Report | None) -> None:
-    """Write every batch once, in any order, or note that a worker has written it; close complete shards."""
-    left: dict[int, set[int]] = defaultdict(set)
-    for shard, index, _ in batches:
-        left[shard].add(index)
-    done, warned = len(job.items) - sum(len(items) for _, _, items in batches), set[str]()
-    for result in results:
-        shard = result["shard"]
-        if "commit" in result:
-            if isinstance(result["commit"], Exception):
-                raise result["commit"]
-            job.shards.check_lock()
-            job.shards.add_shard(shard, result["commit"])
-            continue
-        index, rows = result["index"], pickle.loads(result["rows"])
-        if (warning := result.get("warning")) and warning not in warned:
-            warned.add(warning)
-            warnings.warn(warning, stacklevel=2)
-        if isinstance(rows, Exception):
-            raise rows
-        if index not in left[shard]:
-            continue
-        left[shard].discard(index)
-        if rows is None:  # a worker has written them, and writes the shard
-            job.shards.add_batch(shard, index)
+class Collector:
+    """Takes the results of the cluster, in any order: writes rows, or notes what the workers have written."""
+
+    def __init__(self, job: Job, report: Report | None, detail: Detail | None) -> None:
+        self.job, self.report, self.detail = job, report, detail
+        self.new = 0
+        self.finished = 0
+        """Images of batches that were finished before."""
+        self._ends: dict[int, End] = {}
+        self._known = job.listing.count
+        if self._known is not None:
+            self.finished = self._known - sum(len(items) for _, _, items in job.missing())
+        self._warned: set[str] = set()
+
+    def start(self) -> list[tuple[int, Partition]]:
+        """Start a task: return the partitions that are not finished, with their numbers."""
+        self._open = OpenShards()  # a task counts the batches that are unfinished when it starts
+        return [(number, each) for number, each in self.job.numbered() if not self._is_finished(number)]
+
+    def _is_finished(self, partition: int) -> bool:
+        return partition in self._ends and all(map(self.job.shards.is_committed, self._numbers(partition)))
+
+    def _numbers(self, partition: int) -> range:
+        first = partition * PARTITION
+        return range(first, first + self._ends[partition].shards)
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all shards in order."""
+        return [shard for partition, _ in self.job.numbered() for shard in self._numbers(partition)]
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Take one result.
+
+        Errors   those of the workers
+        """
+        if "error" in result:
+            raise result["error"]
+        if "end" in result:
+            end: End = result["end"]
+            if self._known is None and end.partition not in self._ends:
+                self.finished += end.finished
+            self._ends[end.partition] = end
+        elif "commit" in result:
+            self.job.shards.check_lock()
+            self.job.shards.add_shard(result["shard"], result["commit"])
         else:
-            job.shards.write_batch(shard, index, rows)
-            if not left[shard]:
-                job.close(shard)
-        done += result["count"]
-        if report is not None:
-            report(done, len(job.items))
+            self._add_batch(result)
+
+    def _add_batch(self, result: dict[str, Any]) -> None:
+        shard, index = result["shard"], result["index"]
+        if (warning := result.get("warning")) and warning not in self._warned:
+            self._warned.add(warning)
+            warnings.warn(warning, stacklevel=2)
+        shards = self.job.shards
+        if index >= 0:
+            if shards.has(shard, index):
+                return
+            if result["closes"]:  # a worker has written the rows, and writes the shard
+                shards.add_batch(shard, index, result["stamp"].digest)
+            else:
+                shards.write_batch(shard, index, result["rows"], result["stamp"])
+            self.new += result["count"]
+        if not result["closes"] and self._open.finish(result):
+            self.job.close(shard, result["batches"])
+        if index >= 0:
+            self._show(result)
+
+    def _show(self, result: dict[str, Any]) -> None:
+        if self.detail is not None:
+            self.detail(result["errors"], result["shard"] % PARTITION + 1, self.job.count())
+        if self.report is not None:
+            self.report(self.finished + self.new, self._known)

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hooklens.datasets.decoding import Decode
 from hooklens.datasets.items import Item
 from hooklens.datasets.settings import Settings
+from hooklens.datasets.shards.planning import Finished, plan
+from hooklens.datasets.sources import Partition
 
 if TYPE_CHECKING:
     from hooklens.zoo import Model
 
 READING = 0.5
-"""CPUs of a reading task: half of its time is spent waiting for the disk or the network."""
+"""CPUs of a task that reads and decodes: half of its time is spent waiting for the disk or the network."""
+LISTING = 0.25
+"""CPUs of a task that lists, and of one that writes."""
 PATIENCE = 60.0
 """Seconds without a result after which the work of a lost machine is given to others."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Actors with a network: their maximum number (None: as many as fit), and the CPUs and GPUs of each.
+    """Actors with a network: their number, and the CPUs and GPUs of each.
 
-    With fractions, several actors share a device. `cpus` None means the number of threads of torch on this machine, or
-    1 with GPUs. An actor has as many threads as CPUs, because sums with another number of threads differ in their last
-    bits. `device` is the kind of device in each actor, without a number, because Ray assigns the devices of a machine.
-    Actors on CUDA and XPU have at least one GPU; with GPUs, "cpu" means CUDA. "auto" uses the GPUs of the cluster if it
-    has any.
+    There are `least` of them at first, and `most` if batches wait (None: as many as fit). With fractions, several
+    actors share a device. `cpus` None means the number of threads of torch on this machine, or 1 with GPUs. An actor
+    has as many threads as CPUs, because sums with another number of threads differ in their last bits. `device` is the
+    kind of device in each actor, without a number, because Ray assigns the devices of a machine. Actors on CUDA and XPU
+    have at least one GPU; with GPUs, "cpu" means CUDA. "auto" uses the GPUs of the cluster if it has any.
     """
 
     most: int | None = None
     cpus: float | None = None
     gpus: float = 0
     device: str = "cpu"
+    least: int = 1
 
     def resolve(self, gpus: float) -> Workers:
         """Return the workers for a cluster with this number of GPUs."""
@@ -44,22 +49,70 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What to explain, and how: shard, index and images of every batch.
+class Batch:
+    """An unfinished batch of a shard that has `left` unfinished ones of `batches`.
 
-    `out` is the folder or URL of the run if the workers write the rows, or None if they send them back. `shards` has
-    the number of batches of each shard, and the labels of its images.
+    If nothing is left, the shard only has to be written, and there are no images.
+    """
+
+    shard: int
+    index: int
+    items: list[Item]
+    left: int
+    batches: int
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a partition: its number of shards, and its images in batches that were already finished."""
+
+    partition: int
+    shards: int
+    finished: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to explain, and how. `out` is the folder or URL of the run if the workers write the rows, or None if they
+    send them back.
     """
 
     model: Model
     settings: Settings
-    batches: list[tuple[int, int, list[Item]]]
+    partitions: Sequence[tuple[int, Partition]]
+    """The partitions with their numbers. They are listed on the cluster."""
+    finished: Finished
     decode: Decode
     address: str | None
     workers: Workers
     patience: float = PATIENCE
     out: str | None = None
-    shards: Mapping[int, tuple[int, list[str | None]]] = field(default_factory=dict)
+
+    def first(self) -> list[Item]:
+        """Return the first images of the source."""
+        return next(self.partitions[0][1].blocks(), [])
+
+    def unfinished(self) -> Iterator[Batch | End]:
+        """Yield the unfinished batches of all partitions, and the end of each."""
+        for number, partition in self.partitions:
+            yield from list_partition(number, partition, self.settings, self.finished)
+
+
+def list_partition(number: int, partition: Partition, settings: Settings, finished: Finished) -> Iterator[Batch | End]:
+    """Yield the unfinished batches of a partition in order, and its end.
+
+    Errors   Refused if the source cannot be listed, or if it has changed since its batches were finished
+    """
+    shards = done = 0
+    for shard in plan(number, partition.blocks(), settings.shard, settings.batch_size):
+        missing = finished.missing(shard)
+        done += len(shard) - sum(len(items) for _, items in missing)
+        for index, items in missing:
+            yield Batch(shard.number, index, items, len(missing), len(shard.batches))
+        if not missing and shard.number not in finished.shards:
+            yield Batch(shard.number, -1, [], 0, len(shard.batches))
+        shards += 1
+    yield End(number, shards, done)
 
 
 def picklable(error: Exception) -> Exception:

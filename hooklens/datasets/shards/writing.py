@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ import pyarrow as pa
 from pyarrow import ipc
 from pyarrow import parquet as pq
 
+from hooklens.datasets.items import Item
 from hooklens.datasets.rows import SCHEMA
 from hooklens.datasets.settings import differences
 from hooklens.datasets.shards.locks import LEASE, FileLock, Lease
+from hooklens.datasets.shards.planning import PARTITION, Finished, PlannedShard, Stamp, digest_of
 from hooklens.datasets.stores import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
 from hooklens.errors import Refused
 
@@ -30,8 +32,17 @@ Counts = Mapping[str, Any]
 
 
 def part_name(shard: int) -> str:
-    """Return the name of the Parquet file of a shard."""
-    return f"part-{shard:05d}.parquet"
+    """Return the name of the Parquet file of a shard; of a set of files, the name has the number of the file."""
+    partition, number = divmod(shard, PARTITION)
+    return f"part-{partition:06d}-{number:05d}.parquet" if partition else f"part-{number:05d}.parquet"
+
+
+def _shard_of(name: str) -> int | None:
+    """Return the number of the shard of a Parquet file, or None for other files."""
+    numbers = name.removeprefix("part-").partition(".")[0].split("-")
+    if not name.startswith("part-") or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
+        return None
+    return int(numbers[0]) * PARTITION + int(numbers[1]) if len(numbers) == 2 else int(numbers[0])
 
 
 def batch_name(shard: int, batch: int) -> str:
@@ -50,22 +61,23 @@ class ShardFiles:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def write_batch(self, shard: int, batch: int, rows: list[dict[str, Any]]) -> None:
+    def write_batch(self, shard: int, batch: int, rows: list[dict[str, Any]], stamp: Stamp) -> None:
         """Write the rows of a batch.
 
         Errors   Refused if the disk is full, or the store cannot be written
         """
         sink = pa.BufferOutputStream()
-        with ipc.new_file(sink, SCHEMA) as writer:
-            writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+        schema = SCHEMA.with_metadata(stamp.metadata())
+        with ipc.new_file(sink, schema) as writer:
+            writer.write_table(pa.Table.from_pylist(rows, schema))
         self.store.write(batch_name(shard, batch), sink.getvalue(), sync=False)
 
-    def merge(self, shard: int, batches: int) -> pa.Table:
-        """Merge the batches of a shard into its Parquet file, and return its rows.
+    def merge(self, shard: int, batches: int) -> tuple[pa.Table, Stamp]:
+        """Merge the batches of a shard into its Parquet file, and return its rows and its stamp.
 
         Errors   Refused if a batch is missing, if the disk is full, or the store cannot be written
         """
-        tables = []
+        tables, stamps = [], []
         for content in self.store.read_all([batch_name(shard, batch) for batch in range(batches)]):
             if content is None:
                 raise Refused(
@@ -73,12 +85,18 @@ class ShardFiles:
                     "the same command again, and check that nothing else deletes files there."
                 )
             tables.append(ipc.open_file(pa.BufferReader(content)).read_all())
+            own = Stamp.read(tables[-1].schema.metadata)
+            stamps.append(own or Stamp("", tables[-1]["label"].to_pylist()))
+            tables[-1] = tables[-1].replace_schema_metadata(None)
         # Batches of an older version may lack columns, which are then null.
         table = pa.concat_tables(tables, promote_options="default").combine_chunks()
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
         self.store.write(part_name(shard), sink.getvalue())
-        return table
+        digests = [stamp.digest for stamp in stamps]
+        return table, Stamp(
+            digest_of(digests) if all(digests) else "", [label for stamp in stamps for label in stamp.labels]
+        )
 
     def commit(self, shard: int, batches: int, counts: Counts) -> None:
         """Write the commit of a shard, and delete its batches.
@@ -87,6 +105,11 @@ class ShardFiles:
         """
         self.store.write(commit_name(shard), json.dumps(dict(counts)).encode())
         self.store.delete(batch_name(shard, batch) for batch in range(batches))
+
+    def read_commit(self, shard: int) -> dict[str, Any] | None:
+        """Return the commit of a shard, or None if it does not exist."""
+        content = self.store.read(commit_name(shard))
+        return None if content is None else dict(json.loads(content))
 
     def read_rows(self, shard: int) -> pa.Table:
         """Return the rows of a complete shard."""
@@ -108,8 +131,7 @@ class Shards:
         self.files = ShardFiles(self.store)
         self.record = json.loads(json.dumps(dict(record)))
         self.lock: FileLock | Lease | None = None
-        self._batches: defaultdict[int, set[int]] = defaultdict(set)
-        self._shards: set[int] = set()
+        self.finished = Finished(str(self.folder))
         self._uncounted: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.labelled: Counter[int] = Counter()
@@ -171,7 +193,7 @@ class Shards:
                 self._find_commits(complete)
                 self._find_batches()
                 # Shards without a commit are those of an older version, or of a process that was killed.
-                self._uncounted = complete - self._shards if self.store.local else set()
+                self._uncounted = complete - set(self.finished.shards) if self.store.local else set()
         except BaseException:
             self.release()
             raise
@@ -198,18 +220,18 @@ class Shards:
         """Return the shards whose Parquet file exists; damaged files of a local folder are deleted."""
         complete = set()
         for name in self.store.sizes():
-            if name.startswith("part-") and (number := name[5:].partition(".")[0]).isdecimal():
+            if (number := _shard_of(name)) is not None:
                 try:
                     if isinstance(self.store, LocalStore):
                         pq.read_metadata(self.store.path(name))
                 except (OSError, pa.ArrowException):  # empty or truncated after a power failure
                     self.store.delete([name])
                 else:
-                    complete.add(int(number))
+                    complete.add(number)
         return complete
 
     def _find_commits(self, complete: set[int]) -> None:
-        self._shards, self.counts, self.labelled = set(), Counter(), Counter()
+        self.finished.shards, self.counts, self.labelled = {}, Counter(), Counter()
         names = [f"{COMMITS}/{name}" for name in self.store.sizes(COMMITS) if name.endswith(".json")]
         for start in range(0, len(names), 1000):
             some = names[start : start + 1000]
@@ -223,68 +245,86 @@ class Shards:
                     self.store.delete([name])
 
     def _find_batches(self) -> None:
-        self._batches.clear()
+        self.finished.batches.clear()
         damaged = []
         for name, size in self.store.sizes(WORK).items():
             if name.endswith(".arrow") and size >= 0:
                 shard, _, batch = name[:-6].partition("-")
-                if int(shard) in self._shards or not self._is_batch(f"{WORK}/{name}", size):
+                digest = None if int(shard) in self.finished.shards else self._batch_digest(f"{WORK}/{name}", size)
+                if digest is None:
                     damaged.append(f"{WORK}/{name}")
                 else:
-                    self._batches[int(shard)].add(int(batch))
+                    self.finished.batches.setdefault(int(shard), {})[int(batch)] = digest
         self.store.delete(damaged)
 
-    def _is_batch(self, name: str, size: int) -> bool:
-        """Return whether a batch is complete: a power failure, or a store that is not an object store, may cut it."""
+    def _batch_digest(self, name: str, size: int) -> str | None:
+        """Return the hash of the images of a batch, "" for one of an older version, or None if it is not complete.
+
+        A power failure, or a store that is not an object store, may cut it.
+        """
         content = self.store.read(name)
         if content is None or len(content) != size:
-            return False
+            return None
         try:
-            ipc.open_file(pa.BufferReader(content))
+            stamp = Stamp.read(ipc.open_file(pa.BufferReader(content)).schema.metadata)
         except pa.ArrowException:
-            return False
-        return True
+            return None
+        return stamp.digest if stamp else ""
 
     def _add(self, shard: int, record: Counts) -> None:
         labelled = {int(index): count for index, count in record["labelled"].items()}
         self.counts.update(record["counts"])
         self.labelled.update(labelled)
-        self._shards.add(shard)
+        self.finished.shards[shard] = record.get("listing", "")
 
-    def has(self, shard: int, batch: int | None = None) -> bool:
-        """Return whether a shard is complete, or one batch of it exists."""
-        return shard in self._shards or shard in self._uncounted or batch in self._batches.get(shard, ())
+    def missing(self, shard: PlannedShard) -> list[tuple[int, list[Item]]]:
+        """Return index and images of the unfinished batches of a shard.
 
-    def write_batch(self, shard: int, batch: int, rows: list[dict[str, Any]]) -> None:
+        Errors   Refused if the source has changed
+        """
+        return [] if shard.number in self._uncounted else self.finished.missing(shard)
+
+    def has(self, shard: int, batch: int) -> bool:
+        """Return whether a batch is finished."""
+        return shard in self.finished.shards or batch in self.finished.batches.get(shard, ())
+
+    def has_uncounted(self) -> bool:
+        """Return whether an older version, which wrote no commits, has finished shards."""
+        return bool(self._uncounted)
+
+    def write_batch(self, shard: int, batch: int, rows: list[dict[str, Any]], stamp: Stamp) -> None:
         """Write the rows of a batch.
 
         Errors   Refused if the disk is full, or the store cannot be written
         """
-        self.files.write_batch(shard, batch, rows)
-        self.add_batch(shard, batch)
+        self.files.write_batch(shard, batch, rows, stamp)
+        self.add_batch(shard, batch, stamp.digest)
 
-    def add_batch(self, shard: int, batch: int) -> None:
+    def add_batch(self, shard: int, batch: int, digest: str) -> None:
         """Note that a batch was written, by this process or by a worker."""
-        self._batches[shard].add(batch)
+        self.finished.batches.setdefault(shard, {})[batch] = digest
 
     def add_shard(self, shard: int, counts: Counts) -> None:
         """Note that a shard was committed, by this process or by a worker."""
-        if shard not in self._shards:
+        if shard not in self.finished.shards:
             self._add(shard, counts)
         self._uncounted.discard(shard)
-        self._batches.pop(shard, None)
+        self.finished.batches.pop(shard, None)
 
     def is_committed(self, shard: int) -> bool:
         """Return whether the commit of a shard exists."""
-        return shard in self._shards
+        return shard in self.finished.shards
 
-    def merge(self, shard: int, batches: int) -> pa.Table:
-        """Return the rows of a shard whose commit is missing, after its Parquet file was written.
+    def merge(self, shard: int, batches: int) -> tuple[pa.Table, Stamp]:
+        """Return the rows of a shard whose commit is missing, after its Parquet file was written, and its stamp.
 
         Errors   Refused, as in `ShardFiles.merge`, and if another process has taken over the run
         """
         self.check_lock()
-        return self.files.read_rows(shard) if shard in self._uncounted else self.files.merge(shard, batches)
+        if shard in self._uncounted:
+            rows = self.files.read_rows(shard)
+            return rows, Stamp("", rows["label"].to_pylist())
+        return self.files.merge(shard, batches)
 
     def check_lock(self) -> None:
         """Check that no other process has taken over the run.
@@ -298,7 +338,7 @@ class Shards:
         """Return the rows of a complete shard."""
         return self.files.read_rows(shard)
 
-    def finish(self, manifest: Mapping[str, Any], shards: Sequence[int] | range) -> None:
+    def finish(self, manifest: Mapping[str, Any], shards: Sequence[int]) -> None:
         """Write the manifest, which is the last file, and delete temporary files.
 
         Errors   Refused if the disk is full, or the store cannot be written

@@ -1,5 +1,6 @@
-"""The sources of a run: folders of images, lists, tars and Hugging Face datasets, as one sorted list of items."""
+"""The sources of a run: folders of images, lists, tars and Hugging Face datasets, listed lazily in partitions."""
 
-from hooklens.datasets.sources.listing import Listing, list_items
+from hooklens.datasets.sources.listing import list_items
+from hooklens.datasets.sources.partitions import Listing, Partition
 
-__all__ = ["Listing", "list_items"]
+__all__ = ["Listing", "Partition", "list_items"]

@@ -6,11 +6,12 @@ import contextlib
 import glob
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 from hooklens.datasets.items import file_system, is_local
+from hooklens.datasets.sources.walking import list_local, list_store, walk_local, walk_store
 from hooklens.errors import Refused
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
@@ -75,13 +76,34 @@ class Location:
         with refuse_errors(self.source), self.open(name) as file:
             return file.read(2048)
 
+    def size(self, names: Sequence[str]) -> int:
+        """Return the number of bytes of some files."""
+        with refuse_errors(self.source):
+            return sum(int(self.fs.size(self.path(name)) or 0) for name in names)
+
+    def walk(self, inside: str = "") -> Iterator[str]:
+        """Yield all files below the root or one of its folders, except hidden ones, relative to the root and sorted.
+
+        Only one folder of each level is in memory. Links are followed.
+        """
+        if self.matches is not None:
+            yield from (name for name in self.matches if name.startswith(inside))
+            return
+        with refuse_errors(self.source):
+            yield from walk_local(self.root, inside) if self.local else walk_store(self.fs, self.root, inside)
+
+    def entries(self, inside: str = "") -> tuple[list[str], list[str]]:
+        """Return the files directly in a folder, and its folders, except hidden ones, relative to the root and sorted.
+
+        The names of folders end with a slash.
+        """
+        with refuse_errors(self.source):
+            found = list_local(self.root, inside) if self.local else list_store(self.fs, self.root, inside)
+        return [name for name in found if name[-1] != "/"], [name for name in found if name[-1] == "/"]
+
     def files(self) -> list[str]:
         """Return all files below the root except hidden ones, relative to it and sorted; links are followed."""
-        if self.matches is not None:
-            return list(self.matches)
-        with refuse_errors(self.source):
-            names = _walk(self.root) if self.local else _find(self.fs, self.root)
-            return sorted(name for name in names if not is_hidden(name))
+        return list(self.walk())
 
     @staticmethod
     def to_text(name: str) -> str:
@@ -156,27 +178,3 @@ def refuse_errors(source: str) -> Iterator[None]:
         raise Refused(f"Permission denied: {source}.") from error
     except Exception as error:  # each file system raises its own types of errors
         raise Refused(f"Cannot read {source}: {error or type(error).__name__}.") from error
-
-
-def is_hidden(name: str) -> bool:
-    """Return whether a file is hidden (.git), or one of macOS's extra files (._x.jpg, __MACOSX)."""
-    return any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
-
-
-def _find(fs: Any, root: str) -> list[str]:
-    root = root.rstrip("/")
-    return [str(path)[len(root) :].lstrip("/") for path in fs.find(root)]
-
-
-def _walk(root: str, inside: str = "", above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
-    """Yield the files below a folder. Unlike in fsspec, a link to a parent folder does not cause an endless loop."""
-    status = os.stat(os.path.join(root, inside))
-    here = (status.st_dev, status.st_ino)
-    if here in above:
-        return
-    with os.scandir(os.path.join(root, inside)) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_dir():
-                yield from _walk(root, f"{inside}{entry.name}/", (*above, here))
-            elif entry.is_file():
-                yield inside + entry.name

@@ -25,8 +25,7 @@ def list_images(location: Location, names: list[str]) -> dict[str, Item]:
         if file not in NAMES or not _has_file_names(location, name):
             continue
         inner = Location(location.url(name), location.fs, location.path(folder).rstrip("/"), file)
-        items = lists.parquet(inner, file) if suffix(file) == ".parquet" else lists.text(inner, file)
-        for item in items:
+        for item in lists.items(inner, file):
             path = posixpath.normpath(posixpath.join(folder, item.path))
             images[path] = replace(item, path=path)
     return images if any(item.label is not None for item in images.values()) else {}

@@ -62,35 +62,37 @@ def _may_have_images(location: Location, name: str, image_files: bool) -> bool:
         raise
 
 
-def list_images(location: Location, names: list[str]) -> tuple[list[Item], list[str] | None]:
-    """Return the rows of tables as items with the path FILE#ROW, and the class names that the tables declare.
+def list_images(location: Location, name: str, first: str) -> list[Item]:
+    """Return the rows of a table as items with the path FILE#ROW.
 
-    Errors   Refused for tables with different columns or class names, for damaged tables, and for tables without rows
+    Args     first: the first table of the set, whose columns and class names all tables need
+    Errors   Refused for different columns or class names, and for damaged tables
     """
-    items: list[Item] = []
-    classes: list[str] | None = None
-    first: tuple[str, str | None, str | None] | None = None
-    for name in names:
-        schema = _schema(location, name)
-        found = name, image_column(schema), _label_column(schema)[0]
-        first = first or found
-        if found[1:] != first[1:]:
-            raise Refused(
-                f"The tables in {location.source} have different columns: {_describe(found)}; {_describe(first)}. "
-                "Pass tables with the same columns, or one of them."
-            )
-        rows, labels, declared = _labels(location, name, schema)
-        if declared and classes and declared != classes:
-            raise Refused(
-                f"The tables in {location.source} have different classes: {name} has {_few(declared)}, "
-                f"others have {_few(classes)}. Pass one of the tables."
-            )
-        classes = declared or classes
-        url, text = location.url(name), location.to_text(name)
-        items += [Item(f"{text}#{row:08d}", labels[row], url, row=row) for row in range(rows)]
-    if not items:
-        raise Refused(f"The dataset {location.source} has no rows.")
-    return items, classes
+    schema = _schema(location, name)
+    if name != first:
+        _check_same(location, (name, schema), (first, _schema(location, first)))
+    url, text = location.url(name), location.to_text(name)
+    return [Item(f"{text}#{row:08d}", label, url, row=row) for row, label in enumerate(_labels(location, name, schema))]
+
+
+def declared_classes(location: Location, name: str) -> list[str] | None:
+    """Return the class names that a table declares."""
+    return _label_column(_schema(location, name))[1]
+
+
+def _check_same(location: Location, one: tuple[str, pa.Schema], first: tuple[str, pa.Schema]) -> None:
+    found, expected = ((name, image_column(schema), _label_column(schema)[0]) for name, schema in (one, first))
+    if found[1:] != expected[1:]:
+        raise Refused(
+            f"The tables in {location.source} have different columns: {_describe(found)}; {_describe(expected)}. "
+            "Pass tables with the same columns, or one of them."
+        )
+    own, declared = (_label_column(schema)[1] for _, schema in (one, first))
+    if own and declared and own != declared:
+        raise Refused(
+            f"The tables in {location.source} have different classes: {one[0]} has {_few(own)}, "
+            f"others have {_few(declared)}. Pass one of the tables."
+        )
 
 
 def _describe(columns: tuple[str, str | None, str | None]) -> str:
@@ -98,8 +100,8 @@ def _describe(columns: tuple[str, str | None, str | None]) -> str:
     return f"{name} has images in {images or 'no column'} and labels in {labels or 'no column'}"
 
 
-def _labels(location: Location, name: str, schema: pa.Schema) -> tuple[int, list[str | None], list[str] | None]:
-    """Return the number of rows, the label of each row, and the declared class names."""
+def _labels(location: Location, name: str, schema: pa.Schema) -> list[str | None]:
+    """Return the label of each row."""
     import pyarrow.parquet as pq  # slow to import, or an extra
 
     column, declared = _label_column(schema)
@@ -107,13 +109,12 @@ def _labels(location: Location, name: str, schema: pa.Schema) -> tuple[int, list
         table = arrow_table(location.url(name))
     else:
         with location.open(name) as file, pq.ParquetFile(file) as parquet:
-            rows = parquet.metadata.num_rows
-            table = parquet.read(columns=[column]) if column else None
-            if table is None:
-                return rows, [None] * rows, None
+            if column is None:
+                return [None] * parquet.metadata.num_rows
+            table = parquet.read(columns=[column])
     if column is None:
-        return len(table), [None] * len(table), None
-    return len(table), [_to_label(value, declared) for value in table[column].to_pylist()], declared
+        return [None] * len(table)
+    return [_to_label(value, declared) for value in table[column].to_pylist()]
 
 
 def _label_column(schema: pa.Schema) -> tuple[str | None, list[str] | None]:

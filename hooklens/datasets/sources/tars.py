@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from hooklens.datasets.items import Item
-from hooklens.datasets.sources.location import Location, is_hidden, is_image, refuse_errors
+from hooklens.datasets.sources.location import Location, is_image, refuse_errors
+from hooklens.datasets.sources.walking import is_hidden
 from hooklens.errors import Refused
 
 UNPACK = {

@@ -102,7 +102,7 @@ def _check(settings: Settings) -> None:
 def _items(files: Sequence[Upload], folder: Path) -> list[Item]:
     """Return the images of all uploads, sorted by name, with the folders of a zip archive as labels."""
     from hooklens.datasets.items import Item  # only needed by this tab
-    from hooklens.datasets.sources.listing import folder_labels  # as above
+    from hooklens.datasets.sources.labels import folder_labels  # as above
     from hooklens.datasets.sources.location import is_image  # as above
 
     images: list[tuple[str, str]] = []
@@ -132,7 +132,7 @@ def _report(settings: Settings, items: list[Item], folder: Path, report: Callabl
     from hooklens.datasets.settings import PREDICTED  # as above
     from hooklens.datasets.settings import Settings as RunSettings  # as above
     from hooklens.datasets.shards import open_run  # as above
-    from hooklens.datasets.sources.listing import Listing  # as above
+    from hooklens.datasets.sources import Listing  # as above
 
     options = {**settings.method_options}
     layer = settings.layer if settings.method.takes_layer else None
@@ -141,12 +141,12 @@ def _report(settings: Settings, items: list[Item], folder: Path, report: Callabl
         settings.loaded.name, {}, settings.method.name, layer, target, options=options, batch_size=BATCH
     )
     model, out = settings.loaded.model, folder / "run"
-    listing = Listing(items, "uploads", None)
+    listing = Listing.of(items, "uploads", None)
     job = runs.create_job(run_settings, listing, "uploads", out, model, str(settings.loaded.device))
     done = _run(job, report)
     if not done:
         raise Refused(messages.STOPPED)
-    partial_job = replace(job, listing=replace(listing, items=items[:done]))
+    partial_job = replace(job, listing=listing.first(done))
     if done < len(items):
         partial_job.finish(0.0)
     finished = open_run(out)

@@ -20,12 +20,13 @@ FOLDER = "HOOKLENS_RUN"
 def find(digest: str) -> Path | None:
     """Return an image of the run as a copy in the upload folder, or None if the run does not have it any more."""
     folder = os.environ.get(FOLDER)
-    run, paths = _open(folder) if folder else (None, {})
-    if run is None or digest not in paths:
+    run = _open(folder) if folder else None
+    path = None if run is None else run.path_of(digest)
+    if run is None or path is None:
         return None
-    file = uploads.upload_folder() / digest / ("image" + _suffix(paths[digest]))
+    file = uploads.upload_folder() / digest / ("image" + _suffix(path))
     if not file.is_file():
-        data = run.read(paths[digest])
+        data = run.read(path, digest)
         if data is None:
             return None
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -36,16 +37,15 @@ def find(digest: str) -> Path | None:
 
 
 @lru_cache(maxsize=1)
-def _open(folder: str) -> tuple[FinishedRun, dict[str, str]]:
-    """Return the run, and the paths of its images by SHA-256.
+def _open(folder: str) -> FinishedRun:
+    """Return the run.
 
     Errors   Refused for a folder without a finished run
     """
     from hooklens.datasets.finished.finished_run import FinishedRun  # only needed with a run
     from hooklens.datasets.shards import open_run  # as above
 
-    run = FinishedRun(open_run(folder), uploads.open_image)
-    return run, {digest: path for path, digest in run.hashes.items() if digest}
+    return FinishedRun(open_run(folder), uploads.open_image)
 
 
 def use_run(folder: str) -> None:

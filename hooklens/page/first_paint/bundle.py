@@ -28,6 +28,8 @@ import gradio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hooklens.page.first_paint import repeated_work
+
 FRONTEND = Path(gradio.__file__).parent / "templates" / "frontend"
 STATIC = Path(__file__).resolve().parents[1] / "static"
 START = Path(__file__).with_suffix(".js")
@@ -182,6 +184,7 @@ def _in_memory(name: str) -> str:
     text = text.replace("import.meta.url", f"new URL({json.dumps(name)},document.baseURI).href")
     # Gradio also loads what a module needs, in parallel: only files that are not in the bundle.
     text = text.replace(PICK, f"{PICK}.filter(window.hooklens.isMissing)")
+    text = repeated_work.remove(text)
     return f"{text}\n//# sourceURL={name}\n"
 
 

@@ -39,7 +39,7 @@ def items(settings: Settings) -> list[Item]:
     others: list[tuple[explainers.Method, str]] = []
     for method in sorted_methods():
         reason = messages.NO_MAP if method.returns not in model_cache.MAPS else None
-        reason = reason or model_cache.why_not(method, loaded, settings.layer)
+        reason = reason or model_cache.why_not(method, loaded)
         if reason:
             others.append((method, first_sentence(reason)))
         else:

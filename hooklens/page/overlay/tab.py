@@ -217,11 +217,17 @@ class Overlay(Steps):
 
         def steps(run: Run) -> Iterator[Updates]:
             first = {self.status: messages.computing(page_view.number()), **(changes or {})}
-            if isinstance(question, Refused):
-                yield first
-                raise question
-            asked = replace(question, use_cache=not again)
-            yield from self._updates(asked, form[-1], run, picker=form[-2], first=first, held=held)
+            interrupted = self.trust.interrupt(request.session_hash)
+            try:
+                if isinstance(question, Refused):
+                    yield first
+                    raise question
+                asked = replace(question, use_cache=not again)
+                yield from self._updates(asked, form[-1], run, picker=form[-2], first=first, held=held)
+            except Exception:
+                if interrupted:
+                    yield interrupted
+                raise
 
         signature = "" if isinstance(question, Refused) else question.signature
         number, held = page_view.sent_with(sent)

@@ -264,7 +264,7 @@ def update_settings(settings: Settings, request: Request, form: Any, panel: Pane
     if settings.unit and not loaded.encodes_text:  # no list of classes has it
         choices = [(messages.TOP_CHOICE, ""), names["target"], *loaded.names]
         updates[panel.target] = update_choice(choices, value=names["target"], title=messages.CLASS_LABEL)
-    if any(form.get(name) != names[name] for name in ("model", "layer")):
+    if form.get("model") != loaded.name:
         updates[panel.method] = methods.update(settings)
     elif request.method != names["method"]:
         updates[panel.method] = names["method"]

@@ -171,7 +171,7 @@ def list_methods(model: str = "", layer: str = "") -> list[dict[str, Any]]:
             "takes_layer": method.takes_layer,
             "options": [engine.plain(vars(option)) for option in method.options.values()],
         }
-        for method in model_cache.list_methods(settings.loaded, settings.layer)
+        for method in model_cache.list_methods(settings.loaded)
     ]
 
 

@@ -56,6 +56,14 @@ class Trust:
         """Stop the check or the test."""
         runs.stop(f"{request.session_hash}/{PART}")
 
+    def interrupt(self, session: str | None) -> Updates:
+        """Stop the check or the test of a user who asks a new question, because both would take twice as long.
+
+        Returns  what to show if the new question fails
+        """
+        run = runs.supersede(f"{session}/{PART}")
+        return {self.strip: view.failed(next(iter(run.questions), ""), messages.STOPPED)} if run else {}
+
     def _job(
         self,
         work: Callable[[Request, Run, str], Iterator[Any]],
@@ -81,4 +89,5 @@ class Trust:
             return {self.strip: view.failed(key, message)}
 
         yield {self.strip: gr.skip()}  # Gradio requires at least one step
-        yield from run_job(f"{request.session_hash}/{PART}", steps, show_error, unknown=messages.UNKNOWN)
+        name = f"{request.session_hash}/{PART}"
+        yield from run_job(name, steps, show_error, question=key, again=True, unknown=messages.UNKNOWN)

@@ -146,6 +146,15 @@ def difference(largest: float, size: float, equal: bool, exact: bool) -> str:
     return f"Map         largest difference {largest:.3g} for values up to {size:.3g}: {verdict}"
 
 
+def other_noise(method: str, version: str) -> str:
+    """Return the line about a map with the noise of an older version."""
+    return (
+        f"Noise       the map was computed by Hooklens {short(version)}. Since version 0.9.0, a seed gives other "
+        f"random numbers in {method}, so this map cannot be recomputed. Replay the bundle with Hooklens "
+        f"{short(version)}."
+    )
+
+
 def device(then: Any, now: str) -> str:
     """Return the line for a map that another device computed, or an empty string."""
     return f"Device      {short(str(then))} then, {now} now" if then and then != now else ""

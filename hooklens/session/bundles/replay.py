@@ -27,17 +27,33 @@ ROUNDING = 1e-3
 """Relative tolerance for equal maps, because other processors or thread counts add in a different order."""
 SHORT = 0.02
 """The tolerance for a network that ran in bfloat16 or float16."""
+NOISE = (0, 9)
+"""The version since which a seed gives other noise in `NOISY` methods, which is equal on every device."""
+NOISY = (
+    "smooth_grad", "smooth_grad_squared", "var_grad", "forgrad", "gradient_shap", "smooth_grad_cam_pp", "ss_cam",
+    "deep_lift_shap", "vit_cx",
+)  # fmt: skip
 
 
 def run(
-    path: str, write_line: Callable[[str], object], *, model: str = "auto", own: Mapping[str, Any] | None = None
+    path: str,
+    write_line: Callable[[str], object],
+    *,
+    model: str = "auto",
+    own: Mapping[str, Any] | None = None,
+    device: str = "auto",
 ) -> int:
-    """Recompute the maps of a bundle and report the comparison with `write_line`, line by line.
+    """Recompute the maps of a bundle on a device and report the comparison with `write_line`, line by line.
 
     Returns  the exit code: 0 if all hashes and maps match, 1 for a difference or an error
     """
     try:
         stored = reading.read(path)
+        if device != "auto":
+            from hooklens.zoo import devices  # torch takes seconds to start
+
+            devices.choose(device)
+        model_cache.use_device(device)
         equal = True
         for line, matches in _compare(stored, model, own):
             write_line(line)
@@ -60,12 +76,12 @@ def _compare(stored: reading.Bundle, model: str, own: Mapping[str, Any] | None) 
         image = Path(folder) / "photograph"
         image.write_bytes(stored.image)
         for stored_map in stored.maps:
-            yield from _compare_map(stored_map, str(image))
+            yield from _compare_map(stored_map, str(image), stored.versions.get("hooklens", ""))
     if versions := messages.versions(stored.versions, record.versions()):
         yield versions, True
 
 
-def _compare_map(stored: reading.Map, image: str) -> Iterator[tuple[str, bool]]:
+def _compare_map(stored: reading.Map, image: str, version: str) -> Iterator[tuple[str, bool]]:
     if stored.answer.get("share", 1) != 1:
         raise Refused(messages.STOPPED)
     settings = bundle.resolve_settings(stored.question)
@@ -85,6 +101,14 @@ def _compare_map(stored: reading.Map, image: str) -> Iterator[tuple[str, bool]]:
     short = str(settings.options.get("precision", "")) in ("bf16", "float16")
     equal = same_gaps and largest <= (SHORT if short else ROUNDING) * size
     yield messages.difference(largest, size, equal, exact=largest == 0 and same_gaps), equal
+    if not equal and settings.method.name in NOISY and _older(version):
+        yield messages.other_noise(settings.method.title, version), False
+
+
+def _older(version: str) -> bool:
+    """Return whether a version of Hooklens is older than the current noise."""
+    numbers = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
+    return len(numbers) == 2 and tuple(numbers) < NOISE
 
 
 def _recompute(question: Any, image: str) -> Answer:

@@ -100,7 +100,7 @@ def measure_stages(loaded: LoadedModel) -> None:
 
 
 def _center_fields(network: Any, images: torch.Tensor, layers: list[str]) -> list[Any]:
-    from explainers.layers.receptive import center_fields as of_layers  # torch takes seconds to start
+    from explainers.layers.center_fields import center_fields as of_layers  # torch takes seconds to start
     from explainers.passes.run import open_run  # torch takes seconds to start
 
     with open_run(network, images) as run:

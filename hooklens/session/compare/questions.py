@@ -126,7 +126,7 @@ def _question(panel_request: PanelRequest, image: str, run: Run) -> Generator[St
         name: value for name, value in panel_request.own.items() if name != "model"
     }
     if panel_request.by_class and not settings.method.reads_class and "method" not in panel_request.own:
-        listed = model_cache.list_methods(settings.loaded, names["layer"])
+        listed = model_cache.list_methods(settings.loaded)
         names["method"] = model_cache.default_method(settings.loaded, [method.name for method in listed])
     if panel_request.runner_up:
         names["target"] = ""

@@ -28,6 +28,8 @@ class Run:
         """Signatures of the request: as received, and with its names resolved."""
         self.superseded = False
         """Whether the user has sent another request since, so that this answer must not be shown."""
+        self.ended = False
+        """Whether the work has ended."""
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -95,7 +97,10 @@ def start(
             return
         if previous:
             previous.supersede()
-    yield run
+    try:
+        yield run
+    finally:
+        run.ended = True
 
 
 def stop(session: str | None) -> None:
@@ -104,6 +109,16 @@ def stop(session: str | None) -> None:
         run = _last.get(session or "")
     if run:
         run.stop()
+
+
+def supersede(name: str | None) -> Run | None:
+    """Stop the job with this name without showing its results; returns it if it was running."""
+    with _lock:
+        run = _last.get(name or "")
+    if run is None or run.ended or run.cancelled:
+        return None
+    run.supersede()
+    return run
 
 
 def end(session: str | None) -> None:

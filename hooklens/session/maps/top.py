@@ -50,7 +50,7 @@ def method_of(settings: Settings, seconds: float = 0.0) -> explainers.Method | N
     if method.reads_class and not method.long and not method.planes and seconds < QUICK:
         return method
     other = explainers.METHODS[OTHER]
-    return other if model_cache.why_not(other, settings.loaded, settings.layer) is None else None
+    return other if model_cache.why_not(other, settings.loaded) is None else None
 
 
 def explain(request: Request, run: Run, key: str, name: str, classes: list[int]) -> Iterator[Waiting | TopMaps]:

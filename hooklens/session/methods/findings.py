@@ -138,7 +138,7 @@ def _method(name: str) -> explainers.Method:
 
 
 def _is_supported(name: str, settings: Settings) -> bool:
-    return bool(name) and model_cache.why_not(_method(name), settings.loaded, settings.layer) is None
+    return bool(name) and model_cache.why_not(_method(name), settings.loaded) is None
 
 
 # One function per code

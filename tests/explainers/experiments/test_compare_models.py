@@ -108,3 +108,20 @@ def test_few_images_have_no_cka():
 def test_wrong_uses_are_refused(keywords, error, message):
     with pytest.raises(error, match=message):
         compare_models(**({"model_a": plain(), "model_b": plain(), "images": images()} | keywords))
+
+
+def test_outputs_of_stages_are_not_kept(monkeypatch: pytest.MonkeyPatch):
+    """Each Gram matrix is computed when its stage returns, not after the pass."""
+    net, x = plain(), images()
+    runs: list[bool] = [False]
+    during: list[bool] = []
+    module = "explainers.experiments.comparison.compare.gram_matrix"
+    monkeypatch.setattr(module, lambda output: (during.append(runs[-1]), gram_matrix(output))[1])
+    hooks = [
+        net.register_forward_pre_hook(lambda *_: runs.append(True)),
+        net.register_forward_hook(lambda *_: runs.append(False)),
+    ]
+    compare_models(net, net, x)
+    for hook in hooks:
+        hook.remove()
+    assert during and all(during)

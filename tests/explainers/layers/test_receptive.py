@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from explainers import explain, list_layers
 from explainers.layers import receptive
+from explainers.layers.center_fields import center_fields
 from explainers.layers.lookup import layer_layout
 from explainers.network.eval_view import eval_view
 from tests.explainers.layers import test_torchvision as classifiers
@@ -259,11 +261,29 @@ def test_central_fields_of_several_layers_take_one_pass():
     layouts += [replace(layouts[0], name="1"), replace(layouts[0], name="5")]
     hook = model[0].register_forward_hook(lambda *_: calls.append(1))
     try:
-        found = receptive.center_fields(view.network, images, layouts)
+        found = center_fields(view.network, images, layouts)
     finally:
         hook.remove()
     assert found == [receptive_field(model, images, name, (3, 3)) for name in ("0", "2")] + [None, None]
     assert found[0] == (6, 6, 11, 11) and len(calls) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@pytest.mark.parametrize("name", [*CHAINS, "residual", "shuffle", "dense"])
+def test_central_fields_are_those_of_single_layers(name: str) -> None:
+    """They share their work between layers that depend on the same values of an earlier one."""
+    if name in CHAINS:
+        model, images = CHAINS[name], torch.zeros(1, 2, 11, 14)
+    else:
+        make = {"residual": "resnet18", "shuffle": "shufflenet_v2_x0_5", "dense": "mobilenet_v3_small"}[name]
+        model, images = torchvision.models.get_model(make, weights=None), torch.zeros(1, 3, 48, 64)
+    view = eval_view(model.eval())
+    layers = [layer for layer in list_layers(model, images) if layer.grid is not None]
+    layouts = [layer_layout(view, images, layer.name) for layer in layers]
+    found = center_fields(view.network, images, layouts)
+    for layer, layout, box in list(zip(layers, layouts, found, strict=True))[:: 1 if name in CHAINS else 7]:
+        rows, columns = layer.grid or (0, 0)
+        assert box == receptive.receptive_field(view.network, images, layout, ((rows - 1) // 2, (columns - 1) // 2))
 
 
 def test_time_that_other_processes_use_does_not_count():

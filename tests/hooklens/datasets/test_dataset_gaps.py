@@ -209,6 +209,61 @@ def test_damaged_manifest_is_reported(tmp_path: Path, content: str) -> None:
         open_run(tmp_path)
 
 
+# Images that fail
+
+
+class Poisoned(nn.Module):
+    """Raises an error for a batch with a white image, or for every batch after the first `calls`."""
+
+    def __init__(self, calls: int = 10**9) -> None:
+        super().__init__()
+        self.inner, self.left = Small(), calls
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.left -= 1
+        if self.left < 0 or (x.amin((1, 2, 3)) > 0.99).any():
+            raise RuntimeError("white images are not supported.\nmore")
+        return self.inner(x)
+
+
+def poisoned(calls: int = 10**9) -> Model:
+    return Model("small", Poisoned(calls).eval(), NAMES, Preparation(24, 24, mean=(0.0,) * 3, std=(1.0,) * 3))
+
+
+@pytest.mark.parametrize("where", ["", "wrong"])
+def test_image_that_fails_is_one_row_with_an_error(tmp_path: Path, where: str) -> None:
+    """Oracle: a run with batches of one image, without the image that fails."""
+    images(tmp_path, white=True)
+    own = {"layer": "inner.conv", "where": where}
+    seen: list[int] = []
+    job = prepare_run(tmp_path, poisoned(), batch_size=4, **own)
+    counts = run.run(job, decode=decode, workers=0, detail=lambda errors, *_: seen.append(errors)).counts
+    rows = open_run(tmp_path / "run").table.to_pylist()
+    (failed,) = [row for row in rows if row["error"]]
+    assert failed["path"] == "0/0.png" and failed["sha256"] and failed["map"] is None
+    assert failed["error"] == "Cannot explain the image: white images are not supported."
+    assert counts["unreadable"] == 1 and counts["looked_at"] == 6 and seen == [1, 0]
+    (tmp_path / "pictures" / "0" / "0.png").unlink()
+    one = run.prepare(Settings(batch_size=1, shard=4, **own), str(tmp_path / "pictures"), tmp_path / "one",
+                      model=poisoned())  # fmt: skip
+    run.run(one, decode=decode, workers=0)
+    expected = open_run(tmp_path / "one").table.to_pylist()
+    assert [(row["path"], row["prediction"]) for row in rows if not row["error"]] == [
+        (row["path"], row["prediction"]) for row in expected
+    ]
+
+
+def test_network_that_fails_for_every_image_ends_the_run(tmp_path: Path) -> None:
+    """As a device that does not respond anymore. No row has an error, and the run continues later."""
+    images(tmp_path)
+    job = prepare_run(tmp_path, poisoned(), layer="inner.conv")
+    job.model.network.left = 3
+    with pytest.raises(RuntimeError, match="white images"):
+        run.run(job, decode=decode, workers=0)
+    run.run(prepare_run(tmp_path, poisoned(), layer="inner.conv"), decode=decode, workers=0)
+    assert open_run(tmp_path / "run").table["error"].to_pylist() == [None] * 6
+
+
 # Finished runs
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import pickle
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +17,9 @@ from hooklens.datasets import ray_engine, run, shards
 from hooklens.datasets.decoding import ImageReader
 from hooklens.datasets.explaining import Explainer
 from hooklens.datasets.ray_engine import Workers, running, stages
-from hooklens.datasets.ray_engine.task import picklable
+from hooklens.datasets.ray_engine.task import Batch, End, picklable
 from hooklens.datasets.settings import Settings
+from hooklens.datasets.shards.planning import Stamp
 from hooklens.datasets.shards.writing import ShardFiles
 from hooklens.datasets.stores import open_store
 from hooklens.errors import Refused
@@ -79,9 +79,11 @@ def sender(
 
     def send(task: Any) -> Iterator[Any]:
         reader, explain = ImageReader(task.decode, model.preparation), Explainer(model, settings)
-        for shard, index, items in change(task.batches):
-            found = pickle.dumps(explain(reader[items]))
-            yield {"shard": shard, "index": index, "count": len(items), "rows": found}
+        found = list(task.unfinished())
+        for batch in change([each for each in found if isinstance(each, Batch)]):
+            result = {**stages._describe(batch), "closes": False, "stamp": Stamp.of(batch.items), "errors": 0}
+            yield result | {"rows": explain(reader[batch.items])}
+        yield from ({"end": each} for each in found if isinstance(each, End))
 
     return send
 
@@ -112,14 +114,17 @@ def test_workers_write_the_shards(out, source, model, expected, tmp_path, monkey
     job = prepare(source, tmp_path / "out" if out == "local" else out, model)
 
     def send(task: Any) -> Iterator[Any]:
-        files, countdown = ShardFiles(open_store(task.out)), stages._Countdown(task)
+        files, open_shards = ShardFiles(open_store(task.out)), stages.OpenShards()
         for result in sender(model, job.settings, lambda batches: [*batches[::-1], batches[0]])(task):
+            if "end" in result:
+                yield result
+                continue
+            rows_ = result.pop("rows")
             if not job.shards.is_committed(result["shard"]):
-                files.write_batch(result["shard"], result["index"], pickle.loads(result["rows"]))
-            yield {**result, "rows": pickle.dumps(None)}
-            if countdown.finish(result["shard"], result["index"]):
-                count, labels = task.shards[result["shard"]]
-                yield stages.close_shard(task.out, result["shard"], count, labels, model.labels)
+                files.write_batch(result["shard"], result["index"], rows_, result["stamp"])
+            yield {**result, "closes": True}
+            if open_shards.finish(result):
+                yield stages.close_shard(task.out, result["shard"], result["batches"], model.labels)
 
     monkeypatch.setattr(running, "_receive", send)
     monkeypatch.setattr(shards.Shards, "write_batch", None)
@@ -130,8 +135,17 @@ def test_workers_write_the_shards(out, source, model, expected, tmp_path, monkey
 
 
 def test_error_of_a_worker_that_writes_a_shard(source, model, tmp_path):
-    found = stages.close_shard(str(tmp_path), 0, 1, [None], model.labels)
-    assert isinstance(found["commit"], Refused) and "disappeared" in str(found["commit"])
+    found = stages.close_shard(str(tmp_path), 0, 1, model.labels)
+    assert isinstance(found["error"], Refused) and "disappeared" in str(found["error"])
+
+
+def test_shard_that_another_task_has_written(source, model, expected, tmp_path):
+    """As after a driver that has given up while its task wrote the shard and deleted the batches."""
+    job = prepare(source, tmp_path / "out", model)
+    with pytest.raises(StopIteration):
+        run.run(job, decode=open_image, workers=0, report=lambda done, of: next(iter([0] if done < 16 else [])))
+    found = stages.close_shard(str(tmp_path / "out"), 0, 4, model.labels)
+    assert found["shard"] == 0 and found["commit"]["counts"]["pictures"] == 16
 
 
 def test_missing_ray_is_reported(source, model, tmp_path, monkeypatch):

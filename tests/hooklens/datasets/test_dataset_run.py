@@ -19,6 +19,7 @@ from hooklens.datasets import run, shards
 from hooklens.datasets.explaining import _to_float16
 from hooklens.datasets.rows import SCHEMA, map_of
 from hooklens.datasets.settings import Classes, Settings
+from hooklens.datasets.shards.planning import Stamp
 from hooklens.errors import Refused
 from hooklens.images.uploads import open_image
 from hooklens.zoo import load_model
@@ -297,6 +298,6 @@ def test_damaged_run_is_reported(whole, tmp_path):
 def test_rows_are_written_and_read(tmp_path):
     run_shards = shards.Shards(tmp_path / "new", {"a": 1})
     row = dict.fromkeys(SCHEMA.names) | {"path": "a.jpg", "statistics": [{"name": "min", "value": 1.0}], "error": "no"}
-    run_shards.write_batch(0, 0, [row])
+    run_shards.write_batch(0, 0, [row], Stamp("", [None]))
     run_shards.merge(0, 1)
     assert run_shards.read_rows(0).equals(pa.Table.from_pylist([row], SCHEMA))

@@ -115,7 +115,7 @@ def test_failed_exports_leave_no_files(finished, tmp_path):
     with pytest.raises(Refused, match="not an empty folder"):
         export(finished, "hf", tmp_path / "full")
     gone = FinishedRun(finished.data, decode)
-    gone.__dict__ |= {"model": finished.model, "_items": {}}
+    gone.__dict__ |= {"model": finished.model, "_finder": None}
     for to in ("hf", "coco", "fiftyone"):
         with pytest.raises(Refused, match="None of the images"):
             export(gone, to, tmp_path / "b")

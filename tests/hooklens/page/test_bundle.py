@@ -12,7 +12,7 @@ import brotli
 import pytest
 from starlette.requests import Request
 
-from hooklens.page.first_paint import bundle
+from hooklens.page.first_paint import bundle, repeated_work
 from hooklens.page.serving.caching import CHECKED, IMMUTABLE, Caching
 
 IMPORT = re.compile(r"""\b(?:from|import)\s*\(?\s*["'`]([^"'`\s$]+\.js)["'`]""")
@@ -57,6 +57,19 @@ def test_the_components_of_gradio_are_found(content: dict[str, Any]) -> None:
     assert not any("Login-" in name or "markdown" in name for name in gradio_modules)
     assert len(content["styles"]) > 10 and next(iter(content["styles"])).startswith("assets/index-")
     assert bundle.PICK not in "".join(content["modules"].values()).replace(f"{bundle.PICK}.filter(", "")
+
+
+def test_repeated_work_of_gradio_is_left_out_where_its_result_is_the_same(content: dict[str, Any]) -> None:
+    """A version of Gradio with another text has no change, which this test reports."""
+    modules = {name.rpartition("-")[0]: text for name, text in content["modules"].items()}
+    page, html, svelte = (modules[f"assets/{name}"] for name in ("Blocks", "HTML", "index"))
+    assert "async update_loading_stati_state(){return;await" in page
+    assert re.search(r"===0&&!1&&\w+\.inputs\.forEach\(", page)
+    assert "if(typeof e!=='object')return e;try{return structuredClone(e)}" in svelte
+    found = re.search(r"!1\),/\[\$@\{\]/\.test\(\((\w+)\(\)\|\|''\)\+\((\w+)\(\)\|\|''\)\)&&\(", html)
+    assert found, "templates with a placeholder are filled in again"
+    assert {found[1], found[2]} == set(re.findall(r"(\w+)=\w+\(\w+,`(?:html|css)_template`", html))
+    assert repeated_work.remove("let a=1;") == "let a=1;"
 
 
 def test_the_name_follows_the_content_and_comments_are_left_out(built: bundle.Bundle, content: dict[str, Any]) -> None:

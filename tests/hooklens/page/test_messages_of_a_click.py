@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from hooklens.page import build
 from hooklens.page.overlay.tab import Overlay
 from hooklens.session import engine, model_cache
+from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
 from hooklens.session.methods import costs
-from hooklens.session.request import Request
+from hooklens.session.request import Request, from_form
+from hooklens.session.trust import messages as trust_messages
 from tests.hooklens.session.test_headline import DOG
 
 
@@ -70,3 +73,25 @@ def test_an_error_does_not_lose_the_change_that_was_clicked(overlay: Overlay, mo
         for message in overlay._updates(Request(DOG), form, Run(2.0), first={overlay.panel.options: "chosen"}):
             seen.append(message)
     assert len(seen) == 1 and overlay.panel.options in seen[0] and overlay.page.question in seen[0]
+
+
+def test_a_new_question_stops_the_check_of_the_last_map(overlay: Overlay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both use the same processors. A repeated question does not stop it; a refused one says that it was stopped."""
+
+    def refuse(*_: Any) -> Any:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(engine, "resolve", refuse)
+    ask: Any = SimpleNamespace(session_hash="asks")
+    form: list[Any] = [None] * len(overlay.panel.inputs)
+    with runs.start("asks/trust", question="last map") as check:
+        assert check is not None
+        with runs.start("asks", question=from_form(*form).signature):
+            assert len(list(overlay._update(ask, form, None))) == 1 and not check.cancelled
+        *_, stopped, error = overlay._update(ask, form, None, again=True)
+    assert check.superseded, "it shows nothing itself"
+    assert stopped == {overlay.trust.strip: {"key": "last map", "failed": trust_messages.STOPPED}}
+    assert error[overlay.status]["kind"] == "error"
+    later = list(overlay._update(ask, form, None, again=True))
+    assert not any(overlay.trust.strip in message for message in later), "the check has ended"
+    runs.end("asks")

@@ -19,8 +19,8 @@ from explainers.network.dtypes import to_cpu_float64
 Settings = list[Any]
 """Values of attributes, shapes and ids, in a fixed order; no references to modules or tensors."""
 
-_INTERNAL = frozenset(vars(nn.Module()))
-_PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype})
+INTERNAL = frozenset(vars(nn.Module()))
+PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype})
 _MOST_NUMBERS = 2**16
 """Size of tensors whose values are read."""
 _MOST_ITEMS, _MOST_LEVELS, _MOST_VALUES = 200, 3, 1000
@@ -34,9 +34,9 @@ def read_settings(modules: Iterable[nn.Module]) -> Settings:
         table = module.__dict__
         found.append((id(type(module)), id(type(module).forward)))
         found += [
-            value if type(value) in _PLAIN else _summary(value, known)
+            value if type(value) in PLAIN else summary(value, known)
             for name, value in table.items()
-            if name not in _INTERNAL
+            if name not in INTERNAL
         ]
         for name in ("_parameters", "_buffers"):
             if tensors := table.get(name):
@@ -58,14 +58,14 @@ def read_values(modules: Iterable[nn.Module]) -> list[float]:
     return found
 
 
-def _summary(value: Any, known: dict[int, Any], level: int = 0) -> Any:
+def summary(value: Any, known: dict[int, Any], level: int = 0) -> Any:
     """Return a comparable value without references to modules or tensors; objects that are shared are read once."""
     if type(value) is tuple:
         try:
             return hash(value)
         except TypeError:  # a tuple of lists
             pass
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return value
     if isinstance(value, Tensor):
         return value.shape
@@ -81,5 +81,5 @@ def _summary(value: Any, known: dict[int, Any], level: int = 0) -> Any:
             parts = list(getattr(value, "__dict__", {}).values())
         short = parts if len(parts) <= _MOST_ITEMS else [len(parts)]
         own = [] if isinstance(value, (dict, list, tuple)) else [id(value)]
-        known[id(value)] = own + [_summary(part, known, level + 1) for part in short]
+        known[id(value)] = own + [summary(part, known, level + 1) for part in short]
     return known[id(value)]

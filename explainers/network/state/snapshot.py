@@ -1,0 +1,152 @@
+"""Notice in one quick pass that nothing about a network has changed since an earlier call.
+
+Every call depends on the modes, hooks and classes of all modules, on their settings (settings.py) and on their tensors'
+shapes. Reading them for each purpose takes longer than the rest of a call on a small network. A snapshot compares all
+of them at once, mostly in C, and `memo` has what earlier calls have concluded from them.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from torch import Tensor, nn
+
+from explainers.network.state.settings import INTERNAL, PLAIN, summary
+
+_TENSORS = ("_parameters", "_buffers")
+_READ = frozenset({"training", "_modules", *_TENSORS, "_backward_hooks", "_backward_pre_hooks"})
+"""Torch's own attributes that matter to a call."""
+_MOST_SNAPSHOTS = 8
+"""A network that changes in every call, such as one that counts its passes, gets no more snapshots."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """A module as it was: its number of attributes, plain values, other values and children.
+
+    `children` is empty if there are none, and `has_tensors` is False without parameters and buffers; the plain values
+    then contain the empty tables.
+    """
+
+    here: weakref.ref[nn.Module]
+    kind: type[nn.Module]
+    size: int
+    read: Callable[[dict[str, Any]], Any]
+    plain: Any
+    others: tuple[tuple[str, Any], ...]
+    children: tuple[Any, ...]
+    has_tensors: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A network that runs as it is: all modules in evaluation mode, without backward hooks and inference tensors."""
+
+    rows: list[_Row]
+    forwards: list[tuple[type[nn.Module], Any]]
+    shapes: list[Any]
+    memo: dict[Hashable, Any] = field(default_factory=dict)
+
+    def modules(self) -> list[nn.Module] | None:
+        """Return all modules if nothing has changed, else None."""
+        found: list[nn.Module] = []
+        tensors: list[Tensor | None] = []
+        known: dict[int, Any] = {}
+        try:
+            if any(kind.forward is not forward for kind, forward in self.forwards):
+                return None
+            for row in self.rows:
+                module = row.here()
+                if type(module) is not row.kind:
+                    return None
+                table = module.__dict__
+                if len(table) != row.size or row.read(table) != row.plain:
+                    return None
+                if row.children:
+                    children = table["_modules"]
+                    if (*children, *map(id, children.values())) != row.children:
+                        return None
+                if row.has_tensors:
+                    tensors += table["_parameters"].values()
+                    tensors += table["_buffers"].values()
+                for name, value in row.others:
+                    if summary(table[name], known) != value:
+                        return None
+                found.append(module)
+            return found if _shapes(tensors) == self.shapes else None
+        except Exception:  # values of other types, which cannot be compared or read
+            return None
+
+
+def _shapes(tensors: list[Tensor | None]) -> list[Any] | None:
+    """Return which tensors exist and their shapes, or None if one was created in inference mode."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    if any(map(Tensor.is_inference, present)):
+        return None
+    return [tensor is None for tensor in tensors] + [*map(_shape, present)]
+
+
+_shape = attrgetter("shape")
+snapshots: weakref.WeakKeyDictionary[nn.Module, Snapshot] = weakref.WeakKeyDictionary()
+"""The last snapshot of each model, which may be out of date."""
+_counts: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def take_snapshot(model: nn.Module, modules: Sequence[nn.Module]) -> Snapshot | None:
+    """Take and keep a snapshot of a model that runs as it is; `modules` are all of its modules.
+
+    Returns None for modules without torch's tables, and for models that change too often.
+    """
+    with _lock:
+        count = _counts.get(model, 0)
+    if count >= _MOST_SNAPSHOTS or not all("_modules" in vars(module) for module in modules):
+        return None
+    known: dict[int, Any] = {}
+    rows = [_row(module, known) for module in modules]
+    forwards = [(kind, kind.forward) for kind in {type(module) for module in modules}]
+    shapes = _shapes([tensor for module in modules for name in _TENSORS for tensor in vars(module)[name].values()])
+    if shapes is None:
+        return None
+    snapshot = Snapshot(rows, forwards, shapes)
+    with _lock:
+        snapshots[model], _counts[model] = snapshot, count + 1
+    return snapshot
+
+
+def _row(module: nn.Module, known: dict[int, Any]) -> _Row:
+    table = vars(module)
+    plain: dict[str, Any] = {}
+    others: list[tuple[str, Any]] = []
+    for name, value in table.items():
+        if name in INTERNAL and name not in _READ:
+            continue
+        if name in _READ and name != "training":
+            if not value:
+                plain[name] = {}
+        elif _is_plain(value):
+            plain[name] = list(value) if type(value) is list else value
+        else:
+            others.append((name, summary(value, known)))
+    read: Any = itemgetter(*plain)
+    children = table["_modules"]
+    return _Row(
+        weakref.ref(module),
+        type(module),
+        len(table),
+        read,
+        read(plain),
+        tuple(others),
+        (*children, *map(id, children.values())),
+        any(table[name] for name in _TENSORS),
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is compared as it is: numbers, texts, and flat lists or tuples of them."""
+    return type(value) in PLAIN or (type(value) in (tuple, list) and all(type(each) in PLAIN for each in value))

@@ -1,0 +1,35 @@
+"""Gradio's modules without work that changes nothing on this page, which was half of the browser's work for a click.
+
+The changes apply to the text of the modules in the bundle. A version of Gradio with another text keeps its work.
+"""
+
+from __future__ import annotations
+
+import re
+
+CLONE = re.compile(r"(try\{return structuredClone\(([$\w]+)\)\})")
+"""Where Svelte copies one value. Gradio copies all values of a component several times per event.
+
+A copy of a string or a number is equal to it. That of a function fails, and Svelte then uses the function itself.
+"""
+STATUS = re.compile(r"(async update_loading_stati_state\(\)\{)(?=await)|([$\w]+===0&&)(?=[$\w]+\.inputs\.forEach\()")
+"""Where Gradio marks the inputs and outputs of an event as pending, failed or valid, after every message.
+
+The page has its own status, and its events have no validators.
+"""
+TEMPLATES = re.compile(r"[$\w]+\(([$\w]+)\(\),[$\w]+,`(html|css)`\)")
+"""Where the component of our scripts fills in its templates."""
+RENDER = re.compile(r"queueMicrotask\(\(\)=>\{([$\w]+\([$\w]+,!1\)),([$\w]+\(\),[$\w]+\(\))\}\)")
+"""Where it does that again after every change of its value: it compiles both, and replaces a style sheet.
+
+Templates without a placeholder have the same result.
+"""
+
+
+def remove(text: str) -> str:
+    """Return the text of a module without this work."""
+    if templates := {kind: name for name, kind in TEMPLATES.findall(text)}:
+        both = "+".join(f"({name}()||'')" for name in templates.values())
+        text = RENDER.sub(rf"queueMicrotask(()=>{{\1,/[$@{{]/.test({both})&&(\2)}})", text)
+    text = STATUS.sub(lambda match: f"{match[1]}return;" if match[1] else f"{match[2]}!1&&", text)
+    return CLONE.sub(r"if(typeof \2!=='object')return \2;\1", text)
