@@ -40,8 +40,9 @@ $(VENV)/.app: requirements.txt | $(VENV)/bin/python
 	@touch $@
 
 # The other requirements of tests, checks and benchmarks. The package is installed in editable mode, so the clone is tested.
+# Python compiles what the tests import; compiling all files of torch and others takes a minute more.
 $(VENV)/.test: requirements.txt pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install -q -r requirements.txt -e '.[test,peers,check,zoo,data]'
+	$(BIN)/pip install -q --no-compile -r requirements.txt -e '.[test,peers,check,zoo,data]'
 	@touch $@ $(VENV)/.app
 
 $(VENV)/bin/python:

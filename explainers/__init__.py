@@ -52,6 +52,7 @@ from explainers.experiments.comparison.compare import compare_models
 from explainers.experiments.comparison.result import ModelComparison
 from explainers.experiments.description.describe import describe
 from explainers.experiments.description.table import Description, LayerDescription
+from explainers.experiments.erasing.smallest_region import SmallestRegion, smallest_region
 from explainers.experiments.interventions.changes import AddNoise, Clamp, Scale, Swap
 from explainers.experiments.interventions.intervene import intervene
 from explainers.experiments.interventions.result import Intervention
@@ -141,6 +142,7 @@ __all__ = [
     "Regression",
     "Scale",
     "Similarity",
+    "SmallestRegion",
     "Smoothed",
     "Sum",
     "Swap",
@@ -181,6 +183,7 @@ __all__ = [
     "scale_gradients",
     "show",
     "show_channels",
+    "smallest_region",
     "smooth",
     "sweep",
     "text_embedding",

@@ -77,4 +77,4 @@ def body(path: str) -> int:
     """
     if path.rstrip("/").endswith("/gradio_api/upload"):
         return UPLOAD
-    return AGENT if path.startswith("/gradio_api/mcp") else BODY
+    return AGENT if path == "/mcp" else BODY

@@ -18,9 +18,9 @@ import torch
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
-FEW_CASES = 8
+FEW_CASES = 5
 """A sample contains about this number of the cases of a test, or one of `SAMPLE` cases if that is more."""
-SAMPLE = 10
+SAMPLE = 16
 LEFT_OUT = pytest.StashKey[int]()
 APP_TESTS = ("tests/hooklens/browser", "tests/hooklens/page/test_endpoints.py")
 """Tests with the fixture `app`."""

@@ -52,9 +52,10 @@ class _Fields:
 
     def of_value(self, value: Tensor) -> Box:
         """Return the pixels on which a number depends."""
-        if value.grad_fn not in self._resets:
+        node = value.grad_fn
+        if node is None or node not in self._resets:
             return box_around(torch.zeros_like(self.leaf))
-        return self._of(GradientEdge(value.grad_fn, 0), torch.ones_like(value))
+        return self._of(GradientEdge(node, 0), torch.ones_like(value))
 
     def _of(self, edge: GradientEdge, values: Tensor) -> Box:
         """Return the pixels on which those values of an edge depend that are not 0 in `values`."""

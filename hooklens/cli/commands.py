@@ -64,11 +64,12 @@ def serve(
     host: Annotated[str | None, typer.Option(help=messages.HOST)] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help=messages.PORT)] = None,
     run: Annotated[str | None, typer.Option(metavar="FOLDER", help=messages.RUN)] = None,
+    mcp: Annotated[bool, typer.Option("--mcp", help=messages.MCP)] = False,
     device: Device = "auto",
 ) -> None:
     overrides = model.overrides()
     serving.check_address(host, port)
-    serving.serve(model.model, overrides, host, port, run, device)
+    serving.serve(model.model, overrides, host, port, run, device, mcp)
 
 
 @app.command(help=messages.EXPLAIN)

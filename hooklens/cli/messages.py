@@ -134,6 +134,7 @@ EVALUATED = "float32, bf16 or auto."
 BUNDLE = "A bundle that was saved on the page."
 HOST = "Address to listen on. Default: this machine only; 0.0.0.0 accepts connections from other machines."
 PORT = "Port. Default: the first free one from 7860."
+MCP = "Also offer the endpoints as tools for agents, at /mcp (Model Context Protocol)."
 RUN = "A run of hooklens explain. The links in its report open its images in this page."
 
 NOT_NUMBERS = "{text!r} is not a list of numbers such as 0.485,0.456,0.406"

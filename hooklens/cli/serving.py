@@ -12,11 +12,17 @@ from hooklens.zoo import settings
 
 
 def serve(
-    model: str, overrides: dict[str, Any], host: str | None, port: int | None, run: str | None, device: str = "auto"
+    model: str,
+    overrides: dict[str, Any],
+    host: str | None,
+    port: int | None,
+    run: str | None,
+    device: str = "auto",
+    mcp: bool = False,
 ) -> None:
     """Serve the page until it is interrupted.
 
-    Errors   Refused if the device is not available, or if the named model or the run cannot be opened
+    Errors   Refused if the device or the package `mcp` is not available, or if the model or the run cannot be opened
     """
     import hooklens.page.serving.before_torch  # noqa: F401  must come before torch
     from hooklens.session import model_cache  # the library takes long to start
@@ -38,7 +44,12 @@ def serve(
         from hooklens.page.batch import finished_runs  # as above
 
         finished_runs.use_run(run)
-    build.serve(build.build(), model=model, own=overrides, host=host, port=port)
+    agents = None
+    if mcp:
+        from hooklens.page.serving.agents import Agents  # needs an optional package
+
+        agents = Agents(host)
+    build.serve(build.build(), model=model, own=overrides, host=host, port=port, agents=agents)
 
 
 def check_address(host: str | None, port: int | None) -> None:

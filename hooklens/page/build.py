@@ -31,6 +31,7 @@ from hooklens.page.overlay.tab import Overlay
 from hooklens.page.panel import panel as settings_panel
 from hooklens.page.ranking.tab import Ranking
 from hooklens.page.serving import endpoints
+from hooklens.page.serving.agents import Agents
 from hooklens.page.serving.blocks import Blocks
 from hooklens.page.serving.caching import Caching
 from hooklens.page.serving.guard import Guard, install_no_links
@@ -200,6 +201,7 @@ def serve(
     host: str | None = None,
     port: int | None = None,
     block: bool = True,
+    agents: Agents | None = None,
 ) -> str:
     """Serve the page, then load torch and the model in the background, unless a model is loaded.
 
@@ -238,10 +240,12 @@ def serve(
             ],
             "routes": [
                 *([Route(f"/hl/{script.bundle.name}", script.respond)] if script else []),
+                *(agents.routes if agents else []),
                 Route("/hl/thumbnails/{name}", _thumbnail),
                 Mount("/hl-examples", StaticFiles(directory=examples.ASSETS / "examples")),
                 Mount("/hl", StaticFiles(directory=STATIC)),
             ],
+            **({"lifespan": agents.lifespan} if agents else {}),
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,

@@ -41,7 +41,7 @@ CAPTIONS = {
     "hooklens.images": "safe decoding of image files",
     "checks": "check_explainer",
     "metrics": "faithfulness of maps",
-    "experiments": "intervene, describe, compare_models",
+    "experiments": "intervene, describe, compare, erase",
     "training": "gradient hooks during training",
     "explanation": "explain and its result",
     "methods": "one function per method",

@@ -12,6 +12,10 @@ from torch import nn
 KINDS = ("FullyShardedDataParallel", "FullyShardedDataParallel, original", "fully_shard")
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
+quick_kind = pytest.mark.parametrize(
+    "kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
+)
+"""One kind, and the others with --slow, for tests that start processes."""
 
 
 def shard(net: nn.Module, kind: str, children: Sequence[str] = (), **options: Any) -> nn.Module:

@@ -27,11 +27,12 @@ class RowIndex:
         parts = [_hashes(table[column].to_pylist()) for _, table in data.batches([column])]
         self._values = np.concatenate([np.zeros(0, np.int64), *parts])
 
-    def find(self, value: str) -> int | None:
-        """Return the first row with this value, or None."""
+    def find(self, value: str, wanted: str) -> str | None:
+        """Return another column of the first row with this value, or None."""
         for row in np.flatnonzero(self._values == hash(value)):
-            if self._data.take([int(row)], [self._column])[self._column][0].as_py() == value:
-                return int(row)
+            found = self._data.take([int(row)], [self._column, wanted])
+            if found[self._column][0].as_py() == value:
+                return None if found[wanted][0].as_py() is None else str(found[wanted][0])
         return None
 
 

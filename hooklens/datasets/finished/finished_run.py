@@ -79,16 +79,17 @@ class FinishedRun:
             data = None if item is None else read(item)
         except (ValueError, OSError):
             return None
+        if data is None:
+            return None
         digest = self._digest(path) if digest is None else digest
-        return data if data is not None and digest == hashlib.sha256(data).hexdigest() else None
+        return data if digest == hashlib.sha256(data).hexdigest() else None
 
     @cached_property
     def _rows(self) -> RowIndex:
         return RowIndex(self.data, "path")
 
     def _digest(self, path: str) -> str | None:
-        row = self._rows.find(path)
-        return None if row is None else self.data.take([row], ["sha256"])["sha256"][0].as_py()
+        return self._rows.find(path, "sha256")
 
     @cached_property
     def _digests(self) -> RowIndex:
@@ -96,8 +97,7 @@ class FinishedRun:
 
     def path_of(self, digest: str) -> str | None:
         """Return the path of the first image with this SHA-256, or None."""
-        row = self._digests.find(digest)
-        return None if row is None else self.data.take([row], ["path"])["path"][0].as_py()
+        return self._digests.find(digest, "path")
 
     @cached_property
     def model(self) -> Model:

@@ -148,7 +148,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     _choose(page, [*mistakes, *error_rows], clusters, candidates)
     rows, pairs, findings = (
         summary.class_rows(columns, maps),
-        summary.confusions(columns),
+        summary.confusions(columns, text.PAIRS),
         summary.finding_rows(columns),
     )
     content: dict[str, Any] = {
@@ -158,7 +158,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "classes_note": text.classes_note(rows),
         "regions": text.regions(maps.regions, rows),
         "relevance_note": text.relevance_note(method),
-        "confusions": text.confusions(pairs),
+        "confusions": text.confusions(pairs.pairs),
         "confusions_note": text.confusions_note(pairs),
         "findings": text.findings(findings),
         "means": [
@@ -175,7 +175,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "facts": text.facts(page.data, page.settings),
     }
     content["sections"] = headlines.sections(content)
-    content["highlights"] = headlines.highlights(rows, pairs, findings, content, compared)
+    content["highlights"] = headlines.highlights(rows, pairs.pairs, findings, content, compared)
     content["images_note"] = text.images_note(len(page.shown), int(columns.readable.sum()), report.link, data.folder)
     shown = _images(page, maps.regions[text.BORDER].shares, clusters)
     embedded = quality.embedding_section(page.features, int(columns.readable.sum()))

@@ -170,11 +170,10 @@ def confusions(pairs: list[summary.Pair]) -> list[dict[str, Any]]:
     ]
 
 
-def confusions_note(pairs: list[summary.Pair]) -> str:
-    """Return the number of confusions."""
-    whole = sum(pair.count for pair in pairs)
-    shown = f"; the first {PAIRS} are shown" if len(pairs) > PAIRS else ""
-    return f"{plural(whole, 'mistake')} in {plural(len(pairs), 'pair')} of label and prediction{shown}."
+def confusions_note(found: summary.Confusions) -> str:
+    """Return the note of the table of confusions."""
+    shown = f"; the first {PAIRS} are shown" if found.different > PAIRS else ""
+    return f"{plural(found.images, 'mistake')} in {plural(found.different, 'pair')} of label and prediction{shown}."
 
 
 def findings(rows: list[summary.FindingRow]) -> list[dict[str, Any]]:

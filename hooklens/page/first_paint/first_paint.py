@@ -8,19 +8,23 @@ wait for the scripts.
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import json
 import re
+import threading
 from pathlib import Path
 
 import brotli
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hooklens.page.first_paint.bundle import FAST, Bundle
+from hooklens.page.first_paint.bundle import FAST, SMALLEST, Bundle, lower_priority
 from hooklens.page.overlay import landing
-from hooklens.session import messages
+from hooklens.session import messages, model_cache
 
+MAX_PAGES = 4
+"""Compressed pages in memory; they differ by the address of the server."""
 _TEMPLATE = Path(__file__).with_suffix(".html")
 
 
@@ -50,6 +54,25 @@ def _script_json(value: object) -> str:
     return json.dumps(value).replace("<", "\\u003c")
 
 
+class Compressed:
+    """The page, compressed as far as possible once the model is loaded, which takes a second; fast until then."""
+
+    def __init__(self) -> None:
+        self._smallest: dict[bytes, bytes] = {}
+
+    def get(self, page: bytes) -> bytes:
+        """Return the compressed page."""
+        key = hashlib.sha256(page).digest()
+        if model_cache.ready.is_set() and key not in self._smallest and len(self._smallest) < MAX_PAGES:
+            self._smallest[key] = b""  # only one thread compresses it
+            threading.Thread(target=self._compress, args=[key, page], name="compress", daemon=True).start()
+        return self._smallest.get(key) or brotli.compress(page, quality=FAST)
+
+    def _compress(self, key: bytes, page: bytes) -> None:
+        lower_priority()
+        self._smallest[key] = brotli.compress(page, quality=SMALLEST)
+
+
 class FirstPaint:
     """Middleware that edits the page's HTML: `elements` come first, and the bundle replaces Gradio's own elements.
 
@@ -58,6 +81,7 @@ class FirstPaint:
 
     def __init__(self, app: ASGIApp, elements: str | None, bundle: Bundle | None = None) -> None:
         self.app, self.elements, self.bundle = app, elements or "", bundle
+        self._compressed = Compressed()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; only the page itself is changed."""
@@ -79,7 +103,7 @@ class FirstPaint:
             changed = self.edit(content.decode()).encode()
             headers = MutableHeaders(raw=list(start["headers"]))
             if "br" in Headers(scope=scope).get("accept-encoding", ""):
-                changed = brotli.compress(changed, quality=FAST)
+                changed = self._compressed.get(changed)
                 headers["content-encoding"] = "br"
                 headers.add_vary_header("accept-encoding")
             headers["content-length"] = str(len(changed))

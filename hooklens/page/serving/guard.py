@@ -38,9 +38,9 @@ CLOSED_ROUTES = re.compile(
     r"|custom_component|run-history|dev/|stream/)",
     re.IGNORECASE,
 )
-POST = re.compile(r"/gradio_api/(upload|queue/join|call/.+|run/.+|api/.+|component_server|cancel|reset|mcp(/.*)?)/?")
+POST = re.compile(r"/gradio_api/(upload|queue/join|call/.+|run/.+|api/.+|component_server|cancel|reset)/?|/mcp")
 NO_JSON = re.compile(r"/gradio_api/upload/?")
-AGENTS = re.compile(r"/gradio_api/mcp(/.*)?")
+AGENTS = re.compile(r"/mcp")
 UPLOADED = re.compile(r"[0-9a-f]{64}")  # Gradio names the folder of an upload after a hash of its content
 SESSION = re.compile(rf"[A-Za-z0-9_-]{{0,{limits.SESSION_NAME}}}")
 

@@ -43,6 +43,7 @@ def digests(names: list[str]) -> dict[str, str]:
     return {name: hashlib.sha256(explain(name, net, images()).numpy().tobytes()).hexdigest() for name in names}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", LONG)
 def test_earlier_calls_do_not_change_a_map(name: str) -> None:
     """Profiles, fused copies and checks of rows are cached per network by the first call that needs them."""

@@ -33,6 +33,7 @@ def assert_close(found: Tensor, expected: Tensor, correlation: float) -> None:
     assert float(torch.corrcoef(torch.stack([found.flatten(), expected.flatten()]))[0, 1]) > correlation
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("dtype", CORRELATION, ids=str)
 @pytest.mark.parametrize("name", ONE_PASS)
 def test_networks_in_half_precision(name: str, dtype: torch.dtype) -> None:

@@ -84,6 +84,7 @@ def test_other_errors_are_not_mistaken_for_it(message: str) -> None:
     assert not is_out_of_memory(RuntimeError(message))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", LONG)
 def test_finished_rows_are_not_repeated_when_memory_runs_out(name: str) -> None:
     """Only the failed pass runs again, in halves: as many rows finish as without the limit, and the map is the same."""

@@ -17,7 +17,7 @@ from explainers import METHODS, ExplainerError, UnsupportedModel
 from explainers.network import eval_view
 from tests.support.nets import random_images, residual
 from tests.support.processes import in_processes
-from tests.support.sharding import KINDS, each_kind, shard
+from tests.support.sharding import KINDS, each_kind, quick_kind, shard
 
 pytestmark = [
     pytest.mark.skipif(
@@ -135,7 +135,7 @@ def differences(rank: int, kind: str) -> tuple[list[str], list[str], bool]:
     return maps_that_differ(rank, kind, list(QUICK)), calls_that_differ(rank, kind), training_differs(rank, kind)
 
 
-@each_kind
+@quick_kind
 def test_results_of_two_processes_with_different_images(tmp_path, kind):
     assert in_processes(differences, tmp_path, kind) == [([], [], False)] * 2
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +27,12 @@ from hooklens.cli.commands import Exit
 from hooklens.cli.stopping import StopOnTerminate, Terminated
 from hooklens.datasets import items, stores
 from hooklens.datasets.shards import open_run
-from hooklens.datasets.sources import list_items
+from hooklens.datasets.sources import list_items, sets
 from hooklens.errors import Refused
+from tests.hooklens.datasets.test_dataset_cli import command
 from tests.hooklens.datasets.test_dataset_stores import COUNT, child, explain, model, source
 
-__all__ = ["model", "source"]  # fixtures
+__all__ = ["command", "model", "source"]  # fixtures
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "assets" / "examples"
 
@@ -95,6 +100,127 @@ def test_file_size_limit_while_a_batch_is_written(source, model, tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child(limited), 0)[1]) == 3
     assert [path.name for path in (tmp_path / "run").rglob("*.*")] == ["settings.json"]
     assert explain(source, tmp_path / "run", model).new == COUNT == len(open_run(tmp_path / "run"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a disk of 120 kB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=120k", "tmpfs", str(disk)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_full_disk(source, model, tmp_path, small_disk):
+    """The finished batches are kept, no file is incomplete, and with more space the same command ends the run."""
+    explain(source, tmp_path / "whole", model)
+    out, batches = small_disk / "run", 0
+    while batches < 20:  # other files fill the disk from one batch to the next
+        (small_disk / "ballast").write_bytes(bytes(4096 * max(1, 18 - 2 * batches)))
+        try:
+            explain(source, out, model, _fill(small_disk))
+        except Refused as error:
+            assert "is full. Finished batches are kept. Free some space and run the same command again" in str(error)
+            assert not [path for path in out.rglob(".*") if path.is_file()]
+            batches += 1
+            for path in small_disk.glob("fill*"):
+                path.unlink()
+        else:
+            break
+    assert 0 < batches < 20
+    assert [{**row, "seconds": None} for row in open_run(out).table.to_pylist()] == [
+        {**row, "seconds": None} for row in open_run(tmp_path / "whole").table.to_pylist()
+    ]
+
+
+def _fill(disk: Path) -> Callable[[int, int | None], None]:
+    def report(done: int, total: int | None) -> None:
+        with contextlib.suppress(OSError):
+            (disk / f"fill{done}").write_bytes(bytes(16384))
+
+    return report
+
+
+def test_files_that_vanish_after_they_are_listed(model, tmp_path):
+    """A missing image is a row with an error; a missing tar ends the run, which continues once it is back."""
+    images = sorted(EXAMPLES.glob("*.jpg"))[:6]
+    (tmp_path / "images").mkdir()
+    for path in images:
+        shutil.copy(path, tmp_path / "images")
+
+    def vanish(done: int, total: int | None) -> None:
+        (tmp_path / "images" / images[-1].name).unlink(missing_ok=True)
+
+    counts = explain(str(tmp_path / "images"), tmp_path / "run", model, vanish).counts
+    errors = open_run(tmp_path / "run").table["error"].to_pylist()
+    assert counts["unreadable"] == 1 and errors[:5] == [None] * 5 and "File not found" in errors[5]
+
+
+def test_tar_that_vanishes_during_the_run(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(sets, "FILES", 1)
+    (tmp_path / "tars").mkdir()
+    for number in range(3):
+        with tarfile.open(tmp_path / "tars" / f"{number}.tar", "w") as tar:
+            for name in ("dog", "cat"):
+                tar.add(EXAMPLES / f"{name}.jpg", f"{number}-{name}.jpg")
+
+    def vanish(done: int, total: int | None) -> None:
+        if done == 2 and (tmp_path / "tars" / "2.tar").exists():
+            (tmp_path / "tars" / "2.tar").rename(tmp_path / "2.tar")
+
+    with pytest.raises(Refused, match=r"Cannot read .*2\.tar"):
+        explain(str(tmp_path / "tars"), tmp_path / "run", model, vanish)
+    (tmp_path / "2.tar").rename(tmp_path / "tars" / "2.tar")
+    assert explain(str(tmp_path / "tars"), tmp_path / "run", model).new == 2
+    paths = open_run(tmp_path / "run").table["path"].to_pylist()
+    assert paths == [f"{k}.tar/{k}-{name}.jpg" for k in range(3) for name in ("cat", "dog")]
+
+
+def test_table_that_differs_ends_the_run_and_can_be_replaced(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(sets, "FILES", 1)
+    (tmp_path / "tables").mkdir()
+    images = [(EXAMPLES / f"{name}.jpg").read_bytes() for name in ("dog", "cat")]
+
+    def write(number: int, column: str) -> None:
+        rows = [{"image": {"bytes": data, "path": None}, column: "a"} for data in images]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "tables" / f"{number}.parquet")
+
+    for number, column in enumerate(("label", "label", "other")):
+        write(number, column)
+    with pytest.raises(Refused, match=r"different columns: 2\.parquet has .* labels in no column"):
+        explain(str(tmp_path / "tables"), tmp_path / "run", model)
+    write(2, "label")
+    assert explain(str(tmp_path / "tables"), tmp_path / "run", model).new == 2
+    assert len(open_run(tmp_path / "run")) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"name,label\nx.jpg,dog\n", "has no column path. Its first line is name, label."),
+        ("a.tsv", b"label\tname\ndog\tx.jpg\n", "has no column path. Its first line is label, name."),
+        ("a.jsonl", b'{"name": "x.jpg"}\n', "Line 1 of"),
+        ("a.parquet", None, "has no column path or image. Its columns are name."),
+        ("a.csv", b"path,label\nnot_here.jpg,dog\n", "None of the 1 files"),
+    ],
+)
+def test_lists_with_missing_columns_are_refused(command, tmp_path, name, content, message):
+    if content is None:
+        pq.write_table(pa.table({"name": ["x.jpg"]}), tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(content)
+    code, output = command("explain", tmp_path / name, "--out", tmp_path / "run")
+    assert code == Exit.ERROR == 1 and message in output and not (tmp_path / "run").exists()
+
+
+def test_bucket_without_permission_ends_the_command(command, tmp_path):
+    code, output = command("explain", "denied://bucket/images", "--out", tmp_path / "run")
+    assert code == 1 and "Permission denied: denied://bucket/images." in output and not (tmp_path / "run").exists()
+    code, output = command("explain", EXAMPLES, "--out", "denied://bucket/run", "--limit", 1)
+    assert code == 1 and "Permission denied: denied://bucket/run" in output
 
 
 def test_tables_with_different_columns(tmp_path):

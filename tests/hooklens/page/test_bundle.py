@@ -69,6 +69,7 @@ def test_repeated_work_of_gradio_is_left_out_where_its_result_is_the_same(conten
     found = re.search(r"!1\),/\[\$@\{\]/\.test\(\((\w+)\(\)\|\|''\)\+\((\w+)\(\)\|\|''\)\)&&\(", html)
     assert found, "templates with a placeholder are filled in again"
     assert {found[1], found[2]} == set(re.findall(r"(\w+)=\w+\(\w+,`(?:html|css)_template`", html))
+    assert "Handlebars" not in html and len(html) < 20_000 and html.count(".default.compile(") == 1
     assert repeated_work.remove("let a=1;") == "let a=1;"
 
 

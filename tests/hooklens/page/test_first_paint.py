@@ -7,19 +7,22 @@ import base64
 import io
 import json
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import brotli
 import numpy as np
 import torch
 from PIL import Image
 
 import explainers
 from explainers.maps.overlays import RULE
-from hooklens.page.first_paint.bundle import Bundle
-from hooklens.page.first_paint.first_paint import FirstPaint, head
+from hooklens.page.first_paint.bundle import SMALLEST, Bundle
+from hooklens.page.first_paint.first_paint import Compressed, FirstPaint, head
 from hooklens.page.overlay import landing
+from hooklens.session import model_cache
 
 PAGE = b"<!doctype html><html><head><title>x</title></head><body></body></html>"
 
@@ -109,3 +112,17 @@ def test_the_bundle_replaces_the_elements_of_gradio() -> None:
     assert 'src="hl/page-1.js"' in edited and "theme.css?v=a1" in edited
     assert bundle.entry not in edited and bundle.sheet not in edited
     assert FirstPaint(None, "<b>", bundle).edit("<head></head>") == "<head><b></head>", "another version of Gradio"  # type: ignore[arg-type]
+
+
+def test_the_page_is_compressed_further_once_the_model_is_loaded(monkeypatch: Any) -> None:
+    monkeypatch.setattr(model_cache, "ready", threading.Event())
+    compressed, page = Compressed(), b"".join(f"<p>{k * k}</p>".encode() for k in range(3000))
+    fast = compressed.get(page)
+    model_cache.ready.set()
+    assert compressed.get(page) in (fast, brotli.compress(page, quality=SMALLEST))
+    for thread in threading.enumerate():
+        if thread.name == "compress":
+            thread.join()
+    smallest = compressed.get(page)
+    assert len(smallest) < len(fast) and brotli.decompress(smallest) == page == brotli.decompress(fast)
+    assert brotli.decompress(compressed.get(b"another address")) == b"another address"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,8 @@ class Tree:
     names: dict[str, str]
     sizes: Counter[str]
     classes: list[str]
+    above: list[list[str]] = field(default_factory=list)
+    """The nodes of each class, from itself to the root."""
 
     def ancestors(self, node: str) -> list[str]:
         """Return a node and its ancestors, up to the root."""
@@ -44,8 +46,8 @@ class Tree:
 
     def common(self, a: int, b: int) -> str:
         """Return the closest common ancestor of two classes."""
-        others = set(self.ancestors(self.classes[b]))
-        return next(node for node in self.ancestors(self.classes[a]) if node in others)
+        others = self.above[b]
+        return next(node for node in self.above[a] if node in others)
 
 
 @functools.cache
@@ -55,7 +57,8 @@ def tree() -> Tree:
     parents = {node: parent for node, parent, _ in lines}
     found = Tree(parents, {node: name for node, _, name in lines}, Counter(), WNIDS.read_text("ascii").split())
     for wnid in found.classes:
-        found.sizes.update(found.ancestors(wnid))
+        found.above.append(found.ancestors(wnid))
+        found.sizes.update(found.above[-1])
     return found
 
 

@@ -98,10 +98,16 @@ def read_all(
 
 
 def _add_means(values: Floats, codes: NDArray[np.int32], sums: dict[int, Floats], counts: dict[int, int]) -> None:
-    for code in np.unique(codes[codes >= 0]).tolist():
-        own = values[codes == code]
-        sums[code] = sums.get(code, 0.0) + own.sum(0)
-        counts[code] = counts.get(code, 0) + len(own)
+    known = np.flatnonzero(codes >= 0)
+    if not len(known):
+        return
+    order = known[np.argsort(codes[known], kind="stable")]
+    found, starts = np.unique(codes[order], return_index=True)
+    totals = np.add.reduceat(values[order], starts, axis=0)
+    numbers = np.diff([*starts, len(order)])
+    for code, total, number in zip(found.tolist(), totals, numbers.tolist(), strict=True):
+        sums[code] = sums[code] + total if code in sums else total.copy()
+        counts[code] = counts.get(code, 0) + number
 
 
 def choose_sample(columns: Columns, size: tuple[int, int]) -> NDArray[np.bool_]:

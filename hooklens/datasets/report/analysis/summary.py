@@ -147,23 +147,39 @@ def mean(values: Any) -> float:
     return float(finite.mean(dtype=np.float64)) if len(finite) else float("nan")
 
 
-def confusions(columns: Columns) -> list[Pair]:
-    """Return the pairs of label and wrong prediction, the most frequent first."""
+@dataclass(frozen=True)
+class Confusions:
+    """The most frequent pairs of label and wrong prediction, and the numbers of all pairs and of their images."""
+
+    pairs: list[Pair]
+    different: int
+    images: int
+
+
+def confusions(columns: Columns, most: int) -> Confusions:
+    """Return at most `most` pairs of label and wrong prediction, the most frequent and then the most probable first."""
     rows = np.flatnonzero(columns.wrong)
     if not len(rows):
-        return []
+        return Confusions([], 0, 0)
     labels, predictions = columns.label.codes[rows].astype(np.int64), columns.prediction.codes[rows]
-    keys = labels * len(columns.prediction.values) + predictions
-    order = np.argsort(keys, kind="stable")
-    _, starts = np.unique(keys[order], return_index=True)
-    confused_pairs = [_pair(part, columns) for part in np.split(rows[order], starts[1:])]
-    return sorted(confused_pairs, key=lambda pair: (-pair.count, -np.nan_to_num(pair.probability), pair.label))
+    keys, pair_of, counts = np.unique(
+        labels * len(columns.prediction.values) + predictions, return_inverse=True, return_counts=True
+    )
+    p = columns.probability[rows]
+    finite = np.isfinite(p)
+    sums, numbers = np.bincount(pair_of, np.where(finite, p, 0)), np.bincount(pair_of, finite)
+    probability = np.divide(sums, numbers, out=np.full(len(keys), np.nan), where=numbers > 0)
+    places = np.argsort(np.argsort(np.array(columns.label.values, dtype=object), kind="stable"))
+    by_label = places[keys // len(columns.prediction.values)]
+    order = np.lexsort((by_label, -np.nan_to_num(probability), -counts))[:most]
+    pairs = [_pair(rows[pair_of == k], float(probability[k]), columns) for k in order]
+    return Confusions(pairs, len(keys), len(rows))
 
 
-def _pair(rows: Integers, columns: Columns) -> Pair:
+def _pair(rows: Integers, probability: float, columns: Columns) -> Pair:
     whole = sum(columns.labeled.get(int(index), 0) for index in np.unique(columns.label_index[rows]))
     names = str(columns.label[int(rows[0])]), str(columns.prediction[int(rows[0])])
-    return Pair(*names, len(rows), len(rows) / max(whole, len(rows)), mean(columns.probability[rows]))
+    return Pair(*names, len(rows), len(rows) / max(whole, len(rows)), probability)
 
 
 def most_confident_mistakes(columns: Columns, count: int) -> list[int]:

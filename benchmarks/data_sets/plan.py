@@ -1,0 +1,303 @@
+"""`python -m benchmarks.data_sets.plan --photos FOLDER`: simulate a run of a billion images on a cluster.
+
+The costs of the steps are measured on this machine, which needs Ray: listing, decoding, explaining, writing the rows of
+a batch, writing a shard, and the work of the processes that start the run and its tasks. A simulation of the stages
+then shows how long the run takes on 1, 2, 4, … machines, which step limits it, and from which number on more machines
+do not help. An image on a GPU is not measured here: pass its milliseconds with --explain-ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import heapq
+import pickle
+import resource
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import nn
+
+from benchmarks.data_sets.scaling import decode
+from hooklens.datasets import ray_engine, run
+from hooklens.datasets.decoding import ImageReader
+from hooklens.datasets.explaining import Explainer
+from hooklens.datasets.ray_engine.running import Collector
+from hooklens.datasets.ray_engine.stages import close_shard
+from hooklens.datasets.settings import Settings
+from hooklens.datasets.shards.planning import Finished, Stamp
+from hooklens.datasets.shards.writing import ShardFiles
+from hooklens.datasets.sources import list_items
+from hooklens.zoo.model import Model, Preparation
+
+MEASURED = 128
+"""Images that are measured."""
+FEW, MANY = 100, 700
+"""Batches of two runs on Ray, whose difference does not contain its start."""
+SIMULATED = 60_000
+"""Batches of a simulation: enough for a constant speed."""
+QUEUE = 4
+"""Decoded batches that wait for an actor; Ray lets decoding wait if there are more."""
+LISTERS = 64
+"""Partitions that are listed at the same time, at most one per machine."""
+LIST, CPUS, EXPLAIN, PROCESS = "listing", "CPUs", "explaining", "one process"
+"""Resources: CPUs decode and write; one process takes the results."""
+GAIN = 1.1
+"""Doubling the machines has to be so many times as fast, or the run has stopped scaling."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of one core: of an image, a batch or a shard."""
+
+    list_image: float
+    decode_image: float
+    explain_image: float
+    write_batch: float
+    write_shard: float
+    take_batch: float
+    """By the process that starts the run, as the next one."""
+    take_shard: float
+    shard_bytes: float = 0
+    """Memory of that process."""
+
+    def text(self, batch: int, shard: int) -> str:
+        """Return the costs as lines."""
+        return "\n".join(
+            f"{name:46}{seconds * 1e3:10.4f} ms"
+            for name, seconds in {
+                "list an image": self.list_image,
+                "decode an image": self.decode_image,
+                "explain an image": self.explain_image,
+                f"write the rows of a batch ({batch} images)": self.write_batch,
+                f"write a shard ({shard} images)": self.write_shard,
+                "start and take a batch (one process)": self.take_batch,
+                "take a shard (one process)": self.take_shard,
+            }.items()
+        )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines with CPUs and GPUs; without GPUs, four of five CPUs explain."""
+
+    machines: int
+    cpus: int
+    gpus: int
+    partitions: int
+
+    def servers(self) -> dict[str, int]:
+        """Return how many of each step run at the same time."""
+        cpus = self.machines * self.cpus
+        explain = self.machines * self.gpus if self.gpus else max(1, cpus * 4 // 5)
+        return {
+            LIST: min(self.partitions, self.machines, LISTERS),
+            CPUS: max(1, cpus - (0 if self.gpus else explain)),
+            EXPLAIN: explain,
+            PROCESS: 1,
+        }
+
+
+def main() -> None:
+    """Print the costs and a table of machines."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.data_sets.plan", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--photos", help="a source of at least 64 images, to measure the costs")
+    parser.add_argument("--images", type=float, default=1e9)
+    parser.add_argument("--partitions", type=int, default=10_000, help="files of the set; 1 for a folder or a list")
+    parser.add_argument("--cpus", type=int, default=8, help="CPUs per machine")
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs per machine")
+    parser.add_argument("--explain-ms", type=float, help="milliseconds to explain an image on a GPU")
+    parser.add_argument("--batch-size", type=int, default=16)
+    arguments = parser.parse_args()
+    if arguments.photos is None:
+        parser.error("--photos is needed to measure the costs")
+    if arguments.gpus and arguments.explain_ms is None:
+        parser.error("an image on a GPU is not measured here: pass --explain-ms, or --gpus 0")
+    settings = Settings(batch_size=arguments.batch_size)
+    torch.set_num_threads(1)
+    costs = measure(settings, arguments.photos)
+    costs = dataclasses.replace(costs, take_batch=costs.take_batch + ray_seconds())
+    if arguments.explain_ms is not None:
+        costs = dataclasses.replace(costs, explain_image=arguments.explain_ms / 1e3)
+    print(costs.text(settings.batch_size, settings.shard))
+    shards = arguments.images / settings.shard
+    print(f"Memory for the shards of {arguments.images:,.0f} images: {shards * costs.shard_bytes / 1e6:,.0f} MB\n")
+    print("machines   images/s       hours  limited by     busy")
+    before, machines = 0.0, 1
+    while True:
+        cluster = Cluster(machines, arguments.cpus, arguments.gpus, arguments.partitions)
+        rate, busy = simulate(costs, cluster, settings.batch_size, settings.shard)
+        limit = max(busy, key=lambda name: busy[name])
+        print(f"{machines:8,} {rate:10,.0f} {arguments.images / rate / 3600:11,.1f}  {limit:12}  {busy[limit]:.0%}",
+              flush=True)  # fmt: skip
+        if rate < GAIN * before:
+            print(f"More than {machines // 2:,} machines do not help: {limit} is the limit.")
+            return
+        before, machines = rate, 2 * machines
+
+
+def simulate(costs: Costs, cluster: Cluster, batch: int, shard: int) -> tuple[float, dict[str, float]]:
+    """Return images per second once the stages are full, and the share of time that each resource is busy."""
+    simulation = Simulation(costs, cluster, batch, max(1, shard // batch))
+    simulation.run(max(SIMULATED, 8 * sum(simulation.free.values())))
+    ends = simulation.ends
+    first, last = int(0.3 * len(ends)), int(0.9 * len(ends))
+    rate = (last - first) / (ends[last] - ends[first])
+    busy = {name: rate * seconds / number for name, seconds, number in simulation.demand()}
+    return rate * batch, busy
+
+
+class Simulation:
+    """Batches that pass through the stages, and shards that are written when their batches are finished.
+
+    A step waits for its resource; later steps come first. Listing and decoding wait if enough batches are ready.
+    """
+
+    def __init__(self, costs: Costs, cluster: Cluster, batch: int, per_shard: int) -> None:
+        self.count = cluster.servers()
+        self.free = dict(self.count)
+        self.per_shard = per_shard
+        self.batch_steps = (
+            (LIST, costs.list_image * batch), (CPUS, costs.decode_image * batch),
+            (EXPLAIN, costs.explain_image * batch), (CPUS, costs.write_batch), (PROCESS, costs.take_batch),
+        )  # fmt: skip
+        self.shard_steps = (CPUS, costs.write_shard), (PROCESS, costs.take_shard)
+        self.waiting = [0] * (len(self.batch_steps) + len(self.shard_steps))
+        self.limits = {0: 4 * self.count[CPUS], 1: QUEUE + self.count[EXPLAIN] + self.count[CPUS]}
+        """The most batches after a step that have not started the next one, running ones included."""
+        self.ahead = {0: 0, 1: 0}
+        self.ends: list[float] = []
+
+    def steps(self) -> list[tuple[str, float]]:
+        """Return resource and seconds of each step: those of batches, then those of shards."""
+        return [*self.batch_steps, *self.shard_steps]
+
+    def demand(self) -> list[tuple[str, float, int]]:
+        """Return each resource with its seconds per batch, and its number."""
+        seconds = dict.fromkeys(self.count, 0.0)
+        for name, each in self.batch_steps:
+            seconds[name] += each
+        for name, each in self.shard_steps:
+            seconds[name] += each / self.per_shard
+        return [(name, seconds[name], self.count[name]) for name in self.count]
+
+    def run(self, batches: int) -> None:
+        """Simulate this number of batches; `ends` has the times at which they were finished."""
+        steps, last = self.steps(), len(self.batch_steps) - 1
+        self.waiting[0] = batches
+        events: list[tuple[float, int]] = []
+        now = 0.0
+        while True:
+            for step in reversed(range(len(steps))):
+                self._start(step, now, events, steps)
+            if not events:
+                return
+            now, step = heapq.heappop(events)
+            self.free[steps[step][0]] += 1
+            if step == last:
+                self.ends.append(now)
+                if len(self.ends) % self.per_shard == 0:
+                    self.waiting[last + 1] += 1
+            elif step + 1 < len(steps):
+                self.waiting[step + 1] += 1
+
+    def _start(self, step: int, now: float, events: list[tuple[float, int]], steps: list[tuple[str, float]]) -> None:
+        name, seconds = steps[step]
+        while self.waiting[step] and self.free[name]:
+            if step in self.limits and self.ahead[step] >= self.limits[step]:
+                return
+            self.waiting[step] -= 1
+            self.free[name] -= 1
+            if step in self.ahead:
+                self.ahead[step] += 1
+            if step - 1 in self.ahead:
+                self.ahead[step - 1] -= 1
+            heapq.heappush(events, (now + seconds, step))
+
+
+def measure(settings: Settings, source: str) -> Costs:
+    """Measure the costs with the images of a source, in time of one core."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = run.prepare(settings, source, Path(folder) / "run", limit=MEASURED)
+        found = [(index, items) for _, index, items in job.missing()][:8]
+        images = sum(len(items) for _, items in found)
+        reader, explain = ImageReader(decode, job.model.preparation), Explainer(job.model, job.settings)
+        explain(reader[found[0][1]])  # warm-up
+        decoded = []
+        decoding = _seconds(lambda: decoded.extend(pickle.loads(pickle.dumps(reader[items])) for _, items in found))
+        rows = []
+        explaining = _seconds(lambda: rows.extend(map(explain, decoded)))
+        out = str(job.shards.folder)
+        files, stamps = ShardFiles(job.shards.store), [Stamp.of(items) for _, items in found]
+        files.write_batch(1, 0, rows[0], stamps[0])  # warm-up
+        writing = _seconds(
+            lambda: [files.write_batch(0, k, own, stamps[k]) for k, own in enumerate(rows)]  # type: ignore[func-returns-value]
+        )
+        close_shard(out, 1, 1, job.model.labels)  # warm-up
+        closed: list[dict[str, object]] = []
+        closing = _seconds(lambda: closed.append(close_shard(out, 0, len(rows), job.model.labels)))
+        listing = _seconds(lambda: list_items(source)) / max(1, len(list_items(source).items))
+        collector, results = Collector(job, None, None), 20_000
+        collector.start()
+        one = {"index": 0, "count": 16, "errors": 0, "left": 32, "batches": 32, "closes": True, "warning": None}
+        sent = [pickle.dumps({**one, "shard": k, "stamp": stamps[0]}) for k in range(results)]
+        taking = _seconds(lambda: [collector.add(pickle.loads(each)) for each in sent]) / results
+        commits = [pickle.dumps({**closed[0], "shard": k}) for k in range(results)]
+        shards = _seconds(lambda: [collector.add(pickle.loads(each)) for each in commits]) / results
+    return Costs(listing, decoding / images, explaining / images, writing / len(rows), closing, taking, shards,
+                 _shard_bytes())  # fmt: skip
+
+
+def ray_seconds() -> float:
+    """Return the CPU seconds that the process which is connected to Ray needs for a batch: it starts all tasks."""
+    from ray.cluster_utils import Cluster
+
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    ).eval()
+    model = Model("tiny", network, [*"abc"], Preparation(8, 8, (0.5,) * 3, (0.5,) * 3))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False})
+    used = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for count in (FEW, MANY):
+            images = Path(folder) / str(count)
+            images.mkdir()
+            for k in range(count):
+                Image.new("RGB", (8, 8)).save(images / f"{k}.png")
+            job = run.prepare(Settings(batch_size=1), str(images), Path(folder) / f"run{count}", model=model)
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            limits = ray_engine.Workers(most=1, cpus=1)
+            ray_engine.run(job, decode=decode, address=cluster.address, workers=limits)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used[count] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    cluster.shutdown()
+    return (used[MANY] - used[FEW]) / (MANY - FEW)
+
+
+def _shard_bytes() -> float:
+    """Return the memory that the process needs for each finished shard."""
+    tracemalloc.start()
+    finished, count = Finished(""), 100_000
+    for shard in range(10**9, 10**9 + count):
+        finished.shards[shard] = f"{shard:016x}"
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return size / count
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What happens without a part of the image."""

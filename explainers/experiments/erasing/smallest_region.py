@@ -1,0 +1,159 @@
+"""`smallest_region`: the fewest pixels of a map, in its order, that keep a prediction, or whose removal changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import BadOption, shorten
+from explainers.explanation.result import Explanation
+from explainers.hooks.cleanup import restores_state
+from explainers.maps.resize import resize
+from explainers.network.forward_wrapper import Forward, wrap_forward
+from explainers.options import Baseline, check_keywords
+from explainers.outputs import scores_of
+from explainers.passes.run import Run, open_run
+from explainers.passes.tensors import at_least_float32
+from explainers.perturbation.baselines import baseline_of
+from explainers.registry import check_images
+
+GOALS = ("keep", "change")
+
+
+@dataclass(frozen=True, eq=False)
+class SmallestRegion:
+    """The result of `smallest_region` for N images.
+
+    `mask` [N, H, W] is True inside the region, `fraction` [N] its part of the pixels. `classes` are the predictions for
+    the images, `scores` [N, K] the scores with the region alone ("keep") or without it ("change"). `reached` [N] says
+    whether the goal can be reached in the order of the map; where it is False, the region is the whole image. `passes`
+    is the number of forward passes of each image.
+    """
+
+    goal: str
+    mask: Tensor
+    fraction: Tensor
+    classes: list[int]
+    scores: Tensor
+    reached: Tensor
+    passes: int
+
+    def __repr__(self) -> str:
+        n = len(self.mask)
+        what = "keeps" if self.goal == "keep" else "changes"
+        shares = ", ".join(f"{float(each):.1%}" for each in self.fraction[:4]) + ", ..." * (n > 4)
+        failed = n - int(self.reached.sum())
+        note = f", not reached for {failed}" if failed else ""
+        return (
+            f"SmallestRegion({shares} of the pixels {what} the prediction of {n} image{'s' * (n != 1)}{note}, "
+            f"{self.passes} forward passes)"
+        )
+
+
+@check_keywords
+@restores_state
+def smallest_region(
+    model: nn.Module,
+    images: Tensor,
+    maps: Tensor | Explanation,
+    *,
+    goal: str = "keep",
+    baseline: Baseline = "blur",
+    forward: Forward | None = None,
+) -> SmallestRegion:
+    """Find the fewest pixels, in the order of a map, that keep the prediction or whose removal changes it.
+
+    The pixels of `maps` [N, h, w], or of an `Explanation`, are ordered from the highest value to the lowest. All others
+    (goal "keep"), or the first ones (goal "change"), are replaced by `baseline`, as in `evaluate`. Bisection finds a
+    number k so that the goal is reached with the first k pixels and not with the first k - 1. A smaller k may reach it
+    too, if the prediction changes several times along the order. `forward` is as in `explain`.
+
+    Returns  a `SmallestRegion`; it takes 3 + log2(H W) forward passes of each image at most
+    Errors   BadOption for another goal or baseline, a constant map, or values that are not finite; ValueError for maps
+             of another shape; BadImages for videos; BadTarget if the output of the model is not [N, K]
+    Source   Dabkowski & Gal 2017, section 3 (smallest sufficient and smallest destroying region), arXiv:1705.07857
+
+    Example
+        >>> found = smallest_region(model, images, grad_cam(model, images, layer="layer4"))
+        >>> found.mask.shape
+        torch.Size([1, 224, 224])
+    """
+    check_images(model, images)
+    if goal not in GOALS:
+        raise BadOption(f"goal={shorten(goal)} is not valid. Give 'keep' or 'change'.")
+    ranks = _ranks(maps.map if isinstance(maps, Explanation) else maps, images)
+    model = model if forward is None else wrap_forward(model, forward, images)
+    with open_run(model, images, several=True) as run:
+        cover = baseline_of(run.images, baseline)
+        first = _scores(run, run.images)
+        classes = first.argmax(1)
+
+        def scores_with(counts: Tensor) -> Tensor:
+            """Return the scores if the first pixels of each image, as many as in `counts`, are the region."""
+            inside = (ranks < counts[:, None, None])[:, None]
+            shown, hidden = (run.images, cover) if goal == "keep" else (cover, run.images)
+            return _scores(run, torch.where(inside, shown, hidden))
+
+        def is_reached(scores: Tensor) -> Tensor:
+            same: Tensor = scores.argmax(1) == classes
+            return same if goal == "keep" else ~same
+
+        counts, scores, passes = _bisect(scores_with, is_reached, ranks)
+    mask = ranks < counts[:, None, None]
+    fraction = mask.float().flatten(1).mean(1)
+    return SmallestRegion(goal, mask, fraction, classes.tolist(), scores, is_reached(scores), passes + 1)
+
+
+def _bisect(
+    scores_with: Callable[[Tensor], Tensor], is_reached: Callable[[Tensor], Tensor], ranks: Tensor
+) -> tuple[Tensor, Tensor, int]:
+    """Return the smallest found counts [N] that reach the goal, their scores, and the number of passes.
+
+    `low` never reaches the goal and `high` always does, if it can be reached at all.
+    """
+    total = ranks[0].numel()
+    high = torch.full((len(ranks),), total, device=ranks.device)
+    low = torch.zeros_like(high)
+    best, none = scores_with(high), scores_with(low)
+    passes, possible = 2, is_reached(best)
+    at_once = possible & is_reached(none)
+    high = torch.where(at_once, 0, high)
+    best = torch.where(at_once[:, None], none, best)
+    while bool((possible & (high - low > 1)).any()):
+        open_rows = possible & (high - low > 1)
+        middle = torch.where(open_rows, (low + high) // 2, high)
+        scores = scores_with(middle)
+        passes += 1
+        success = open_rows & is_reached(scores)
+        best = torch.where(success[:, None], scores, best)
+        high = torch.where(success, middle, high)
+        low = torch.where(open_rows & ~success, middle, low)
+    return high, best, passes
+
+
+def _scores(run: Run, images: Tensor) -> Tensor:
+    return at_least_float32(torch.cat([scores_of(run.forward(rows.clone())) for rows in run.forward.batches(images)]))
+
+
+def _ranks(maps: Tensor, images: Tensor) -> Tensor:
+    """Return the position [N, H, W] of each pixel in the order of its map, from 0; equal values in reading order."""
+    if not isinstance(maps, Tensor) or maps.ndim != 3 or len(maps) != len(images) or images.ndim != 4:
+        given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
+        raise ValueError(
+            f"smallest_region takes one map [h, w] for each of the {len(images)} images, not {given}. Give the map of "
+            "explain, or reduce pixel attributions with .sum(1)."
+        )
+    values = maps.detach().to(images.device)
+    values = resize(values if values.is_floating_point() else values.float(), tuple(images.shape[-2:])).flatten(1)
+    if not bool(values.isfinite().all()):
+        raise BadOption(
+            "A map has values that are not finite, so its pixels have no order. Use another method or layer."
+        )
+    if bool((values.amax(1) == values.amin(1)).any()):
+        raise BadOption("A map is constant, so its pixels have no order. Use another method, layer or class.")
+    order = values.argsort(dim=1, descending=True, stable=True)
+    places = torch.arange(values.shape[1], device=values.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places).reshape(len(images), *images.shape[-2:])

@@ -1,0 +1,105 @@
+"""The smallest region of a map compared with an exhaustive search, and with networks whose answer is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers import BadOption, explain, smallest_region
+from tests.support.nets import residual
+from tests.support.traces import nothing_left
+
+
+class Counts(nn.Module):
+    """Class 1 if at least `need` pixels of the first channel are 1, else class 0."""
+
+    def __init__(self, need: int) -> None:
+        super().__init__()
+        self.need = need
+
+    def forward(self, images: Tensor) -> Tensor:
+        count = images[:, 0].flatten(1).sum(1)
+        return torch.stack([torch.full_like(count, self.need - 0.5), count], 1)
+
+
+def ramps(n: int = 1) -> Tensor:
+    return torch.arange(n * 48.0).reshape(n, 6, 8)
+
+
+def test_a_network_that_counts_pixels_needs_as_many():
+    images = torch.ones(2, 3, 6, 8)
+    kept = smallest_region(Counts(17), images, ramps(2), baseline=0.0)
+    assert kept.mask.flatten(1).sum(1).tolist() == [17, 17]
+    assert bool(kept.mask.flatten(1)[:, -17:].all())  # the highest values are last
+    assert kept.classes == [1, 1]
+    assert kept.scores.tolist() == [[16.5, 17.0]] * 2
+    changed = smallest_region(Counts(17), images, ramps(2), baseline=0.0, goal="change")
+    assert changed.mask.flatten(1).sum(1).tolist() == [48 - 16] * 2
+    assert changed.scores[0].tolist() == [16.5, 16.0]
+    assert changed.passes <= 3 + 6
+
+
+def test_every_image_has_its_own_size():
+    images = torch.zeros(3, 3, 6, 8)
+    for n, ones in enumerate((48, 20, 10)):
+        images[n, 0].view(-1)[-ones:] = 1
+    found = smallest_region(Counts(10), images, ramps(3), baseline=0.0)
+    assert found.mask.flatten(1).sum(1).tolist() == [10, 10, 10]
+    gone = smallest_region(Counts(10), images, ramps(3), baseline=0.0, goal="change")
+    assert gone.mask.flatten(1).sum(1).tolist() == [39, 11, 1]
+
+
+def test_goals_that_are_reached_at_once_or_never():
+    images = torch.ones(1, 3, 6, 8)
+    at_once = smallest_region(Counts(0), images, ramps(), baseline=0.0)  # the baseline alone is class 1
+    assert (int(at_once.mask.sum()), bool(at_once.reached)) == (0, True)
+    never = smallest_region(Counts(0), images, ramps(), baseline=0.0, goal="change")
+    assert (float(never.fraction), bool(never.reached)) == (1.0, False)
+    assert "not reached for 1" in repr(never)
+
+
+@pytest.mark.parametrize("goal", ["keep", "change"])
+@pytest.mark.parametrize("baseline", ["blur", "mean", 0.0])
+def test_a_region_reaches_the_goal_and_one_pixel_less_does_not(goal, baseline):
+    from explainers.perturbation.baselines import baseline_of
+
+    net, images = residual(), torch.randn(3, 3, 12, 16, generator=torch.Generator().manual_seed(3)).double()
+    e = explain("grad_cam", net, images, relu=False)
+    with nothing_left(net):
+        found = smallest_region(net, images, e, goal=goal, baseline=baseline)
+    single = smallest_region(net, images[1:2], e.map[1:2], goal=goal, baseline=baseline)
+    assert torch.equal(single.mask[0], found.mask[1])
+    cover, values = baseline_of(images, baseline), e.upsample((12, 16))
+    for n in range(3):
+        count = int(found.mask[n].sum())
+        order = values[n].flatten().argsort(descending=True, stable=True)
+        same = []
+        for k in (count, count - 1):
+            inside = torch.zeros(12 * 16, dtype=torch.bool).index_fill(0, order[: max(k, 0)], True).reshape(12, 16)
+            shown, hidden = (images, cover) if goal == "keep" else (cover, images)
+            scores = net(torch.where(inside, shown[n], hidden[n])[None])
+            same.append(int(scores.argmax()) == found.classes[n])
+        if not bool(found.reached[n]):
+            assert count == 12 * 16
+            assert same[0] != (goal == "keep")
+            continue
+        assert same[0] == (goal == "keep")
+        assert count == 0 or same[1] != (goal == "keep")
+
+
+def test_wrong_uses_are_refused():
+    net, images = residual(), torch.rand(2, 3, 12, 16).double()
+    for maps, message in (
+        (torch.ones(2, 4, 4), "constant"),
+        (torch.full((2, 4, 4), torch.nan), "not finite"),
+    ):
+        with pytest.raises(BadOption, match=message):
+            smallest_region(net, images, maps)
+    for maps in (torch.rand(3, 4, 4), torch.rand(2, 3, 4, 4), "map"):
+        with pytest.raises(ValueError, match="one map"):
+            smallest_region(net, images, maps)
+    with pytest.raises(BadOption, match="goal='remove'"):
+        smallest_region(net, images, torch.rand(2, 4, 4), goal="remove")
+    with pytest.raises(BadOption, match="baseline"):
+        smallest_region(net, images, torch.rand(2, 4, 4), baseline="sharpen")
