@@ -123,13 +123,16 @@ def test_drawing_and_reading_need_no_request(visit: Visit) -> None:
     sent = len(visit.requests)
     before = panel(visit, "A").locator("canvas").first.screenshot()
     ends = "[...document.querySelectorAll('.hl-compare-panel .hl-ends')].map((e) => e.lastChild.textContent)"
-    assert page.get_by_role("radio", name="Shared", include_hidden=True).is_checked() and len(set(page.evaluate(ends))) == 1
+    assert (
+        page.get_by_role("radio", name="Shared", include_hidden=True).is_checked()
+        and len(set(page.evaluate(ends))) == 1
+    )
     page.locator("#hl-compare .hl-popover > button").click()
     page.get_by_role("radio", name="Per panel").check()
     assert len(set(page.evaluate(ends))) == 2
     page.locator("#hl-compare select[name=colours]").select_option("viridis")
-    page.locator("#hl-compare input[name=opacity]").fill("40")
     page.locator("#hl-compare input[name=smooth]").uncheck()
+    page.locator("#hl-compare input[name=opacity]").fill("40")  # outside the popover, which it closes
     assert panel(visit, "A").locator("canvas").first.screenshot() != before
 
     panel(visit, "B").locator("canvas").first.hover(position={"x": 60, "y": 90})
