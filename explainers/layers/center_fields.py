@@ -69,11 +69,18 @@ class _Fields:
                 box = box_around(torch.zeros_like(self.leaf) if gradient is None else gradient)
             else:
                 edge, values = start, (gradient != 0).to(gradient.dtype)
-                key = reset, values.bool().cpu().numpy().tobytes()
+                key = reset, _bytes(values)
                 box = self._known.get(key)
                 passed.append(key)
         self._known.update(dict.fromkeys(passed, box))
         return box
+
+
+def _bytes(values: Tensor) -> bytes:
+    """Return which values are not 0, without numpy, which is optional."""
+    buffer = bytearray(values.numel())
+    torch.frombuffer(buffer, dtype=torch.uint8).copy_(values.bool().flatten())
+    return bytes(buffer)
 
 
 def _last_resets(leaf: Any, ends: Sequence[Any]) -> dict[Any, Any]:

@@ -76,6 +76,7 @@ def test_handwritten_networks_are_correct_in_every_method_or_refused(name: str) 
     assert refused == REFUSED.get(name, set()) | {"attention_rollout"}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", list(UNUSUAL))
 def test_unusual_networks_are_correct_or_refused(name: str) -> None:
     rows = list(examine(UNUSUAL[name], ["positions", "steady"], Limits(check=60)))

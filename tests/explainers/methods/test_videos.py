@@ -57,6 +57,7 @@ def options_of(name: str) -> dict[str, Any]:
     return {key: value for key, value in FAST.items() if key in METHODS[name].options}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", METHODS)
 def test_a_video_of_one_frame_is_an_image(name: str) -> None:
     method, images = METHODS[name], CLIPS[:, :, 0]

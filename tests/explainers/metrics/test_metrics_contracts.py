@@ -41,6 +41,7 @@ def test_values_are_next_to_those_of_the_controls(name):
     assert len(found.to_rows()) == 3 and METRICS[name].title in str(found)
 
 
+@pytest.mark.sample
 @each
 def test_a_batch_equals_its_images_one_by_one_with_any_chunks(name):
     model, images = residual(), random_images()
@@ -55,6 +56,7 @@ def test_a_batch_equals_its_images_one_by_one_with_any_chunks(name):
                     torch.testing.assert_close(value[n : n + 1], other, rtol=1e-7, atol=1e-9, equal_nan=True)
 
 
+@pytest.mark.sample
 @each
 def test_there_are_no_side_effects_in_any_mode(name):
     model, images = residual().requires_grad_(False), random_images()
@@ -88,6 +90,7 @@ def test_progress_can_raise_without_side_effects_or_stop_with_partial_results(na
         assert seen[0].total > seen[0].done > 0 and isinstance(seen[0].evaluation, Evaluation)
 
 
+@pytest.mark.sample
 @each
 def test_half_precision_networks(name):
     model, images = residual().bfloat16(), random_images().bfloat16()
@@ -97,6 +100,7 @@ def test_half_precision_networks(name):
     assert found.values[name].isnan().tolist() == expected.isnan().tolist()
 
 
+@pytest.mark.sample
 @each
 def test_the_same_seed_gives_the_same_numbers(name):
     model, images = residual(), random_images()

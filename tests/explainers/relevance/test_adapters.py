@@ -128,6 +128,7 @@ def adapted(merged: bool, form: str = "outer", head: bool = False) -> nn.Module:
 OPTIONS = [{"rule": rule, "epsilon": 0.05} for rule in RULES] + [{"composite": composite} for composite in COMPOSITES]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("options", [*OPTIONS, {"zero_bias": True}], ids=str)
 def test_an_adapter_is_part_of_its_layer(options):
     """Oracle: the same network with the adapter's product added to the weights."""

@@ -392,6 +392,7 @@ def small() -> nn.Module:
     return settle(ClassToken((2, 3)))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", [*ATTENTION, "token_pca"])
 def test_every_contract_check_passes(name):
     report = check_explainer(METHODS[name], model=small(), images=random_images(3, 3, 32, 48).float())

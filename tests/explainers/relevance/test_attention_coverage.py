@@ -67,6 +67,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("spelling", list(SPELLINGS))
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_implementation_gives_the_same_map(spelling, count):
