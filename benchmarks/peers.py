@@ -160,7 +160,7 @@ def smooth_grad(model: nn.Module, x: Tensor, class_: int, samples: int) -> Conte
 
 
 def guided_backprop(model: nn.Module, x: Tensor, class_: int) -> Contenders:
-    """Guided backpropagation by captum, grad-cam and zennit."""
+    """Guided backpropagation by captum, grad-cam and zennit, of which none applies the rule to ReLU6."""
     contenders: Contenders = {}
     if installed("captum"):
         from captum.attr import GuidedBackprop
