@@ -120,7 +120,7 @@ def _watch(pipe: Any, patience: float) -> Iterator[Any]:
 
     def check() -> None:
         while not over.wait(1):
-            if time.monotonic() - last[0] > patience and machines - _machines():
+            if time.monotonic() - last[0] > patience and _is_one_lost(machines):
                 with lock:
                     pipe.send(LOST)
                     os._exit(0)  # a wait of Ray Data cannot be interrupted
@@ -130,6 +130,13 @@ def _watch(pipe: Any, patience: float) -> Iterator[Any]:
         yield send
     finally:
         over.set()
+
+
+def _is_one_lost(machines: set[str]) -> bool:
+    try:
+        return bool(machines - _machines())
+    except Exception:  # the head does not respond
+        return True
 
 
 def _machines() -> set[str]:

@@ -93,7 +93,7 @@ def _source(task: Task) -> Any:
     finished, settings = ray.put(task.finished), task.settings
     groups = [task.partitions[k::GROUPS] for k in range(min(len(task.partitions), GROUPS))]
 
-    class Source(ray.data.Datasource):  # type: ignore[misc]
+    class Source(ray.data.Datasource):
         """Lists the partitions of the source."""
 
         def get_name(self) -> str:

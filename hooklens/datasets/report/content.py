@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,23 +10,19 @@ import numpy as np
 from hooklens.datasets.report import headlines, images, links, metadata, quality, text
 from hooklens.datasets.report.analysis import shortcuts, summary
 from hooklens.datasets.report.analysis.clusters import MOST_CLASSES, Cluster, find_clusters
-from hooklens.datasets.report.analysis.columns import Columns, distinct
+from hooklens.datasets.report.analysis.columns import Columns
 from hooklens.datasets.report.analysis.embedding import Features
-from hooklens.datasets.report.analysis.map_pass import MAPS, MapPass, displayed, grid_size, read_all
-from hooklens.datasets.report.analysis.maps import border_region, box_region, mask_region, pack
-from hooklens.datasets.report.images import Read
+from hooklens.datasets.report.analysis.map_pass import MAPS, displayed, grid_size, read_all
+from hooklens.datasets.report.analysis.maps import border_region, box_region, mask_region
+from hooklens.datasets.report.context import Context, Report
 from hooklens.datasets.rows import SCHEMA
 from hooklens.datasets.settings import WRONG
 from hooklens.errors import Refused
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from PIL import Image
-
     from hooklens.datasets.report.analysis.map_pass import Coverage
-    from hooklens.datasets.report.analysis.maps import Floats, Integers, Maps
+    from hooklens.datasets.report.analysis.maps import Floats, Integers
     from hooklens.datasets.run_data import RunData
-    from hooklens.zoo import Model
 
 SHOWN = 1000
 """Maximum number of images on the page."""
@@ -37,93 +31,6 @@ TYPICAL = 6
 """Typical images shown for a cluster."""
 GROUPS = 60
 """Maximum number of classes whose clusters are shown."""
-
-
-@dataclass
-class Report:
-    """The inputs of a report, see `page.write`."""
-
-    read: Read
-    model: Model | None = None
-    box: Sequence[float] | None = None
-    mask: Image.Image | Callable[[str], Image.Image | None] | None = None
-    link: str | None = None
-    metadata: Mapping[str, pa.Array] | None = None
-    source: str | None = None
-    """The present location of the source, if it is not that in the manifest."""
-    progress: Callable[[int, int], None] | None = None
-
-
-@dataclass
-class _Context:
-    """Data shared by the parts of the page."""
-
-    data: RunData
-    report: Report
-    columns: Columns
-    all_maps: MapPass
-    packed_maps: list[dict[str, Any]] = field(default_factory=list)
-    """The maps on the page; everything else refers to them by index."""
-    shown: dict[int, int] = field(default_factory=dict)
-    """The index on the page of the image of a row."""
-    shown_maps: dict[int, Floats] = field(default_factory=dict)
-    """The maps of the images on the page, by row."""
-    features: Features | None = None
-    """The features of the images on the page; None without a network."""
-    requested: int = 0
-    available: int = 0
-    """The number of images that were requested, and the number of images that were found."""
-
-    @property
-    def maps(self) -> Maps:
-        """The maps that are clustered."""
-        return self.all_maps.sample
-
-    @cached_property
-    def classes(self) -> list[str]:
-        """The explained class of each map that is clustered."""
-        return [str(self.columns.target[int(row)]) for row in self.maps.rows]
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        settings: Mapping[str, Any] = self.data.manifest.get("settings", {})
-        return settings
-
-    @property
-    def only_wrong(self) -> bool:
-        """Whether the run contains only mistakes."""
-        return self.settings.get("where") == WRONG
-
-    @property
-    def by_size(self) -> bool:
-        """Whether maps show magnitudes."""
-        return text.by_size(str(self.settings.get("method", "")))
-
-    def add_map(self, values: Floats) -> int:
-        """Add a map to the page, and return its index."""
-        self.packed_maps.append(pack(values))
-        return len(self.packed_maps) - 1
-
-    def class_name(self, entry: Mapping[str, Any]) -> str:
-        """Return the name of one of the top classes of a row."""
-        names, index = self.names, entry["index"]
-        return names[index] if index < len(names) else str(entry["class"])
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The names of all classes."""
-        return distinct(self.data.manifest.get("classes", []))
-
-    def image(self, row: int) -> Image.Image | None:
-        """Return the image of a row, or None if it is not available anymore."""
-        image = self.report.read(self.columns.path(row))
-        self.requested, self.available = self.requested + 1, self.available + (image is not None)
-        return image
-
-    def crop(self, number: int) -> Image.Image | None:
-        """Return the part of the image of a clustered map that the network received."""
-        image = self.image(int(self.maps.rows[number]))
-        return None if image is None else images.crop(image, self.report.model)
 
 
 def gather(data: RunData, report: Report) -> dict[str, Any]:
@@ -139,7 +46,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
     codes = np.where(columns.readable, summary.groups(columns).codes, -1)
     maps = read_all(data, columns, codes, text.by_size(method), _regions(report, columns))
-    page = _Context(data, report, columns, maps, features=Features(report.model) if report.model else None)
+    page = Context(data, report, columns, maps, features=Features(report.model) if report.model else None)
     clusters = find_clusters(page.maps, page.classes)
     candidates = shortcuts.find_candidates(page.maps, clusters, page.classes, page.crop)
     compared = page.available > 0 or not page.requested
@@ -190,7 +97,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     return content
 
 
-def _quality(page: _Context) -> dict[str, Any]:
+def _quality(page: Context) -> dict[str, Any]:
     """Return the sections about probabilities, metadata and the hierarchy of classes."""
     manifest, columns = page.data.manifest, page.columns
     values = page.report.metadata
@@ -203,7 +110,7 @@ def _quality(page: _Context) -> dict[str, Any]:
     }
 
 
-def _error_cards(page: _Context, rows: list[int]) -> list[dict[str, Any]]:
+def _error_cards(page: Context, rows: list[int]) -> list[dict[str, Any]]:
     columns = page.columns
     return [
         {
@@ -244,9 +151,7 @@ def _regions(report: Report, columns: Columns) -> dict[str, Coverage]:
     return regions
 
 
-def _choose(
-    page: _Context, mistakes: list[int], clusters: list[Cluster], candidates: list[shortcuts.Candidate]
-) -> None:
+def _choose(page: Context, mistakes: list[int], clusters: list[Cluster], candidates: list[shortcuts.Candidate]) -> None:
     """Choose the images of the page: those shown elsewhere on it, more mistakes, and an even sample of the rest."""
     numbers = [number for candidate in candidates if candidate.is_shortcut for number in candidate.members[:TYPICAL]]
     numbers += [number for cluster in clusters for number in cluster.members[:TYPICAL]]
@@ -263,7 +168,7 @@ def _choose(
     page.shown_maps = displayed(page.data, rows, page.by_size, page.maps.size)
 
 
-def _images(page: _Context, border: Floats, clusters: list[Cluster]) -> list[dict[str, Any]]:
+def _images(page: Context, border: Floats, clusters: list[Cluster]) -> list[dict[str, Any]]:
     """Return the data of the images on the page for report.js."""
     budget = images.budget(len(page.shown))
     classes = page.data.manifest.get("classes", ())
@@ -301,12 +206,12 @@ def _images(page: _Context, border: Floats, clusters: list[Cluster]) -> list[dic
 RECORD = [name for name in SCHEMA.names if name not in MAPS]
 
 
-def _records(page: _Context, rows: list[int]) -> list[dict[str, Any]]:
+def _records(page: Context, rows: list[int]) -> list[dict[str, Any]]:
     """Return the rows of images without their maps."""
     return list(page.data.take(rows, RECORD).to_pylist())
 
 
-def _mistakes(page: _Context, rows: list[int]) -> dict[str, Any]:
+def _mistakes(page: Context, rows: list[int]) -> dict[str, Any]:
     """Return the most confident mistakes, with the maps of both classes and their difference if available."""
     rows = [row for row in rows if row in page.shown_maps]
     records = [{**record, "row": row} for row, record in zip(rows, _records(page, rows), strict=True)]
@@ -323,7 +228,7 @@ def _mistakes(page: _Context, rows: list[int]) -> dict[str, Any]:
     }
 
 
-def _mistake(page: _Context, record: Mapping[str, Any], pair: images.MapPair | None) -> dict[str, Any]:
+def _mistake(page: Context, record: Mapping[str, Any], pair: images.MapPair | None) -> dict[str, Any]:
     if pair is None:
         values = page.shown_maps[record["row"]]
         maps = [text.map_entry(f"map of {page.columns.target[record['row']]}", page.add_map(values), None, values)]
@@ -348,7 +253,7 @@ def _mistake(page: _Context, record: Mapping[str, Any], pair: images.MapPair | N
     }
 
 
-def _clusters(page: _Context, clusters: list[Cluster], candidates: list[shortcuts.Candidate]) -> dict[str, Any]:
+def _clusters(page: Context, clusters: list[Cluster], candidates: list[shortcuts.Candidate]) -> dict[str, Any]:
     """Return the clusters by class, classes with several clusters first, and the shortcuts."""
     by_class: dict[str, list[Cluster]] = {}
     for cluster in clusters:
@@ -372,7 +277,7 @@ def _clusters(page: _Context, clusters: list[Cluster], candidates: list[shortcut
     }
 
 
-def _cluster(page: _Context, cluster: Cluster) -> dict[str, Any]:
+def _cluster(page: Context, cluster: Cluster) -> dict[str, Any]:
     rows = [int(row) for row in page.maps.rows[cluster.members]]
     correct = page.columns.correct[rows]
     known = correct[correct >= 0] if not page.only_wrong else correct[:0]
@@ -385,7 +290,7 @@ def _cluster(page: _Context, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _labeled(page: _Context, rows: list[int]) -> tuple[int, int] | None:
+def _labeled(page: Context, rows: list[int]) -> tuple[int, int] | None:
     """Return how many of these images are labeled with the explained class, and how many images are in total.
 
     Returns  None for a run without labels
@@ -396,7 +301,7 @@ def _labeled(page: _Context, rows: list[int]) -> tuple[int, int] | None:
     return (int((labels[rows] == index).sum()), whole) if whole else None
 
 
-def _shortcut(page: _Context, candidate: shortcuts.Candidate) -> dict[str, Any]:
+def _shortcut(page: Context, candidate: shortcuts.Candidate) -> dict[str, Any]:
     rows = [int(row) for row in page.maps.rows[candidate.members]]
     return {
         **text.shortcut(candidate, _labeled(page, rows)),

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hooklens.datasets.report.content import Report, gather
+from hooklens.datasets.report.content import gather
+from hooklens.datasets.report.context import Report
 from hooklens.datasets.report.images import Read
 from hooklens.datasets.run_data import RunData
 from hooklens.datasets.shards import refuse_disk_errors

@@ -40,12 +40,17 @@ def calibration_section(columns: Columns, only_wrong: bool, score: str) -> dict[
         f"Expected calibration error (ECE): {100 * found.ece:.2f}%, the mean over {plural(found.count, 'image')} of "
         f"the difference between accuracy and mean probability in {calibration.BINS} bins of equal width (Guo et al. "
         f"2017). That is {verdict} the {100 * found.expected:.2f}% that a perfectly calibrated network has with so "
-        f"many images (p = {found.p:.3f}, {calibration.SIMULATIONS:,} simulations)."
+        f"many images (p {_p(found.p, equal='= ')}, {calibration.SIMULATIONS:,} simulations)."
     )
     return {
         "calibration": {"bins": [_bin(each) for each in found.bins], "width": CHART[0], "height": CHART[1]},
         "calibration_note": note,
     }
+
+
+def _p(p: float, equal: str = "") -> str:
+    """Format a p-value: "< 0.001", or `equal` and three decimals."""
+    return "< 0.001" if p < 0.001 else f"{equal}{p:.3f}"
 
 
 def _bin(each: calibration.Bin) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def slices_section(metadata: Mapping[str, pa.Array], columns: Columns, only_wron
             "rest_value": each.rest.value,
             "difference": f"{100 * (each.rate.value - each.rest.value):+.1f}".replace("-", "−"),
             "difference_value": each.rate.value - each.rest.value,
-            "p": "< 0.001" if each.p < 0.001 else f"{each.p:.3f}",
+            "p": _p(each.p),
             "p_value": each.p,
         }
         for each in found.worst

@@ -170,7 +170,9 @@ def _run(job: Job, report: Callable[[Any], bool]) -> int:
 
     reached = 0
 
-    def step(done: int, total: int) -> None:
+    total = job.listing.count or 0
+
+    def step(done: int, _: int | None) -> None:
         nonlocal reached
         reached = done
         if not report(Progress(messages.explaining(done, total), 0.5 * done / total)) and done < total:

@@ -21,6 +21,8 @@ COMBOBOX: dict[str, Any] = {
     "found": ["1 match", "{count} matches"],
     "waiting": "The list appears here after the model is loaded.",
     "jump": "Jump to a group",
+    "unused": "not used",
+    "none": "none",
 }
 """Labels used by static/lists/combobox.js."""
 

@@ -22,8 +22,10 @@ from hooklens.session.bundles import links
 from hooklens.session.bundles.messages import caption
 from hooklens.session.bundles.record import record
 from hooklens.session.methods.findings import caution, describe
+from hooklens.session.methods.messages import NO_CLASS_TIP
 from hooklens.session.methods.papers import bibtex
 from hooklens.session.objects import messages as object_messages
+from hooklens.session.rail.messages import no_layer
 from hooklens.session.text_messages import SIMILARITIES
 from hooklens.session.text_messages import number as number_text
 
@@ -93,8 +95,19 @@ def question(settings: Settings) -> dict[str, Any]:
         "subject": settings.subject,
         "names": settings.names,
         "options": settings.options,
+        "unused": _unused(settings),
         "address": links.state(settings),
     }
+
+
+def _unused(settings: Settings) -> dict[str, str]:
+    """Return why the map does not depend on the layer or the class, by setting."""
+    found, method = {}, settings.method
+    if not settings.takes_layer:
+        found["layer"] = no_layer(method.title) if settings.loaded.layers else messages.NO_GRID
+    if not method.reads_class and not settings.loaded.detects_objects:
+        found["target"] = NO_CLASS_TIP
+    return found
 
 
 def answered(ident: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The stored answer as a sentence and a picture, which the browser shows while it downloads Gradio and our scripts.
+"""The stored answer as a sentence and an image, which the browser shows while it downloads Gradio and our scripts.
 
-On a slow line that takes eight seconds. The picture is the crop of the stored answer with a transparent layer over it.
+On a slow line that takes eight seconds. The image is the crop of the stored answer with a transparent layer over it.
 It is removed when the page draws its first map, at the same place. It is part of the HTML, because separate files would
 wait for the scripts.
 """

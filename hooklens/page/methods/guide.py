@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NAME = 5  # words of a class name
 SENTENCE = 100  # characters of one or two sentences
+FINE = 32  # cells of a map that is not too coarse for outlines; such maps are also drawn as fine ones
 
 
 def guide(elem_id: str) -> Canvas:
@@ -39,7 +40,10 @@ def parts(step: Answer | Refining) -> list[dict[str, Any]]:
         "layer": page_messages.code(_layer(step)),
         "grid": {"text": f"{plane.shape[0]} × {plane.shape[1]}"},
     }
-    pieces = re.split(r"\{(\w+)\}", text(settings.method, signed, settings))
+    words = text(settings.method, signed, settings)
+    if min(plane.shape) >= FINE:
+        words = words.replace(explanations.COARSE, "").strip()
+    pieces = re.split(r"\{(\w+)\}", words)
     return [names[piece] if index % 2 else {"text": piece} for index, piece in enumerate(pieces) if piece]
 
 

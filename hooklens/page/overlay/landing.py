@@ -30,7 +30,7 @@ from hooklens.zoo import settings as model_settings
 
 FILE = examples.ASSETS / "landing.json"
 LAYER = FILE.with_suffix(".webp")
-"""The stored map as a transparent image, which the first picture of the page shows over the crop."""
+"""The stored map as a transparent image, which the first image of the page shows over the crop."""
 CROP_SIDE, LAYER_SIDE = 448, 360
 """Pixels of the crop of the stored answer, which is larger than needed on most screens, and of the layer."""
 QUALITY = 50
@@ -134,7 +134,7 @@ def _small_crop(answer: Answer) -> dict[str, Any]:
 
 
 def draw_layer(stored: dict[str, Any]) -> Image.Image:
-    """Return the stored map as a transparent layer; over the muted crop it is the picture that the page draws.
+    """Return the stored map as a transparent layer; over the muted crop it is the image that the page draws.
 
     Drawing is linear in the pixels of the image, so its results on black and on white give the layer.
     """

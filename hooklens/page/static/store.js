@@ -8,6 +8,7 @@
  * @property {string} subject image and class, for which methods can be ranked
  * @property {{model: string, layer: string, target: string, method: string}} names
  * @property {object} options options of the method by name
+ * @property {Object<string, string>} unused why the map does not depend on a setting, by setting
  * @property {Object<string, string>} address the request as parameters of the address
  */
 

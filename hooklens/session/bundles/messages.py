@@ -16,8 +16,8 @@ GONE = (
 )
 
 SHARED = (
-    "This link is about an image of the person who shared it. Links do not contain images. Choose the image or click "
-    "an example. The other settings were restored from the link."
+    "This link is about an image of the person who shared it, and links do not contain images. Choose an image or "
+    "click an example."
 )
 
 NOT_HERE = (

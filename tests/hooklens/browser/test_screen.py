@@ -118,6 +118,12 @@ def test_long_sentences_and_slow_maps_do_not_move_the_network(first_view: Visit)
     visit.after(lambda: visit.choose("method", "Saliency"))
     page.evaluate("scrollTo(0, 0)")
     assert len(visit.headline) > 95 and page.locator("#hl-strip").bounding_box() == network
+    assert page.locator(".hl-headline").bounding_box()["height"] < 40, "one line"
+    quantity, end = (page.locator(f"#hl-overlay .hl-ends span:nth-child({k})").bounding_box() for k in (2, 3))
+    assert quantity["x"] + quantity["width"] <= end["x"], "the texts of the color bar do not overlap"
+    layer, class_ = (page.locator(f"#hl-{name} .hl-combobox") for name in ("layer", "class"))
+    assert "not used" in layer.inner_text() and "not used" not in class_.inner_text()
+    assert "Saliency explains the whole network" in layer.locator("input").get_attribute("title")
     page.set_viewport_size(size)
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import brotli
@@ -73,6 +74,14 @@ def muted_by_css(crop: Image.Image, page: str) -> Image.Image:
     gray = np.asarray([0.213, 0.715, 0.072]) * (1 - keep)
     pixels = np.asarray(crop, float) @ (keep * np.eye(3) + gray[None]).T * light
     return Image.fromarray(pixels.round().clip(0, 255).astype("uint8")).convert("RGBA")
+
+
+def test_the_image_has_the_size_of_the_map() -> None:
+    """Otherwise the first map of the page moves everything below it."""
+    root = Path(landing.__file__).parents[1]
+    page, first = (root / name for name in ("static/page/page.css", "first_paint/first_paint.html"))
+    others = re.findall(r":root \{ --hl-others: (\d+)px", page.read_text())
+    assert others and re.findall(r"100vh - (\d+)px", first.read_text()) == others
 
 
 def test_the_picture_is_the_stored_map(monkeypatch: Any) -> None:

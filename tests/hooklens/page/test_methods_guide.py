@@ -189,6 +189,8 @@ def test_the_guide_describes_the_map() -> None:
     assert texts[0].startswith("Bright: ") and "7 × 7" in texts[0] and "logits" in texts[0]
     assert texts[1].startswith("Red: ") and "blue: " in texts[1] and "goldfish" in texts[1] and "stages.2" in texts[1]
     assert "German shepherd" not in texts[2] and "Class-agnostic" in texts[2]
+    fine = guide.parts(answered(layer="stages.1"))
+    assert "too coarse" in texts[0] and "too coarse" not in "".join(part["text"] for part in fine), "56 × 56 cells"
 
 
 def test_a_custom_method_is_explained_by_its_summary(settings: Settings, added: explainers.Method) -> None:

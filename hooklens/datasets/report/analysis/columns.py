@@ -112,7 +112,7 @@ class Columns:
         texts: dict[str, str] = {}
         size: tuple[int, int] | None = None
         for _, table in data.batches(READ):
-            paths += table["path"].chunks
+            paths.append(pa.concat_arrays(table["path"].chunks))  # a copy: the buffers that are read are larger
             for name, column in names.items():
                 column.add(table[name])
             for name in INTEGERS:
@@ -138,6 +138,8 @@ class Columns:
             counts = {int(k): int(n) for k, n in zip(indices, each, strict=True) if k >= 0}
         labeled = {int(index): int(count) for index, count in counts.items()}
         found: dict[str, Any] = {**names, **arrays}
+        del numbers
+        pa.default_memory_pool().release_unused()
         return cls(
             pa.chunked_array(paths), **found, map_size=size or (1, 1),
             findings=findings, finding_texts=texts, labeled=labeled,

@@ -1,7 +1,7 @@
 // A selection from a list of names, with search. Its value is a name, and its prop `names` the list as one JSON string:
 // Gradio copies all props at each update, with one call per number and string of a list.
 import { Combobox } from "./combobox.js";
-import { state, update } from "../store.js";
+import { state, subscribe, update } from "../store.js";
 
 /**
  * Return the classes with the most likely ones first, and their probabilities. Choices that are not classes stay in
@@ -46,7 +46,13 @@ class Choice {
       item = this.items.find((each) => each.value === value);
     if (this.props.setting === "target") update({ classes: this.items });
     this.combobox.name(title);
-    this.combobox.set(item ? item.label : value || "", value, { aside: item?.columns?.[aside] });
+    const why = state.question?.unused[this.props.setting],
+      isEmpty = Boolean(why && !this.items.length);
+    this.combobox.set(isEmpty ? this.props.words.none : item ? item.label : value || "", value, {
+      off: isEmpty,
+      why,
+      aside: why && !isEmpty ? this.props.words.unused : item?.columns?.[aside],
+    });
   }
 
   select(value) {
@@ -59,6 +65,7 @@ class Choice {
 export function mount(element, props, trigger, watch) {
   const choice = new Choice(element, props, (value) => trigger("input", { [props.setting]: value }));
   watch(["value", "title"], () => choice.show());
+  subscribe(["question"], () => choice.show());
   watch(["names"], () => {
     choice.show();
     choice.combobox.refresh();

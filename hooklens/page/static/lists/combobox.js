@@ -66,12 +66,16 @@ export class Combobox {
     return this.field.getAttribute("aria-expanded") === "true";
   }
 
-  /** Show a name; `own` if the user has selected it, `off` if it is not used; `aside` is shown at the right. */
-  set(text, value, { own = false, off = false, aside = "" } = {}) {
+  /**
+   * Show a name; `own` if the user has selected it, `off` if it cannot be changed, `why` if the map does not depend on
+   * it; `aside` is shown at the right.
+   */
+  set(text, value, { own = false, off = false, why = "", aside = "" } = {}) {
     Object.assign(this, { text, chosen: value });
     this.field.disabled = off;
-    this.field.title = text;
+    this.field.title = why || text;
     this.element.dataset.own = String(own);
+    this.element.toggleAttribute("data-unused", Boolean(why));
     this.aside.textContent = aside;
     this.aside.hidden = !aside;
     if (aside) this.field.setAttribute("aria-describedby", this.aside.id);

@@ -32,7 +32,8 @@ function fitHeadline(element) {
   delete element.dataset.long;
   const [first, second] = element.children;
   if (window.innerWidth < WIDE || !second?.textContent) return;
-  if (second.getBoundingClientRect().bottom > first.getBoundingClientRect().bottom + 8) element.dataset.long = "";
+  const fits = () => second.getBoundingClientRect().bottom < first.getBoundingClientRect().bottom + 8;
+  for (const size of ["long", "very"]) if (!fits()) element.dataset.long = size;
 }
 
 export function mount(element, props, trigger, watch) {

@@ -141,11 +141,13 @@ export function sortRows(rows, column, direction) {
  * @returns {string}
  */
 export function csv(rows) {
-  const names = ["rank", "method", "layer", "insertion", "deletion", "difference", "beside", "seconds", "steps"];
+  const measured = ["insertion", "deletion", "difference", "compared_with_controls", "seconds", "steps"],
+    names = ["rank", "method", "layer", ...measured];
   const cell = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
   const values = (row) => ({
     ...row,
     method: row.control ? row.title : [row.method, ...row.equal.map(([method]) => method)].join(" = "),
+    compared_with_controls: row.beside,
     notes: (row.badges || []).map(([text]) => text).join("; "),
   });
   const columns = [...names, "notes"];

@@ -123,13 +123,16 @@ def test_drawing_and_reading_need_no_request(visit: Visit) -> None:
     sent = len(visit.requests)
     before = panel(visit, "A").locator("canvas").first.screenshot()
     ends = "[...document.querySelectorAll('.hl-compare-panel .hl-ends')].map((e) => e.lastChild.textContent)"
-    assert page.get_by_role("radio", name="Shared").is_checked() and len(set(page.evaluate(ends))) == 1
+    assert (
+        page.get_by_role("radio", name="Shared", include_hidden=True).is_checked()
+        and len(set(page.evaluate(ends))) == 1
+    )
     page.locator("#hl-compare .hl-popover > button").click()
     page.get_by_role("radio", name="Per panel").check()
     assert len(set(page.evaluate(ends))) == 2
     page.locator("#hl-compare select[name=colours]").select_option("viridis")
-    page.locator("#hl-compare input[name=opacity]").fill("40")
     page.locator("#hl-compare input[name=smooth]").uncheck()
+    page.locator("#hl-compare input[name=opacity]").fill("40")  # outside the popover, which it closes
     assert panel(visit, "A").locator("canvas").first.screenshot() != before
 
     panel(visit, "B").locator("canvas").first.hover(position={"x": 60, "y": 90})
@@ -314,13 +317,14 @@ def test_the_panels_fit_every_width(browser, app: str, width: int, columns: int)
         "[...document.querySelectorAll('.hl-compare-panel .hl-compare-frame')].map((f) => f.getBoundingClientRect())"
     )
     before = page.evaluate(f"{frames}.map((r) => [r.x, r.y])")
+    until(visit, *["done"] * 2)
+    assert page.evaluate(f"{frames}.map((r) => [r.x, r.y])") == before, "results do not shift the layout"
     for _ in range(2):
         page.get_by_role("button", name="Add panel").click()
     until(visit, *["done"] * 4)
     places = page.evaluate(f"{frames}.map((r) => [r.x, r.y + scrollY])")
     assert len({x for x, _ in places}) == columns and len({y for _, y in places}) == 4 // columns
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert places[:2] == before, "results do not shift the layout"
     assert page.get_by_role("button", name="Add panel").is_disabled()
     pick(visit, "A", "Method", "Saliency")
     until(visit, *["done"] * 4)
@@ -331,3 +335,28 @@ def test_the_panels_fit_every_width(browser, app: str, width: int, columns: int)
     assert line.bounding_box()["y"] - panel(visit, "A").bounding_box()["y"] == above, "nor does reading values"
     visit.check()
     context.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (2560, 1440)])
+def test_three_maps_and_a_difference_are_in_one_window(browser, app: str, width: int, height: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": height})
+    visit = opened(Visit(context.new_page(), app))
+    page = visit.page
+    for count in (2, 3):
+        if count == 3:
+            page.get_by_role("button", name="Add panel").click()
+        until(visit, *["done"] * count)
+        page.wait_for_function("!document.querySelector('.hl-compare-pair').hidden")
+        page.evaluate("scrollTo(0, 0)")
+        last, pair = (page.locator(name).last.bounding_box() for name in (".hl-compare-panel", ".hl-compare-pair"))
+        assert last and pair and pair["x"] > last["x"] + last["width"] and pair["y"] + pair["height"] <= height
+        heading, map_ = (pair_part(page, name) for name in ("h2", "canvas"))
+        assert heading["y"] < map_["y"] and map_["width"] > 240
+    visit.check()
+    context.close()
+
+
+def pair_part(page, name: str) -> dict[str, float]:
+    """Return the position of a part of the difference."""
+    return page.locator(f".hl-compare-pair {name}").first.bounding_box()
