@@ -1,4 +1,4 @@
-"""Gradio's modules without work that changes nothing on this page, which was half of the browser's work for a click.
+"""Gradio's modules without work that changes nothing on this page.
 
 The changes apply to the text of the modules in the bundle. A version of Gradio with another text keeps its work.
 """
