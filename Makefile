@@ -16,8 +16,9 @@ help:
 app: $(VENV)/.app
 	$(BIN)/python -m hooklens serve $(ARGS)
 
+# Hundreds of processes start during the tests, which must not compile all modules again.
 test: $(VENV)/.test chromium
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

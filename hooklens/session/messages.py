@@ -101,7 +101,7 @@ def not_found(kind: str, name: str, near: list[str], default: str, reason: str =
 
 def available(names: list[str]) -> str:
     """Return the first names of a list as a hint for a name that resembles none of them."""
-    return f" Available: {', '.join(names[:AVAILABLE])}{', …' if len(names) > AVAILABLE else '.'}"
+    return f" Available: {', '.join(names[:AVAILABLE])}{' and others' if len(names) > AVAILABLE else ''}."
 
 
 def without_default(note: str) -> str:

@@ -101,11 +101,11 @@ _lock = threading.Lock()
 def take_snapshot(model: nn.Module, modules: Sequence[nn.Module]) -> Snapshot | None:
     """Take and keep a snapshot of a model that runs as it is; `modules` are all of its modules.
 
-    Returns None for modules without torch's tables, and for models that change too often.
+    Returns None for modules without torch's tables, such as scripted ones, and for models that change too often.
     """
     with _lock:
         count = _counts.get(model, 0)
-    if count >= _MOST_SNAPSHOTS or not all("_modules" in vars(module) for module in modules):
+    if count >= _MOST_SNAPSHOTS or not all(map(_has_tables, modules)):
         return None
     known: dict[int, Any] = {}
     rows = [_row(module, known) for module in modules]
@@ -117,6 +117,11 @@ def take_snapshot(model: nn.Module, modules: Sequence[nn.Module]) -> Snapshot | 
     with _lock:
         snapshots[model], _counts[model] = snapshot, count + 1
     return snapshot
+
+
+def _has_tables(module: nn.Module) -> bool:
+    tables = [vars(module).get(name) for name in ("_modules", *_TENSORS)]
+    return all(isinstance(table, dict) for table in tables)
 
 
 def _row(module: nn.Module, known: dict[int, Any]) -> _Row:
