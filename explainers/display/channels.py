@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from explainers.display.display import NO_PILLOW, Display, paste_in_rows
+from explainers.display.display import NO_PILLOW, Display
 from explainers.display.encoding import has_pillow, image_address
 from explainers.errors import BadOption, kind_of, shorten
 from explainers.maps.color_maps import color_map
@@ -53,9 +53,7 @@ def show_channels(
     ]
     count = len(numbers)
     text = f"Display({count} channel{'s' * (count != 1)})"
-    return Display(
-        f'<div class="hooklens-channels">{"".join(parts)}</div>', text, paste_in_rows([each[1] for each in drawn])
-    )
+    return Display(f'<div class="hooklens-channels">{"".join(parts)}</div>', text, [each[1] for each in drawn])
 
 
 def _draw_channel(plane: Tensor, colors: str) -> tuple[Image.Image, float, float]:

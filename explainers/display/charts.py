@@ -45,8 +45,8 @@ def line_chart(
     box = _Box([point[0] for point in known], [point[1] for point in known])
     parts = [f'<text x="{LEFT}" y="14" font-weight="600">{escape(title)}</text>', _axes(box, x, y, logarithmic)]
     for k, (name, points) in enumerate(usable.items()):
-        parts.append(f'<path d="{_path(points, box)}" fill="none" stroke="{_color(k)}" stroke-width="1.8"/>')
-        parts[-1] = parts[-1].replace("/>", f"><title>{escape(name)}</title></path>")
+        line = f'<path d="{_path(points, box)}" fill="none" stroke="{_color(k)}" stroke-width="1.8">'
+        parts.append(f"{line}<title>{escape(name)}</title></path>")
     rows = math.ceil(len(lines) / 2)
     parts += [_legend(k, name) for k, name in enumerate(lines)]
     tall = HEIGHT - 8 + 16 * rows

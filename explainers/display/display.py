@@ -18,16 +18,21 @@ PADDING = 12
 
 
 class Display:
-    """HTML that a notebook shows as the result of a cell, and that `to_html` writes as a page of its own.
+    """HTML that a notebook shows as the result of a cell, and that `to_html` writes as a page.
 
     The HTML contains its images, scripts and styles: it needs no server and no network, and a saved notebook keeps it.
-    Where scripts are blocked, static images remain. `text` is what `repr` returns.
+    Where scripts are blocked, static images remain. `text` is what `repr` returns, and `images` are shown by hosts that
+    show no HTML.
     """
 
-    def __init__(self, html: str, text: str, picture: Image.Image | None = None) -> None:
-        self.html = f'<div class="hooklens">{style()}{html}</div>'
-        self.text = text
-        self._picture = picture
+    def __init__(self, content: str, text: str, images: Sequence[Image.Image] = ()) -> None:
+        self.content, self.text = content, text
+        self._images = images
+
+    @property
+    def html(self) -> str:
+        """The content with its style sheet."""
+        return f'<div class="hooklens">{style()}{self.content}</div>'
 
     def to_html(self, path: str | Path, title: str = "Hooklens") -> None:
         """Write a page with this content."""
@@ -45,18 +50,16 @@ class Display:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Return what notebooks show: HTML, and a PNG file for hosts without HTML, such as exports to PDF."""
         bundle: dict[str, Any] = {"text/plain": self.text, "text/html": self.html}
-        return bundle if self._picture is None else bundle | {"image/png": png(self._picture)}
+        return bundle | {"image/png": png(_in_rows(self._images))} if self._images else bundle
 
     def __repr__(self) -> str:
         return self.text
 
 
-def paste_in_rows(images: Sequence[Image.Image]) -> Image.Image | None:
-    """Paste images next to each other, in rows of four, for hosts that show no HTML."""
+def _in_rows(images: Sequence[Image.Image]) -> Image.Image:
+    """Paste images next to each other, in rows of four or eight."""
     from PIL import Image  # optional: the library requires only torch
 
-    if not images:
-        return None
     columns = min(4, len(images)) if len(images) <= 16 else 8
     width, height = max(image.width for image in images), max(image.height for image in images)
     rows = math.ceil(len(images) / columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -38,15 +39,16 @@ class MapFigure:
     colors: str | None = None
     limits: tuple[float, float] | None = None
 
-    @property
+    @cached_property
     def photo(self) -> Image.Image:
         """The image, at most `LARGEST` pixels wide and high."""
         image = to_pillow(self.pixels)
         image.thumbnail((LARGEST, LARGEST))
         return image
 
-    def draw(self) -> Image.Image:
-        """Draw the map over the image, with its color bar below."""
+    @cached_property
+    def drawn(self) -> Image.Image:
+        """The map over the image, with its color bar below."""
         from PIL import Image  # optional: the library requires only torch
 
         drawing = view(self.map, colors=self.colors, limits=self.limits, signed=self.signed)

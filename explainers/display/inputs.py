@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from explainers.maps.pixels import pixels
+from explainers.maps.pixels import one_for_each, pixels
 
 MARGIN = 0.02
 """How far values may leave [0, 1] through interpolation."""
@@ -26,11 +26,7 @@ def given_images(photos: Any, count: int) -> list[Shown]:
 
     Errors   ValueError if there is not one image for each of the `count` maps; those of `pixels`
     """
-    several = isinstance(photos, (list, tuple)) or getattr(photos, "ndim", 0) == 4
-    listed = list(photos) if several else [photos]
-    if len(listed) != count:
-        raise ValueError(f"{len(listed)} images were given for {count} maps. Give one image for each map, in order.")
-    return [Shown(pixels(photo)[..., :3], "") for photo in listed]
+    return [Shown(pixels(photo)[..., :3], "") for photo in one_for_each(photos, count)]
 
 
 def network_inputs(images: Tensor) -> list[Shown]:

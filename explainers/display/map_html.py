@@ -48,7 +48,7 @@ def _figure_html(figure: MapFigure, mark: str) -> str:
     findings = "".join(f'<p class="hooklens-finding">{escape(each.sentence)}</p>' for each in figure.findings)
     return (
         f'<figure><p class="hooklens-title">{escape(figure.title)}</p>'
-        f'<div id="{mark}"><img src="{image_address(figure.draw())}" alt="{escape(_label(figure))}"></div>'
+        f'<div id="{mark}"><img src="{image_address(figure.drawn)}" alt="{escape(_label(figure))}"></div>'
         f"<figcaption>{lines}{findings}</figcaption></figure>"
     )
 

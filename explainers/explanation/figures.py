@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.display.display import NO_PILLOW, Display, paste_in_rows
+from explainers.display.display import NO_PILLOW, Display
 from explainers.display.encoding import has_pillow
 from explainers.display.figure import SIDE, MapFigure
 from explainers.display.inputs import Shown, given_images, network_inputs
@@ -69,15 +69,16 @@ def display_maps(
     shown: list[MapFigure] = []
     for each in explanations:
         shown += figures(each, images, labels, most - len(shown))
-    by_sign = signed or (True if signed is None and colors == "signed" else signed)
+    if signed is None and colors == "signed":
+        signed = True
     shown = [
-        replace(figure, signed=figure.signed if by_sign is None else by_sign, colors=colors, limits=limits)
+        replace(figure, signed=figure.signed if signed is None else signed, colors=colors, limits=limits)
         for figure in shown
     ]
     total = sum(len(each.map) for each in explanations)
     rest = f'<p class="hooklens-quiet">{total - len(shown)} more maps are not shown.</p>' if total > len(shown) else ""
     text = f"Display({total} map{'s' * (total != 1)})"
-    return Display(maps_html(shown) + rest, text, paste_in_rows([figure.draw() for figure in shown]))
+    return Display(maps_html(shown) + rest, text, [figure.drawn for figure in shown])
 
 
 def figures(

@@ -30,7 +30,7 @@ class Reported(Explained, Protocol):
 def report(explanation: Reported, images: Any = None, labels: Sequence[str] | None = None) -> Display:
     """Return the maps with their controls, the most likely classes, the settings and the statistics of the maps."""
     maps = display_maps([explanation], images, labels=labels, most=len(explanation.map))
-    parts = ["<h1>", _title(explanation), "</h1>", maps.html]
+    parts = ["<h1>", _title(explanation), "</h1>", maps.content]
     if predictions := _predictions(explanation, labels):
         heads = ("image", "class", "score", "probability")
         parts += ["<h2>Most likely classes</h2>", table_html(heads, predictions)]
@@ -39,7 +39,7 @@ def report(explanation: Reported, images: Any = None, labels: Sequence[str] | No
         names = [name for name in explanation.statistics[0] if _is_plain(explanation, name)]
         rows = [[n, *(row.get(name) for name in names)] for n, row in enumerate(explanation.statistics)]
         parts += ["<h2>Statistics of the maps</h2>", table_html(("image", *names), rows)]
-    return Display("".join(parts), maps.text, None)
+    return Display("".join(parts), maps.text)
 
 
 def _title(explanation: Reported) -> str:

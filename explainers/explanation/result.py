@@ -17,6 +17,7 @@ from explainers.explanation.page import report
 from explainers.findings import Finding
 from explainers.maps.frames import overlay_frames
 from explainers.maps.overlays import overlay
+from explainers.maps.pixels import one_for_each
 from explainers.maps.resize import resize
 from explainers.probabilities import probabilities_of
 from explainers.registry import METHODS
@@ -90,12 +91,7 @@ class Explanation:
         if self.map.ndim == 4:
             raise ValueError("These are maps of videos or volumes. Use overlay_frames, which draws each frame.")
         signed = self._draws_signs(signed, options)
-        batch = images if isinstance(images, Sequence) or getattr(images, "ndim", 0) == 4 else [images]
-        several: list[Any] = list(batch)  # type: ignore[arg-type]
-        if len(several) != len(self.map):
-            raise ValueError(
-                f"{len(several)} images were given for {len(self.map)} maps. Give one image for each map, in order."
-            )
+        several = one_for_each(images, len(self.map))
         return [overlay(image, one, signed=signed, **options) for image, one in zip(several, self.map, strict=True)]
 
     def overlay_frames(

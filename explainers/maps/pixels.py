@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +36,17 @@ def pixels(photo: Image.Image | Tensor | Any) -> Tensor:
     photo = photo.convert("RGBA" if has_alpha else "RGB")
     values = torch.frombuffer(bytearray(photo.tobytes()), dtype=torch.uint8)
     return values.view(photo.height, photo.width, -1)
+
+
+def one_for_each(photos: Any, count: int) -> list[Any]:
+    """Return images as a list: a single image, a sequence, or a batch [N, 3, H, W].
+
+    Errors   ValueError if there is not one image for each of the `count` maps
+    """
+    several = list(photos) if isinstance(photos, Sequence) or getattr(photos, "ndim", 0) == 4 else [photos]
+    if len(several) != count:
+        raise ValueError(f"{len(several)} images were given for {count} maps. Give one image for each map, in order.")
+    return several
 
 
 def _from_values(values: Tensor) -> Tensor:

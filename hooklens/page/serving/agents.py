@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -126,15 +127,16 @@ async def _answer(function: Callable[..., Any], image: str, **settings: Any) -> 
     return answer
 
 
-_places: list[anyio.CapacityLimiter] = []
+@functools.cache
+def _places() -> anyio.CapacityLimiter:
+    """Return the places for running calls, created inside the event loop."""
+    return anyio.CapacityLimiter(limits.CONCURRENCY["model"])
 
 
 async def _run(function: Callable[[], Any]) -> Any:
     """Call a function in a thread, as many at a time as the page allows; errors become one-line messages."""
-    if not _places:  # created inside the event loop
-        _places.append(anyio.CapacityLimiter(limits.CONCURRENCY["model"]))
     try:
-        return await anyio.to_thread.run_sync(function, limiter=_places[0])
+        return await anyio.to_thread.run_sync(function, limiter=_places())
     except Exception as error:
         from mcp.server.mcpserver.exceptions import ToolError  # an optional package
 

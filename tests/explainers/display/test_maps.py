@@ -116,7 +116,7 @@ def test_small_maps_are_exact_and_the_static_image_is_the_overlay():
     assert data["map"]["dtype"] == "float32"
     exact = torch.frombuffer(bytearray(base64.b64decode(data["map"]["b64"])), dtype=torch.float32)
     assert torch.equal(exact, e.map[0].flatten())
-    drawn = figure.draw()
+    drawn = figure.drawn
     photo = figure.photo.resize((224, 168))
     assert drawn.crop((0, 0, 224, 168)).tobytes() == overlay(photo, e.map[0]).tobytes()
     static = decoded(re.search(r'<img src="([^"]+)"', show(e).html)[1])
@@ -156,7 +156,7 @@ def test_an_explanation_shows_itself_and_survives_saving(tmp_path):
     bundle = e._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html", "image/png"}
     assert bundle["text/plain"] == repr(e)
-    assert Image.open(io.BytesIO(bundle["image/png"])).size == figures(e)[0].draw().size
+    assert Image.open(io.BytesIO(bundle["image/png"])).size == figures(e)[0].drawn.size
     e.save(tmp_path / "map.npz")
     loaded = Explanation.load(tmp_path / "map.npz")
     assert loaded.images is None
