@@ -43,7 +43,6 @@ def _items(kind: str, location: Location, names: Sequence[str]) -> Iterator[Item
     for name in names:
         for block in FileBlocks(kind, location, name, names[0])():
             yield from block
-    # Without a row in any table, there is nothing to explain.
 
 
 @dataclass(frozen=True)
