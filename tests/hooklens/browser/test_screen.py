@@ -184,9 +184,11 @@ def test_theme_and_presentation_can_be_chosen(first_view: Visit) -> None:
     tools, headline = (page.locator(f"#hl-right {name}").first.bounding_box() for name in (".hl-tools", ".hl-headline"))
     assert tools["height"] < 50 and headline["height"] < 50, "the sentence and the toolbar are one line each"
     page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function("document.documentElement.dataset.hlWidth === 'phone'")
     leave, views = page.locator("#hl-leave").bounding_box(), page.locator("#hl-navigation").bounding_box()
     assert leave["y"] > views["y"] + views["height"], "the views can be chosen"
     page.set_viewport_size({"width": 1280, "height": 900})
+    page.wait_for_function("document.documentElement.dataset.hlWidth === 'wide'")
     page.keyboard.press("Escape")
     assert page.evaluate(size) == before and page.locator("#hl-left").is_visible()
 
