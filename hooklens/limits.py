@@ -54,6 +54,10 @@ NETWORKS = 1024 * MB  # bytes of the weights of the loaded networks, except the 
 SESSIONS = 64  # users whose state Gradio keeps, about 2 MB each; that of others is created again
 UPDATES = 5  # partial results per second
 
+# The end of the server, after SIGTERM.
+STOP_SECONDS = 10.0  # running answers may finish
+STOP_MARGIN = 2.0  # stopped answers may return what they have
+
 # Temporary files.
 KEEP = 3600.0  # seconds that an upload stays on disk
 SWEEP = 300.0  # seconds between two cleanups

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -168,8 +169,10 @@ def stream(
     def body() -> None:
         try:
             result.set_result(work(report))
-        except BaseException as error:  # raised again in the waiting handler
+        except Exception as error:  # raised again in the waiting handler
             result.set_exception(error)
+        except BaseException:  # the thread was ended, which must not end the server
+            result.set_exception(RuntimeError("the thread was ended"))
         finally:
             done.set()
             changed.set()
@@ -192,6 +195,20 @@ def stream(
 
 def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
     """Wait for torch and the model, yielding the progress, and return the resolved settings."""
+    settings = yield from _resolve_when_loaded(request, run)
+    layer = settings.layer if settings.takes_layer else None
+    model = settings.loaded.name.partition("?")[0]  # without the settings of a visitor
+    run.about = {"method": settings.method.name, "model": model, "layer": layer, "bytes": _size(request.image)}
+    return settings
+
+
+def _size(image: str | None) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return os.path.getsize(image) if image else None
+    return None
+
+
+def _resolve_when_loaded(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
     yield from model_cache.wait(run, request.model)
     name = request.model or model_cache.first_model()
     if model_cache.has(name):

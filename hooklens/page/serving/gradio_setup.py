@@ -67,5 +67,8 @@ with without_stubs(), without_decoders():
 
 # Gradio imports matplotlib for every event to choose its backend, in case that a handler draws with it: 40 MB.
 setattr(gradio.utils, "MatplotlibBackendMananger", contextlib.nullcontext)  # noqa: B010 as above
+# On a Space, Gradio starts a server that replaces the code of the running page. Without the package `spaces` its thread
+# ends with an error.
+setattr(gradio.http_server, "get_space", lambda: None)  # noqa: B010 as above
 
 __all__ = ["gradio", "spaces"]
