@@ -11,22 +11,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks.public import attack_http, attack_pages, attack_users
-from benchmarks.public.attack_http import Result
+from benchmarks.public.attacks import http, pages, users
+from benchmarks.public.attacks.http import Result
 from benchmarks.public.server import Server, running
 from benchmarks.public.table import Row, show
 
 MINUTES = 5.0
 GROUPS: dict[str, Callable[[Server], Iterator[Result]]] = {
-    "paths": attack_http.paths,
-    "links": attack_http.links,
-    "bodies": attack_http.bodies,
-    "headers": attack_http.headers,
-    "endpoints": attack_http.endpoints,
-    "choices": attack_users.choices,
-    "users": attack_users.users,
-    "streams": attack_users.streams,
-    "scripts": attack_pages.scripts,
+    "paths": http.paths,
+    "links": http.links,
+    "bodies": http.bodies,
+    "headers": http.headers,
+    "endpoints": http.endpoints,
+    "choices": users.choices,
+    "users": users.users,
+    "streams": users.streams,
+    "scripts": pages.scripts,
 }
 
 
@@ -42,7 +42,7 @@ def attack(server: Server, names: list[str], minutes: float = MINUTES) -> tuple[
         failures += [f"{name}: {each.name}: {each.got}, expected {each.expected}" for each in wrong]
         measured = f"{len(results) - len(wrong)} of {len(results)} as expected"
         rows.append(Row(name, measured, "all", not wrong and bool(results)))
-    alive = attack_users.answers_correctly(server)
+    alive = users.answers_correctly(server)
     rows.append(Row("answer afterwards", "correct" if alive else "none or another", "correct", alive))
     tracebacks = sum(line.get("level") == "error" for line in server.lines())
     rows.append(Row("unexpected errors", str(tracebacks), "0", tracebacks == 0))

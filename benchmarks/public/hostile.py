@@ -15,8 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.public import hostile_checkpoints, hostile_images, processes
-from benchmarks.public.hostile_case import EITHER, REFUSED, VALID, Case
+from benchmarks.public import processes
+from benchmarks.public.files import checkpoints as hostile_checkpoints
+from benchmarks.public.files import images as hostile_images
+from benchmarks.public.files.case import EITHER, REFUSED, VALID, Case
 from benchmarks.public.table import Row, show
 from hooklens.errors import Refused
 from hooklens.images.bands import SHOWN_AS_PNG

@@ -34,7 +34,7 @@ from hooklens.page.operations.shutdown import Refusing, Shutdown
 from hooklens.page.overlay.tab import Overlay
 from hooklens.page.panel import panel as settings_panel
 from hooklens.page.ranking.tab import Ranking
-from hooklens.page.serving import endpoints
+from hooklens.page.serving import arguments, endpoints
 from hooklens.page.serving.agents import Agents
 from hooklens.page.serving.blocks import Blocks
 from hooklens.page.serving.caching import Caching
@@ -88,6 +88,7 @@ def build() -> gr.Blocks:
         # By default Gradio sends progress updates to all outputs and copies their values, which takes 0.2 s per click,
         # and draws the elapsed time in every frame. The page's own status shows the progress.
         event.show_progress_on = []
+    arguments.register_events(demo.fns)
     demo.space_id = None  # otherwise a page on a Space fetches fonts and the Space description from other hosts
     return demo
 

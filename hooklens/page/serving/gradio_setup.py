@@ -62,6 +62,7 @@ defer("gradio.workflow", "Workflow")
 defer("httpx._main", "main")
 with without_stubs(), without_decoders():
     import gradio
+    import gradio.http_server
 
     import hooklens.page.components.components  # noqa: F401
 

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
-from benchmarks.public import hostile, hostile_checkpoints, hostile_images
-from benchmarks.public.hostile_case import REFUSED, VALID, Case
+from benchmarks.public import hostile
+from benchmarks.public.files import checkpoints as hostile_checkpoints
+from benchmarks.public.files import images as hostile_images
+from benchmarks.public.files.case import REFUSED, VALID, Case
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
 LARGE = ("pixels", "of zeros", "TIFF", "million", "PNG zTXt", "50,000", "000 chunks", "frames", "13_000", "13000")

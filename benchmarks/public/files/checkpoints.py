@@ -31,7 +31,7 @@ import resource, sys, time, json, warnings
 from pathlib import Path
 warnings.simplefilter("ignore")
 from hooklens.zoo import checkpoints
-from benchmarks.public.hostile_checkpoints import network
+from benchmarks.public.files.checkpoints import network
 from benchmarks.public.processes import megabytes, reset_peak
 import os
 network()

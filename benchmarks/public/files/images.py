@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.public.hostile_case import EITHER, REFUSED, VALID, Case, Command, case, seeds
-from benchmarks.public.hostile_floods import floods, polyglots
+from benchmarks.public.files.case import EITHER, REFUSED, VALID, Case, Command, case, seeds
+from benchmarks.public.files.floods import floods, polyglots
 from hooklens import limits
 from hooklens.images import uploads
 from tests.support.band_files import KINDS, npy_file, tiff_file, values
