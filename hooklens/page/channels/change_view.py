@@ -7,7 +7,7 @@ from typing import Any
 from hooklens.page.components import view
 from hooklens.session import messages as page_messages
 from hooklens.session.interventions import messages
-from hooklens.session.interventions.engine import Changed
+from hooklens.session.interventions.answers import Changed
 
 CROP_SIDE = 384  # pixels of the longer side of the image below the maps
 

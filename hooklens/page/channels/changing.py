@@ -14,8 +14,8 @@ from hooklens.page.components.components import canvas
 from hooklens.page.shared.tab import UNQUEUED, Page, Updates, event_data, integer, queue_options, run_job
 from hooklens.session.answers import Waiting
 from hooklens.session.interventions import engine, messages
+from hooklens.session.interventions.answers import Changed
 from hooklens.session.interventions.changes import parse
-from hooklens.session.interventions.engine import Changed
 from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
 from hooklens.session.request import from_form

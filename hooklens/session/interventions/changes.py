@@ -1,18 +1,16 @@
-"""A change of channels as the page sends it, and its conversion to the arguments of `explainers.intervene`."""
+"""Read a change of channels as the page sends it."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hooklens.errors import Refused
 from hooklens.images import bands, examples, uploads
+from hooklens.session.channels.messages import no_channel
 from hooklens.session.interventions import messages
-
-if TYPE_CHECKING:
-    import torch
+from hooklens.session.interventions.answers import Change
 
 LONGEST = 20_000
 """Characters of a list of channels: 2048 single channels have about 10,000."""
@@ -23,38 +21,6 @@ KINDS = {"zero": (), "scale": ("factor",), "clamp": ("low", "high"), "mean": (),
 OPTIONAL = ("low", "high")
 """Numbers that may be missing if the other one is given."""
 ITEM = re.compile(r"(\d{1,7})(?:\s*[-–]\s*(\d{1,7}))?")
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of channels: `channels` as text ("3, 17-24"), the `kind`, and its numbers.
-
-    For "swap", `other` is the path of the second image. With `positions`, one position is swapped after another, and
-    then only the `cell` (row, column), or the one with the largest effect if it is None.
-    """
-
-    channels: str
-    kind: str
-    numbers: dict[str, float] = field(default_factory=dict)
-    other: str = ""
-    positions: bool = False
-    cell: tuple[int, int] | None = None
-
-    def value(self, swapped: torch.Tensor | None) -> Any:
-        """Return `value` of `explainers.intervene`; `swapped` is the input made from the second image."""
-        import explainers  # torch takes seconds to start
-
-        if self.kind == "swap":
-            assert swapped is not None, "the engine loads the second image"
-            return explainers.Swap(swapped)
-        makers: dict[str, Any] = {
-            "zero": lambda: 0.0,
-            "mean": lambda: "mean",
-            "scale": lambda: explainers.Scale(self.numbers["factor"]),
-            "clamp": lambda: explainers.Clamp(self.numbers.get("low"), self.numbers.get("high")),
-            "noise": lambda: explainers.AddNoise(self.numbers["std"]),
-        }
-        return makers[self.kind]()
 
 
 def parse(data: dict[str, Any]) -> Change:
@@ -122,7 +88,7 @@ def parse_channels(text: str, count: int, layer: str) -> list[int]:
         if last < first:
             raise Refused(messages.no_channel_text(part))
         if last >= count:
-            raise Refused(messages.no_channel(last, layer, count))
+            raise Refused(no_channel(last, layer, count))
         found.update(range(first, last + 1))
     if not found:
         raise Refused(messages.NONE_SELECTED)

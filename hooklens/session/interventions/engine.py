@@ -15,8 +15,8 @@ from hooklens.session.answers import TOP, Settings, Waiting
 from hooklens.session.channels import messages as channel_messages
 from hooklens.session.channels import network as channels_network
 from hooklens.session.interventions import messages, network
-from hooklens.session.interventions.changes import Change, parse_channels
-from hooklens.session.interventions.network import Place
+from hooklens.session.interventions.answers import Change, Changed, ClassChange, Maps, Place
+from hooklens.session.interventions.changes import parse_channels
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import Turn, turns
 from hooklens.session.request import Request
@@ -26,44 +26,6 @@ if TYPE_CHECKING:
     import torch
 
     from explainers.targets import Target
-
-
-@dataclass(frozen=True)
-class ClassChange:
-    """A class with its probabilities, or its scores if the network has no probabilities, before and after."""
-
-    name: str
-    before: float
-    after: float
-
-
-@dataclass(frozen=True)
-class Maps:
-    """The maps [h, w] of one target before and after the change."""
-
-    before: torch.Tensor
-    after: torch.Tensor
-    share: float
-    """Below 1 if the run of a long method was stopped."""
-
-
-@dataclass(frozen=True)
-class Changed:
-    """The answer to a change: the classes, and the maps of the explained target unless they are still computed."""
-
-    settings: Settings
-    crop: Image.Image
-    change: Change
-    place: Place
-    total: int
-    """Number of channels of the layer."""
-    classes: list[ClassChange]
-    subject: str
-    maps: Maps | None = None
-    effects: torch.Tensor | None = None
-    """For a change position by position: the change of the target's score by position, [h, w] as on the maps."""
-    shown_cell: tuple[int, int] | None = None
-    """The changed position as row and column of `effects`."""
 
 
 @dataclass(frozen=True)

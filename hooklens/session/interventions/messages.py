@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hooklens.session import messages
-from hooklens.session.channels.messages import no_channel
 from hooklens.session.text_messages import number as number_text
 
 if TYPE_CHECKING:
-    from hooklens.session.interventions.engine import Changed, ClassChange
-
-__all__ = ["no_channel"]
+    from hooklens.session.interventions.answers import Changed, ClassChange
 
 INVALID = "The change is not valid. Reload the page and try again."
 NONE_SELECTED = "No channel is selected. Click tiles, or enter channels such as 3, 17-24."

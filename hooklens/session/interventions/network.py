@@ -7,27 +7,17 @@ changed, so other requests, also those that run at the same time, are not affect
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hooklens.session import network_calls
-from hooklens.session.interventions.changes import Change
+from hooklens.session.interventions.answers import Change, Place
 
 if TYPE_CHECKING:
     import torch
 
     import explainers
     from explainers.targets import Target
-
-
-@dataclass(frozen=True)
-class Place:
-    """What is changed: channels of a layer, at all positions or at one `cell` of its grid."""
-
-    layer: str
-    channels: list[int]
-    cell: tuple[int, int] | None = None
 
 
 def scores(

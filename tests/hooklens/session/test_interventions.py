@@ -18,7 +18,7 @@ from hooklens.errors import Refused
 from hooklens.page.channels import change_view
 from hooklens.session import model_cache
 from hooklens.session.interventions import changes, engine, messages
-from hooklens.session.interventions.engine import Changed
+from hooklens.session.interventions.answers import Changed
 from hooklens.session.jobs import runs
 from hooklens.session.request import Request
 from tests.hooklens.browser.conftest import ROOT

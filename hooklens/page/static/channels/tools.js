@@ -31,7 +31,8 @@ export class Toolbar {
     this.npy = makeButton(terms.npy, actions.npy, { disabled: true });
     this.stop = makeButton(terms.stop, actions.stop, { hidden: true, "aria-label": terms.stop_name });
     const toggle = () => change("channels", { selecting: !state.channels.selecting });
-    this.select = makeButton(terms.select, toggle, { "aria-pressed": "false", title: terms.select_title, disabled: true });
+    const off = { "aria-pressed": "false", disabled: true };
+    this.select = makeButton(terms.select, toggle, { ...off, title: terms.select_title });
     this.ends = [make("span"), make("span")];
     this.legend = make("span", { class: "hl-channels-legend" }, this.ends[0], make("i"), this.ends[1]);
     this.root = this.arrange();

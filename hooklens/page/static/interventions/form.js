@@ -21,7 +21,8 @@ export class ChangeForm {
     this.text.addEventListener("change", () => this.enter());
     this.count = make("span", { class: "hl-quiet", "aria-live": "polite" });
     this.kind = make("select", { name: "kind" }, ...choices(terms.kinds));
-    this.numbers = Object.fromEntries(Object.entries(terms.numbers).map(([kind, fields]) => [kind, this.fields(fields)]));
+    this.numbers = {};
+    for (const [kind, fields] of Object.entries(terms.numbers)) this.numbers[kind] = this.fields(fields);
     this.other = new SecondImage(terms, examples, changed);
     this.where = make("select", { name: "where" }, ...choices(terms.wheres));
     this.places = label(terms.where, this.where);
