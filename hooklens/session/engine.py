@@ -21,6 +21,7 @@ from PIL import Image
 from hooklens import limits
 from hooklens.errors import Refused
 from hooklens.images import bands, uploads
+from hooklens.images.decoder import pool
 from hooklens.names import nearest
 from hooklens.session import messages, model_cache, network_calls, results_cache, scene
 from hooklens.session.answers import Answer, LoadedModel, Refining, Scene, Settings, Stages, Step, Waiting, Window
@@ -222,17 +223,17 @@ def load_input(settings: Settings, request: Request) -> tuple[Settings, Image.Im
     if request.image is None:
         raise Refused(messages.NO_IMAGE)
     model, data = settings.loaded.model, uploads.read(request.image)
-    band_image = bands.open_bands(data, model.channels, raw=model.preparation.raw, requested=request.bands)
-    if band_image is None:
-        image = uploads.open_image(data)
+    opened = pool.open_file(data, model.channels, raw=model.preparation.raw, requested=request.bands)
+    if not isinstance(opened, bands.Bands):
+        image = opened
         if model.channels not in (1, 3):
             raise Refused(bands.WRONG_COUNT.format(channels=model.channels, bands=3))
         return replace(settings, window=Window.of(model, image)), image, model.prepare(image)
-    notes = (*settings.notes, band_image.note) if band_image.note else settings.notes
-    settings = replace(settings, bands=band_image.choice, notes=notes, window=Window.of(model, band_image.image))
+    notes = (*settings.notes, opened.note) if opened.note else settings.notes
+    settings = replace(settings, bands=opened.choice, notes=notes, window=Window.of(model, opened.image))
     settings = replace(settings, key=settings.key and results_cache.key(settings, request))
     settings = replace(settings, subject=settings.subject and results_cache.subject(settings, request))
-    return settings, band_image.image, model.prepare(torch.from_numpy(band_image.values))
+    return settings, opened.image, model.prepare(torch.from_numpy(opened.values))
 
 
 def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step]:
