@@ -55,6 +55,7 @@ from explainers.experiments.description.table import Description, LayerDescripti
 from explainers.experiments.erasing.smallest_region import SmallestRegion, smallest_region
 from explainers.experiments.interventions.changes import AddNoise, Clamp, Scale, Swap
 from explainers.experiments.interventions.intervene import intervene
+from explainers.experiments.interventions.patching import patch_effects
 from explainers.experiments.interventions.result import Intervention
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
@@ -175,6 +176,7 @@ __all__ = [
     "list_layers",
     "overlay",
     "overlay_frames",
+    "patch_effects",
     "randomization_test",
     "recommend",
     "record_gradients",

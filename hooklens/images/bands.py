@@ -16,6 +16,7 @@ import math
 import os
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,8 +53,12 @@ DARK = 0.1
 """Fraction of the range of an integer type; if all values are below it, the page shows a hint."""
 SATELLITE = 13
 """Number of bands of Sentinel-2, in which red, green and blue are the 4th, 3rd and 2nd band."""
+SHOWN_AS_PNG = (npy.START, *tiff.STARTS)
+"""The starts of files that browsers do not display."""
 PREVIEW = re.compile(r"(.+)\.\d+-\d+-\d+\.preview\.png")
 """The name of a preview: the name of its file, and the three bands that it shows."""
+Preview = tuple[Image.Image, tuple[int, int, int]]
+"""The image, and the numbers of the bands that it shows."""
 _preview_lock = threading.Lock()  # previews are not queued as jobs
 
 
@@ -273,31 +278,48 @@ def _stretch(band: np.ndarray) -> np.ndarray:
 # Browsers display neither TIFF nor NPY, so the image component receives a PNG next to the file.
 
 
-def preview(path: Path, channels: int | None = None, requested: str = "") -> Path | None:
+def preview(
+    path: Path,
+    channels: int | None = None,
+    requested: str = "",
+    draw: Callable[[bytes, int | None, str], Preview | None] | None = None,
+) -> Path | None:
     """Write a PNG next to an uploaded file that browsers cannot display; return None for other or damaged files.
 
-    `channels` and `requested` are as in `open_bands`.
+    `channels` and `requested` are as in `open_bands`. `draw` is `preview_image`, which may run in another process.
     """
-    three = (1, 2, 3)
     with contextlib.suppress(Refused, OSError), _preview_lock:
         data = uploads.read(path)
-        if not data.startswith((npy.START, *tiff.STARTS)):
+        found = (draw or preview_image)(data, channels, requested) if data.startswith(SHOWN_AS_PNG) else None
+        if found is None:
             return None
-        with uploads.decoding("TIFF"):
-            values = read(data, channels)
-            if values is not None:
-                three, _ = choose_bands(requested, len(values), channels)
-                image = to_rgb(values, three, unchanged=values.dtype == "uint8" and len(values) == 3)
-        if values is None:
-            image = uploads.open_image(data)
+        image, three = found
         target = path.with_name(f"{path.name}.{'-'.join(map(str, three))}.preview.png")
         if not target.exists():
             if sum(PREVIEW.fullmatch(name) is not None for name in os.listdir(path.parent)) >= limits.PREVIEWS:
                 return None
-            image.thumbnail((limits.PREVIEW_SIDE, limits.PREVIEW_SIDE))
             image.save(target)
         return target
     return None
+
+
+def preview_image(data: bytes, channels: int | None, requested: str) -> Preview | None:
+    """Return a small image of a file that browsers do not display, and its bands; None for other files.
+
+    Errors   Refused
+    """
+    if not data.startswith(SHOWN_AS_PNG):
+        return None
+    three = (1, 2, 3)
+    with uploads.decoding("TIFF"):
+        values = read(data, channels)
+        if values is not None:
+            three, _ = choose_bands(requested, len(values), channels)
+            image = to_rgb(values, three, unchanged=values.dtype == "uint8" and len(values) == 3)
+    if values is None:
+        image = uploads.open_image(data)
+    image.thumbnail((limits.PREVIEW_SIDE, limits.PREVIEW_SIDE))
+    return image, three
 
 
 def original(path: Path) -> Path:

@@ -115,7 +115,7 @@ def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
     if not data:
         raise Refused(EMPTY)
     if len(data) > limits.FILE:
-        raise Refused(_too_large_file(len(data)))
+        raise Refused(too_large_file(len(data)))
     kind = _match(data, _SIGNATURES)
     if kind is None or (kind == "AVIF" and "AVIF" not in FORMATS):
         raise Refused(NOT_AN_IMAGE.format(kind=_describe(data), choose=_CHOOSE))
@@ -221,7 +221,7 @@ def read(source: Any) -> bytes:
         if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device would be endless
             raise Refused(FOREIGN)
         if status.st_size > limits.FILE:
-            raise Refused(_too_large_file(status.st_size))
+            raise Refused(too_large_file(status.st_size))
         with open(source, "rb") as file:
             return file.read(limits.FILE + 1)
     except Refused:
@@ -230,7 +230,8 @@ def read(source: Any) -> bytes:
         raise Refused(NOT_FOUND) from None
 
 
-def _too_large_file(size: int) -> str:
+def too_large_file(size: int) -> str:
+    """Return the message for a file of too many bytes."""
     return TOO_HEAVY.format(megabytes=math.ceil(size / limits.MB * 10) / 10, limit=limits.FILE // limits.MB)
 
 

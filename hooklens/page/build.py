@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from hooklens import limits
 from hooklens.images import examples
+from hooklens.images.decoder import pool
 from hooklens.page.api.tab import Api
 from hooklens.page.batch.messages import STEPS
 from hooklens.page.batch.tab import Batch
@@ -211,6 +212,7 @@ def serve(
     Returns  the address: at once if `block` is False, otherwise when the server stops
     Errors   OSError if the port is taken
     """
+    pool.start()
     demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
     scripts = bundle.build(*_first_view(demo))
     script = bundle.Server(scripts) if scripts else None

@@ -21,6 +21,7 @@ from PIL import Image
 from hooklens import limits
 from hooklens.errors import Refused
 from hooklens.images import bands, uploads
+from hooklens.images.decoder import pool
 from hooklens.names import nearest
 from hooklens.session import messages, model_cache, network_calls, results_cache, scene
 from hooklens.session.answers import Answer, LoadedModel, Refining, Scene, Settings, Stages, Step, Waiting, Window
@@ -224,17 +225,17 @@ def load_input(settings: Settings, request: Request) -> tuple[Settings, Image.Im
     if request.image is None:
         raise Refused(messages.NO_IMAGE)
     model, data = settings.loaded.model, uploads.read(request.image)
-    band_image = bands.open_bands(data, model.channels, raw=model.preparation.raw, requested=request.bands)
-    if band_image is None:
-        image = uploads.open_image(data)
+    opened = pool.open_file(data, model.channels, raw=model.preparation.raw, requested=request.bands)
+    if not isinstance(opened, bands.Bands):
+        image = opened
         if model.channels not in (1, 3):
             raise Refused(bands.WRONG_COUNT.format(channels=model.channels, bands=3))
         return replace(settings, window=Window.of(model, image)), image, model.prepare(image)
-    notes = (*settings.notes, band_image.note) if band_image.note else settings.notes
-    settings = replace(settings, bands=band_image.choice, notes=notes, window=Window.of(model, band_image.image))
+    notes = (*settings.notes, opened.note) if opened.note else settings.notes
+    settings = replace(settings, bands=opened.choice, notes=notes, window=Window.of(model, opened.image))
     settings = replace(settings, key=settings.key and results_cache.key(settings, request))
     settings = replace(settings, subject=settings.subject and results_cache.subject(settings, request))
-    return settings, band_image.image, model.prepare(torch.from_numpy(band_image.values))
+    return settings, opened.image, model.prepare(torch.from_numpy(opened.values))
 
 
 def explain(request: Request, run: Run, *, stages: bool = True, change: Change | None = None) -> Iterator[Step]:
@@ -296,7 +297,7 @@ def _compute_answer(
     def refining(step: Any) -> Refining:
         nonlocal share
         share = step.fraction
-        partial_map = None if step.map is None else _plane(step.map)
+        partial_map = None if step.map is None else first_plane(step.map)
         return Refining(settings, crop, partial_map, share, turn.spent, run.left, detected, predicted=predicted)
 
     if cached is not None:
@@ -304,7 +305,7 @@ def _compute_answer(
     elif method.long:
         first = None
         if detected is None:  # one forward pass, because the map may take a minute
-            first = _probabilities(settings, network_calls.scores(settings.loaded.name, images))
+            first = probabilities_of(settings, network_calls.scores(settings.loaded.name, images))
         begun = Refining(settings, crop, None, 0.0, 0.0, run.left, detected, first)
         predicted = begun.name
         yield begun
@@ -315,9 +316,9 @@ def _compute_answer(
     if detected is None:
         scores = explanation.scores
         scores = network_calls.scores(settings.loaded.name, images) if scores is None else scores[0].float()
-        probabilities = _probabilities(settings, scores)
-    number = _plane_number(explanation.raw[0], plane) if method.planes else 0
-    shown_map = _plane(explanation.raw[:, number] if method.planes else explanation.map)
+        probabilities = probabilities_of(settings, scores)
+    number = plane_number(explanation.raw[0], plane) if method.planes else 0
+    shown_map = first_plane(explanation.raw[:, number] if method.planes else explanation.map)
     share = share if run.stopped() and cached is None else 1.0
     if method.long and cached is None and share == 1.0:
         results_cache.put(settings, explanation)
@@ -335,14 +336,14 @@ def _own_options(settings: Settings) -> bool:
     return any(value != known[name].default for name, value in settings.method_options.items() if name != "precision")
 
 
-def _probabilities(settings: Settings, scores: torch.Tensor) -> torch.Tensor:
+def probabilities_of(settings: Settings, scores: torch.Tensor) -> torch.Tensor:
     """Return the probabilities of the classes, or their scores if they have none; the similarities to sentences."""
     if settings.loaded.encodes_text:
         return sentences.similarities(settings, scores)
     return network_calls.probabilities(settings.loaded, scores)
 
 
-def _plane_number(planes: torch.Tensor, number: int | None) -> int:
+def plane_number(planes: torch.Tensor, number: int | None) -> int:
     """Return `number`, or the index of the plane in `planes` [K, h, w] with the largest norm.
 
     Errors   Refused if the plane does not exist
@@ -354,7 +355,7 @@ def _plane_number(planes: torch.Tensor, number: int | None) -> int:
     return number
 
 
-def _plane(maps: torch.Tensor) -> torch.Tensor:
+def first_plane(maps: torch.Tensor) -> torch.Tensor:
     """Return the map of the first image as [h, w]; color channels of a partial result are summed."""
     plane = maps[0].detach().float().cpu()
     return plane.sum(0) if plane.ndim == 3 else plane
@@ -371,7 +372,7 @@ def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
             continue
         with contextlib.suppress(explainers.ExplainerError):
             maps = network_calls.sweep(loaded.name, images, target, names)
-            planes = {name: _plane(plane) for name, plane in maps.items()}
+            planes = {name: first_plane(plane) for name, plane in maps.items()}
             if answer.scene:  # this detection does not depend on the layers of other scales
                 planes = {name: plane for name, plane in planes.items() if plane.any()}
             return Stages(answer, planes)

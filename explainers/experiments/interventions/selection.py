@@ -53,10 +53,14 @@ def select(
             "a layer from list_layers(model, images, spatial=True), or one with an output [N, K]."
         )
     count = shape[layout.channel_axis]
-    return Selection(layout, _channels(channels, count, layout.name), _mask(layout, shape, cells))
+    return Selection(layout, chosen_channels(channels, count, layout.name), _mask(layout, shape, cells))
 
 
-def _channels(given: int | Sequence[int] | Tensor | None, count: int, layer: str) -> tuple[int, ...]:
+def chosen_channels(given: int | Sequence[int] | Tensor | None, count: int, layer: str) -> tuple[int, ...]:
+    """Return the numbers of the given channels of a layer with `count` channels; None are all.
+
+    Errors   BadOption
+    """
     if given is None:
         return tuple(range(count))
     one = whole_number(given)
@@ -77,6 +81,21 @@ def _mask(layout: LayerLayout, shape: Sequence[int], cells: Tensor | Sequence[tu
     """Return which positions of the layer, without its rows and channels, belong to the chosen cells."""
     if cells is None:
         return None
+    numbers = position_numbers(layout, shape)
+    chosen = _grid_mask(tuple(numbers.shape), cells)
+    if not bool(chosen.any()):
+        raise BadOption("cells is empty, so nothing would change. Select at least one cell, or give None for all.")
+    rest = _positions(layout, shape)
+    mask = torch.zeros(math.prod(rest), dtype=torch.bool)
+    mask[numbers[chosen]] = True
+    return mask.reshape(rest)
+
+
+def position_numbers(layout: LayerLayout, shape: Sequence[int]) -> Tensor:
+    """Return for each cell of the layer's grid the number of its position in an output of `shape`, in reading order.
+
+    Errors   NoSpatialOutput for a layer without a grid; UnsupportedModel if it runs on single frames of a video
+    """
     if layout.grid is None:
         raise NoSpatialOutput(nothing_spatial(layout.name, tuple(shape)))
     if layout.frames > 1:
@@ -84,15 +103,14 @@ def _mask(layout: LayerLayout, shape: Sequence[int], cells: Tensor | Sequence[tu
             f"Layer {layout.name!r} runs on the frames of a video one by one, so single cells cannot be changed. "
             "Omit cells, or choose a later layer."
         )
-    chosen = _grid_mask(layout.grid, cells)
-    if not bool(chosen.any()):
-        raise BadOption("cells is empty, so nothing would change. Select at least one cell, or give None for all.")
-    rest = [size for axis, size in enumerate(shape) if axis not in (0, layout.channel_axis)]
+    rest = _positions(layout, shape)
     # The number of each position in the layer's tensor, moved to the grid as the tensor is.
     numbers = torch.arange(math.prod(rest)).reshape(1, 1, *rest).movedim(1, layout.channel_axis)
-    mask = torch.zeros(math.prod(rest), dtype=torch.bool)
-    mask[layout.to_maps(numbers)[0, 0][chosen]] = True
-    return mask.reshape(rest)
+    return layout.to_maps(numbers)[0, 0]
+
+
+def _positions(layout: LayerLayout, shape: Sequence[int]) -> list[int]:
+    return [size for axis, size in enumerate(shape) if axis not in (0, layout.channel_axis)]
 
 
 def _grid_mask(grid: tuple[int, ...], cells: Tensor | Sequence[tuple[int, ...]]) -> Tensor:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hooklens import limits
 from hooklens.errors import Refused
 from hooklens.images import uploads
+from hooklens.images.decoder import pool
 from hooklens.page.batch import archive, messages
 from hooklens.session import engine
 from hooklens.session.answers import Settings, Waiting
@@ -179,12 +180,12 @@ def _run(job: Job, report: Callable[[Any], bool]) -> int:
             raise _StopRun
 
     with contextlib.suppress(_StopRun):
-        runs.run(job, decode=uploads.open_image, workers=0, report=step)
+        runs.run(job, decode=pool.open_image, workers=0, report=step)
     return reached
 
 
 def _open_image(path: str) -> Any:
     try:
-        return uploads.open_image(path)
+        return pool.open_image(path)
     except Refused:
         return None

@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from hooklens.page.channels import view as channels_view
+from hooklens.page.channels.changing import Changing
 from hooklens.page.components import view
 from hooklens.page.components.components import canvas
 from hooklens.page.shared.messages import MAP
@@ -46,6 +47,7 @@ class Features(Tab):
 
     def build(self) -> None:
         """Create the layout of the tab."""
+        self.changing = Changing(self.page)
         with gr.Row(elem_id="hl-features"):
             with gr.Column(scale=4, min_width=320):
                 empty, terms = messages.EMPTY_GRID, messages.GRID
@@ -78,6 +80,7 @@ class Features(Tab):
         self.why.select(self.open, inputs, pane, **shared)
         saved = self.grid.upload(self.save, inputs, [self.file, self.status], **shared)
         saved.success(None, None, None, js=CLICK_FILE)
+        self.changing.wire()
 
     def follow(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """Show the tiles of a new answer, unless the page already has them, and update the open channel.

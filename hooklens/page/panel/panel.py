@@ -11,6 +11,7 @@ import gradio as gr
 
 from hooklens.errors import Refused
 from hooklens.images import bands, examples, uploads
+from hooklens.images.decoder import pool
 from hooklens.page.components import list_columns, view
 from hooklens.page.components.components import ImageUpload, Named, canvas, choice, update_choice
 from hooklens.page.methods import picker as methods
@@ -182,7 +183,7 @@ def preview(path: str | None, form: Any, picker: Any, panel: Panel) -> dict[Any,
     channels = loaded.model.channels if loaded else None
     with contextlib.suppress(Refused):  # the answer reports the error
         source = bands.original(uploads.inside_uploads(path)) if path else None
-        shown = bands.preview(source, channels, _text(picker)) if source else None
+        shown = bands.preview(source, channels, _text(picker), pool.preview_image) if source else None
         return {panel.image: str(shown)} if shown else {}
     return {}
 

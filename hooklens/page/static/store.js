@@ -40,6 +40,8 @@
  * @property {number[]} order listed channels
  * @property {?number} number the open channel
  * @property {boolean} closed whether the user has closed the open channel
+ * @property {boolean} selecting whether a click selects a channel instead of opening it
+ * @property {number[]} selected selected channels in ascending order
  */
 
 /**
@@ -87,7 +89,7 @@ export const state = {
   gradients: null,
   rail: { chosen: null, wanted: null, note: "", norms: new Map() },
   preview: null,
-  channels: { sheet: null, key: 0, order: [], number: null, closed: false },
+  channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [] },
   compared: {},
   comparison: null,
   erasing: "",

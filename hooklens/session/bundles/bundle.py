@@ -15,6 +15,7 @@ from typing import Any
 
 from hooklens.errors import Refused
 from hooklens.images import bands, metadata, uploads
+from hooklens.images.decoder import pool
 from hooklens.images.pixels import pixel_hash
 from hooklens.session import engine
 from hooklens.session import messages as page_messages
@@ -103,7 +104,7 @@ def server_part(records: Any, image: str | None, folder: Path, second: str | Non
 
 
 def _crop_hash(settings: Settings, path: str) -> str:
-    return pixel_hash(settings.loaded.model.crop(uploads.open_image(uploads.read(path))))
+    return pixel_hash(settings.loaded.model.crop(pool.open_image(uploads.read(path))))
 
 
 def _write_image(path: str, name: str, channels: int, folder: Path) -> tuple[dict[str, Any], str]:

@@ -75,6 +75,9 @@ GRID = {
     "own_ends": ["0", "channel maximum"],
     "own_signed": ["−", "0", "+"],
     "preparing": "Loading tiles",
+    "select": "Select",
+    "selected": "Select ({count})",
+    "select_title": "Select channels to change them: click tiles, or Shift-click for a range",
 }
 """Labels used by static/channels/channels.js."""
 

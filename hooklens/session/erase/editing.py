@@ -9,6 +9,7 @@ from PIL import Image
 
 from hooklens.errors import Refused
 from hooklens.images import uploads
+from hooklens.images.decoder import pool
 from hooklens.images.edits import messages as edit_messages
 from hooklens.images.edits.edit import Edit
 from hooklens.images.pixels import pixel_hash
@@ -121,7 +122,7 @@ def _second(edit: Edit, path: str | None, settings: Settings) -> tuple[Image.Ima
         raise Refused(edit_messages.NO_SECOND)
     if settings.bands:
         raise Refused(messages.NO_SECOND_BANDS)
-    image = uploads.open_image(uploads.read(path))
+    image = pool.open_image(uploads.read(path))
     model = settings.loaded.model
     return model.crop(image), model.prepare(image)
 

@@ -23,6 +23,7 @@ from explainers import (
     channel_effects,
     grad_cam,
     intervene,
+    patch_effects,
 )
 from tests.support.nets import Twice, plain, random_images, residual, settle
 from tests.support.pretended_device import WITHOUT_FLOAT64, pretended_devices
@@ -111,6 +112,56 @@ def test_swapped_activations_are_those_of_the_other_image():
         torch.testing.assert_close(result.after, net.rest(changed))
     everything = intervene(net, x, "first", value=Swap(other))
     torch.testing.assert_close(everything.after, net(other))
+
+
+def test_patching_position_by_position_by_hand():
+    """Oracle: the rest of the network on an output with one position of the other image; `intervene` at that cell."""
+    net, x, other = halves(), images(), images(8)
+    a, b = net.first(x), net.first(other)
+    for source, values in ((other, b), (other[:1], b[:1].expand_as(b))):
+        for channels in (None, CHOSEN):
+            which = range(6) if channels is None else channels
+            found = patch_effects(net, x, source, 3, layer="first", channels=channels, batch_size=7)
+            assert found.shape == (2, 6, 8)
+            for row, column in ((0, 0), (2, 5), (5, 7)):
+                changed = a.clone()
+                changed[:, which, row, column] = values[:, which, row, column]
+                torch.testing.assert_close(found[:, row, column], (net.rest(changed) - net(x))[:, 3])
+    result = intervene(net, x, "first", channels=CHOSEN, cells=[(2, 5)], value=Swap(other))
+    torch.testing.assert_close(
+        patch_effects(net, x, other, 3, layer="first", channels=CHOSEN)[:, 2, 5], result.change[:, 3]
+    )
+    assert not patch_effects(net, x, x, layer="first").any()
+    assert nothing_left(net)
+
+
+def test_patching_tokens_skips_the_class_token():
+    net, x, other = (
+        plain_vit(extra=1),
+        random_images(1, height=32, width=48),
+        random_images(1, height=32, width=48, seed=8),
+    )
+    found = patch_effects(net, x, other, 2, layer="blocks.0")
+    for cell in ((0, 0), (0, 2), (1, 1)):
+        one = intervene(net, x, "blocks.0", cells=[cell], value=Swap(other))
+        torch.testing.assert_close(found[0][cell], one.change[0, 2])
+    stopped = patch_effects(net, x, other, 2, layer="blocks.0", batch_size=1, progress=lambda step: step.done < 2)
+    torch.testing.assert_close(stopped.flatten()[:2], found.flatten()[:2])
+    assert not stopped.flatten()[2:].any()
+
+
+def test_wrong_patches_are_refused():
+    net = halves()
+    for others, keywords, error in (
+        (torch.zeros(1, 3, 5, 5).double(), {}, "Resize them to the same size"),
+        (images(), {"channels": 6}, "Channel 6 does not exist"),
+        (3, {}, "Swap needs a tensor of images"),
+    ):
+        with pytest.raises(BadOption, match=error):
+            patch_effects(net, images(), others, **({"layer": "first"} | keywords))
+    with pytest.raises(NoSpatialOutput):
+        patch_effects(net, images(), images(8), layer="head")
+    assert nothing_left(net)
 
 
 def test_noise_has_the_given_size_and_is_reproducible():
