@@ -1,6 +1,6 @@
 // Compares two panels: the rank correlation of every pair, and the difference of the selected pair.
 import { align, difference, maxMagnitude, spearman } from "./statistics.js";
-import { MapView } from "../maps/map_view.js";
+import { MapView } from "./map_view.js";
 import { fill, make, makeButton, formatValue } from "../wire.js";
 
 const ROUNDING = 1e-5; // of the largest value: two float32 computations of the same map differ by up to this much

@@ -2,7 +2,7 @@
 import { unpackMap } from "../drawing/field.js";
 import { likelyFirst, toItem } from "../lists/choice.js";
 import { Combobox } from "../lists/combobox.js";
-import { MapView } from "../maps/map_view.js";
+import { MapView } from "./map_view.js";
 import { loadImage } from "../drawing/surface.js";
 import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
 

@@ -8,7 +8,7 @@ import { decodeShape } from "./strokes.js";
 import { Tools } from "./tools.js";
 import { unpackMap } from "../drawing/field.js";
 import { loadImage } from "../drawing/surface.js";
-import { MapView } from "../maps/map_view.js";
+import { MapView } from "../compare/map_view.js";
 import { state, subscribe, update } from "../store.js";
 import { fill, make, makeButton, markDrawn, watchProps } from "../wire.js";
 
