@@ -67,6 +67,7 @@
  * @property {Object<number, object>} compared newest answers of the comparison's panels, by slot
  * @property {?{files: File[], at: number}} steps images of a batch, and which of them the page explains
  * @property {?object[]} comparison panels that the comparison has yet to show
+ * @property {string} erasing the edit with which another view opens the erase view
  */
 
 /** @type {State} Change it only with `update` and `change`. */
@@ -91,6 +92,7 @@ export const state = {
   channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [] },
   compared: {},
   comparison: null,
+  erasing: "",
   steps: null,
 };
 
