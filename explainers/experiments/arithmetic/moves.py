@@ -23,6 +23,11 @@ OUTSIDE = -1
 """The position of a value that does not come from the input: padding."""
 
 
+def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index of a flat position in a tensor of this shape."""
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(position), torch.Size(shape)))
+
+
 def follow(recorder: Recorder, ref: Ref, positions: Tensor) -> tuple[Ref, Tensor, list[Operation]]:
     """Return the value from which those at flat `positions` of a value were moved, and their positions there.
 

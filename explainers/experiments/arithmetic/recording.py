@@ -95,7 +95,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        recorded = pytree.tree_map(lambda leaf: self.ref(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs))
+        read = pytree.tree_map(lambda leaf: self.ref(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs))
+        recorded_args, recorded_kwargs = read
         changed = self._changed(func, args, kwargs)
         for tensor in changed:
             self._keep_former(tensor)
@@ -104,7 +105,7 @@ class Recorder(TorchDispatchMode):
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
         for k, output in enumerate(outputs):
             if isinstance(output, Tensor):
-                self._made[self.ref(output)] = Operation(func, *recorded, k, self._count)
+                self._made[self.ref(output)] = Operation(func, recorded_args, recorded_kwargs, k, self._count)
         return result
 
     def _changed(self, func: Any, args: Any, kwargs: Any) -> list[Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from explainers.errors import UnsupportedOperation
-from explainers.experiments.arithmetic.moves import follow
+from explainers.experiments.arithmetic.moves import follow, unravel
 from explainers.experiments.arithmetic.recording import Operation, Recorder, Ref
 from explainers.experiments.arithmetic.sums import WeightedSum, is_sum, weighted_sum
 from explainers.network.dtypes import to_cpu_float64
@@ -103,7 +103,7 @@ def _value(recorder: Recorder, ref: Ref, position: int) -> float:
 
 def _batch_norm(recorder: Recorder, operation: Operation, ref: Ref, position: int) -> tuple[Step, Ref, int]:
     source = operation.inputs[0]
-    channel = int(torch.unravel_index(torch.tensor(position), recorder.value(ref).shape)[1])
+    channel = unravel(position, recorder.value(ref).shape)[1]
     weight, bias, mean, variance = (
         None if each is None else float(recorder.value(each)[channel]) for each in operation.args[1:5]
     )
@@ -125,7 +125,7 @@ def _layer_norm(recorder: Recorder, operation: Operation, ref: Ref, position: in
         _, weight, bias, _, _, _, groups, eps = operation.args
         size = x[0].numel() // groups
         group = x.reshape(-1, size)[position // size]
-        at = int(torch.unravel_index(torch.tensor(position), x.shape)[1])
+        at = unravel(position, x.shape)[1]
     parts = [None if each is None else float(recorder.value(each).reshape(-1)[at]) for each in (weight, bias)]
     numbers = {"mean": float(group.mean()), "variance": float(group.var(correction=0)), "eps": eps}
     numbers |= {"weight": 1.0 if parts[0] is None else parts[0], "bias": parts[1] or 0.0}
@@ -156,9 +156,9 @@ def _softmax(recorder: Recorder, operation: Operation, ref: Ref, position: int) 
     source = operation.inputs[0]
     x = to_cpu_float64(recorder.value(source))
     dim = operation.args[1] % x.ndim
-    at = torch.unravel_index(torch.tensor(position), x.shape)
-    row = x[tuple(slice(None) if d == dim else int(i) for d, i in enumerate(at))]
-    own, maximum = int(at[dim]), float(row.max())
+    at = unravel(position, x.shape)
+    row = x[tuple(slice(None) if d == dim else i for d, i in enumerate(at))]
+    own, maximum = at[dim], float(row.max())
     exponents = (row - maximum).exp()
     others = float(exponents.sum() - exponents[own])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from explainers.errors import UnsupportedOperation
-from explainers.experiments.arithmetic.moves import OUTSIDE, follow
+from explainers.experiments.arithmetic.moves import OUTSIDE, follow, unravel
 from explainers.experiments.arithmetic.recording import Operation, Recorder, Ref
 from explainers.network.dtypes import to_cpu_float64
 
@@ -57,10 +57,7 @@ class WeightedSum:
     def strongest(self, count: int = 10) -> list[tuple[int, ...]]:
         """Return the positions in the patch of the products with the largest magnitude, largest first."""
         order = self.products.flatten().abs().argsort(descending=True, stable=True)[:count]
-        return [
-            tuple(torch.unravel_index(k, self.products.shape)[i].item() for i in range(self.products.ndim))
-            for k in order
-        ]
+        return [unravel(position, tuple(self.products.shape)) for position in order.tolist()]
 
 
 def is_sum(operation: Operation) -> bool:
@@ -77,7 +74,7 @@ def weighted_sum(
 
     Errors   UnsupportedOperation for a transposed convolution
     """
-    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(position), shape))
+    at = unravel(position, shape)
     build: Callable[..., WeightedSum] = _SUMS.get(operation.name, _mean)
     return build(recorder, operation, at, names)
 
@@ -96,14 +93,15 @@ def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], 
     sizes = x.shape[2:]
     lines = [[cell[d] * stride[d] - padding[d] + k * dilation[d] for k in range(sides[d])] for d in range(len(sides))]
     positions = torch.full((count, *sides), OUTSIDE)
-    for index in itertools.product(*(range(side) for side in sides)):
+    offsets: Iterator[tuple[int, ...]] = itertools.product(*(range(side) for side in sides))
+    for index in offsets:
         place = [lines[d][k] for d, k in enumerate(index)]
         if all(0 <= line < size for line, size in zip(place, sizes, strict=True)):
             flat = 0
             for line, size in zip(place, sizes, strict=True):
                 flat = flat * size + line
             channels = image * x.shape[1] + first + torch.arange(count)
-            positions[(slice(None), *index)] = channels * math.prod(sizes) + flat
+            positions[:, *index] = channels * math.prod(sizes) + flat
     inputs, moved = _read(recorder, source, positions)
     offset = _offsets(recorder, source, moved[0], sizes)
     rows, columns = (

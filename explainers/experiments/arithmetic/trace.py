@@ -17,6 +17,7 @@ from explainers.errors import (
     UnsupportedOperation,
     shorten,
 )
+from explainers.experiments.arithmetic.moves import unravel
 from explainers.experiments.arithmetic.recording import Recorder
 from explainers.experiments.arithmetic.steps import Step, Walk, walk
 from explainers.experiments.arithmetic.sums import WeightedSum
@@ -228,7 +229,7 @@ def _path(recorder: Recorder, start: Walk, count: int, names: dict[int, str]) ->
         if not products.numel() or float(products.max()) <= 0:
             break
         flat = int(products.argmax())
-        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), products.shape))
+        index = unravel(flat, products.shape)
         source, positions = total._sources[0]
         position = int(positions.reshape(-1)[flat])
         shape = recorder.value(source).shape
@@ -247,7 +248,7 @@ def _path(recorder: Recorder, start: Walk, count: int, names: dict[int, str]) ->
 
 def _place(shape: torch.Size, position: int) -> tuple[int | None, tuple[int, int] | None]:
     """Return channel and cell of a flat position in a tensor [1, K, h, w], or only the channel in one of tokens."""
-    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(position), shape))
+    at = unravel(position, shape)
     if len(shape) == 4 and shape[0] == 1:
         return at[1], (at[2], at[3])
     return (at[-1] if len(shape) in (2, 3) else None), None
