@@ -226,8 +226,7 @@ def test_planes_have_thumbnails(visit: Visit) -> None:
 def test_the_histogram_uses_the_axis_of_the_color_bar(visit: Visit) -> None:
     """Oracle: NumPy's histogram over the range of the color bar, before and after a change of limits."""
     page = opened(visit, "?example=cat&layer=stages.2").page
-    page.locator(f"{TILES}[data-channel='3']").click()
-    visit.painted("channel-why", 0)
+    visit.after(lambda: page.locator(f"{TILES}[data-channel='3']").click(), "channel")
     values, chart = maps("stages.2")[3], page.locator("#hl-channel .hl-chart")
 
     def found() -> tuple[list[int], list[float]]:
@@ -237,6 +236,7 @@ def test_the_histogram_uses_the_axis_of_the_color_bar(visit: Visit) -> None:
 
     for limits in (None, ("-4", "4")):
         if limits:
+            page.locator("#hl-channel .hl-popover > button").click()
             for name, end in zip(("low", "high"), limits, strict=True):
                 page.locator(f"#hl-channel input[name={name}]").fill(end)
                 page.locator(f"#hl-channel input[name={name}]").blur()
@@ -251,8 +251,7 @@ def test_the_histogram_uses_the_axis_of_the_color_bar(visit: Visit) -> None:
 @pytest.mark.slow
 def test_a_channel_is_used_as_the_target(visit: Visit) -> None:
     page = opened(visit, "?example=cat&layer=stages.2&method=saliency").page
-    page.locator(f"{TILES}[data-channel='7']").click()
-    visit.painted("channel-why", 0)
+    visit.after(lambda: page.locator(f"{TILES}[data-channel='7']").click(), "channel-facts")
     use = page.locator("#hl-channel-facts button")
 
     before = visit.number("overlay")
