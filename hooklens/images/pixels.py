@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 Range = tuple[float, float]
 """The values of black and white."""
+
+
+def pixel_hash(image: Image.Image) -> str:
+    """Return the SHA-256 hash of the RGB values of an image."""
+    return hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()
 
 
 def eight_bits(image: Image.Image, shown: Range | None = None) -> Image.Image:

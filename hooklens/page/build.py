@@ -26,6 +26,7 @@ from hooklens.page.batch.tab import Batch
 from hooklens.page.channels.tab import Features
 from hooklens.page.compare.tab import Compare
 from hooklens.page.components.components import canvas, script_of
+from hooklens.page.erase.tab import Erase
 from hooklens.page.first_paint import bundle
 from hooklens.page.first_paint.first_paint import FirstPaint, head
 from hooklens.page.lab.tab import Lab
@@ -46,7 +47,7 @@ from hooklens.session import messages, model_cache
 from hooklens.session.jobs import runs
 from hooklens.zoo import settings
 
-TABS: tuple[type[Tab], ...] = (Overlay, Compare, Ranking, Features, Batch, Lab, Api)
+TABS: tuple[type[Tab], ...] = (Overlay, Compare, Ranking, Features, Batch, Erase, Lab, Api)
 STATIC = Path(__file__).resolve().parent / "static"
 ACCENT = "#5b5bd6"
 FONT = ["system-ui", "sans-serif"]

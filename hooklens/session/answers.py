@@ -97,6 +97,17 @@ class Window:
 
 
 @dataclass(frozen=True)
+class AppliedEdit:
+    """An edit of the image, see `hooklens/images/edits/edit.py`, with hashes of the images that it was applied to."""
+
+    text: str
+    unedited: str
+    """The hash of the crop before the edit."""
+    second: str = ""
+    """The hash of the crop of the second image, if the edit uses its pixels."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """A request with its names resolved. If `target` is None, the top prediction or first object is explained."""
 
@@ -125,6 +136,8 @@ class Settings:
     """What is explained instead of a class if the network has a text encoder."""
     refusal: str = ""
     """Why the target is missing or invalid, for a network with a text encoder."""
+    edit: AppliedEdit | None = None
+    """The edit of the image, set when it is applied."""
 
     @property
     def class_names(self) -> list[str]:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from explainers.options import Option
 
 R = TypeVar("R")
+Change = Callable[["Settings", Image.Image, "torch.Tensor"], tuple["Settings", Image.Image, "torch.Tensor"]]
+"""Changes the crop of an image and the input of the network made from it."""
 log = logging.getLogger("hooklens")
 
 
@@ -253,10 +255,11 @@ def load_input(settings: Settings, request: Request) -> tuple[Settings, Image.Im
     return settings, opened.image, model.prepare(torch.from_numpy(opened.values))
 
 
-def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step]:
+def explain(request: Request, run: Run, *, stages: bool = True, change: Change | None = None) -> Iterator[Step]:
     """Answer a request: yield its settings, partial maps of long methods, the map, and the maps of all blocks.
 
     For a detector or a segmentation network, the detected objects come first. If there are none, there is no map.
+    `change` applies the edit of a request that has one.
 
     Errors   Refused, and the errors of the library; `message_of` returns their messages
     """
@@ -270,6 +273,9 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
     if settings.refusal:
         raise Refused(settings.refusal)
     crop = settings.loaded.model.crop(image)
+    assert bool(request.edit) == bool(change), "an edit that is not applied would give the map of another image"
+    if change:
+        settings, crop, images = change(settings, crop, images)
     cached = results_cache.find(settings) if request.use_cache else None
     with turns.enqueue(run, long=settings.method.long and cached is None) as turn:
         yield from wait_turn(turn)
@@ -308,7 +314,7 @@ def _compute_answer(
     def refining(step: Any) -> Refining:
         nonlocal share
         share = step.fraction
-        partial_map = None if step.map is None else _plane(step.map)
+        partial_map = None if step.map is None else first_plane(step.map)
         return Refining(settings, crop, partial_map, share, turn.spent, run.left, detected, predicted=predicted)
 
     if cached is not None:
@@ -316,7 +322,7 @@ def _compute_answer(
     elif method.long:
         first = None
         if detected is None:  # one forward pass, because the map may take a minute
-            first = _probabilities(settings, network_calls.scores(settings.loaded.name, images))
+            first = probabilities_of(settings, network_calls.scores(settings.loaded.name, images))
         begun = Refining(settings, crop, None, 0.0, 0.0, run.left, detected, first)
         predicted = begun.name
         yield begun
@@ -327,9 +333,9 @@ def _compute_answer(
     if detected is None:
         scores = explanation.scores
         scores = network_calls.scores(settings.loaded.name, images) if scores is None else scores[0].float()
-        probabilities = _probabilities(settings, scores)
-    number = _plane_number(explanation.raw[0], plane) if method.planes else 0
-    shown_map = _plane(explanation.raw[:, number] if method.planes else explanation.map)
+        probabilities = probabilities_of(settings, scores)
+    number = plane_number(explanation.raw[0], plane) if method.planes else 0
+    shown_map = first_plane(explanation.raw[:, number] if method.planes else explanation.map)
     share = share if run.stopped() and cached is None else 1.0
     if method.long and cached is None and share == 1.0:
         results_cache.put(settings, explanation)
@@ -347,14 +353,14 @@ def _own_options(settings: Settings) -> bool:
     return any(value != known[name].default for name, value in settings.method_options.items() if name != "precision")
 
 
-def _probabilities(settings: Settings, scores: torch.Tensor) -> torch.Tensor:
+def probabilities_of(settings: Settings, scores: torch.Tensor) -> torch.Tensor:
     """Return the probabilities of the classes, or their scores if they have none; the similarities to sentences."""
     if settings.loaded.encodes_text:
         return sentences.similarities(settings, scores)
     return network_calls.probabilities(settings.loaded, scores)
 
 
-def _plane_number(planes: torch.Tensor, number: int | None) -> int:
+def plane_number(planes: torch.Tensor, number: int | None) -> int:
     """Return `number`, or the index of the plane in `planes` [K, h, w] with the largest norm.
 
     Errors   Refused if the plane does not exist
@@ -366,7 +372,7 @@ def _plane_number(planes: torch.Tensor, number: int | None) -> int:
     return number
 
 
-def _plane(maps: torch.Tensor) -> torch.Tensor:
+def first_plane(maps: torch.Tensor) -> torch.Tensor:
     """Return the map of the first image as [h, w]; color channels of a partial result are summed."""
     plane = maps[0].detach().float().cpu()
     return plane.sum(0) if plane.ndim == 3 else plane
@@ -383,7 +389,7 @@ def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
             continue
         with contextlib.suppress(explainers.ExplainerError):
             maps = network_calls.sweep(loaded.name, images, target, names)
-            planes = {name: _plane(plane) for name, plane in maps.items()}
+            planes = {name: first_plane(plane) for name, plane in maps.items()}
             if answer.scene:  # this detection does not depend on the layers of other scales
                 planes = {name: plane for name, plane in planes.items() if plane.any()}
             return Stages(answer, planes)

@@ -192,4 +192,10 @@ def next_step(step: Answer) -> dict[str, Any] | None:
 
 def status(step: Answer, ident: int) -> dict[str, Any]:
     """Return the status of a finished map, with the sentence, which has the score, and the next question."""
-    return messages.answered(step, ident, score=False) | {"headline": headline(step), "next": next_step(step)}
+    shown = {"headline": headline(step), "next": next_step(step), "erase": _erase(step)}
+    return messages.answered(step, ident, score=False) | shown
+
+
+def _erase(step: Answer) -> dict[str, str] | None:
+    """Return the button that opens the erase view with the highest part of the map, for a classifier."""
+    return None if step.scene or step.planes else messages.ERASE

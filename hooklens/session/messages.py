@@ -33,6 +33,12 @@ LINK = {
 }
 """Labels used by static/page/page.js and panel/link_field.js."""
 STATUS = {"progress": "Progress"}
+ERASE = {
+    "label": "Cover this region",
+    "title": "Cover the 20% of the image with the highest values, and see what changes",
+    "edit": "top.200",
+}
+"""The button that opens the erase view, with its edit."""
 """Labels used by static/page/status.js and line.js."""
 FOLDED = "Image and settings"
 PLACEHOLDER = "Drop an image here\nor click to choose one"

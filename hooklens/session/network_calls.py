@@ -93,18 +93,27 @@ def _on_cpu(value: Any) -> Any:
 
 
 def explain(
-    name: str, method: str, images: torch.Tensor, progress: Callable[[Any], bool] | None = None, **keywords: Any
+    name: str,
+    method: str,
+    images: torch.Tensor,
+    progress: Callable[[Any], bool] | None = None,
+    *,
+    around: Callable[..., explainers.Explanation] | None = None,
+    **keywords: Any,
 ) -> explainers.Explanation:
     """Call `explainers.explain`; `progress` is for long methods, which also take `batch_size`.
 
+    `around(explain, network, images, ...)` calls `explain` with the rest of its arguments, such as inside a context.
     The result does not keep the images: results of one user's image are cached for all users.
     """
     import explainers  # torch takes seconds to start
 
     function = partial(explainers.explain, method)
     if progress is not None:
-        keywords |= _progress_options(progress)
+        keywords |= progress_options(progress)
         function = partial(_explain_in_batches, _batch_size(name), method)
+    if around is not None:
+        function = partial(around, function)
     return dataclasses.replace(run(name, function, images, **keywords), images=None)
 
 
@@ -117,7 +126,7 @@ def evaluate(
 ) -> explainers.Evaluation:
     """Call `explainers.evaluate` for an explanation of one image."""
     evaluate_map = partial(_evaluate, _batch_size(name), explanation)
-    return run(name, evaluate_map, images, **keywords, **_progress_options(progress))
+    return run(name, evaluate_map, images, **keywords, **progress_options(progress))
 
 
 def _evaluate(
@@ -134,7 +143,7 @@ def randomize(
     name: str, images: torch.Tensor, method: str, progress: Callable[[Any], bool], **keywords: Any
 ) -> explainers.Randomization:
     """`explainers.randomization_test` of a method on one image."""
-    return run(name, partial(_randomize, method), images, **keywords, **_progress_options(progress))
+    return run(name, partial(_randomize, method), images, **keywords, **progress_options(progress))
 
 
 def _randomize(method: str, network: Any, images: torch.Tensor, **keywords: Any) -> explainers.Randomization:
@@ -194,7 +203,7 @@ def effects(
     """Return the drop of the target score when each channel is removed, float32 [K]."""
     import explainers  # torch takes seconds to start
 
-    return run(name, explainers.channel_effects, images, target=target, layer=layer, **_progress_options(progress))[
+    return run(name, explainers.channel_effects, images, target=target, layer=layer, **progress_options(progress))[
         0
     ].float()
 
@@ -334,7 +343,8 @@ def _forward(network: Any, images: torch.Tensor) -> torch.Tensor:
         return network(images)
 
 
-def _progress_options(progress: Callable[[Any], bool]) -> dict[str, Any]:
+def progress_options(progress: Callable[[Any], bool]) -> dict[str, Any]:
+    """Return the keyword arguments of a long method that reports its progress, if that is possible."""
     if spaces is not None and limits.SHARED_GPU:
         return {"budget": 0.8 * limits.SECONDS}
     return {"progress": progress}

@@ -32,6 +32,10 @@ class Request:
     """The plane of a method that returns several; None for the plane with the largest norm."""
     bands: str = ""
     """The bands to show as red, green and blue: "3,2,1"; "3,2,1 of 5" only applies to images with five bands."""
+    edit: str = ""
+    """An edit of the image, see `hooklens/images/edits/edit.py`; only `hooklens/session/erase/engine.py` applies it."""
+    second: str | None = None
+    """The path of the image that fills the region of an edit."""
 
     use_cache: bool = False
     """Whether a cached answer can be used."""
@@ -40,6 +44,7 @@ class Request:
     def signature(self) -> str:
         """A text that is equal for requests with the same answer."""
         settings = [self.image, *(getattr(self, name) for name in NAMES), self.options, self.bands]
+        settings += [self.edit, self.second] if self.edit else []
         return json.dumps(settings, sort_keys=True, default=str)
 
 

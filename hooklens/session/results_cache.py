@@ -44,7 +44,8 @@ def key(settings: Settings, request: Request) -> str:
         settings.names if settings.takes_layer or settings.loaded.detects_objects else {**settings.names, "layer": ""}
     )
     bands = settings.bands.text if settings.bands else request.bands
-    text = json.dumps([content(request.image), names, options, bands], sort_keys=True, default=repr)
+    parts = [content(request.image), names, options, bands, *_edit(request)]
+    text = json.dumps(parts, sort_keys=True, default=repr)
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return digest if request.plane is None else f"{digest}/{request.plane}"
 
@@ -56,8 +57,13 @@ def subject(settings: Settings, request: Request) -> str:
     names = {name: settings.names[name] for name in ("model", "target")}
     bands = settings.bands.text if settings.bands else request.bands
     least = settings.min_score if settings.loaded.detects_objects else 0.0
-    text = json.dumps([content(request.image), names, least, bands], sort_keys=True)
+    text = json.dumps([content(request.image), names, least, bands, *_edit(request)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _edit(request: Request) -> list[str]:
+    """Return what identifies the edit of the image."""
+    return [request.edit, content(request.second) if request.second else ""] if request.edit else []
 
 
 def content(image: str) -> str:

@@ -31,7 +31,7 @@ PAGE_ORDER = [
     {"methods"},
     {"panel"},
     {"shared"},
-    {"channels", "maps", "rail", "trust", "ranking", "lab", "batch", "api", "share"},
+    {"channels", "maps", "rail", "trust", "ranking", "lab", "batch", "api", "share", "erase"},
     {"compare"},
     {"overlay"},
     {"first_paint"},
@@ -94,7 +94,7 @@ HOOK_FILES |= {"explainers/network/batch_norm.py", "explainers/backward/rectifie
 MODULE_HOOK_FILES = {"explainers/hooks/calls.py"}
 """Hooks on modules are registered in one file; hooks on tensors and graph nodes in the files that need them."""
 
-SLOW = ("torch", "explainers", "hooklens.zoo")
+SLOW = ("torch", "explainers", "hooklens.zoo", "hooklens.images.edits.tensors")
 """What page files may import in functions and for types only: the page is served before torch is there."""
 FAST = {"hooklens.zoo.settings"}
 """What they may import of these at module level; a test checks that it does not import torch."""
@@ -418,6 +418,7 @@ def test_serving_does_not_wait_for_torch() -> None:
         f"{path.relative_to(ROOT).as_posix()}:{line} imports {name} at once"
         for folder in ("app.py", "hooklens/page", "hooklens/session", "hooklens/images", "hooklens/cli")
         for path in files(folder)
+        if not path.is_relative_to(ROOT / "hooklens" / "images" / "edits" / "tensors")
         for name, line in imported(parsed(path), top=True)
         if name.startswith(SLOW) and name not in FAST
     ]

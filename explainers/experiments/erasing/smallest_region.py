@@ -84,7 +84,7 @@ def smallest_region(
     check_images(model, images)
     if goal not in GOALS:
         raise BadOption(f"goal={shorten(goal)} is not valid. Give 'keep' or 'change'.")
-    ranks = _ranks(maps.map if isinstance(maps, Explanation) else maps, images)
+    ranks = pixel_ranks(maps.map if isinstance(maps, Explanation) else maps, images)
     model = model if forward is None else wrap_forward(model, forward, images)
     with open_run(model, images, several=True) as run:
         cover = baseline_of(run.images, baseline)
@@ -138,7 +138,7 @@ def _scores(run: Run, images: Tensor) -> Tensor:
     return at_least_float32(torch.cat([scores_of(run.forward(rows.clone())) for rows in run.forward.batches(images)]))
 
 
-def _ranks(maps: Tensor, images: Tensor) -> Tensor:
+def pixel_ranks(maps: Tensor, images: Tensor) -> Tensor:
     """Return the position [N, H, W] of each pixel in the order of its map, from 0; equal values in reading order."""
     if not isinstance(maps, Tensor) or maps.ndim != 3 or len(maps) != len(images) or images.ndim != 4:
         given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__

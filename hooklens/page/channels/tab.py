@@ -10,6 +10,8 @@ from typing import Any
 import gradio as gr
 
 from hooklens.page.channels import view as channels_view
+from hooklens.page.channels.arithmetic import ArithmeticPanel
+from hooklens.page.channels.changing import Changing
 from hooklens.page.components import view
 from hooklens.page.components.components import canvas
 from hooklens.page.shared.messages import MAP
@@ -46,6 +48,7 @@ class Features(Tab):
 
     def build(self) -> None:
         """Create the layout of the tab."""
+        self.changing = Changing(self.page)
         with gr.Row(elem_id="hl-features"):
             with gr.Column(scale=4, min_width=320):
                 empty, terms = messages.EMPTY_GRID, messages.GRID
@@ -66,6 +69,7 @@ class Features(Tab):
                 self.why = canvas("channels/cell_gradient", "hl-channel-why", terms=messages.OPEN)
                 self.facts = canvas("channels/channel_facts", "hl-channel-facts", terms=messages.OPEN)
                 self.page.changers.append(self.facts)
+                self.arithmetic = ArithmeticPanel(self.page)
 
     def wire(self) -> None:
         """Connect the events: new settings, more tiles, a measure, and clicks on channels and cells."""
@@ -78,6 +82,8 @@ class Features(Tab):
         self.why.select(self.open, inputs, pane, **shared)
         saved = self.grid.upload(self.save, inputs, [self.file, self.status], **shared)
         saved.success(None, None, None, js=CLICK_FILE)
+        self.changing.wire()
+        self.arithmetic.wire()
 
     def follow(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """Show the tiles of a new answer, unless the page already has them, and update the open channel.

@@ -12,6 +12,7 @@ from hooklens.page.components.components import canvas
 from hooklens.page.shared.tab import Page, event_data, queue_options
 from hooklens.session import engine, messages
 from hooklens.session.bundles import bundle
+from hooklens.session.erase.second import second_image
 
 
 class Saving:
@@ -30,6 +31,7 @@ class Saving:
         data = event_data(event)
         number, folder = data.get("number"), Path(get_upload_folder())
         try:
-            return {"number": number, "part": bundle.server_part(data.get("records"), image, folder)}
+            second = second_image(data.get("second"))
+            return {"number": number, "part": bundle.server_part(data.get("records"), image, folder, second)}
         except Exception as error:
             return {"number": number, "refused": engine.message_of(error, messages.UNKNOWN)}

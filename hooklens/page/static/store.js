@@ -40,6 +40,8 @@
  * @property {number[]} order listed channels
  * @property {?number} number the open channel
  * @property {boolean} closed whether the user has closed the open channel
+ * @property {boolean} selecting whether a click selects a channel instead of opening it
+ * @property {number[]} selected selected channels in ascending order
  */
 
 /**
@@ -65,6 +67,7 @@
  * @property {Object<number, object>} compared newest answers of the comparison's panels, by slot
  * @property {?{files: File[], at: number}} steps images of a batch, and which of them the page explains
  * @property {?object[]} comparison panels that the comparison has yet to show
+ * @property {string} erasing the edit with which another view opens the erase view
  */
 
 /** @type {State} Change it only with `update` and `change`. */
@@ -86,9 +89,10 @@ export const state = {
   gradients: null,
   rail: { chosen: null, wanted: null, note: "", norms: new Map() },
   preview: null,
-  channels: { sheet: null, key: 0, order: [], number: null, closed: false },
+  channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [] },
   compared: {},
   comparison: null,
+  erasing: "",
   steps: null,
 };
 

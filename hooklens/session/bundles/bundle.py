@@ -10,10 +10,13 @@ import hashlib
 import secrets
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from hooklens.errors import Refused
 from hooklens.images import bands, metadata, uploads
+from hooklens.images.decoder import pool
+from hooklens.images.pixels import pixel_hash
 from hooklens.session import engine
 from hooklens.session import messages as page_messages
 from hooklens.session.answers import Settings
@@ -35,13 +38,16 @@ def parse_question(question: Any) -> Request:
     return from_api(None, question.get("options"), target=question.get("class"), **names)
 
 
-def request(question: Any, image: str) -> Request:
-    """Return the request of a question for this image.
+def request(question: Any, image: str, second: str | None = None) -> Request:
+    """Return the request of a question for this image; `second` is the second image of its edit.
 
     Errors   Refused
     """
-    plane = question.get("plane")
-    return replace(parse_question(question), image=image, plane=plane if type(plane) is int else None)
+    plane, edit = question.get("plane"), question.get("edit")
+    if not isinstance(edit, (str, NoneType)):
+        raise Refused(messages.NO_QUESTION)
+    more: dict[str, Any] = {"edit": edit or "", "second": second if edit else None}
+    return replace(parse_question(question), image=image, plane=plane if type(plane) is int else None, **more)
 
 
 def resolve_settings(question: Any) -> Settings:
@@ -56,40 +62,61 @@ def resolve_settings(question: Any) -> Settings:
     return settings
 
 
-def server_part(records: Any, image: str | None, folder: Path) -> dict[str, Any]:
+def server_part(records: Any, image: str | None, folder: Path, second: str | None = None) -> dict[str, Any]:
     """Return the server part of a bundle for these records; the image is written to the folder.
 
-    Errors   Refused if the image is not the explained image
+    `second` is the path of the second image of an edit, which is written as well if a record uses it.
+
+    Errors   Refused if the image or the second image is not that of the answer
     """
     if image is None or not isinstance(records, list) or not 0 < len(records) <= MOST:
         raise Refused(messages.NOT_SHOWN)
     path = str(bands.original(uploads.inside_uploads(image)))
-    weights, channels = {}, 3
+    weights, channels, uses_second = {}, 3, False
     for entry in records:
         question = entry.get("question") if isinstance(entry, dict) else None
         settings = resolve_settings(question)
         _, full_image, _ = engine.load_input(settings, request(question, path))
         stored_input = entry.get("input")
-        if not isinstance(stored_input, dict) or stored_input.get("sha256") != record.pixels(
+        if not isinstance(stored_input, dict) or stored_input.get("sha256") != pixel_hash(
             settings.loaded.model.crop(full_image)
         ):
             raise Refused(messages.NOT_SHOWN)
+        if known := stored_input.get("second_sha256"):
+            uses_second = True
+            if second is None or known != _crop_hash(settings, second):
+                raise Refused(messages.NOT_SHOWN)
         weights[settings.loaded.name] = record.weights(settings.loaded)
         channels = settings.loaded.model.channels
+    entry, upload = _write_image(path, "photograph", channels, folder)
+    more: dict[str, Any] = {}
+    if uses_second and second is not None:
+        more["second"], more["second_upload"] = _write_image(second, "second", channels, folder)
+    return {
+        "format": record.FORMAT,
+        "version": record.VERSION,
+        "photograph": entry,
+        **more,
+        "weights": weights,
+        "versions": record.versions(),
+        "upload": upload,
+    }
+
+
+def _crop_hash(settings: Settings, path: str) -> str:
+    return pixel_hash(settings.loaded.model.crop(pool.open_image(uploads.read(path))))
+
+
+def _write_image(path: str, name: str, channels: int, folder: Path) -> tuple[dict[str, Any], str]:
+    """Write an image without metadata to the folder; return its entry in the index, and its path."""
     data = Path(path).read_bytes()
     stripped = metadata.strip_metadata(data, channels)
     target = folder / f"tmp{secrets.token_hex(32)}{stripped.suffix}"
     target.write_bytes(stripped.data)
-    return {
-        "format": record.FORMAT,
-        "version": record.VERSION,
-        "photograph": {
-            "file": f"photograph{stripped.suffix}",
-            "sha256": hashlib.sha256(stripped.data).hexdigest(),
-            "uploaded_sha256": hashlib.sha256(data).hexdigest(),
-            "note": messages.SAVED_IMAGE[stripped.same_file],
-        },
-        "weights": weights,
-        "versions": record.versions(),
-        "upload": str(target),
+    entry = {
+        "file": f"{name}{stripped.suffix}",
+        "sha256": hashlib.sha256(stripped.data).hexdigest(),
+        "uploaded_sha256": hashlib.sha256(data).hexdigest(),
+        "note": messages.SAVED_IMAGE[stripped.same_file],
     }
+    return entry, str(target)

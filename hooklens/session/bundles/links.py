@@ -26,7 +26,7 @@ PARAMETERS = {name: {"target": "class"}.get(name, name) for name in NAMES}
 """The query parameter of each setting."""
 BANDS = "bands"
 OPTIONS = 2000  # characters of the options, a JSON object
-QUERY = 8000  # characters of an address
+QUERY = 16_000  # characters of an address, of which an edit may have 4,000
 OWN = "own"
 """The parameter of an uploaded image, which only the user's browser can resolve."""
 SHARED = "shared"

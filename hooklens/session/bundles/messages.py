@@ -83,6 +83,8 @@ def caption(record: dict[str, Any]) -> list[str]:
     text += f" of {answer['model']}"
     if question["plane"] is not None:
         text += f", plane {question['plane']}"
+    if question.get("edit"):
+        text += ", after an edit of the image"
     if answer["share"] < 1:
         text += f", stopped at {100 * answer['share']:.0f}%"
     if answer.get("device"):  # bundles of older versions do not have it

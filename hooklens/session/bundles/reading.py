@@ -47,9 +47,11 @@ class Bundle:
     image: bytes
     suffix: str
     hash_matches: bool
-    """Whether the image has the stored hash."""
+    """Whether the image, and the second image if there is one, have the stored hash."""
     versions: dict[str, str]
     maps: list[Map]
+    second: bytes | None = None
+    """The second image of an edit."""
 
 
 def read(path: str) -> Bundle:
@@ -88,9 +90,11 @@ def _read(archive: zipfile.ZipFile) -> Bundle:
     versions = {str(name)[:40]: str(value)[:40] for name, value in dict(index.get("versions") or {}).items()}
     maps = [_map(archive, entry, index.get("weights")) for entry in entries]
     suffix = "." + str(image_entry["file"]).rpartition(".")[2]
-    return Bundle(
-        image_data, suffix, _hash(image_data) == image_entry["sha256"], dict(list(versions.items())[:20]), maps
-    )
+    matches, second = _hash(image_data) == image_entry["sha256"], None
+    if second_entry := index.get("second"):
+        second = _bytes(archive, str(second_entry["file"]), limits.FILE)
+        matches = matches and _hash(second) == second_entry["sha256"]
+    return Bundle(image_data, suffix, matches, dict(list(versions.items())[:20]), maps, second)
 
 
 def _is_unsafe(name: str) -> bool:

@@ -10,12 +10,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hooklens import __version__
+from hooklens.images.pixels import pixel_hash
 from hooklens.session import messages, model_cache
 from hooklens.session.answers import Answer, LoadedModel
 
 if TYPE_CHECKING:
     import torch
-    from PIL import Image
 
 FORMAT, VERSION = "hooklens-bundle", 1
 PACKAGES = ("torch", "torchvision", "pillow", "numpy")
@@ -33,6 +33,7 @@ def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
         "options": options,
         "bands": settings.bands.text if settings.bands else "",
         "plane": step.plane if step.planes else None,
+        **({"edit": settings.edit.text} if settings.edit else {}),
     }
     answer = {
         "title": settings.method.title,
@@ -51,15 +52,17 @@ def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
         "question": question,
         "answer": answer,
         "seed": options.get("seed"),
-        "input": {"sha256": pixels(step.crop), "size": list(step.crop.size)},
+        "input": _input(step),
         "shape": [packed["h"], packed["w"]],
         "sha256": _map_hash(packed),
     }
 
 
-def pixels(crop: Image.Image) -> str:
-    """Return the hash of the crop that the network sees."""
-    return hashlib.sha256(crop.convert("RGB").tobytes()).hexdigest()
+def _input(step: Answer) -> dict[str, Any]:
+    """Return the hash and the size of the crop that the network sees, before an edit."""
+    edit = step.settings.edit
+    known = {"sha256": edit.unedited if edit else pixel_hash(step.crop), "size": list(step.crop.size)}
+    return known | ({"second_sha256": edit.second} if edit and edit.second else {})
 
 
 def _map_hash(packed: dict[str, Any]) -> str:

@@ -16,12 +16,15 @@ from hooklens.session import engine, model_cache
 from hooklens.session import messages as page_messages
 from hooklens.session.answers import Answer, Scene
 from hooklens.session.bundles import bundle, messages, reading, record
+from hooklens.session.erase import engine as erase
 from hooklens.session.jobs import runs
 from hooklens.zoo import settings as model_settings
 
 if TYPE_CHECKING:
     import numpy as np
 
+Files = tuple[str, str | None]
+"""The paths of the image and of the second image of an edit."""
 SECONDS = 24 * 3600.0
 ROUNDING = 1e-3
 """Relative tolerance for equal maps, because other processors or thread counts add in a different order."""
@@ -75,13 +78,17 @@ def _compare(stored: reading.Bundle, model: str, own: Mapping[str, Any] | None) 
     with tempfile.TemporaryDirectory() as folder:
         image = Path(folder) / "photograph"
         image.write_bytes(stored.image)
+        second = Path(folder) / "second"
+        if stored.second:
+            second.write_bytes(stored.second)
+        files = str(image), str(second) if stored.second else None
         for stored_map in stored.maps:
-            yield from _compare_map(stored_map, str(image), stored.versions.get("hooklens", ""))
+            yield from _compare_map(stored_map, files, stored.versions.get("hooklens", ""))
     if versions := messages.versions(stored.versions, record.versions()):
         yield versions, True
 
 
-def _compare_map(stored: reading.Map, image: str, version: str) -> Iterator[tuple[str, bool]]:
+def _compare_map(stored: reading.Map, files: Files, version: str) -> Iterator[tuple[str, bool]]:
     if stored.answer.get("share", 1) != 1:
         raise Refused(messages.STOPPED)
     settings = bundle.resolve_settings(stored.question)
@@ -90,7 +97,7 @@ def _compare_map(stored: reading.Map, image: str, version: str) -> Iterator[tupl
     yield messages.weights(matches, settings.loaded.title), matches
     if not stored.hash_matches:
         yield messages.CHANGED, False
-    answer = _recompute(stored.question, image)
+    answer = _recompute(stored.question, files)
     if other := messages.device(stored.answer.get("device"), answer.explanation.device):
         yield other, True
     recomputed = answer.map.float().cpu().numpy()
@@ -111,16 +118,16 @@ def _older(version: str) -> bool:
     return len(numbers) == 2 and tuple(numbers) < NOISE
 
 
-def _recompute(question: Any, image: str) -> Answer:
+def _recompute(question: Any, files: Files) -> Answer:
     """Compute the answer to a question of a bundle.
 
     Errors   Refused if there is no answer
     """
-    request = bundle.request(question, image)
+    request = bundle.request(question, *files)
     answer = None
     with runs.start(None, SECONDS) as token:
         assert token is not None
-        for step in engine.explain(request, token, stages=False):
+        for step in erase.explain(request, token, stages=False):
             if isinstance(step, Scene) and step.settings.notes:
                 raise Refused(page_messages.without_default(step.settings.notes[0]))
             answer = step if isinstance(step, Answer) else answer

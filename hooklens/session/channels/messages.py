@@ -75,6 +75,9 @@ GRID = {
     "own_ends": ["0", "channel maximum"],
     "own_signed": ["−", "0", "+"],
     "preparing": "Loading tiles",
+    "select": "Select",
+    "selected": "Select ({count})",
+    "select_title": "Select channels to change them: click tiles, or Shift-click for a range",
 }
 """Labels used by static/channels/channels.js."""
 
@@ -98,7 +101,7 @@ OPEN = {
 """Labels used by static/channels/channel.js."""
 
 
-HINT = "Hover to read a value. Click a cell to see its input gradient."
+HINT = "Hover to read a value. Click a cell to see its input gradient and how its value is computed."
 """Shown below the enlarged channel."""
 
 

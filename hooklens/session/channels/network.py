@@ -52,7 +52,7 @@ def cell_gradient(
     import explainers  # torch takes seconds to start
     from explainers.backward.rectifiers import before_activation  # torch takes seconds to start
 
-    row, column = (line[i] for line, i in zip(_sources(name, layer, images), cell, strict=True))
+    row, column = (line[i] for line, i in zip(sources(name, layer, images), cell, strict=True))
     if row is None or column is None:  # a part of the image that the layer does not cover
         return images.new_zeros(images.shape[-2:]).float(), None
 
@@ -78,10 +78,9 @@ def receptive_fields(name: str, layer: str, size: tuple[int, ...]) -> Spans | No
         return None
     if fields is None:
         return None
-    sources, (height, width) = _sources(name, layer, torch.zeros(1, *size)), size[1:]
+    lines, (height, width) = sources(name, layer, torch.zeros(1, *size)), size[1:]
     rows, columns = (
-        [_part(spans, i, side) for i in source]
-        for spans, source, side in zip(fields, sources, (height, width), strict=True)
+        [_part(spans, i, side) for i in line] for spans, line, side in zip(fields, lines, (height, width), strict=True)
     )
     return rows, columns
 
@@ -115,7 +114,7 @@ def _part(spans: list[Any], index: int | None, side: int) -> Span:
 Sources = tuple[Sequence[int | None], ...]
 
 
-def _sources(name: str, layer: str, images: torch.Tensor) -> Sources:
+def sources(name: str, layer: str, images: torch.Tensor) -> Sources:
     """Return the layer's row (column) that each row (column) of its maps shows; None if it shows none."""
     return network_calls.run(name, _sources_of, images, layer=layer)
 

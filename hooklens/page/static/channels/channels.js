@@ -2,6 +2,7 @@
 // hovering shows the image under a tile.
 import "./address.js";
 import { formatStatistic, sortChannels } from "./order.js";
+import { extend, select, toggle } from "./selection.js";
 import { addMeasure, addTiles, clearTiles, keepTiles, tiles } from "./sheet.js";
 import { isOutdated, open, openFirst } from "./state.js";
 import { Toolbar } from "./tools.js";
@@ -14,6 +15,10 @@ const NARROW = 768; // px: below this width, the large channel is under the tile
 
 /** Return text for screen readers; with what is visible, it is the name of a tile. */
 const spoken = (text) => make("span", { class: "hl-spoken", text });
+
+function setIfChanged(node, name, text) {
+  if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+}
 
 class Grid {
   constructor(element, props, trigger) {
@@ -28,6 +33,7 @@ class Grid {
       value: undefined,
       measuring: null,
       waiting: null,
+      top: 0,
     });
     this.list = make("div", { class: "hl-channels-grid", role: "listbox", "aria-label": this.terms.label });
     this.note = make("p", { class: "hl-quiet", "aria-live": "polite" });
@@ -47,6 +53,7 @@ class Grid {
     );
     this.listen();
     provide("requestChannel", (channel) => trigger("select", { channel }));
+    provide("selectTop", (count) => this.selectTop(count));
     subscribe(["channels", "question"], () => this.mark());
   }
 
@@ -59,7 +66,10 @@ class Grid {
     this.list.addEventListener("keydown", (event) => this.key(event));
     this.list.addEventListener("click", (event) => {
       if (!tile(event)) return;
-      open(Number(tile(event).dataset.channel));
+      const number = Number(tile(event).dataset.channel);
+      if (event.shiftKey) return extend(number);
+      if (state.channels.selecting || event.ctrlKey || event.metaKey) return toggle(number);
+      open(number);
       if (window.innerWidth < NARROW) perform("showChannel");
     });
     this.list.addEventListener("focusin", (event) => {
@@ -100,7 +110,15 @@ class Grid {
     this.waiting?.();
   }
 
+  /** Select the channels with the largest effects, as soon as these are measured. */
+  selectTop(count) {
+    this.top = count;
+    this.tools.sort("effect");
+    this.sort();
+  }
+
   resetSort() {
+    this.top = 0;
     this.tools.sort(this.measuring ? "mean" : undefined);
     this.measuring = null;
     [this.waiting, this.page] = [null, this.shown ?? 0];
@@ -144,6 +162,10 @@ class Grid {
     const listed = order.slice(this.page * sheet.size, (this.page + 1) * sheet.size),
       missing = listed.filter((number) => !tiles.has(number));
     change("channels", { order });
+    if (this.top && kind === "effect") {
+      select(order.slice(0, this.top));
+      this.top = 0;
+    }
     this.note.textContent = [sheet.note, sheet.measures[sort]?.note].filter(Boolean).join(" ");
     if (missing.length) return this.fetch(missing);
     this.shown = this.page;
@@ -218,11 +240,16 @@ class Grid {
   }
 
   mark() {
-    const { number } = state.channels;
+    const { number, selecting, selected } = state.channels,
+      among = new Set(selected);
+    this.tools.markSelection(state.channels);
     this.list.dataset.old = String(isOutdated());
+    this.list.dataset.selecting = String(selecting);
     for (const tile of this.list.children) {
-      const chosen = Number(tile.dataset.channel) === number;
-      if (tile.getAttribute("aria-selected") !== String(chosen)) tile.setAttribute("aria-selected", String(chosen));
+      const own = Number(tile.dataset.channel);
+      setIfChanged(tile, "aria-selected", String(own === number));
+      if (selecting) setIfChanged(tile, "aria-checked", String(among.has(own)));
+      else tile.removeAttribute("aria-checked");
     }
     const chosen = this.list.querySelector("[aria-selected=true]");
     if (chosen && number !== this.lastShown) chosen.scrollIntoView({ block: "nearest" });

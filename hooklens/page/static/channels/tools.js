@@ -1,5 +1,6 @@
 // Controls above the tiles. Only the measures and the file of all values need a request.
-import { make, makeButton, formatValue } from "../wire.js";
+import { change, state } from "../store.js";
+import { fill, make, makeButton, formatValue } from "../wire.js";
 
 const label = (text, input) => make("label", {}, make("span", { text }), input);
 
@@ -29,6 +30,9 @@ export class Toolbar {
     this.png = makeButton(terms.png, actions.png, { disabled: true });
     this.npy = makeButton(terms.npy, actions.npy, { disabled: true });
     this.stop = makeButton(terms.stop, actions.stop, { hidden: true, "aria-label": terms.stop_name });
+    const toggle = () => change("channels", { selecting: !state.channels.selecting });
+    const off = { "aria-pressed": "false", disabled: true };
+    this.select = makeButton(terms.select, toggle, { ...off, title: terms.select_title });
     this.ends = [make("span"), make("span")];
     this.legend = make("span", { class: "hl-channels-legend" }, this.ends[0], make("i"), this.ends[1]);
     this.root = this.arrange();
@@ -46,6 +50,7 @@ export class Toolbar {
       label(terms.range, this.range),
       make("label", { class: "hl-tick" }, this.smooth, make("span", { text: terms.smooth })),
       make("label", { class: "hl-tick", title: terms.dead_title }, this.hide, this.dead),
+      this.select,
       make("div", saves, make("span", { text: terms.save }), this.png, this.npy),
     );
   }
@@ -65,6 +70,15 @@ export class Toolbar {
     this.updateTitle();
   }
 
+  /** Show whether a click selects a channel, and how many are selected. */
+  markSelection({ selecting, selected }) {
+    const { terms, select } = this;
+    select.setAttribute("aria-pressed", String(selecting));
+    select.textContent = selected.length
+      ? fill(terms.selected, { count: selected.length.toLocaleString("en") })
+      : terms.select;
+  }
+
   busy(on) {
     this.png.disabled = on;
   }
@@ -72,7 +86,7 @@ export class Toolbar {
   /** Update the controls for the current sheet. */
   fit(sheet, measuring) {
     const { terms, hide, order } = this;
-    for (const each of [this.png, this.npy]) each.disabled = !sheet;
+    for (const each of [this.png, this.npy, this.select]) each.disabled = !sheet;
     this.stop.hidden = measuring !== "effect";
     const count = sheet ? sheet.dead.length : 0;
     this.dead.textContent = count ? `${terms.dead} (${count.toLocaleString("en")})` : terms.dead;

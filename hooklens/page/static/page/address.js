@@ -7,7 +7,7 @@ import { provide, state, subscribe, update } from "../store.js";
 
 const REQUEST_PARAMETERS = ["example", "own", "model", "layer", "class", "method", "bands", "options", "pin"];
 const MAX_LENGTH = 500,
-  MAX_OPTIONS_LENGTH = 2000; // characters, as in hooklens/session/bundles/links.py
+  MAX_LENGTHS = { options: 2000, edit: 4000 }; // characters, as in hooklens/session/bundles/links.py
 const NO_EXAMPLE = "none"; // the example of a page without an image
 const SHARED = "shared"; // the user's own image in a link that was copied
 const WRITE_DELAY = 400; // milliseconds; browsers reject hundreds of changes in a row
@@ -20,7 +20,7 @@ let timer = 0,
   labels = {};
 
 const text = (value) => (typeof value === "string" ? value : "");
-const isValid = (name, value) => text(value) && value.length <= (name === "options" ? MAX_OPTIONS_LENGTH : MAX_LENGTH);
+const isValid = (name, value) => text(value) && value.length <= (MAX_LENGTHS[name] || MAX_LENGTH);
 
 function parseObject(json) {
   try {
@@ -71,7 +71,7 @@ function scheduleWrite() {
  *   not written
  * @param {(values: Object<string, string>, coming: boolean) => void} write sets them; called immediately if the address
  *   has some, and when the user goes back or forward. `coming`: the answer to the request is still pending. Links are
- *   untrusted: values have at most MAX_LENGTH characters but may contain anything, so check them; a missing name means
+ *   untrusted: values have a limited length but may contain anything, so check them; a missing name means
  *   the default
  * @returns {() => void} a function to call after every change; the address is updated within half a second
  */

@@ -20,6 +20,17 @@ function drawNext(button, next, trigger) {
   };
 }
 
+/** Draw the button that opens the erase view with the region that the map is about. */
+function drawErase(button, erase) {
+  button.hidden = !erase;
+  if (!erase) return;
+  Object.assign(button, { textContent: erase.label, title: erase.title });
+  button.onclick = () => {
+    update({ erasing: erase.edit });
+    selectTab("erase");
+  };
+}
+
 /** Draw the sentences: the first is the prediction. */
 function drawHeadline(element, [prediction, ...rest]) {
   element.replaceChildren();
@@ -41,9 +52,10 @@ export function mount(element, props, trigger, watch) {
   const headline = make("p", { class: "hl-headline" });
   const line = make("p", { class: "hl-line", tabindex: -1 });
   const next = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
+  const erase = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
   const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": props.terms.progress });
   root.setAttribute("role", "status");
-  root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, next), bar);
+  root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
   let requested = false,
     timer = 0;
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
@@ -57,6 +69,7 @@ export function mount(element, props, trigger, watch) {
     if (isKnown) {
       drawHeadline(headline, value.headline || []);
       drawNext(next, value.next, trigger);
+      drawErase(erase, value.erase);
     }
     if (isKnown) headline.dataset.of = value.kind;
     else if (headline.dataset.of !== "busy") headline.dataset.of = "last";

@@ -7,12 +7,18 @@ const waiting = new Map();
 let send = null,
   count = 0;
 
-function requestServerPart(records, terms) {
+function requestServerPart(records, second, terms) {
   return new Promise((resolve, reject) => {
     if (!send) return reject(new Error(terms.not_ready));
     waiting.set(++count, { resolve, reject });
-    send({ number: count, records });
+    send({ number: count, records, second });
   });
+}
+
+async function fetchImage(path, terms) {
+  const answer = await fetch(new URL(`gradio_api/file=${path}`, document.baseURI));
+  if (!answer.ok) throw new Error(terms.no_image);
+  return answer.blob();
 }
 
 /**
@@ -21,16 +27,17 @@ function requestServerPart(records, terms) {
  *   figures, and with names if there are several
  * @param {Record<string, any>} terms
  * @param {Record<string, Blob | string>} more other files by name
+ * @param {?object} second the second image of an edit, as the server gets it
  * @returns {Promise<Blob>}
  */
-export async function bundle(pieces, terms, more = {}) {
-  const { upload, ...about } = await requestServerPart(
+export async function bundle(pieces, terms, more = {}, second = null) {
+  const { upload, second_upload: other, ...about } = await requestServerPart(
     pieces.map(({ value }) => value.record),
+    second,
     terms,
   );
-  const image = await fetch(new URL(`gradio_api/file=${upload}`, document.baseURI));
-  if (!image.ok) throw new Error(terms.no_image);
-  const files = {},
+  const images = await Promise.all([upload, other].filter(Boolean).map((path) => fetchImage(path, terms)));
+  const files = about.second ? { [about.second.file]: images[1] } : {},
     maps = pieces.map(({ value, view, figure, name }) => {
       const folder = name ? `${name}/` : "",
         entry = { map: `${folder}map.npy`, figure: `${folder}figure.png` };
@@ -39,7 +46,7 @@ export async function bundle(pieces, terms, more = {}) {
       return { ...(name ? { name } : {}), files: entry, ...value.record, view };
     });
   const text = JSON.stringify({ ...about, made: new Date().toISOString(), maps }, null, 2);
-  return zip({ "bundle.json": `${text}\n`, [about.photograph.file]: await image.blob(), ...files, ...more });
+  return zip({ "bundle.json": `${text}\n`, [about.photograph.file]: images[0], ...files, ...more });
 }
 
 export function mount(element, props, trigger, watch) {

@@ -1,0 +1,1 @@
+"""The erase view: the same question about an image with an erased region or another change."""

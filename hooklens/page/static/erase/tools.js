@@ -1,0 +1,92 @@
+// The toolbar of the erase view. It holds no state of the edit: the board sets it after every change.
+import { SecondImage, Segments } from "./controls.js";
+import { WholeImage } from "./whole.js";
+import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
+
+const SIZES = { min: 2, max: 50, value: 12 }; // percent of the shorter side
+const TOP = 20; // percent of the pixels
+
+export class Tools {
+  constructor(board) {
+    const { terms, props } = board;
+    Object.assign(this, { board, terms });
+    this.tool = new Segments(terms.tool, [["brush", terms.brush], ["box", terms.box]], () => board.painter.draw());
+    this.mode = new Segments(terms.mode, [["add", terms.add], ["remove", terms.remove]], () => {});
+    this.size = make("input", { type: "range", name: "size", ...SIZES, oninput: () => this.followSize() });
+    const percent = { min: 0.1, max: 100, step: "any", value: TOP, name: "top", "aria-label": terms.top };
+    this.top = make("input", { type: "number", ...percent });
+    const top = make(
+      "div",
+      { class: "hl-erase-top" },
+      makeButton(terms.top_button, () => this.eraseTop()),
+      this.top,
+      make("span", { text: terms.top_unit }),
+    );
+    const button = (name, act, more) => (this[name] = makeButton(terms[name], act, more));
+    const symbol = (name, sign, act, keys) =>
+      (this[name] = makeSymbolButton(sign, act, {
+        "aria-label": terms[name],
+        "aria-keyshortcuts": keys,
+        title: `${terms[name]} (${keys.replace("Control", "Ctrl")})`,
+      }));
+    this.fill = new Segments(
+      terms.fill,
+      Object.entries(terms.fills).map(([value, [text, title]]) => [value, text, title]),
+      (value) => board.change({ fill: value }),
+    );
+    this.second = new SecondImage(terms, props.examples, (second) => board.setSecond(second));
+    this.whole = new WholeImage(terms, props.ranges, (values) => board.change({ whole: values }));
+    const opacity = { type: "range", name: "opacity", min: 0, max: 100, value: 70, oninput: () => board.mix() };
+    this.opacity = make("input", opacity);
+    const row = (...parts) => make("div", { class: "hl-erase-row" }, ...parts);
+    const label = (text, input) => make("label", {}, make("span", { text }), input);
+    this.root = make(
+      "div",
+      { class: "hl-erase-tools", role: "group", "aria-label": terms.tools },
+      row(
+        symbol("undo", "↶", () => board.travel(-1), "Control+Z"),
+        symbol("redo", "↷", () => board.travel(1), "Control+Shift+Z"),
+        this.tool.root,
+        this.mode.root,
+        label(terms.size, this.size),
+        top,
+        button("invert", () => board.add("invert")),
+        button("clear", () => board.clear(), { title: terms.clear_hint }),
+      ),
+      row(make("div", { class: "hl-erase-fill" }, make("span", { text: terms.fill }), this.fill.root), this.whole.root),
+      this.second.root,
+      row(
+        button("keep", () => board.search("keep"), { title: terms.search_hint }),
+        button("change", () => board.search("change"), { title: terms.search_hint }),
+        label(terms.opacity, this.opacity),
+      ),
+    );
+    this.followSize();
+  }
+
+  followSize() {
+    const { size_value: text } = this.terms;
+    this.size.setAttribute("aria-valuetext", fill(text, { percent: this.size.value }));
+    this.board.painter?.draw();
+  }
+
+  /** @returns {import("./painter.js").Brush} */
+  get brush() {
+    return { tool: this.tool.value, add: this.mode.value === "add", size: this.size.value / 100 };
+  }
+
+  eraseTop() {
+    // in tenths of a percent; the server reports a value out of range
+    this.board.add(`top.${this.top.value === "" ? "" : Math.round(10 * this.top.valueAsNumber)}`);
+  }
+
+  /** Show the values of an edit. */
+  follow({ fill: value, whole }, second, { back, forward, isEmpty }) {
+    this.fill.set(value);
+    this.whole.set(whole);
+    this.second.show(value === "image", second);
+    this.undo.disabled = !back;
+    this.redo.disabled = !forward;
+    this.clear.disabled = isEmpty;
+  }
+}

@@ -1,0 +1,1 @@
+"""The erase view: the same question about an edited image."""

@@ -1,0 +1,1 @@
+"""Changes of selected channels, for one request: the classes and maps of the changed network."""
