@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -198,16 +197,8 @@ def stream(
 def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
     """Wait for torch and the model, yielding the progress, and return the resolved settings."""
     settings = yield from _resolve_when_loaded(request, run)
-    layer = settings.layer if settings.takes_layer else None
-    model = settings.loaded.name.partition("?")[0]  # without the settings of a visitor
-    run.about = {"method": settings.method.name, "model": model, "layer": layer, "bytes": _size(request.image)}
+    run.about = {**settings.logged, "bytes": request.size}
     return settings
-
-
-def _size(image: str | None) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        return os.path.getsize(image) if image else None
-    return None
 
 
 def _resolve_when_loaded(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
