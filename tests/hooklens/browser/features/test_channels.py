@@ -123,6 +123,10 @@ def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit) -> No
     assert np.abs(np.array(found) - np.array([left, top, right - left, bottom - top]) * scale).max() < 3
     visit.after(lambda: large.click(position=place), "channel-why")
     assert "cell (row 5, column 3), value" in page.locator("#hl-channel-why").inner_text()
+    visit.painted("arithmetic", 0)
+    value, panel = maps("stages.2")[first, 4, 2], page.locator("#hl-arithmetic")
+    assert f"Channel {first} of stages.2 at row 5, column 3: {value:.4g}" in panel.inner_text().replace("−", "-")
+    assert panel.locator(".hl-arithmetic-products tbody tr").count() == 11 and panel.locator("li").count() == 3
 
     visit.after(lambda: page.locator("#hl-opened").get_by_role("button", name="Next").click(), "channel")
     assert page.locator("#hl-opened input").input_value() == str(order(visit)[1])
@@ -130,6 +134,11 @@ def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit) -> No
     number.fill("17")
     visit.after(lambda: number.press("Enter"), "channel")
     assert page.locator(f"{TILES}[aria-selected=true]").get_attribute("data-channel") == "17"
+    assert panel.locator("h2").is_hidden(), "it belongs to the former channel"
+    large.focus()
+    page.keyboard.press("ArrowRight")
+    visit.after(lambda: page.keyboard.press("Enter"), "arithmetic")
+    assert "Channel 17 of stages.2 at row" in panel.inner_text() and "Addition" in panel.inner_text()
     page.get_by_role("button", name="Close", exact=True).click()
     assert page.locator(f"{TILES}[aria-selected=true]").count() == 0
 
