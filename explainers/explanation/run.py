@@ -21,9 +21,9 @@ from explainers.layers.layer import Layer
 from explainers.layers.profile import known_profile
 from explainers.layers.score_kind import ScoreKind, score_kind
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
-from explainers.network.compiled import compiling
 from explainers.network.dtypes import to_cpu_float64
 from explainers.network.eval_view import EvalView, one_call
+from explainers.network.fast.compiled import compiling
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, unknown_keyword, whole_number

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption
 from explainers.findings import note_option, note_scores
-from explainers.network.compiled import is_requested
+from explainers.network.fast.compiled import is_requested
+from explainers.network.fast.fused_copy import FusedCopy, channels_last, computes_bf16, fused_copy, matches
 from explainers.network.forward_wrapper import ForwardWrapper
-from explainers.network.fused_copy import FusedCopy, channels_last, computes_bf16, fused_copy, matches
 from explainers.network.rows.row_by_row import RowByRow
 from explainers.outputs import scores_in
 from explainers.passes import graph
@@ -125,7 +125,7 @@ class Scoring:
     def _run_compiled(self, batch: Tensor) -> Any:
         """Return the output of the compiled copy; its first batch is followed by a comparison with the network.
 
-        Errors   BadOption if there is no copy, or if it computes other scores
+        Errors   BadOption without a copy, or if it computes other scores
         """
         if self._fused is None:
             raise BadOption(_NOT_COMPILED)

@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 from explainers.hooks.calls import Calls
 from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import map_tensors
-from explainers.network.compiled import CompiledNetwork
 from explainers.network.copies.shallow_copy import shallow_copy
+from explainers.network.fast.compiled import CompiledNetwork
 
 DRIFT = 1e-4
 """Relative difference from the network's scores above which the copy is not used."""
