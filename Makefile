@@ -1,6 +1,6 @@
 # `make app` starts the page and `make test` runs all tests. Both create the virtual environment first.
 .DEFAULT_GOAL := help
-.PHONY: help app test lint types smoke bench zoo hostile attack load soak chromium clean
+.PHONY: help app test lint types smoke bench zoo hostile attack load soak audit chromium clean
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,6 +13,7 @@ help:
 	@echo "make zoo     test all kinds of methods on 190 networks (20 minutes on two idle cores); writes docs/networks.md"
 	@echo "make hostile  decode 1,600 hostile files, and those in the folder HOOKLENS_HOSTILE; load hostile checkpoints"
 	@echo "make attack  attack a running page;  make load  100 users;  make soak  10 minutes of use (ARGS='--minutes 1 --users 4')"
+	@echo "make audit   known vulnerabilities of the installed packages (pip-audit), and sbom.json, the list of them (CycloneDX)"
 	@echo "make clean   remove the virtual environment and caches"
 
 app: $(VENV)/.app
@@ -48,6 +49,13 @@ load: $(VENV)/.test
 
 soak: $(VENV)/.test
 	$(BIN)/python -m benchmarks.public.soak $(ARGS)
+
+# The tools are in an environment without the app.
+audit: $(VENV)/.test
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install -q pip-audit cyclonedx-bom
+	$(VENV)/audit/bin/cyclonedx-py environment $(BIN)/python -o sbom.json
+	$(VENV)/audit/bin/pip-audit --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 # The requirements of the app.
 $(VENV)/.app: requirements.txt | $(VENV)/bin/python

@@ -22,7 +22,7 @@ FEW_CASES = 5
 """A sample contains about this number of the cases of a test, or one of `SAMPLE` cases if that is more."""
 SAMPLE = 16
 LEFT_OUT = pytest.StashKey[int]()
-APP_TESTS = ("tests/hooklens/browser", "tests/hooklens/page/test_endpoints.py")
+APP_TESTS = ("tests/hooklens/browser", *(f"tests/hooklens/page/test_{name}.py" for name in ("endpoints", "attack")))
 """Tests with the fixture `app`."""
 
 

@@ -158,13 +158,13 @@ def load(server: Server, count: int, rounds: int, minutes: float, hostile: bool 
 def report(users: list[User], one: float, hostile: int) -> tuple[list[Row], list[str]]:
     """Return the lines of the table and the failures."""
     seconds = sorted(each for user in users for each in user.seconds)
-    factors = sorted(took / ideal for user in users for took, ideal in zip(user.seconds, user.ideal, strict=True))
+    factors = [took / least for user in users for took, least in zip(user.seconds, user.ideal, strict=True)]
     wrong = [failure for user in users for failure in user.wrong]
     full = sum(user.full for user in users)
     served = sum(bool(user.seconds) for user in users)
-    late = seconds[int(0.95 * len(seconds))] if seconds else 0.0
-    longest = max((each for user in users for each in user.ideal), default=0.0)
-    ratio = late / max(longest, one)
+    ideal = sorted(each for user in users for each in user.ideal)
+    late, expected = (row[int(0.95 * len(row))] if row else 0.0 for row in (seconds, ideal))
+    ratio = late / max(expected, one)
     distinct = len({user.expected for user in users})
     everyone = served == len(users) or full > 0
     rows = [
@@ -178,7 +178,7 @@ def report(users: list[User], one: float, hostile: int) -> tuple[list[Row], list
         Row("wrong answers and other errors", str(len(wrong)), "0", not wrong),
         Row("refusals because the queue is full", f"{full} of {full + len(seconds)} requests", "-", True),
         Row("hostile requests", str(hostile), "-", True),
-        Row("one request alone", f"{one:.2f} s", "-", True),
+        Row("one request without others", f"{one:.2f} s", "-", True),
         Row("95th percentile", f"{late:.1f} s, {ratio:.2f} of the ideal", f"{SLOWER} of the ideal", ratio <= SLOWER),
         Row("median of seconds / ideal", f"{statistics.median(factors or [0.0]):.2f}", "-", True),
     ]

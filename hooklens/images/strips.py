@@ -34,6 +34,10 @@ TOO_LARGE = (
     "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because such a file cannot be "
     "read in parts. Save it as {remedy}."
 )
+TOO_LONG = (
+    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because decoding it takes too "
+    "long. Save it as {remedy}."
+)
 STRIP = 4_000_000
 """Approximate pixels of a strip."""
 _BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
@@ -98,18 +102,19 @@ def _reduce_strips(
 
 
 def check_expansion(image: Image.Image, data: bytes) -> None:
-    """Refuse a PNG that takes seconds to decompress although its file is small, as no photo is.
+    """Refuse a PNG or TIFF that takes seconds to decode although its file is small, as no photo is.
 
     Errors   Refused
     """
-    if not isinstance(image, PngImageFile):
+    if not isinstance(image, (PngImageFile, TiffImageFile)):
         return
-    passes = 2 if pixels.is_deep(image) else 1  # the first finds the range of the values
-    raw = image.width * image.height * _filter_distance(data) * passes
-    if raw > limits.RAW and raw > limits.EXPANSION * len(data):
-        about = {"kind": "a PNG that is so small as a file", "remedy": "JPEG, or with half of the width and height"}
-        limit = limits.RAW // (_filter_distance(data) * passes) // 10**6
-        raise Refused(TOO_LARGE.format(width=image.width, height=image.height, limit=limit, **about))
+    size = _filter_distance(data) if isinstance(image, PngImageFile) else _BYTES.get(image.mode, 4)
+    # The range of deep values is found first, and transparency is blended with white.
+    cost = size * (2.0 if pixels.is_deep(image) else 1.5 if image.mode in ("LA", "RGBA") else 1.0)
+    if limits.EXPANSION * len(data) < image.width * image.height * cost > limits.RAW:
+        about = {"kind": f"such a small {image.format} file", "remedy": "JPEG, or with half of the width and height"}
+        limit = int(limits.RAW / cost) // 10**6
+        raise Refused(TOO_LONG.format(width=image.width, height=image.height, limit=limit, **about))
 
 
 def _join(upper: Image.Image, lower: Image.Image) -> Image.Image:
