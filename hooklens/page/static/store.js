@@ -61,6 +61,7 @@
  * @property {?{of: number, items: object[], crop: object}} smallMaps maps of the most likely classes
  * @property {?object} network structure of the network, see hooklens/session/rail/network.py
  * @property {?object} gradients the newest message on gradient norms: what to measure, norms, or an error
+ * @property {?object} description sizes and costs of the layers of a network, or an error
  * @property {Rail} rail
  * @property {?Preview} preview
  * @property {Channels} channels
@@ -87,6 +88,7 @@ export const state = {
   smallMaps: null,
   network: null,
   gradients: null,
+  description: null,
   rail: { chosen: null, wanted: null, note: "", norms: new Map() },
   preview: null,
   channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [] },
