@@ -170,7 +170,7 @@ def _load(source: Source, name: str, custom: Overrides, progress: Progress | Non
             model = source.load(name, progress)
         else:
             model = source.build(name, len(names) if names else None)
-        if is_listed and model.preparation is not overrides.UNKNOWN and model.tokenize is None:
+        if not custom and source.is_tested(name) and model.tokenize is None:
             model.network.eval().requires_grad_(False)
             return model
         loaded = [] if custom.weights is None else checkpoints.load(model.network, custom.weights)

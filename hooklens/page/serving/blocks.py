@@ -50,7 +50,8 @@ class Blocks(gr.Blocks):
     ) -> list[Any]:
         """Return the messages for the outputs of a handler."""
         if not (isinstance(predictions, dict) and predictions and set(predictions) <= set(block_fn.outputs)):
-            return list(await super().postprocess_data(block_fn, predictions, state))
+            packed = await super().postprocess_data(block_fn, predictions, state)
+            return [_value_first(message) for message in packed]
         changed = {block: value for block, value in predictions.items() if not _is_update(value) or value != UNCHANGED}
         messages: dict[Any, Any] = {
             block: block.postprocess(value)
@@ -61,7 +62,7 @@ class Blocks(gr.Blocks):
         part.outputs = [block for block in block_fn.outputs if block in changed and block not in messages]
         if part.outputs:
             packed = await super().postprocess_data(part, {each: changed[each] for each in part.outputs}, state)
-            messages.update(zip(part.outputs, packed, strict=True))
+            messages.update(zip(part.outputs, map(_value_first, packed), strict=True))
         return [messages.get(block, dict(UNCHANGED)) for block in block_fn.outputs]
 
 
@@ -74,6 +75,15 @@ class _NoApp:
 
 
 setattr(gr.blocks, "App", _NoApp)  # noqa: B010 mypy refuses a plain assignment
+
+
+def _value_first(message: Any) -> Any:
+    """Return an update with its value in front.
+
+    The browser applies the fields of an update one after another, with a pause between them, and those of all
+    components at the same time. An event that follows from the answer would be sent with the old value of a list.
+    """
+    return {"value": message["value"], **message} if _is_update(message) and "value" in message else message
 
 
 def _is_ours(block: Block) -> TypeGuard[Canvas | Named]:

@@ -82,11 +82,15 @@ def badge(estimate: float | None) -> str:
 
 
 def _timed_name(loaded: LoadedModel) -> str:
-    """Return the name that has the times of a network: a model with another crop takes as long as the model itself."""
-    from hooklens.zoo.variants import parse_settings, split_name  # torch takes seconds to start
+    """Return the name that has the times of a network: a model with another crop takes as long as the model itself.
+
+    One with another size or on another device does not.
+    """
+    from hooklens.zoo.variants import parse_settings, split_device, split_name  # torch takes seconds to start
 
     base, changes = split_name(loaded.name)
-    return base if changes and parse_settings(changes).size is None else loaded.name
+    others, device = split_device(changes)
+    return base if others and not device and parse_settings(others).size is None else loaded.name
 
 
 def is_measured(loaded: LoadedModel) -> bool:

@@ -76,6 +76,9 @@ class ModelFiles(Source):
         module = self._module(name)
         return module.labels() if hasattr(module, "labels") else self.load(name).labels
 
+    def is_tested(self, name: str) -> bool:
+        return name == BUILT_IN
+
     def _module(self, name: str) -> ModuleType:
         return load_file(files()[name])
 

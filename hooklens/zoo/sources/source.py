@@ -85,6 +85,10 @@ class Source(ABC):
         """Return the class names in the order of the outputs."""
         return self.load(name).labels
 
+    def is_tested(self, name: str) -> bool:
+        """Return whether the preprocessing and the class names of a model are known to fit its network."""
+        return True
+
 
 class OpenSource(Source):
     """A source whose names cannot be listed: those of a package, of folders, or of the user's functions.
@@ -96,6 +100,10 @@ class OpenSource(Source):
     def list(self) -> Iterator[ModelInfo]:
         """Yield nothing."""
         return iter(())
+
+    def is_tested(self, name: str) -> bool:
+        """Return False."""
+        return False
 
     @abstractmethod
     def accepts(self, name: str) -> bool:

@@ -214,7 +214,7 @@ def test_maps_of_another_image_are_removed_at_once(visit: Visit) -> None:
             window.left ??= document.querySelectorAll('#hl-strip .hl-rail-map canvas').length; }); });
         }"""
     )
-    visit.after(lambda: page.locator("#hl-examples button").nth(1).click())
+    visit.after(lambda: page.locator("#hl-examples button[data-id=cat]").click())
 
     assert page.evaluate("window.left") == 0
     assert page.locator(f"{BOXES} canvas").count() > 0

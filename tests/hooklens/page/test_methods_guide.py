@@ -135,7 +135,8 @@ def test_costs_of_another_network_follow_its_forward_pass(loaded: Any) -> None:
     assert own == again > 0 and len(calls) == 1, "timed once"
     assert costs.forward(loaded) == costs.table()["forward"], "the network of the table is not timed again"
     assert costs.seconds("rise", loaded) == pytest.approx(costs.table()["passes"]["rise"] * costs.table()["forward"])
-    for settings, is_same in (("crop=whole", True), ("crop=0.5,0.4", True), ("size=96", False)):
+    settings_of = (("crop=whole", True), ("crop=0.5,0.4", True), ("size=96", False), ("device=lazy:0", False))
+    for settings, is_same in (*settings_of, ("crop=whole&device=lazy:0", False)):
         variant = replace(loaded, name=f"{loaded.name}?{settings}")
         assert costs.is_measured(variant) == is_same, "another crop takes as long, so its verdict needs no click"
     assert [costs.badge(seconds) for seconds in (None, 0.5, 5, 50, 500)] == [

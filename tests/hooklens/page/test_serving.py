@@ -110,6 +110,7 @@ def test_an_event_sends_the_messages_of_gradio_and_creates_no_unchanged_componen
         packed = [[without_marker(message) for message in step] for step in messages]
         found.append([packed, run(demo.preprocess_data(event, given, state))])
     assert found[0] == found[1]
+    assert next(iter(messages[0][1])) == "value", "the browser applies the fields in this order, with pauses"
     assert found[1][1][0] == {"a": 1} and found[1][1][4] is None
     with pytest.raises(ValueError, match="not specified as output"):
         run(demo.postprocess_data(event, {gr.Button(): "x"}, state))

@@ -50,6 +50,19 @@ def find(name: str) -> ModelInfo:
     return info
 
 
+def test_class_names_are_checked_or_completed(folder: Path) -> None:
+    """A visitor of the page could load a network with fewer names than classes, and got an internal error."""
+    settings = 'PREPROCESSING = {"size": 32, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}\n'
+    (folder / "unnamed.py").write_text(TINY + settings, encoding="utf-8")
+    (folder / "few.py").write_text(TINY + settings + "def labels():\n    return ['fox', 'owl']\n", encoding="utf-8")
+
+    model = zoo.load_offered("unnamed")
+
+    assert model.labels == ["class 0", "class 1", "class 2"] and model.size == (32, 32) and model.notes == ()
+    with pytest.raises(ModelUnavailable, match="'few' has 3 outputs but 2 labels were given"):
+        zoo.load_offered("few")
+
+
 def test_file_with_settings_is_listed_and_loaded(folder: Path) -> None:
     (folder / "tiny_net.py").write_text(DESCRIBED, encoding="utf-8")
 

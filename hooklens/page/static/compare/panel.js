@@ -80,6 +80,7 @@ export class Panel {
       const { clientWidth: wide } = element;
       element.toggleAttribute("data-narrow", wide < 300);
       element.toggleAttribute("data-medium", wide < 480);
+      element.toggleAttribute("data-stacked", wide < 400); // two fields in a row would cut most names
     }).observe(element);
     return element;
   }

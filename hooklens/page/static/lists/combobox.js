@@ -144,6 +144,7 @@ export class Combobox {
     this.count.textContent = "";
     this.field.value = this.text;
     if (document.activeElement === this.field) this.field.select();
+    this.field.scrollLeft = 0; // typing has scrolled to the end, and a name is read from its start
   }
 
   take(k) {
