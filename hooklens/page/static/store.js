@@ -68,6 +68,7 @@
  * @property {Object<number, object>} compared newest answers of the comparison's panels, by slot
  * @property {?{files: File[], at: number}} steps images of a batch, and which of them the page explains
  * @property {?object[]} comparison panels that the comparison has yet to show
+ * @property {?object[]} models the list of models for the comparison of two models
  * @property {string} erasing the edit with which another view opens the erase view
  */
 
@@ -94,6 +95,7 @@ export const state = {
   channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [] },
   compared: {},
   comparison: null,
+  models: null,
   erasing: "",
   steps: null,
 };

@@ -82,7 +82,7 @@ function wrap(text, width) {
 export function diagramSvg(track) {
   const drawing = new Drawing(track),
     all = (selector) => [...track.querySelectorAll(selector)].filter((each) => each.checkVisibility());
-  for (const path of all("svg path")) {
+  for (const path of all("svg > path")) {
     const projected = path.classList.contains("hl-rail-projected");
     const dashes = projected ? "3 2" : undefined;
     drawing.add("path", { d: path.getAttribute("d"), fill: "none", stroke: QUIET, "stroke-dasharray": dashes });
