@@ -48,6 +48,8 @@ from explainers.errors import (
     UnsupportedModel,
     UnsupportedOperation,
 )
+from explainers.experiments.arithmetic.sums import WeightedSum
+from explainers.experiments.arithmetic.trace import PathStep, ValueTrace, trace_attention, trace_value
 from explainers.experiments.comparison.compare import compare_models
 from explainers.experiments.comparison.result import ModelComparison
 from explainers.experiments.description.describe import describe
@@ -135,6 +137,7 @@ __all__ = [
     "NoSpatialOutput",
     "Option",
     "Partial",
+    "PathStep",
     "Probability",
     "Randomization",
     "Range",
@@ -151,6 +154,8 @@ __all__ = [
     "Unit",
     "UnsupportedModel",
     "UnsupportedOperation",
+    "ValueTrace",
+    "WeightedSum",
     "YoloDetections",
     "add_gradient_noise",
     "capture",
@@ -189,6 +194,8 @@ __all__ = [
     "smooth",
     "sweep",
     "text_embedding",
+    "trace_attention",
+    "trace_value",
     "unit",
 ]
 

@@ -36,6 +36,7 @@ PAGE_ORDER = [
     {"overlay"},
     {"first_paint"},
     {"serving"},
+    {"operations"},
     {"build"},
 ]
 """The packages of the page; a feature does not import the others, the last ones compose them."""

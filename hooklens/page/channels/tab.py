@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from hooklens.page.channels import view as channels_view
+from hooklens.page.channels.arithmetic import ArithmeticPanel
 from hooklens.page.channels.changing import Changing
 from hooklens.page.components import view
 from hooklens.page.components.components import canvas
@@ -68,6 +69,7 @@ class Features(Tab):
                 self.why = canvas("channels/cell_gradient", "hl-channel-why", terms=messages.OPEN)
                 self.facts = canvas("channels/channel_facts", "hl-channel-facts", terms=messages.OPEN)
                 self.page.changers.append(self.facts)
+                self.arithmetic = ArithmeticPanel(self.page)
 
     def wire(self) -> None:
         """Connect the events: new settings, more tiles, a measure, and clicks on channels and cells."""
@@ -81,6 +83,7 @@ class Features(Tab):
         saved = self.grid.upload(self.save, inputs, [self.file, self.status], **shared)
         saved.success(None, None, None, js=CLICK_FILE)
         self.changing.wire()
+        self.arithmetic.wire()
 
     def follow(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """Show the tiles of a new answer, unless the page already has them, and update the open channel.

@@ -24,7 +24,7 @@ class Models(Tab):
     """A list of models, and the result for two of them."""
 
     title, id = messages.TITLE, "models"
-    within = "compare"
+    within, part = "compare", messages.PART
 
     def build(self) -> None:
         """Create the layout of the tab; the list of models is requested when it is shown."""

@@ -101,7 +101,7 @@ OPEN = {
 """Labels used by static/channels/channel.js."""
 
 
-HINT = "Hover to read a value. Click a cell to see its input gradient."
+HINT = "Hover to read a value. Click a cell to see its input gradient and how its value is computed."
 """Shown below the enlarged channel."""
 
 

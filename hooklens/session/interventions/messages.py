@@ -22,6 +22,7 @@ OUTSIDE = "The layer has no cell at this position. Choose another one."
 POSITIONS = "Swapping one position after another"
 STOPPED = "Stopped before the result was complete. Press Apply to start again."
 
+BAD_PART = "“{text}” is not a channel or a range of channels. Enter numbers and ranges such as 3, 17-24."
 CHANGE = {
     "group": "Change channels",
     "channels": "Channels",
@@ -58,7 +59,7 @@ CHANGE = {
     "stop": "Stop",
     "waiting": "Computing …",
     "old": "Result of former settings: ",
-    "bad_part": "“{text}” is not a channel or a range of channels. Enter numbers and ranges such as 3, 17-24.",
+    "bad_part": BAD_PART,
     "bad_channel": "Layer {layer} has no channel {number}. Choose channels from 0 to {last}.",
     "columns": ["Class", "Before", "After", "Change"],
     "before": "Before the change",
@@ -83,7 +84,7 @@ def empty_range(low: float, high: float) -> str:
 
 def no_channel_text(text: str) -> str:
     """Return the message for a part of the list of channels that is not a channel or a range."""
-    return CHANGE["bad_part"].format(text=messages.short(text, 30))  # type: ignore[attr-defined, no-any-return]
+    return BAD_PART.format(text=messages.short(text, 30))
 
 
 def other_size(other: tuple[int, ...], own: tuple[int, ...]) -> str:

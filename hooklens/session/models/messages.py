@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from explainers.experiments.comparison.result import ModelComparison
     from hooklens.session.answers import LoadedModel
 
-TITLE = "Two models"
+TITLE, PART = "Two models", "Models"
 NO_OTHER = "Choose a second model."
 SAME = "Both models are {title}. Choose another second model."
 ONLY_CLASSIFIERS = "{title} does not classify whole images, so its predictions cannot be compared. Choose a classifier."

@@ -3,7 +3,7 @@
 import { unpackMap } from "../drawing/field.js";
 import { view } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
-import { provide, state } from "../store.js";
+import { perform, provide, state } from "../store.js";
 import { watchProps, make, markDrawn } from "../wire.js";
 
 export function mount(element, props, trigger, watch) {
@@ -20,7 +20,9 @@ export function mount(element, props, trigger, watch) {
 
   provide("explainCell", (cell) => {
     const { number } = state.channels;
-    if (cell && number !== null) trigger("select", { channel: number, cell: [cell.row, cell.column] });
+    if (!cell || number === null) return;
+    trigger("select", { channel: number, cell: [cell.row, cell.column] });
+    perform("traceCell", number, [cell.row, cell.column]);
   });
 
   const paint = () => {

@@ -64,7 +64,8 @@ class Pager {
     if (value && value !== this.shown) {
       this.shown = value.number === null ? null : value;
       this.line.textContent = value.sentence || this.terms.closed;
-      if (value.number === null) change("channels", { number: null });
+      // A sentence says why a channel was closed; no other one replaces it.
+      if (value.number === null) change("channels", { number: null, closed: Boolean(value.sentence) });
     }
     this.mark();
     markDrawn(this.element, value?.id, since);

@@ -36,7 +36,12 @@ export function mount(element, props, trigger, watch) {
       fieldText.textContent = !visible ? terms.no_field : whole ? fill(terms.whole_field, { size }) : size;
     }
   };
+  /** The button is about the open channel, whose facts may not be here yet. */
+  const allow = () => {
+    use.disabled = Boolean(value?.explained) || value?.number !== state.channels.number;
+  };
   subscribe(["cells"], place);
+  subscribe(["channels"], allow);
   watchProps(props, watch, ["value"], () => {
     const since = performance.now();
     value = props.value?.facts ? props.value : null;
@@ -47,7 +52,8 @@ export function mount(element, props, trigger, watch) {
         field,
         fieldText,
       );
-      [use.hidden, use.disabled] = [!value.target, Boolean(value.explained)];
+      use.hidden = !value.target;
+      allow();
       use.textContent = value.explained ? terms.explained : terms.target;
       title.textContent = value.share ? value.share.title : terms.share;
       lines.replaceChildren(...(value.share ? value.share.lines : [terms.waiting]).map((text) => make("p", { text })));

@@ -8,7 +8,7 @@ import { make, makeButton, markDrawn, watchProps } from "../wire.js";
 
 class Interventions {
   constructor(element, props, trigger) {
-    Object.assign(this, { element, props, trigger, terms: props.terms, ticket: 0, answered: "", of: "" });
+    Object.assign(this, { element, props, trigger, terms: props.terms, ticket: 0, answered: "", swept: "", of: "" });
     this.form = new ChangeForm(this.terms, props.examples, {
       apply: () => this.apply(null),
       reset: () => this.reset(),
@@ -59,12 +59,17 @@ class Interventions {
     this.mark();
   }
 
-  /** Request the answer; with a `cell`, only that position is swapped. */
+  /**
+   * Request the answer; with a `cell`, only that position is swapped, unless the map of all positions is that of
+   * former settings: then all are computed again.
+   */
   apply(cell) {
+    const { change } = this.form;
+    if (cell && !change.positions) return;
     this.ticket += 1;
     this.requested = this.stamp;
     this.say(this.terms.waiting, "", { running: true });
-    this.trigger("submit", { ...this.form.change, cell, ticket: this.ticket });
+    this.trigger("submit", { ...change, cell: this.swept === this.stamp ? cell : null, ticket: this.ticket });
   }
 
   reset() {
@@ -84,6 +89,7 @@ class Interventions {
       await this.result.show(value.result);
       if (value.ticket !== this.ticket) return this.result.clear();
       this.answered = this.requested;
+      if (value.result.effects) this.swept = this.requested;
       this.say("");
       if (!value.result.maps) this.say(this.terms.maps_waiting, "", { running: true });
     }

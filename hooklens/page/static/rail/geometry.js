@@ -9,7 +9,7 @@ const CHANNELS = [16, 2048],
 const GAPS = [8, 28],
   POINT = 14,
   SCORE = 92; // pixels: between boxes, of a block without a grid, of the class score
-const SPREAD = 6; // pixels by which the widths differ at least
+const SPREAD = 6; // pixels by which the widths differ where the diagram scrolls
 const LIFT = 6,
   LEVEL = 6; // pixels of an arc above the boxes, and above the arc below it
 
@@ -44,7 +44,8 @@ export function layout({ blocks, layers, input }, items, available) {
     sum = shares.reduce((total, share) => total + share, 0);
   const fixed = WIDTHS[0] * (boxes + 1) + SCORE + POINT * (outs.length - boxes),
     gaps = outs.length + 1;
-  const spread = clamp((available - fixed - GAPS[0] * gaps) / (sum || 1), SPREAD, WIDTHS[1] - WIDTHS[0]);
+  const room = (available - fixed - GAPS[0] * gaps) / (sum || 1),
+    spread = room < 0 ? SPREAD : Math.min(room, WIDTHS[1] - WIDTHS[0]);
   const gap = Math.floor(clamp((available - fixed - spread * sum) / gaps, ...GAPS));
   const sizes = outs.map((layer, k) =>
     layer.height

@@ -123,6 +123,10 @@ def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit) -> No
     assert np.abs(np.array(found) - np.array([left, top, right - left, bottom - top]) * scale).max() < 3
     visit.after(lambda: large.click(position=place), "channel-why")
     assert "cell (row 5, column 3), value" in page.locator("#hl-channel-why").inner_text()
+    visit.painted("arithmetic", 0)
+    value, panel = maps("stages.2")[first, 4, 2], page.locator("#hl-arithmetic")
+    assert f"Channel {first} of stages.2 at row 5, column 3: {value:.4g}" in panel.inner_text().replace("−", "-")
+    assert panel.locator(".hl-arithmetic-products tbody tr").count() == 11 and panel.locator("li").count() == 3
 
     visit.after(lambda: page.locator("#hl-opened").get_by_role("button", name="Next").click(), "channel")
     assert page.locator("#hl-opened input").input_value() == str(order(visit)[1])
@@ -130,6 +134,11 @@ def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit) -> No
     number.fill("17")
     visit.after(lambda: number.press("Enter"), "channel")
     assert page.locator(f"{TILES}[aria-selected=true]").get_attribute("data-channel") == "17"
+    assert panel.locator("h2").is_hidden(), "it belongs to the former channel"
+    large.focus()
+    page.keyboard.press("ArrowRight")
+    visit.after(lambda: page.keyboard.press("Enter"), "arithmetic")
+    assert "Channel 17 of stages.2 at row" in panel.inner_text() and "Addition" in panel.inner_text()
     page.get_by_role("button", name="Close", exact=True).click()
     assert page.locator(f"{TILES}[aria-selected=true]").count() == 0
 
@@ -217,8 +226,7 @@ def test_planes_have_thumbnails(visit: Visit) -> None:
 def test_the_histogram_uses_the_axis_of_the_color_bar(visit: Visit) -> None:
     """Oracle: NumPy's histogram over the range of the color bar, before and after a change of limits."""
     page = opened(visit, "?example=cat&layer=stages.2").page
-    page.locator(f"{TILES}[data-channel='3']").click()
-    visit.painted("channel-why", 0)
+    visit.after(lambda: page.locator(f"{TILES}[data-channel='3']").click(), "channel")
     values, chart = maps("stages.2")[3], page.locator("#hl-channel .hl-chart")
 
     def found() -> tuple[list[int], list[float]]:
@@ -228,6 +236,7 @@ def test_the_histogram_uses_the_axis_of_the_color_bar(visit: Visit) -> None:
 
     for limits in (None, ("-4", "4")):
         if limits:
+            page.locator("#hl-channel .hl-popover > button").click()
             for name, end in zip(("low", "high"), limits, strict=True):
                 page.locator(f"#hl-channel input[name={name}]").fill(end)
                 page.locator(f"#hl-channel input[name={name}]").blur()
@@ -242,8 +251,7 @@ def test_the_histogram_uses_the_axis_of_the_color_bar(visit: Visit) -> None:
 @pytest.mark.slow
 def test_a_channel_is_used_as_the_target(visit: Visit) -> None:
     page = opened(visit, "?example=cat&layer=stages.2&method=saliency").page
-    page.locator(f"{TILES}[data-channel='7']").click()
-    visit.painted("channel-why", 0)
+    visit.after(lambda: page.locator(f"{TILES}[data-channel='7']").click(), "channel-facts")
     use = page.locator("#hl-channel-facts button")
 
     before = visit.number("overlay")

@@ -1,0 +1,135 @@
+"""Record every operation of one forward pass with its inputs, also if these are changed in place later."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Ref(NamedTuple):
+    """A value of the pass: a tensor, and how often it had been changed in place."""
+
+    tensor: int
+    version: int
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """An operation: its function, and its arguments, in which tensors of the pass are a `Ref`.
+
+    `output` is the number of the output that it refers to, for an operation with several outputs. `number` counts the
+    operations of the pass.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: int
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The name in ATen without the underscore of an in-place operation: "convolution", "relu"."""
+        name = str(self.function).removeprefix("aten.").partition(".")[0]
+        return name if name.startswith("_") else name.rstrip("_")
+
+    @property
+    def inputs(self) -> list[Ref]:
+        """The tensors among the arguments, in order."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs), is_leaf=_is_ref)
+        return [leaf for leaf in leaves if _is_ref(leaf)]
+
+    def run(self, replace: Callable[[Ref], Any]) -> Any:
+        """Run the out-of-place version of the operation on other tensors, and return the output that was recorded."""
+        args, kwargs = pytree.tree_map(
+            lambda leaf: replace(leaf) if _is_ref(leaf) else leaf, (self.args, self.kwargs), is_leaf=_is_ref
+        )
+        result = self.out_of_place(*args, **kwargs)
+        return result[self.output] if isinstance(result, (tuple, list)) else result
+
+    @property
+    def out_of_place(self) -> Any:
+        """The function without changes of its arguments."""
+        if not self.function._schema.is_mutable:
+            return self.function
+        packet = getattr(torch.ops.aten, self.name)
+        return getattr(packet, self.function._overloadname)
+
+
+def _is_ref(value: Any) -> bool:
+    return isinstance(value, Ref)
+
+
+class Recorder(TorchDispatchMode):
+    """Keep all tensors of the calling thread's pass, and the operation that computed each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._versions: dict[int, list[Tensor]] = {}
+        self._made: dict[Ref, Operation | None] = {}
+        self._storages: dict[int, set[int]] = defaultdict(set)
+        self._count = 0
+
+    def ref(self, tensor: Tensor) -> Ref:
+        """Return the current value of a tensor."""
+        key = id(tensor)
+        if key not in self._versions:
+            self._versions[key] = [tensor]
+            self._storages[_storage(tensor)].add(key)
+        return Ref(key, len(self._versions[key]) - 1)
+
+    def value(self, ref: Ref) -> Tensor:
+        """Return the values at that time."""
+        return self._versions[ref.tensor][ref.version]
+
+    def made_by(self, ref: Ref) -> Operation | None:
+        """Return the operation that computed a value; None for an image, a parameter, or a changed view."""
+        return self._made.get(ref)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        read = pytree.tree_map(lambda leaf: self.ref(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs))
+        recorded_args, recorded_kwargs = read
+        changed = self._changed(func, args, kwargs)
+        for tensor in changed:
+            self._keep_former(tensor)
+        result = func(*args, **kwargs)
+        self._count += 1
+        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        for k, output in enumerate(outputs):
+            if isinstance(output, Tensor):
+                self._made[self.ref(output)] = Operation(func, recorded_args, recorded_kwargs, k, self._count)
+        return result
+
+    def _changed(self, func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+        """Return the arguments that an operation changes in place."""
+        if not func._schema.is_mutable:
+            return []
+        pairs = [
+            (each, args[k] if k < len(args) else kwargs.get(each.name)) for k, each in enumerate(func._schema.arguments)
+        ]
+        return [
+            value
+            for each, value in pairs
+            if each.alias_info is not None and each.alias_info.is_write and isinstance(value, Tensor)
+        ]
+
+    def _keep_former(self, tensor: Tensor) -> None:
+        """Copy the values of a tensor, and of all others that share its memory, before they change."""
+        self.ref(tensor)
+        for key in self._storages[_storage(tensor)]:
+            versions = self._versions[key]
+            live = versions[-1]
+            versions[-1] = live.clone()
+            versions.append(live)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,254 @@
+"""`trace_value` and `trace_attention`: how one number of a network is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import (
+    BadImages,
+    BadOption,
+    NoSpatialOutput,
+    UnsupportedModel,
+    UnsupportedOperation,
+    shorten,
+)
+from explainers.experiments.arithmetic.moves import unravel
+from explainers.experiments.arithmetic.recording import Recorder
+from explainers.experiments.arithmetic.steps import Step, Walk, walk
+from explainers.experiments.arithmetic.sums import WeightedSum
+from explainers.experiments.interventions.selection import position_numbers
+from explainers.hooks.cleanup import restores_state
+from explainers.layers.layout import LayerLayout, nothing_spatial
+from explainers.layers.lookup import layer_layout
+from explainers.network.forward_wrapper import Forward, wrap_forward
+from explainers.options import LayerName, check_keywords, whole_number, whole_numbers
+from explainers.passes.attention.watch import watch_attention
+from explainers.passes.run import Run, open_run
+from explainers.registry import check_images
+
+
+@dataclass(frozen=True, eq=False)
+class PathStep:
+    """An input on the strongest path: the product with the largest magnitude of a sum.
+
+    `name` is the layer whose weights are used, `index` the position of the product in its patch, `channel` and `cell`
+    (row, column) those of the input, where they are known.
+    """
+
+    name: str
+    kind: str
+    index: tuple[int, ...]
+    channel: int | None
+    cell: tuple[int, int] | None
+    input: float
+    weight: float
+
+    @property
+    def product(self) -> float:
+        """The input times the weight."""
+        return self.input * self.weight
+
+
+@dataclass(frozen=True, eq=False)
+class ValueTrace:
+    """How one value of a layer is computed: `sum`, a sum of products, and the `steps` after it.
+
+    `value` is the value of the layer, `computed` the result of the same operations in float64. `path` is the strongest
+    path back: the largest product, the largest product of its input, and so on.
+    """
+
+    layer: str
+    value: float
+    sum: WeightedSum
+    steps: tuple[Step, ...]
+    path: tuple[PathStep, ...] = field(repr=False, default=())
+
+    @property
+    def computed(self) -> float:
+        """The sum and all steps, in float64."""
+        found = self.sum.total
+        for step in self.steps:
+            found = step.apply(found)
+        return found
+
+    def __str__(self) -> str:
+        """Return the arithmetic as lines of text."""
+        total, name = self.sum, self.sum.name or self.sum.kind
+        lines = [
+            f"{name}: {total.products.numel()} products, sum {float(total.products.sum()):.6g}, bias {total.bias:.6g}"
+        ]
+        lines += [f"{step.name or step.kind}: {step.before:.6g} -> {step.after:.6g}" for step in self.steps]
+        return "\n".join([*lines, f"{self.layer}: {self.value:.6g}"])
+
+
+@check_keywords
+@restores_state
+def trace_value(
+    model: nn.Module,
+    image: Tensor,
+    layer: LayerName | None = None,
+    channel: int = 0,
+    cell: Sequence[int] | None = None,
+    *,
+    path: int = 3,
+    forward: Forward | None = None,
+) -> ValueTrace:
+    """Return how one value of a layer is computed: patch, kernel, products, bias, batch norm, activation.
+
+    `image` [1, C, H, W] is one image. `cell` (row, column) is a cell of the layer's grid; None is the only position of
+    a layer with an output [1, K]. The last sum of products before the layer's output is listed: of a convolution, a
+    linear layer, a matrix product or a mean. What comes after it are `steps`, such as the value that a skip connection
+    adds. `path` is the number of sums on the strongest path back. `forward` is as in `explain`.
+
+    Returns  a `ValueTrace`, from one forward pass up to the layer
+    Errors   BadOption for a channel or cell that does not exist; UnsupportedOperation if the value is computed by
+             another operation; BadImages, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
+
+    Example
+        >>> trace = trace_value(model, images, "conv1", channel=3, cell=(5, 7))
+        >>> trace.sum.kind, bool(abs(trace.computed - trace.value) < 1e-4)
+        ('convolution', True)
+    """
+    _check_one(model, image)
+    model = model if forward is None else wrap_forward(model, forward, image)
+    with open_run(model, image) as run:
+        layout = layer_layout(run.view, run.images, layer, spatial=False)
+        # Fused attention runs in single operations, whose products can be listed.
+        with watch_attention(run.view.network, 1, leaves=False), _recording(run) as (recorder, names):
+            output = run.forward.outputs(layout, run.images)
+        position = _position(layout, output, channel, cell)
+        found = walk(recorder, recorder.ref(output), position, names)
+        if found.sum is None:
+            raise UnsupportedModel(
+                f"The values of layer {layout.name!r} are those of the image, so no products are computed. Choose a "
+                "layer after the first convolution."
+            )
+        return ValueTrace(layout.name, found.value, found.sum, found.steps, _path(recorder, found, path, names))
+
+
+@check_keywords
+@restores_state
+def trace_attention(
+    model: nn.Module, image: Tensor, layer: str, *, head: int = 0, query: int = 0, key: int = 0
+) -> ValueTrace:
+    """Return how one attention weight is computed: query, key, products, scale, softmax.
+
+    `layer` is a block or an attention; its first attention is used. `query` and `key` are the numbers of tokens, with
+    class and register tokens first. `sum.inputs` are the query, `sum.weights` the key; the steps are the scale, which
+    some networks apply to the query instead, a mask or position bias if there is one, and the softmax.
+
+    Returns  a `ValueTrace` whose value is the attention weight
+    Errors   BadOption for a head or token that does not exist; UnsupportedModel if the layer contains no attention
+
+    Example
+        >>> trace = trace_attention(vit, images, "encoder.layers.encoder_layer_0", head=2, query=0, key=5)
+        >>> [step.kind for step in trace.steps]
+        ['scale', 'softmax']
+    """
+    _check_one(model, image)
+    with open_run(model, image) as run:
+        with watch_attention(run.view.network, 1, leaves=False) as seen, _recording(run) as (recorder, names):
+            run.forward(run.images)
+        inside = [each for each in seen.attentions if each.path == layer or each.path.startswith(f"{layer}.")]
+        if not inside:
+            known = ", ".join(dict.fromkeys(each.path for each in seen.attentions)) or "none"
+            raise UnsupportedModel(f"Layer {layer!r} contains no attention. Attentions of this network: {known}.")
+        weights = inside[0].weights
+        rows = weights.reshape(-1, *weights.shape[-2:])
+        for name, value, count in (
+            ("head", head, len(rows)),
+            ("query", query, rows.shape[1]),
+            ("key", key, rows.shape[2]),
+        ):
+            _check_number(name, value, count, layer)
+        position = (head * rows.shape[1] + query) * rows.shape[2] + key
+        found = walk(recorder, recorder.ref(weights), position, names)
+        if found.sum is None:
+            raise UnsupportedModel(f"The attention of {layer!r} is not computed from a product. Choose another layer.")
+        return ValueTrace(inside[0].path, found.value, found.sum, found.steps)
+
+
+def _check_one(model: nn.Module, image: Tensor) -> None:
+    check_images(model, image)
+    if len(image) != 1:
+        raise BadImages(f"Give one image [1, C, H, W], not {len(image)}. For example images[:1].")
+
+
+@contextmanager
+def _recording(run: Run) -> Iterator[tuple[Recorder, dict[int, str]]]:
+    """Record the operations of the pass inside the block, with the names of layers by the address of their weights."""
+    names = {
+        parameter.data_ptr(): name.rpartition(".")[0]
+        for name, parameter in run.view.network.named_parameters()
+        if parameter.ndim > 1
+    }
+    recorder = Recorder()
+    with recorder:
+        yield recorder, names
+
+
+def _position(layout: LayerLayout, output: Tensor, channel: int, cell: Sequence[int] | None) -> int:
+    """Return the flat position of a channel and cell in a layer's output."""
+    shape = tuple(output.shape)
+    if len(shape) < 2 or (layout.grid is None and len(shape) > 2):
+        raise NoSpatialOutput(nothing_spatial(layout.name, shape))
+    _check_number("channel", channel, shape[layout.channel_axis], layout.name)
+    numbers = torch.arange(output.numel()).reshape(shape)
+    if layout.grid is None:
+        if cell is not None:
+            raise NoSpatialOutput(nothing_spatial(layout.name, shape))
+        return int(numbers[0, channel])
+    at = None if cell is None else whole_numbers(cell)
+    position_numbers(layout, shape)  # refuses single frames of a video
+    if at is None or len(at) != len(layout.grid) or not all(0 <= i < n for i, n in zip(at, layout.grid, strict=True)):
+        raise BadOption(
+            f"cell={shorten(cell)} does not exist: layer {layout.name!r} has a grid of {layout.grid}, with cells from "
+            f"{(0,) * len(layout.grid)} to {tuple(side - 1 for side in layout.grid)}."
+        )
+    return int(layout.to_maps(numbers)[(0, channel, *at)])
+
+
+def _check_number(name: str, value: int, count: int, layer: str) -> None:
+    number = whole_number(value)
+    if number is None or not 0 <= number < count:
+        raise BadOption(f"{name}={shorten(value)} does not exist: layer {layer!r} has {name}s 0 to {count - 1}.")
+
+
+def _path(recorder: Recorder, start: Walk, count: int, names: dict[int, str]) -> tuple[PathStep, ...]:
+    """Return the largest product of the sum, of the sum of its input, and so on."""
+    found: list[PathStep] = []
+    current = start
+    while current.sum is not None and len(found) < count:
+        total = current.sum
+        products = total.products.abs().masked_fill(~total.inside, -1)
+        if not products.numel() or float(products.max()) <= 0:
+            break
+        flat = int(products.argmax())
+        index = unravel(flat, products.shape)
+        source, positions = total._sources[0]
+        position = int(positions.reshape(-1)[flat])
+        shape = recorder.value(source).shape
+        channel, cell = _place(shape, position)
+        found.append(
+            PathStep(
+                total.name, total.kind, index, channel, cell, float(total.inputs[index]), float(total.weights[index])
+            )
+        )
+        try:
+            current = walk(recorder, source, position, names)
+        except UnsupportedOperation:  # the path ends at an operation without products, such as a sort
+            break
+    return tuple(found)
+
+
+def _place(shape: torch.Size, position: int) -> tuple[int | None, tuple[int, int] | None]:
+    """Return channel and cell of a flat position in a tensor [1, K, h, w], or only the channel in one of tokens."""
+    at = unravel(position, shape)
+    if len(shape) == 4 and shape[0] == 1:
+        return at[1], (at[2], at[3])
+    return (at[-1] if len(shape) in (2, 3) else None), None

@@ -1,0 +1,1 @@
+"""How one value of an open channel is computed."""
