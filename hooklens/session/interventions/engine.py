@@ -154,7 +154,7 @@ def _old_map(settings: Settings, explanation: explainers.Explanation, request: R
 
 
 def _maps(old: _OldMap, settings: Settings, new: explainers.Explanation, share: float) -> Maps:
-    """Return both maps; of a method with several planes, the one that the page shows."""
+    """Return both maps; of a method with several planes, the plane that the page shows."""
     shown = new.raw[:, old.plane] if settings.method.planes else new.map
     return Maps(old.map, engine.first_plane(shown), share)
 
