@@ -1,6 +1,6 @@
 # `make app` starts the page and `make test` runs all tests. Both create the virtual environment first.
 .DEFAULT_GOAL := help
-.PHONY: help app test lint types smoke bench zoo chromium clean
+.PHONY: help app test lint types smoke bench zoo hostile attack load soak chromium clean
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,6 +11,8 @@ help:
 	@echo "make test    run all tests (options: make test ARGS='-k hooks')"
 	@echo "make lint    ruff;  make types  mypy;  make smoke  short benchmarks;  make bench  all benchmarks"
 	@echo "make zoo     test all kinds of methods on 190 networks (20 minutes on two idle cores); writes docs/networks.md"
+	@echo "make hostile  decode 1,600 hostile files, and those in the folder HOOKLENS_HOSTILE; load hostile checkpoints"
+	@echo "make attack  attack a running page;  make load  100 users;  make soak  10 minutes of use (ARGS='--minutes 1 --users 4')"
 	@echo "make clean   remove the virtual environment and caches"
 
 app: $(VENV)/.app
@@ -34,6 +36,18 @@ bench: $(VENV)/.test
 
 zoo: $(VENV)/.test
 	timeout 1260 $(BIN)/python -m benchmarks.zoo $(ARGS)
+
+hostile: $(VENV)/.test
+	timeout 720 $(BIN)/python -m benchmarks.public.hostile $(ARGS)
+
+attack: $(VENV)/.test chromium
+	timeout 420 $(BIN)/python -m benchmarks.public.attack $(ARGS)
+
+load: $(VENV)/.test
+	$(BIN)/python -m benchmarks.public.load $(ARGS)
+
+soak: $(VENV)/.test
+	$(BIN)/python -m benchmarks.public.soak $(ARGS)
 
 # The requirements of the app.
 $(VENV)/.app: requirements.txt | $(VENV)/bin/python

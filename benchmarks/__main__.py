@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.cases import CPU, OURS, Case, full, smoke
 from benchmarks.timing import UNIT, Measured, processor_time, race
-from explainers.network.fused_copy import computes_bf16
+from explainers.network.fast.fused_copy import computes_bf16
 
 HEAD = "| case | library | bare forward passes: median (min–max) | peak memory, MB |\n|---|---|---|---|"
 

@@ -16,7 +16,7 @@ import explainers
 from benchmarks import peers
 from benchmarks.peers import Contenders
 from benchmarks.timing import UNIT
-from explainers.network.fused_copy import computes_bf16
+from explainers.network.fast.fused_copy import computes_bf16
 
 TRAINING_STEP = "bare training step"
 """The unit of the training case: the same step without recording."""

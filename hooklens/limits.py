@@ -24,6 +24,10 @@ DECODERS = 2  # processes that decode images; each may use DECODE_MEMORY
 DECODE_MEMORY = 1024 * MB  # bytes of such a process, with its libraries
 DECODE_SECONDS = 20.0  # files with millions of tiny blocks take minutes to read; photos take less than two seconds
 SCANS = 100  # scans of a progressive JPEG; encoders write about ten, and each costs a pass over all pixels
+PARTS = 5_000  # segments of a JPEG or blocks of a GIF before the pixels; a color profile has at most 255
+RAW = 300_000_000  # bytes of the pixels of a PNG that expands more than EXPANSION times
+EXPANSION = 100
+RUNS = 1 * MB  # bytes of a BMP with runs of pixels, which Pillow decodes in Python
 BANDS = 512  # bands of a TIFF or NPY image; hyperspectral cameras have about 250
 BAND_VALUES = 40_000_000  # width x height x bands; 160 MB as float32
 PREVIEWS = 64  # PNG previews of the selected bands of one upload
@@ -32,6 +36,7 @@ BAND_BYTES = 80 * MB  # bytes of the same values in the data type of the file
 PROFILE = 4 * MB  # bytes of a color profile; larger ones are ignored
 
 # One request. A multipart envelope adds at most 64 kB to the image.
+HEADERS = 32 * KB  # of a request; browsers send about 1 kB
 BODY = 1 * MB  # any request except an upload; settings take a few kB
 UPLOAD = FILE + 64 * KB
 AGENT = FILE * 4 // 3 + 64 * KB  # agents send images as base64 in JSON
@@ -53,6 +58,10 @@ ALLOCATED = 700 * MB  # bytes of the process without libraries; above, freed mem
 NETWORKS = 1024 * MB  # bytes of the weights of the loaded networks, except the default and the latest one
 SESSIONS = 64  # users whose state Gradio keeps, about 2 MB each; that of others is created again
 UPDATES = 5  # partial results per second
+
+# The end of the server, after SIGTERM.
+STOP_SECONDS = 10.0  # running answers may finish
+STOP_MARGIN = 2.0  # stopped answers may return what they have
 
 # Temporary files.
 KEEP = 3600.0  # seconds that an upload stays on disk

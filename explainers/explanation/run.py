@@ -23,6 +23,7 @@ from explainers.layers.score_kind import ScoreKind, score_kind
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.network.dtypes import to_cpu_float64
 from explainers.network.eval_view import EvalView, one_call
+from explainers.network.fast.compiled import compiling
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, unknown_keyword, whole_number
@@ -50,6 +51,7 @@ def explain(
     score: str | None = None,
     compare: bool = True,
     trained_size: int | None = None,
+    compile: bool = False,
     **options: Any,
 ) -> Explanation:
     """Run one method and return its map with scores, statistics and findings, from the same pass.
@@ -64,7 +66,8 @@ def explain(
     from the operations of the model; for a method with an option of that name, values of that option are passed to it;
     `compare` also computes the map of the runner-up class, if the method is quick, to detect maps that hardly depend on
     the class; `trained_size` is the side in pixels of the images that the network was trained on, needed if the network
-    does not define it.
+    does not define it; `compile` runs the variants of the images in a copy of the network compiled by `torch.compile`,
+    for methods with an option `precision`. The first call of a network takes half a minute to minutes longer.
 
     Returns  an `Explanation`: `map` [N, h, w] as in the paper, `raw` before the final ReLU or reduction
     Errors   those of the method; BadOption for an unknown method or `reduce`
@@ -75,13 +78,15 @@ def explain(
         torch.Size([1, 7, 7])
     """
     chosen = find(method)
+    if compile and "precision" not in chosen.parameters:
+        raise BadOption(f"{chosen.name} scores no variants of the image, so compile=True has no effect. Omit it.")
     options, score = _check(chosen, options, layer, reduce, score, trained_size)
     given = {"layer": layer, "through": through}
     keywords = options | {name: value for name, value in given.items() if value is not None}
     how = reduce or chosen.reduce
     restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
     model = model if forward is None else wrap_forward(model, forward, images)
-    with one_call(model) as view, declared_score(score):
+    with one_call(model) as view, declared_score(score), compiling(compile):
         comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in MAPS
         view.graphs = {} if comparable else None  # shares one forward pass between both classes
         found = _run(chosen, model, images, target, keywords, how)

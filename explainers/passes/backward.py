@@ -17,7 +17,7 @@ from explainers.hooks.records import concatenate_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.network.batch_norm import BackwardGraph, backward_graph, guard_batch_norms
 from explainers.network.dtypes import no_gradient
-from explainers.network.fused_copy import channels_last
+from explainers.network.fast.fused_copy import channels_last
 from explainers.passes import graph
 from explainers.passes.forward import ForwardPasses
 from explainers.passes.leaf import LayerLeaf

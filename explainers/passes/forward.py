@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from explainers.errors import BadTarget
 from explainers.hooks.calls import replaced_outputs
@@ -38,7 +38,7 @@ class ForwardPasses:
     unit: LayerLayout | None = None
     through: ThroughLayer | None = None
 
-    def __call__(self, batch: Tensor, network: nn.Module | None = None) -> Any:
+    def __call__(self, batch: Tensor, network: Callable[[Tensor], Any] | None = None) -> Any:
         """Return what the target scores: the network's output for a batch of variants, or that of a unit's layer.
 
         If `network`, a copy, is given, it runs instead.

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.errors import BadOption
 from explainers.findings import note_option, note_scores
+from explainers.network.fast.compiled import is_requested
+from explainers.network.fast.fused_copy import FusedCopy, channels_last, computes_bf16, fused_copy, matches
 from explainers.network.forward_wrapper import ForwardWrapper
-from explainers.network.fused_copy import FusedCopy, channels_last, computes_bf16, fused_copy
 from explainers.network.rows.row_by_row import RowByRow
 from explainers.outputs import scores_in
 from explainers.passes import graph
@@ -21,6 +23,11 @@ from explainers.passes.loop import Loop, now, split_on_out_of_memory
 from explainers.passes.tensors import at_least_float32
 from explainers.targets import Target, evaluate, fix
 
+_NOT_COMPILED = (
+    "compile=True is not possible here: it needs a network in float32 with a 2-d convolution, called without forward=, "
+    "and a target that uses its output. Omit compile=True."
+)
+_WRONG = "The scores of the compiled network differ from those of the network by more than rounding. Omit compile=True."
 _WRAPPERS = (ForwardWrapper, RowByRow)
 """Networks without a fused copy."""
 
@@ -85,7 +92,8 @@ class Scoring:
         network = self.fast_network()
         with torch.no_grad(), self.autocast():
             batch = batch if network is None else channels_last(batch)
-            return at_least_float32(self.score(self.forward(batch, network), image_indices, target))
+            output = self._run_compiled(batch) if is_requested() else self.forward(batch, network)
+            return at_least_float32(self.score(output, image_indices, target))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which variants run: bfloat16 if requested or chosen."""
@@ -113,6 +121,24 @@ class Scoring:
         elif layer is None or layer.partition("#")[0] not in self._fused.fused:
             return self._fused.network
         return None
+
+    def _run_compiled(self, batch: Tensor) -> Any:
+        """Return the output of the compiled copy; its first batch is followed by a comparison with the network.
+
+        Errors   BadOption without a copy, or if it computes other scores
+        """
+        if self._fused is None:
+            raise BadOption(_NOT_COMPILED)
+        compiled, count = self._fused.compiled, len(self.forward.images)
+        larger_follow = self.loop is not None and (self.loop.batch_size or count + 1) > count
+        if not compiled.rows and len(batch) <= count and larger_follow:  # such as the scores of the baseline
+            return self.forward(batch, self._fused.network)
+        output = self.forward(batch, compiled)
+        if not compiled.checked and self.precision == "float32":
+            compiled.checked = matches(compiled, self.forward.images, self.clean_output)
+            if not compiled.checked:
+                raise BadOption(_WRONG)
+        return output
 
     def _choose_precision(self) -> None:
         """Resolve "auto": bfloat16 if there is a fused copy and the device computes it faster, else float32."""

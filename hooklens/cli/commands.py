@@ -16,7 +16,7 @@ import typer
 from hooklens import __version__
 from hooklens.cli import masks, messages, planning, run_commands, serving
 from hooklens.cli.options import Device, LogOptions, ModelOptions, RunOptions, expand, refuse_folder, set_offline
-from hooklens.cli.progress import JSON, LOG, TEXT, Progress
+from hooklens.cli.progress import FORMATS, JSON, LOG, TEXT, Progress
 from hooklens.cli.stopping import TERMINATED, StopOnTerminate, Terminated
 from hooklens.errors import Refused
 
@@ -65,11 +65,17 @@ def serve(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help=messages.PORT)] = None,
     run: Annotated[str | None, typer.Option(metavar="FOLDER", help=messages.RUN)] = None,
     mcp: Annotated[bool, typer.Option("--mcp", help=messages.MCP)] = False,
+    monitoring: Annotated[
+        bool, typer.Option("--monitoring", envvar="HOOKLENS_MONITORING", help=messages.MONITORING)
+    ] = False,
+    log_format: Annotated[str, typer.Option(envvar="HOOKLENS_LOG_FORMAT", help=messages.REQUEST_LOG)] = TEXT,
     device: Device = "auto",
 ) -> None:
     overrides = model.overrides()
+    if log_format not in FORMATS:
+        raise typer.BadParameter(messages.NOT_A_FORMAT.format(text=log_format), param_hint="--log-format")
     serving.check_address(host, port)
-    serving.serve(model.model, overrides, host, port, run, device, mcp)
+    serving.serve(model.model, overrides, host, port, run, device, mcp, monitoring, log_format)
 
 
 @app.command(help=messages.EXPLAIN)

@@ -134,6 +134,8 @@ EVALUATED = "float32, bf16 or auto."
 BUNDLE = "A bundle that was saved on the page."
 HOST = "Address to listen on. Default: this machine only; 0.0.0.0 accepts connections from other machines."
 PORT = "Port. Default: the first free one from 7860."
+MONITORING = "Also offer /healthz and /metrics (Prometheus). Do not make them public."
+REQUEST_LOG = "text, or json: one object per request on stderr, without content or names of images."
 MCP = "Also offer the endpoints as tools for agents, at /mcp (Model Context Protocol)."
 RUN = "A run of hooklens explain. The links in its report open its images in this page."
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import sys
 from typing import Any
 
 from hooklens import limits
+from hooklens.cli import progress
 from hooklens.errors import Refused
+from hooklens.images.decoder import pool
 from hooklens.zoo import settings
 
 
@@ -19,10 +23,12 @@ def serve(
     run: str | None,
     device: str = "auto",
     mcp: bool = False,
+    monitoring: bool = False,
+    log_format: str = progress.TEXT,
 ) -> None:
-    """Serve the page until it is interrupted.
+    """Serve the page until it is interrupted, or after SIGTERM until running answers have ended.
 
-    Errors   Refused if the device or the package `mcp` is not available, or if the model or the run cannot be opened
+    Errors   Refused if the device or an optional package is not available, or if the model or the run cannot be opened
     """
     import hooklens.page.serving.before_torch  # noqa: F401  must come before torch
     from hooklens.session import model_cache  # the library takes long to start
@@ -49,7 +55,21 @@ def serve(
         from hooklens.page.serving.agents import Agents  # needs an optional package
 
         agents = Agents(host)
-    build.serve(build.build(), model=model, own=overrides, host=host, port=port, agents=agents)
+    monitor = None
+    if monitoring:
+        from hooklens.page.operations.metrics import Monitoring  # needs an optional package
+
+        monitor = Monitoring()
+    if log_format == progress.JSON:
+        from hooklens.page.operations import log  # as above
+
+        log.start()
+    demo = build.build()
+    build.serve(demo, model=model, own=overrides, host=host, port=port, agents=agents, monitoring=monitor)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    pool.stop()
+    os._exit(0)  # other threads may still compute
 
 
 def check_address(host: str | None, port: int | None) -> None:

@@ -97,6 +97,21 @@ def _reduce_strips(
     return reduced
 
 
+def check_expansion(image: Image.Image, data: bytes) -> None:
+    """Refuse a PNG that takes seconds to decompress although its file is small, as no photo is.
+
+    Errors   Refused
+    """
+    if not isinstance(image, PngImageFile):
+        return
+    passes = 2 if pixels.is_deep(image) else 1  # the first finds the range of the values
+    raw = image.width * image.height * _filter_distance(data) * passes
+    if raw > limits.RAW and raw > limits.EXPANSION * len(data):
+        about = {"kind": "a PNG that is so small as a file", "remedy": "JPEG, or with half of the width and height"}
+        limit = limits.RAW // (_filter_distance(data) * passes) // 10**6
+        raise Refused(TOO_LARGE.format(width=image.width, height=image.height, limit=limit, **about))
+
+
 def _join(upper: Image.Image, lower: Image.Image) -> Image.Image:
     joined = Image.new(lower.mode, (lower.width, upper.height + lower.height))
     joined.paste(upper, (0, 0))

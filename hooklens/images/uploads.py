@@ -20,6 +20,7 @@ import contextlib
 import io
 import math
 import os
+import re
 import stat
 import tempfile
 import threading
@@ -92,6 +93,8 @@ _SIGNATURES = (
     (0, b"MM\x00+", "TIFF"),
     (4, b"ftypavi", "AVIF"),
 )
+_RUNS = (b"\1\0\0\0", b"\2\0\0\0")
+"""The compressions of a BMP as runs of pixels."""
 _ORIENTATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -119,7 +122,7 @@ def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
     kind = _match(data, _SIGNATURES)
     if kind is None or (kind == "AVIF" and "AVIF" not in FORMATS):
         raise Refused(NOT_AN_IMAGE.format(kind=_describe(data), choose=_CHOOSE))
-    if kind == "JPEG" and data.count(b"\xff\xda") > limits.SCANS:
+    if (kind == "JPEG" and data.count(b"\xff\xda") > limits.SCANS) or _is_slow(kind, data):
         raise Refused(TOO_SLOW)
     with decoding(kind):
         return _decode(data)
@@ -235,6 +238,36 @@ def too_large_file(size: int) -> str:
     return TOO_HEAVY.format(megabytes=math.ceil(size / limits.MB * 10) / 10, limit=limits.FILE // limits.MB)
 
 
+def _is_slow(kind: str, data: bytes) -> bool:
+    """Return whether a file has so many parts that Pillow, which reads them in Python, takes seconds."""
+    if kind == "BMP":
+        return data[30:34] in _RUNS and len(data) > limits.RUNS
+    if kind == "JPEG":
+        return _count_segments(data) > limits.PARTS
+    return kind == "GIF" and _count_blocks(data) > limits.PARTS
+
+
+def _count_segments(data: bytes) -> int:
+    """Return the number of segments before the pixels of a JPEG, at most one more than the limit."""
+    at, count = 2, 0
+    is_segment = re.compile(rb"\xff[^\xda]", re.DOTALL).match
+    while is_segment(data, at) and count <= limits.PARTS:
+        at, count = at + 2 + max(2, int.from_bytes(data[at + 2 : at + 4])), count + 1
+    return count
+
+
+def _count_blocks(data: bytes) -> int:
+    """Return the number of blocks of comments and extensions before the pixels of a GIF, as for segments."""
+    colors = data[10] if len(data) > 10 else 0
+    at, count = 13 + (3 << ((colors & 7) + 1) if colors & 128 else 0), 0
+    while data[at : at + 1] == b"\x21" and count <= limits.PARTS:
+        at += 2
+        while (size := data[at] if at < len(data) else 0) and count <= limits.PARTS:
+            at, count = at + 1 + size, count + 1
+        at, count = at + 1, count + 1
+    return count
+
+
 def _match(data: bytes, table: tuple[tuple[int, bytes, str], ...]) -> str | None:
     return next((name for offset, start, name in table if data.startswith(start, offset)), None)
 
@@ -260,6 +293,7 @@ def _decode(data: bytes) -> Image.Image:
     with Image.open(_TimedBytes(data, limits.DECODE_SECONDS), formats=FORMATS) as image:
         width, height = image.size
         check_size(width, height)
+        strips.check_expansion(image, data)
         scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         profile = image.info.get("icc_profile")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,13 @@ from hooklens.page.erase.tab import Erase
 from hooklens.page.first_paint import bundle
 from hooklens.page.first_paint.first_paint import FirstPaint, head
 from hooklens.page.lab.tab import Lab
+from hooklens.page.models.tab import Models
+from hooklens.page.operations.metrics import Monitoring
+from hooklens.page.operations.shutdown import Refusing, Shutdown
 from hooklens.page.overlay.tab import Overlay
 from hooklens.page.panel import panel as settings_panel
 from hooklens.page.ranking.tab import Ranking
-from hooklens.page.serving import endpoints
+from hooklens.page.serving import arguments, endpoints
 from hooklens.page.serving.agents import Agents
 from hooklens.page.serving.blocks import Blocks
 from hooklens.page.serving.caching import Caching
@@ -44,7 +48,7 @@ from hooklens.session import messages, model_cache
 from hooklens.session.jobs import runs
 from hooklens.zoo import settings
 
-TABS: tuple[type[Tab], ...] = (Overlay, Compare, Ranking, Features, Batch, Erase, Lab, Api)
+TABS: tuple[type[Tab], ...] = (Overlay, Compare, Models, Ranking, Features, Batch, Erase, Lab, Api)
 STATIC = Path(__file__).resolve().parent / "static"
 ACCENT = "#5b5bd6"
 FONT = ["system-ui", "sans-serif"]
@@ -86,6 +90,7 @@ def build() -> gr.Blocks:
         # By default Gradio sends progress updates to all outputs and copies their values, which takes 0.2 s per click,
         # and draws the elapsed time in every frame. The page's own status shows the progress.
         event.show_progress_on = []
+    arguments.register_events(demo.fns)
     demo.space_id = None  # otherwise a page on a Space fetches fonts and the Space description from other hosts
     return demo
 
@@ -105,6 +110,11 @@ def _parts(shown: type[Tab]) -> list[tuple[str, str]]:
     entry = shown.within or shown.id
     parts = [(tab.id, tab.part or tab.title) for tab in TABS if entry in (tab.id, tab.within)]
     return parts if len(parts) > 1 else []
+
+
+def _waiting(demo: gr.Blocks) -> int:
+    """Return the number of requests that Gradio has not started."""
+    return len(demo._queue)
 
 
 def _compress(script: bundle.Server) -> None:
@@ -204,6 +214,7 @@ def serve(
     port: int | None = None,
     block: bool = True,
     agents: Agents | None = None,
+    monitoring: Monitoring | None = None,
 ) -> str:
     """Serve the page, then load torch and the model in the background, unless a model is loaded.
 
@@ -213,6 +224,10 @@ def serve(
     Errors   OSError if the port is taken
     """
     pool.start()
+    shutdown = Shutdown()
+    if monitoring:
+        monitoring.waiting, monitoring.stopping = partial(_waiting, demo), shutdown.requested.is_set
+        runs.observers.append(monitoring.observe)
     demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
     scripts = bundle.build(*_first_view(demo))
     script = bundle.Server(scripts) if scripts else None
@@ -235,6 +250,7 @@ def serve(
         quiet=True,
         app_kwargs={
             "middleware": [
+                Middleware(Refusing, shutdown=shutdown),
                 Middleware(Guard),
                 Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
                 Middleware(Streams),
@@ -244,6 +260,7 @@ def serve(
             "routes": [
                 *([Route(f"/hl/{script.bundle.name}", script.respond)] if script else []),
                 *(agents.routes if agents else []),
+                *(monitoring.routes if monitoring else []),
                 Route("/hl/thumbnails/{name}", _thumbnail),
                 Mount("/hl-examples", StaticFiles(directory=examples.ASSETS / "examples")),
                 Mount("/hl", StaticFiles(directory=STATIC)),
@@ -261,5 +278,5 @@ def serve(
         threading.Thread(target=_compress, args=[script], name="compress", daemon=True).start()
     if block:
         with contextlib.suppress(KeyboardInterrupt):
-            demo.block_thread()
+            shutdown.wait()
     return address

@@ -169,6 +169,12 @@ class Settings:
             target = self.sentences.name
         return {"model": self.loaded.name, "layer": self.layer, "target": target, "method": self.method.name}
 
+    @property
+    def logged(self) -> dict[str, str | None]:
+        """The names that a log may have: none of them contains text of a visitor."""
+        model = self.loaded.name.partition("?")[0]
+        return {"method": self.method.name, "model": model, "layer": self.layer if self.takes_layer else None}
+
 
 def ranked(name: str, rank: int) -> str:
     """Return the name of one of several objects of a class, as in a request: "dog#2"."""

@@ -170,8 +170,10 @@ def stream(
     def body() -> None:
         try:
             result.set_result(work(report))
-        except BaseException as error:  # raised again in the waiting handler
+        except Exception as error:  # raised again in the waiting handler
             result.set_exception(error)
+        except BaseException:  # the thread was ended, which must not end the server
+            result.set_exception(RuntimeError("the thread was ended"))
         finally:
             done.set()
             changed.set()
@@ -194,6 +196,12 @@ def stream(
 
 def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
     """Wait for torch and the model, yielding the progress, and return the resolved settings."""
+    settings = yield from _resolve_when_loaded(request, run)
+    run.about = {**settings.logged, "bytes": request.size}
+    return settings
+
+
+def _resolve_when_loaded(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
     yield from model_cache.wait(run, request.model)
     name = request.model or model_cache.first_model()
     if model_cache.has(name):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hooklens import limits
 from hooklens.errors import Refused
 from hooklens.session import model_cache
+from hooklens.session.methods import costs
 from hooklens.session.objects import messages as object_messages
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from hooklens.session.answers import LoadedModel
 
 R = TypeVar("R")
+STARTING, FORWARD = 8, 4
+"""Seconds that a call on the shared GPU needs to move the network, and for a few forward passes."""
 YIELDING_BATCH = 8
 """Batch size of jobs that yield their turn after each batch; larger batches are hardly faster on the CPU."""
 
@@ -48,8 +51,29 @@ def _on_network(name: str, function: Callable[..., Any], images: torch.Tensor, *
         return _on_cpu(function(network, images.to(device), **keywords))
 
 
+def gpu_seconds(name: str, function: Callable[..., Any], images: torch.Tensor, **keywords: Any) -> int:
+    """Return the seconds for which a call needs the shared GPU; a shorter time has a higher priority in its queue.
+
+    The times in costs.json were measured on a CPU, so they are upper limits of the times on a GPU.
+    """
+    method = _mapping_method(function)
+    estimate = None if method is None else costs.seconds(method, model_cache.load(name))
+    if estimate is None:  # other long work has a budget, and the rest is a few forward passes
+        return int(limits.SECONDS) if "budget" in keywords or method else STARTING + FORWARD
+    return min(int(limits.SECONDS), STARTING + math.ceil(estimate))
+
+
+def _mapping_method(function: Callable[..., Any]) -> str | None:
+    """Return the method of a call that computes a map, or None for other calls."""
+    import explainers  # torch takes seconds to start
+
+    if isinstance(function, partial) and function.func in (explainers.explain, _explain_in_batches):
+        return str(function.args[-1])
+    return None
+
+
 # Outside ZeroGPU the decorator returns the function unchanged.
-run = spaces.GPU(duration=int(limits.SECONDS))(_on_network) if spaces else _on_network
+run = spaces.GPU(duration=gpu_seconds)(_on_network) if spaces else _on_network
 
 
 def _on_cpu(value: Any) -> Any:

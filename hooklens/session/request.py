@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +41,13 @@ class Request:
 
     use_cache: bool = False
     """Whether a cached answer can be used."""
+
+    @property
+    def size(self) -> int | None:
+        """The size of the image file in bytes, or None without an image."""
+        with contextlib.suppress(OSError, ValueError):
+            return os.path.getsize(self.image) if self.image else None
+        return None
 
     @property
     def signature(self) -> str:

@@ -9,11 +9,13 @@ dtypes and finiteness are compared before anything is written: either all weight
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pickle
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +44,25 @@ WRAPPERS = ("state_dict", "model_state_dict", "model", "network", "net", "module
 """Keys under which training scripts store the weights, the most likely first. Any other key comes after these."""
 DEPTH = 4
 """Depth of nested mappings in which the weights are searched."""
+MOST_MAPPINGS = 32
+"""Mappings in a file that are compared with the network; training scripts write about five."""
+MOST_PREFIXES = 16
+"""Components of a prefix that all names share."""
+LARGEST_PICKLE = 8_000_000
+"""Bytes of the pickle in an archive, without the tensors; one of 1,000 tensors has 150 kB."""
+MOST_EXPANDED = 16_000_000
+"""Bytes by which an archive may be larger than its file; torch.save does not compress."""
 LISTED = 12
 """Names that a message lists; the rest is counted."""
 SAFE = (
     "If you trust the file, re-save only its weights: torch.save(torch.load(FILE, weights_only=False).state_dict(), "
     "'weights.pt'). If the file contains a dictionary, use ['state_dict'] instead of .state_dict()."
 )
+
+
+NOT_COMPRESSED = "torch.save does not compress. Download or save it again."
+BYTEARRAY = re.compile(rb"c(builtins|__builtin__)\nbytearray\n")
+"""The start of an object for which torch.load reserves as many bytes as a number in the file says."""
 
 
 class BadCheckpoint(RuntimeError):
@@ -159,7 +174,7 @@ def read(path: Path) -> list[Weights]:
         raise BadCheckpoint(f"{path.name} is empty. Download or save it again.")
     if start[8:] == b"{" or (path.suffix == ".safetensors" and not _was_torch(path)):
         return [Weights((), _safetensors(path))]
-    mappings = sorted(_state_dicts(_unpickle(path)), key=_likelihood)
+    mappings = sorted(itertools.islice(_state_dicts(_unpickle(path)), MOST_MAPPINGS), key=_likelihood)
     if not mappings:
         raise BadCheckpoint(f"{path.name} contains no weights (no mapping of names to tensors). {SAFE}")
     return mappings
@@ -176,6 +191,8 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         if length > min(LARGEST_HEADER, total - 8):
             raise BadCheckpoint(f"{path.name} is not a safetensors file or is truncated. Download or save it again.")
         table = _table(path, file.read(length))
+        if sum(last - first for _, _, first, last in table.values()) > total - 8 - length:
+            raise BadCheckpoint(f"{path.name} is damaged: its tensors overlap or are cut. Download or save it again.")
         for name, (kind, shape, first, last) in table.items():
             size = math.prod(shape) * DTYPES[kind].itemsize
             if last - first != size or last > total - 8 - length:
@@ -210,6 +227,7 @@ def _table(path: Path, header: bytes) -> dict[str, tuple[str, list[int], int, in
 
 def _unpickle(path: Path) -> Any:
     """Return the content of a file saved with torch.save, without running any code in it."""
+    _check_content(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -222,6 +240,35 @@ def _unpickle(path: Path) -> Any:
             ) from error
         damaged = "is damaged or truncated" if _was_torch(path) else "is neither a safetensors nor a torch.save file"
         raise BadCheckpoint(f"{path.name} {damaged}. Download or save it again.") from error
+
+
+def _check_content(path: Path) -> None:
+    """Refuse files that need much more memory than their size: compressed archives, and objects made from a number.
+
+    Errors   BadCheckpoint
+    """
+    size, pickles = path.stat().st_size, []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            if sum(entry.file_size for entry in entries) > size + MOST_EXPANDED:
+                raise BadCheckpoint(
+                    f"{path.name} is compressed or damaged: its parts are larger than the file. {NOT_COMPRESSED}"
+                )
+            for entry in entries:
+                if entry.filename.endswith("/data.pkl"):
+                    if entry.file_size > LARGEST_PICKLE:
+                        megabytes = entry.file_size / 1e6
+                        raise BadCheckpoint(f"{path.name} has {megabytes:.0f} MB besides its tensors. {SAFE}")
+                    pickles.append(archive.read(entry))
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError) as error:
+        if isinstance(error, BadCheckpoint):
+            raise
+        if size:  # the older format, in which the pickles come first
+            with open(path, "rb") as file:
+                pickles.append(file.read(LARGEST_PICKLE))
+    if any(BYTEARRAY.search(content) for content in pickles):
+        raise BadCheckpoint(_pickle_message(path, "GLOBAL bytearray"))
 
 
 def _pickle_message(path: Path, reason: str) -> str:
@@ -243,15 +290,21 @@ def _was_torch(path: Path) -> bool:
     )
 
 
-def _state_dicts(value: Any, path: tuple[str, ...] = ()) -> Iterator[Weights]:
-    """Yield every nested mapping of names to tensors; other values in the same mapping are ignored."""
+def _state_dicts(
+    value: Any, path: tuple[str, ...] = (), visited: dict[int, object] | None = None
+) -> Iterator[Weights]:
+    """Yield every nested mapping of names to tensors once; other values in the same mapping are ignored."""
+    visited = {} if visited is None else visited
     if not isinstance(value, Mapping) or len(path) > DEPTH or not all(isinstance(key, str) for key in value):
         return
+    if id(value) in visited:
+        return
+    visited[id(value)] = value
     tensors = {name: item for name, item in value.items() if isinstance(item, Tensor)}
     if tensors:
         yield Weights(path, tensors)
     for key, item in value.items():
-        yield from _state_dicts(item, (*path, key))
+        yield from _state_dicts(item, (*path, key), visited)
 
 
 def _likelihood(weights: Weights) -> tuple[int, int]:
@@ -268,7 +321,9 @@ def _renamings(names: list[str], expected: list[str]) -> Iterator[dict[str, str]
         plain = {name: step(name) for name in names}
         yield plain
         renamed = {old: new for old, new in plain.items() if new != "n_averaged"}  # of torch's AveragedModel
-        while prefix := _common_prefix(list(renamed.values())):
+        for _ in range(MOST_PREFIXES):
+            if not (prefix := _common_prefix(list(renamed.values()))):
+                break
             renamed = {old: new.removeprefix(prefix) for old, new in renamed.items()}
             yield renamed
         rest, put = expected, ""

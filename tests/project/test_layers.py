@@ -31,11 +31,12 @@ PAGE_ORDER = [
     {"methods"},
     {"panel"},
     {"shared"},
-    {"channels", "maps", "rail", "trust", "ranking", "lab", "batch", "api", "share", "erase"},
+    {"channels", "maps", "rail", "trust", "ranking", "lab", "batch", "api", "share", "erase", "models"},
     {"compare"},
     {"overlay"},
     {"first_paint"},
     {"serving"},
+    {"operations"},
     {"build"},
 ]
 """The packages of the page; a feature does not import the others, the last ones compose them."""

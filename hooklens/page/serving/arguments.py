@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 ROUTES = re.compile(r"/gradio_api/(?:call|run|api)/(?P<named>v2/)?(?P<name>[a-z_]+)/?")
+ENDPOINTS = ("/gradio_api/call/", "/gradio_api/run/", "/gradio_api/api/")
 MESSAGE = {
     "data",
     "session_hash",
@@ -22,11 +23,46 @@ MESSAGE = {
 }
 """Other fields of a Gradio message; in version 2 of the route, arguments are at the same level."""
 _known: dict[str, list[str]] = {}
+_events: set[int] = set()
 
 
 def register(function: Callable[..., Any]) -> None:
     """Register the arguments of an endpoint."""
     _known[function.__name__] = list(inspect.signature(function).parameters)
+
+
+def register_events(numbers: Iterable[int]) -> None:
+    """Register the numbers of all events of the page."""
+    _events.clear()
+    _events.update(numbers)
+
+
+def is_unknown_event(message: Any) -> bool:
+    """Return whether a message has the number of an event that does not exist."""
+    number = message.get("fn_index") if isinstance(message, dict) else None
+    return number is not None and bool(_events) and (type(number) is not int or number not in _events)
+
+
+def has_endpoints() -> bool:
+    """Return whether endpoints were registered."""
+    return bool(_known)
+
+
+def is_unknown(path: str, message: Any) -> bool:
+    """Return whether a path names an endpoint that does not exist, for which Gradio answers with status 500.
+
+    The events of the page are called by their number.
+    """
+    if not path.startswith(ENDPOINTS):
+        return False
+    route = ROUTES.fullmatch(path)
+    numbered = isinstance(message, dict) and message.get("fn_index") is not None
+    return not numbered and (route is None or route["name"] not in _known)
+
+
+def unknown_message() -> str:
+    """Return the message for an endpoint that does not exist."""
+    return f"Unknown endpoint. Available: {', '.join(sorted(_known))}."
 
 
 def error_message(path: str, message: Any) -> str:

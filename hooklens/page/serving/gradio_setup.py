@@ -62,10 +62,14 @@ defer("gradio.workflow", "Workflow")
 defer("httpx._main", "main")
 with without_stubs(), without_decoders():
     import gradio
+    import gradio.http_server
 
     import hooklens.page.components.components  # noqa: F401
 
 # Gradio imports matplotlib for every event to choose its backend, in case that a handler draws with it: 40 MB.
 setattr(gradio.utils, "MatplotlibBackendMananger", contextlib.nullcontext)  # noqa: B010 as above
+# On a Space, Gradio starts a server that replaces the code of the running page. Without the package `spaces` its thread
+# ends with an error.
+setattr(gradio.http_server, "get_space", lambda: None)  # noqa: B010 as above
 
 __all__ = ["gradio", "spaces"]

@@ -7,6 +7,8 @@ routes are open that this page does not use. The guard refuses them:
     403  closed routes, links instead of files, POST to any route that is not listed
     413  bodies larger than `limits.body(path)`, by declared length and by counting
     408  bodies that do not arrive in time
+    404  unknown endpoints
+    431  headers that are too long
     400  JSON that is invalid, too deep or too long, unknown files, or unknown arguments
 
 This is plain ASGI, because BaseHTTPMiddleware would break event streams and hide disconnects. As a second line of
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import math
 import os
@@ -42,6 +45,7 @@ POST = re.compile(r"/gradio_api/(upload|queue/join|call/.+|run/.+|api/.+|compone
 NO_JSON = re.compile(r"/gradio_api/upload/?")
 AGENTS = re.compile(r"/mcp")
 UPLOADED = re.compile(r"[0-9a-f]{64}")  # Gradio names the folder of an upload after a hash of its content
+FORWARDED = re.compile(rb"[\w.,:/ \[\]-]*")  # hosts, addresses, ports, schemes and paths
 SESSION = re.compile(rf"[A-Za-z0-9_-]{{0,{limits.SESSION_NAME}}}")
 
 CONTENT_POLICY = (
@@ -63,6 +67,9 @@ BAD_JSON = "The request body is not valid JSON."
 TOO_DEEP = "The JSON has too many values or is nested too deeply."
 NO_FILE = "Unknown file. Upload the image first."
 NO_LINKS = "Links are not supported. Download the image and upload the file."
+UNKNOWN_EVENT = "Unknown event. Reload the page."
+TOO_LONG = "The request headers exceed the size limit."
+TWO_LENGTHS = "The request has both Content-Length and Transfer-Encoding."
 BAD_SESSION = "Invalid session name."
 
 
@@ -114,6 +121,7 @@ class Guard:
         refusal = None
         try:
             _check_route(scope["method"], path)
+            scope = {**scope, "headers": _checked_headers(scope)}
             body.check_declared(dict(scope["headers"]))
             source: Receive = body.receive
             if scope["method"] == "POST" and not NO_JSON.fullmatch(path):
@@ -176,6 +184,37 @@ def _check_route(method: str, path: str) -> None:
         raise Refusal(403, CLOSED)
 
 
+def _checked_headers(scope: Message) -> list[tuple[bytes, bytes]]:
+    """Return the headers without those of a proxy, unless a proxy may have sent them.
+
+    Gradio writes X-Forwarded-Host into the page, so a visitor could make a cache store a page with another host.
+
+    Errors   Refusal 431: too long. Refusal 400: a body with two lengths, which a proxy may read in another way.
+    """
+    headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+    if sum(len(name) + len(value) for name, value in headers) > limits.HEADERS:
+        raise Refusal(431, TOO_LONG)
+    names = [name.lower() for name, _ in headers]
+    if b"transfer-encoding" in names and b"content-length" in names:
+        raise Refusal(400, TWO_LENGTHS)
+    if any(name.lower() == b"upgrade" and value.lower() == b"websocket" for name, value in headers):
+        raise Refusal(403, CLOSED)  # without a package for web sockets, uvicorn would answer as to any request
+    trusted = _is_private(scope.get("client"))
+    return [
+        (name, value)
+        for name, value in headers
+        if not name.lower().startswith(b"x-forwarded-") or (trusted and FORWARDED.fullmatch(value))
+    ]
+
+
+def _is_private(client: Any) -> bool:
+    """Return whether a request comes from this machine or a private network, as those of a proxy do."""
+    try:
+        return ipaddress.ip_address(client[0]).is_private
+    except (TypeError, ValueError, IndexError):  # a socket of this machine has no address
+        return client is None
+
+
 async def _checked_json(body: _Body, receive: Receive, path: str) -> Receive:
     """Read and check the whole body; return a `receive` function that replays it and then forwards messages."""
     chunks, more = [], True
@@ -187,6 +226,10 @@ async def _checked_json(body: _Body, receive: Receive, path: str) -> Receive:
         more = part.get("more_body", False)
     content, replayed = b"".join(chunks), False
     message = check_json(content, agents=bool(AGENTS.fullmatch(path)))
+    if arguments.has_endpoints() and arguments.is_unknown(path, message):
+        raise Refusal(404, arguments.unknown_message())
+    if arguments.is_unknown_event(message):
+        raise Refusal(404, UNKNOWN_EVENT)
     if error := arguments.error_message(path, message):
         raise Refusal(400, error)
 

@@ -83,3 +83,8 @@ MAP = (
     }
 )
 """Labels used by static/overlay/overlay.js."""
+
+STOPPING = "The server is stopping. Try again in a moment."
+NO_METRICS = (
+    "--monitoring needs the package prometheus_client, which is not installed. Run: pip install 'hooklens[monitoring]'"
+)

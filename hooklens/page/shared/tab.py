@@ -106,6 +106,7 @@ def run_job(
                 if not run.superseded:  # a superseded job continues until its next report
                     yield step
         except Exception as error:
+            run.failure = error
             if not run.superseded:
                 yield show_error(engine.message_of(error, unknown))
         if run.superseded:

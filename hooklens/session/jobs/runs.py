@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from hooklens import limits
+from hooklens.errors import Refused
 
 MAX_CACHED = 1024
 
@@ -30,6 +33,13 @@ class Run:
         """Whether the user has sent another request since, so that this answer must not be shown."""
         self.ended = False
         """Whether the work has ended."""
+        self.about: dict[str, Any] = {}
+        """Names of the model, the method and the layer, and the size of the image, once they are known."""
+        self.failure: BaseException | None = None
+        """The error that ended the work."""
+        self.outcome = ""
+        """How the work ended: done, refused, stopped, superseded or failed."""
+        self._began, self.took = time.monotonic(), 0.0
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -45,6 +55,24 @@ class Run:
     def session(self) -> str:
         """The session of the user."""
         return self.name.partition("/")[0]
+
+    @property
+    def kind(self) -> str:
+        """The part of the page that requested the work, "map" for the overlay, "api" for endpoints."""
+        return (self.name.partition("/")[2] or "map") if self.name else "api"
+
+    def _outcome(self) -> str:
+        if self.superseded or self.cancelled:
+            return "superseded" if self.superseded else "stopped"
+        errors = sys.modules.get("explainers.errors")  # importing it would take seconds
+        refusals = (Refused, errors.ExplainerError) if errors else (Refused,)
+        return "done" if self.failure is None else "refused" if isinstance(self.failure, refusals) else "failed"
+
+    def end(self) -> None:
+        """Record the end of the work, and call the observers."""
+        self.ended, self.took, self.outcome = True, time.monotonic() - self._began, self._outcome()
+        for observe in observers:
+            observe(self)
 
     @property
     def left(self) -> float:
@@ -65,7 +93,10 @@ class Run:
         return Run, (self.left,)
 
 
+observers: list[Callable[[Run], None]] = []
+"""Functions that are called with every run that has ended."""
 _last: OrderedDict[str, Run] = OrderedDict()
+_running: set[Run] = set()
 _lock = threading.Lock()
 
 
@@ -97,10 +128,33 @@ def start(
             return
         if previous:
             previous.supersede()
+    with _lock:
+        _running.add(run)
     try:
         yield run
+    except GeneratorExit:
+        run.stop()  # the visitor has left
+        raise
+    except BaseException as error:
+        run.failure = error
+        raise
     finally:
-        run.ended = True
+        with _lock:
+            _running.discard(run)
+        run.end()
+
+
+def running() -> int:
+    """Return the number of runs that have started and not ended."""
+    return len(_running)
+
+
+def stop_all() -> None:
+    """Stop all runs; long methods return their best map so far."""
+    with _lock:
+        found = list(_running)
+    for run in found:
+        run.stop()
 
 
 def stop(session: str | None) -> None:

@@ -79,6 +79,10 @@ class Turns:
         turn.start = time.monotonic()
         turn.run.until = turn.start + turn.run.seconds
 
+    def waiting(self) -> int:
+        """Return the number of jobs that wait."""
+        return len(self._waiting)
+
     def report(self, turn: Turn, fraction: float | None) -> None:
         """Report the progress of a long job; waiting quick jobs go first, and the time limit is extended."""
         now, turn.left = time.monotonic(), turn.run.left

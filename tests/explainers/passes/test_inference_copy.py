@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import explainers
-from explainers.network.fused_copy import DRIFT, channels_last, fused_copy
+from explainers.network.fast.fused_copy import DRIFT, channels_last, fused_copy
 from tests.support.nets import random_images, residual, settle
 
 
@@ -22,7 +22,7 @@ def images() -> Tensor:
     return random_images().float()
 
 
-def copy_of(net: nn.Module, x: Tensor) -> explainers.network.fused_copy.FusedCopy | None:
+def copy_of(net: nn.Module, x: Tensor) -> explainers.network.fast.fused_copy.FusedCopy | None:
     with torch.no_grad():
         return fused_copy(net, net, x, net(x))
 

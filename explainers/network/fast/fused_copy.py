@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from explainers.hooks.calls import Calls
 from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import map_tensors
 from explainers.network.copies.shallow_copy import shallow_copy
+from explainers.network.fast.compiled import CompiledNetwork
 
 DRIFT = 1e-4
 """Relative difference from the network's scores above which the copy is not used."""
@@ -38,6 +40,11 @@ class FusedCopy:
     network: nn.Module
     fused: frozenset[str]
     fingerprint: Any = field(repr=False)
+
+    @cached_property
+    def compiled(self) -> CompiledNetwork:
+        """The copy, compiled by torch at its first batch."""
+        return CompiledNetwork(self.network)
 
 
 _copies: weakref.WeakKeyDictionary[nn.Module, FusedCopy] = weakref.WeakKeyDictionary()
@@ -56,13 +63,13 @@ def fused_copy(model: nn.Module, network: nn.Module, images: Tensor, scores: Ten
     fingerprint = _fingerprint(network)
     with _lock:
         copy = _copies.get(model)
-    if copy is not None and copy.fingerprint == fingerprint and _matches(copy.network, images, scores):
+    if copy is not None and copy.fingerprint == fingerprint and matches(copy.network, images, scores):
         return copy
     try:
         copy = _create_copy(network, images[:1], fingerprint)
     except Exception:  # code that reads attributes of its modules may fail in a copy; then the network itself runs
         return None
-    if not _matches(copy.network, images, scores):
+    if not matches(copy.network, images, scores):
         return None
     with _lock:
         _copies[model] = copy
@@ -83,7 +90,8 @@ def _fingerprint(network: nn.Module) -> Any:
     return tuple((id(t), -1 if t.is_inference() else t._version) for t in tensors)
 
 
-def _matches(copy: nn.Module, images: Tensor, scores: Tensor) -> bool:
+def matches(copy: Callable[[Tensor], Any], images: Tensor, scores: Tensor) -> bool:
+    """Return whether the copy has the scores of the network, up to `DRIFT`."""
     try:
         with torch.no_grad():
             output = copy(channels_last(images))

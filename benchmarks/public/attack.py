@@ -1,0 +1,62 @@
+"""Attack a running page: `make attack`.
+
+Every request must get exactly the expected status, nothing may be read, fetched or run that should not be, and the page
+must answer as before. `--only GROUP` runs one group; scripts need Chromium. Ends after at most 5 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from benchmarks.public.attacks import http, pages, users
+from benchmarks.public.attacks.http import Result
+from benchmarks.public.server import Server, running
+from benchmarks.public.table import Row, show
+
+MINUTES = 5.0
+GROUPS: dict[str, Callable[[Server], Iterator[Result]]] = {
+    "paths": http.paths,
+    "links": http.links,
+    "bodies": http.bodies,
+    "headers": http.headers,
+    "endpoints": http.endpoints,
+    "choices": users.choices,
+    "users": users.users,
+    "streams": users.streams,
+    "scripts": pages.scripts,
+}
+
+
+def attack(server: Server, names: list[str], minutes: float = MINUTES) -> tuple[list[Row], list[str]]:
+    """Run groups of attacks; return the lines of the table and the failures."""
+    rows, failures, until = [], [], time.monotonic() + 60 * minutes
+    for name in names:
+        if time.monotonic() > until:
+            failures.append(f"{name}: not started within {minutes:g} minutes")
+            continue
+        results = list(GROUPS[name](server))
+        wrong = [result for result in results if result.got not in result.expected]
+        failures += [f"{name}: {each.name}: {each.got}, expected {each.expected}" for each in wrong]
+        measured = f"{len(results) - len(wrong)} of {len(results)} as expected"
+        rows.append(Row(name, measured, "all", not wrong and bool(results)))
+    alive = users.answers_correctly(server)
+    rows.append(Row("answer afterwards", "correct" if alive else "none or another", "correct", alive))
+    tracebacks = sum(line.get("level") == "error" for line in server.lines())
+    rows.append(Row("unexpected errors", str(tracebacks), "0", tracebacks == 0))
+    return rows, failures
+
+
+def main() -> int:
+    """Print the table; return 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=GROUPS, action="append")
+    arguments = parser.parse_args()
+    with running() as server:
+        return show("attacks", *attack(server, arguments.only or list(GROUPS)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

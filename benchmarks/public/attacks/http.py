@@ -1,0 +1,243 @@
+"""Attacks with single requests: paths, links, bodies, headers and unknown endpoints."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.public.server import Server
+from hooklens import limits
+
+FILE = {"_type": "gradio.FileData"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One attack: what the server did, and what it may do."""
+
+    name: str
+    got: object
+    expected: tuple[object, ...]
+
+
+def paths(server: Server) -> Iterator[Result]:
+    """Read files outside the folders that the page serves."""
+    outside = ("/etc/passwd", "../../../../etc/passwd", "..%2f..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd")
+    outside += (
+        "....//....//etc/passwd",
+        "/proc/self/environ",
+        "app.py",
+        "%00/etc/passwd",
+        "/etc/passwd%00.png",
+        "~/.ssh",
+    )
+    outside += (f"{server.uploads}/../app.log", f"{server.uploads}/..%2fapp.log", f"{server.uploads}", "\\..\\app.py")
+    for route, path in itertools.product(("/gradio_api/file=", "/gradio_api/file/", "/file="), outside):
+        yield Result(f"GET {route}{path}", raw_status(server, f"GET {route}{path}"), (403, 404))
+    for route in ("/hl/", "/hl-examples/", "/assets/", "/static/", "/hl/thumbnails/", "/theme.css/", "/svelte/"):
+        for path in ("../../../app.py", "..%2f..%2f..%2fapp.py", "%2e%2e%2fapp.py", "..%5capp.py", "/etc/passwd"):
+            yield Result(f"GET {route}{path}", raw_status(server, f"GET {route}{path}"), (403, 404))
+    for name in (
+        "../../evil.png",
+        "/etc/evil.png",
+        "..\\evil.png",
+        "a\0b.png",
+        "a" * 300 + ".png",
+        ".",
+        "..",
+        "",
+        "con",
+    ):
+        file = {"files": (name, b"\x89PNG\r\n\x1a\n")}
+        answer = httpx.post(f"{server.url}/gradio_api/upload", files=file, timeout=20)
+        stored = answer.json() if answer.status_code == 200 else []
+        inside = all(Path(path).resolve().is_relative_to(server.uploads.resolve()) for path in stored)
+        yield Result(f"upload named {name[:20]!r} stays inside", inside, (True,))
+    evil = [
+        path
+        for path in (server.uploads.parent / "evil.png", server.uploads.parent.parent / "evil.png")
+        if path.exists()
+    ]
+    yield Result("no file outside the folder of uploads", len(evil), (0,))
+
+
+def links(server: Server) -> Iterator[Result]:
+    """Make the server fetch a link; a listener counts its connections."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        connections: list[object] = []
+        stop = threading.Event()
+
+        def listen() -> None:
+            while not stop.is_set():
+                try:
+                    connections.append(listener.accept())
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        target = f"http://127.0.0.1:{listener.getsockname()[1]}/a.png"
+        for text in (target, target.upper(), f"{target}#x", target.replace("127.0.0.1", "localhost")):
+            for route in ("/gradio_api/file=", "/gradio_api/file/", "/gradio_api/proxy=", "/proxy="):
+                yield Result(f"GET {route}{text}", raw_status(server, f"GET {route}{text}"), (403,))
+            for file in ({"path": text, "meta": FILE}, {"path": text}, {"path": "x", "url": text, "meta": FILE}):
+                for route in ("call/explain", "run/explain", "queue/join", "call/v2/explain"):
+                    data = {"image": file} if "v2" in route else {"data": [file, *[""] * 6], "fn_index": 0}
+                    yield Result(f"POST {route} {file}", post(server, route, data), (400, 403))
+        data = {"data": ["https://example.com is a text", "", "", "", "", None, ""]}
+        yield Result("a link as the image", post(server, "run/explain", data), (200, 400, 422, 500))
+        stop.set()
+        thread.join()
+        yield Result("connections of the server to a link", len(connections), (0,))
+
+
+def bodies(server: Server) -> Iterator[Result]:
+    """Send bodies that are too large, too slow, or not what they declare."""
+    big = limits.BODY + 1
+    for route in ("call/explain", "run/explain", "queue/join", "cancel", "component_server"):
+        yield Result(f"POST {route} of {big} bytes", post(server, route, b" " * big), (413,))
+        yield Result(f"POST {route} nested", post(server, route, b"[" * 100_000), (400,))
+        yield Result(f"POST {route} not JSON", post(server, route, b"\xff{"), (400,))
+    length = limits.UPLOAD + 1
+    head = f"POST /gradio_api/upload\r\nContent-Length: {length}\r\nContent-Type: multipart/form-data; boundary=b"
+    yield Result("upload declares too much", raw_status(server, head), (413,))
+    chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+    body = b"5\r\n--b\r\n\r\n" + chunk * (limits.UPLOAD // 0x10000 + 2) + b"0\r\n\r\n"
+    head = "POST /gradio_api/upload\r\nTransfer-Encoding: chunked\r\nContent-Type: multipart/form-data; boundary=b"
+    yield Result("upload in chunks is too large", raw_status(server, head, body), (413, 0))
+    for name, content in (("no boundary", "multipart/form-data"), ("JSON", "application/json"), ("no type", "")):
+        got = httpx.post(
+            f"{server.url}/gradio_api/upload", content=b"x" * 50, headers={"content-type": content}
+        ).status_code
+        yield Result(f"upload with {name}", got, (400, 415, 422))
+    slow = [socket.create_connection(server.address, timeout=20) for _ in range(150)]
+    for connection in slow:
+        connection.sendall(b"POST /gradio_api/queue/join HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+    yield Result("an answer during 150 slow bodies", get(server, "/config"), (200,))
+    for connection in slow:
+        connection.close()
+    slow = [socket.create_connection(server.address, timeout=20) for _ in range(150)]
+    for connection in slow:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-")
+    yield Result("an answer during 150 slow headers", get(server, "/config"), (200,))
+    for connection in slow:
+        connection.close()
+
+
+def headers(server: Server) -> Iterator[Result]:
+    """Hide a second request in a first one, and send headers that are no headers."""
+    hidden = "GET /gradio_api/proxy=x HTTP/1.1\r\nHost: x\r\n\r\n"
+    join = "POST /gradio_api/queue/join"
+    smuggled = {
+        "two lengths": (f"{join}\r\nContent-Length: 2\r\nContent-Length: 60", "{}" + hidden),
+        "length and chunks": (f"{join}\r\nContent-Length: 2\r\nTransfer-Encoding: chunked", "0\r\n\r\n" + hidden),
+        "unknown encoding": (f"{join}\r\nTransfer-Encoding: xchunked", "0\r\n\r\n" + hidden),
+        "two encodings": (f"{join}\r\nTransfer-Encoding: chunked, identity", "0\r\n\r\n" + hidden),
+        "a negative length": (f"{join}\r\nContent-Length: -1", hidden),
+        "a length in hexadecimal": (f"{join}\r\nContent-Length: 0x10", hidden),
+        "a length with a plus": (f"{join}\r\nContent-Length: +2", "{}" + hidden),
+        "a space before the colon": (f"{join}\r\nContent-Length : 2", "{}" + hidden),
+        "a wrong chunk": (f"{join}\r\nTransfer-Encoding: chunked", "zz\r\n{}\r\n0\r\n\r\n" + hidden),
+        "a huge chunk": (f"{join}\r\nTransfer-Encoding: chunked", "ffffffffffffffff1\r\n" + hidden),
+    }
+    for name, (head, body) in smuggled.items():
+        statuses = raw_statuses(server, head, body.encode())
+        yield Result(f"{name}: first answer", statuses[0] if statuses else 0, (400, 0))
+        yield Result(f"{name}: no hidden request", len(statuses) <= 1 or 403 not in statuses[1:], (True,))
+    for name, head in {
+        "65 kB of headers": "GET /\r\nX: " + "a" * 70_000,
+        "a NUL": "GET /\r\nX: a\0b",
+        "a line feed in a name": "GET /\r\nX\n: a",
+        "no name": "GET /\r\n: a",
+        "a control character in the path": "GET /\x01",
+        "an invalid method": "GET{} /",
+        "two spaces": "GET  /",
+    }.items():
+        yield Result(name, raw_status(server, head), (400, 431, 0))
+    for name in ("Host", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Original-URL", "X-Rewrite-URL", "Forwarded"):
+        answer = httpx.get(server.url, headers={name: "evil.example'\"><script>"}, timeout=20)
+        yield Result(f"{name} is not in the page", "evil.example'" in answer.text, (False,))
+    for origin in ("https://evil.example", "null"):
+        answer = httpx.get(f"{server.url}/config", headers={"Origin": origin}, timeout=20)
+        allowed = answer.headers.get("access-control-allow-origin", "")
+        yield Result(f"a page of {origin} cannot read", allowed in ("*", origin), (False,))
+    got = raw_statuses(server, "GET /gradio_api/file=/tmp/x%0d%0aSet-Cookie:a=b")
+    yield Result("a line break in a path", got[0] if got else 0, (403, 404, 400))
+
+
+def endpoints(server: Server) -> Iterator[Result]:
+    """Call endpoints that do not exist, are closed, or are private."""
+    for route in ("nothing", "predict", "__init__", "explain/../x", "a" * 5000, "%00", "constructor"):
+        for kind in ("call", "run", "api", "call/v2"):
+            yield Result(
+                f"POST {kind}/{route[:20]}", post(server, f"{kind}/{route}", {"data": []}), (400, 403, 404, 422, 500)
+            )
+    for path in (
+        "/monitoring",
+        "/gradio_api/deep_link",
+        "/gradio_api/vibe-code",
+        "/gradio_api/dev/reload",
+        "/dev/reload",
+    ):
+        yield Result(f"GET {path}", get(server, path), (403,))
+    for path in ("/docs", "/redoc", "/openapi.json", "/healthz", "/metrics", "/mcp", "/.env", "/.git/config", "/admin"):
+        yield Result(f"GET {path}", get(server, path), (404,))
+    for path in ("/login", "/", "/config", "/gradio_api/upload_progress", "/healthz", "/metrics"):
+        answer = httpx.post(f"{server.url}{path}", json={}, timeout=20).status_code
+        yield Result(f"POST {path}", answer, (403,))
+    for method in ("PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "PROPFIND", "BREW"):
+        yield Result(f"{method} /", raw_status(server, f"{method} /"), (403,))
+    for number in (-1, 10**6, "x", 1.5, [], True):
+        message = {"data": [], "fn_index": number, "session_hash": "attack"}
+        yield Result(f"event {number!r}", post(server, "queue/join", message), (404,))
+    yield Result(
+        "component_server",
+        post(server, "component_server", {"fn_name": "__init__", "component_id": 1}),
+        (400, 404, 422, 500),
+    )
+
+
+def get(server: Server, path: str) -> int:
+    """Return the status of a request."""
+    return httpx.get(server.url + path, timeout=20).status_code
+
+
+def post(server: Server, route: str, body: Any) -> int:
+    """Return the status of a POST request of an event."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = {"content-type": "application/json"}
+    return httpx.post(f"{server.url}/gradio_api/{route}", content=content, headers=head, timeout=60).status_code
+
+
+def raw_status(server: Server, head: str, body: bytes = b"") -> int:
+    """Return the status of a request written as it is, or 0 if the connection was closed."""
+    first, _, rest = head.partition("\r\n")
+    statuses = raw_statuses(server, "\r\n".join([first, "Connection: close", *[rest] * bool(rest)]), body)
+    return statuses[0] if statuses else 0
+
+
+def raw_statuses(server: Server, head: str, body: bytes = b"") -> list[int]:
+    """Return the statuses of all answers to a request written as it is."""
+    first, _, rest = head.partition("\r\n")
+    text = f"{first} HTTP/1.1\r\nHost: 127.0.0.1\r\n{rest}{chr(13) + chr(10) if rest else ''}\r\n"
+    received = b""
+    with socket.create_connection(server.address, timeout=20) as connection:
+        try:
+            connection.sendall(text.encode("latin-1") + body)
+            connection.settimeout(0.7 if b"connection: close" not in text.lower().encode("latin-1") else 20)
+            while part := connection.recv(65536):
+                received += part
+        except (TimeoutError, ConnectionError):
+            pass
+    return [
+        int(line[9:12]) for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ") and line[9:12].isdigit()
+    ]

@@ -1,0 +1,170 @@
+"""Attacks of one visitor on others: forged choices, files and results of others, sessions, and event streams."""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from benchmarks.public.attacks.http import Result, post
+from benchmarks.public.server import ROOT, Server
+
+IMAGE = ROOT / "assets" / "examples" / "coffee.jpg"
+FILE = {"_type": "gradio.FileData"}
+TIME = 60
+
+
+def upload(server: Server, content: bytes, name: str = "image.jpg") -> str:
+    """Upload a file and return its path on the server."""
+    answer = httpx.post(f"{server.url}/gradio_api/upload", files={"files": (name, content)}, timeout=TIME)
+    return str(answer.raise_for_status().json()[0])
+
+
+def call(server: Server, name: str, data: list[Any]) -> tuple[str, Any]:
+    """Call an endpoint; return the last event and its data, or "refused" and the status."""
+    started = httpx.post(f"{server.url}/gradio_api/call/{name}", json={"data": data}, timeout=TIME)
+    if started.status_code != 200:
+        return "refused", started.status_code
+    answer = httpx.get(f"{server.url}/gradio_api/call/{name}/{started.json()['event_id']}", timeout=TIME)
+    lines = answer.text.strip().splitlines()
+    return lines[-2].removeprefix("event: "), json.loads(lines[-1].removeprefix("data: "))
+
+
+def explain(server: Server, **changed: Any) -> tuple[str, Any]:
+    """Explain the example, with changed arguments."""
+    path = upload(server, IMAGE.read_bytes())
+    arguments = {"image": {"path": path, "meta": FILE}, "model": "", "method": "", "layer": "", "target": ""}
+    arguments |= {"options": None, "bands": ""}
+    return call(server, "explain", [*(arguments | changed).values()])
+
+
+def answers_correctly(server: Server) -> bool:
+    """Return whether the page still recognizes its example."""
+    event, answer = explain(server)
+    return event == "complete" and answer[0]["predictions"][0]["name"] == "espresso"
+
+
+def choices(server: Server) -> Iterator[Result]:
+    """Send values that the page does not offer."""
+    evil = (
+        "nothing",
+        "../../etc/passwd",
+        "os.system",
+        "__class__",
+        "a" * 100_000,
+        "\0",
+        "{{7*7}}",
+        "'; DROP TABLE x",
+        -1,
+    )
+    for name in ("model", "method", "layer", "target", "bands"):
+        for value in (*evil, [], {}, True, None, 1e308):
+            event, answer = explain(server, **{name: value})
+            typed = event == "refused" or (event == "error" and isinstance(answer, dict) and bool(answer.get("error")))
+            fallback = event == "complete" and not value  # an empty value is the default
+            ignored = event == "complete" and name == "bands"  # a photo has no bands to choose
+            numbered = event == "complete" and name == "target" and value is True
+            yield Result(f"{name} = {str(value)[:20]!r}", typed or fallback or ignored or numbered, (True,))
+    for models in ("timm:resnet18", "hf:x/y", "hf:/etc", "hub:x/y:z", "evil.py:build", "os:system", "torchvision:x"):
+        event, answer = explain(server, model=models)
+        yield Result(f"model = {models}", event, ("error", "refused"))
+    for options in ({"a": 1}, {"batch_size": 10**9}, {"samples": -1}, {"__class__": 1}, [], "x", {"precision": "x"}):
+        event, answer = explain(server, options=options)
+        yield Result(f"options = {options!r}", event, ("error", "refused", "complete" if not options else ""))
+    for file in (None, "x", 5, [], {"path": "/etc/passwd", "meta": FILE}, {"path": None, "meta": FILE}, {"path": [1]}):
+        event, answer = explain(server, image=file)
+        yield Result(f"image = {str(file)[:40]}", event, ("error", "refused"))
+
+
+def users(server: Server) -> Iterator[Result]:
+    """Read files and results of another visitor."""
+    secret = upload(server, b"secret" * 100, "private.jpg")
+    owned = httpx.get(f"{server.url}/gradio_api/file={secret}", timeout=TIME)
+    yield Result("a file is served under its unguessable name", owned.status_code, (200,))
+    digest = secret.removeprefix(f"{server.uploads}/").partition("/")[0]
+    yield Result("the name has 256 bits", len(digest) >= 64, (True,))
+    for guess in (
+        secret[:-1],
+        secret.replace(digest, digest[:-1] + ("0" if digest[-1] != "0" else "1")),
+        str(server.uploads),
+    ):
+        got = httpx.get(f"{server.url}/gradio_api/file={guess}", timeout=TIME).status_code
+        yield Result("a file under another name", got, (403, 404))
+    got = httpx.get(f"{server.url}/gradio_api/file={server.uploads}/{digest}", timeout=TIME).status_code
+    yield Result("the folder of a file", got, (403, 404))
+    started = httpx.post(f"{server.url}/gradio_api/call/list_models", json={"data": []}, timeout=TIME).json()[
+        "event_id"
+    ]
+    yield Result("the event has 128 bits", len(started) >= 32, (True,))
+    for guess in (started[:-1] + "0", "0" * 32, "../" + started, "%00"):
+        leaks = "complete" in _result(server, guess)
+        yield Result(f"the result of event {guess[:6]}", leaks, (False,))
+    yield Result("the result of the own event", "complete" in _result(server, started), (True,))
+    yield Result("a result is sent once", "complete" in _result(server, started), (False,))
+    yield from _sessions(server)
+
+
+def _result(server: Server, event: str) -> str:
+    """Return what the server sends for an event; it ends the answer early if it does not know the event."""
+    text = ""
+    address = f"{server.url}/gradio_api/call/list_models/{event}"
+    ended = (httpx.RemoteProtocolError, httpx.ReadTimeout)  # a stream without an answer sends nothing but heartbeats
+    with contextlib.suppress(*ended), httpx.stream("GET", address, timeout=5) as stream:
+        for part in stream.iter_text():
+            text += part
+    return text
+
+
+def _sessions(server: Server) -> Iterator[Result]:
+    """Use the session of another visitor, who only loses what a visitor may lose: nothing is read."""
+    for name in ("../x", "a b", "a" * 65, "\n", 7, ["a"], {"a": 1}, True):
+        message = {"data": [], "fn_index": 0, "session_hash": name}
+        yield Result(f"session {str(name)[:10]!r}", post(server, "queue/join", message), (400,))
+    for route, data in (
+        ("cancel", {"session_hash": "x", "fn_index": 0, "event_id": "y"}),
+        ("reset", {"event_id": "y"}),
+    ):
+        yield Result(f"{route} of another visitor", post(server, route, data), (200, 404))
+    with httpx.stream("GET", f"{server.url}/gradio_api/queue/data?session_hash=other", timeout=5) as stream:
+        yield Result("stream of an unknown session", stream.status_code, (404,))
+
+
+def streams(server: Server) -> Iterator[Result]:
+    """Open web sockets, and many event streams that are never read."""
+    for path in ("/", "/gradio_api/queue/join", "/queue/join", "/ws"):
+        yield Result(f"web socket {path}", _web_socket(server, path), (403,))
+    sessions = [f"stream{number}" for number in range(100)]
+    connections = [socket.create_connection(server.address, timeout=20) for _ in sessions]
+    for name, connection in zip(sessions, connections, strict=True):
+        text = f"GET /gradio_api/queue/data?session_hash={name} HTTP/1.1\r\nHost: x\r\n\r\n"
+        connection.sendall(text.encode())
+    yield Result("an answer during 100 event streams", call(server, "list_models", [])[0], ("complete",))
+    for connection in connections:
+        connection.close()
+    hearts = [socket.create_connection(server.address, timeout=20) for _ in range(100)]
+    for number, connection in enumerate(hearts):
+        connection.sendall(f"GET /gradio_api/heartbeat/heart{number} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    yield Result("an answer during 100 heartbeats", call(server, "list_models", [])[0], ("complete",))
+    for connection in hearts:
+        connection.close()
+    with concurrent.futures.ThreadPoolExecutor(40) as pool:
+        codes = list(pool.map(lambda _: post(server, "call/list_models", {"data": []}), range(80)))
+    yield Result("80 calls at once whose results nobody reads", set(codes) <= {200, 503}, (True,))
+    yield Result("an answer afterwards", call(server, "list_models", [])[0], ("complete",))
+
+
+def _web_socket(server: Server, path: str) -> int:
+    key = base64.b64encode(os.urandom(16)).decode()
+    text = f"GET {path} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    text += f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    with socket.create_connection(server.address, timeout=10) as connection:
+        connection.sendall(text.encode())
+        line = connection.recv(4096).split(b"\r\n")[0]
+    return int(line[9:12]) if line[9:12].isdigit() else 0

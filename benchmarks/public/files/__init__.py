@@ -1,0 +1,1 @@
+"""Hostile image files and checkpoints."""

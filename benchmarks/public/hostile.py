@@ -1,0 +1,133 @@
+"""Decode more than a thousand hostile files, and load hostile checkpoints: `make hostile`.
+
+Each file is opened by a decoder process of the page as an image for networks with three, one and five channels, and as
+a preview. It must be opened or refused with a message; nothing may crash, take more than 3 s of processor time, or
+1 GB of memory. The files of a folder are added with HOOKLENS_HOSTILE=FOLDER. Ends after at most 10 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.public import processes
+from benchmarks.public.files import checkpoints as hostile_checkpoints
+from benchmarks.public.files import images as hostile_images
+from benchmarks.public.files.case import EITHER, REFUSED, VALID, Case
+from benchmarks.public.table import Row, show
+from hooklens.errors import Refused
+from hooklens.images.bands import SHOWN_AS_PNG
+from hooklens.images.decoder import pool
+
+SECONDS, MEGABYTES, ACCEPTED = 3.0, 1024.0, 0.99
+MINUTES = 10.0
+
+
+@dataclass
+class Found:
+    """The outcomes of one group of files."""
+
+    files: int = 0
+    opened: int = 0
+    seconds: float = 0.0
+    megabytes: float = 0.0
+    slowest: str = ""
+    failures: list[str] = field(default_factory=list)
+
+
+def decode(cases: Iterable[Case], minutes: float = MINUTES) -> dict[str, Found]:
+    """Decode all files and return the outcomes by group."""
+    groups: dict[str, Found] = {}
+    decoder, until = pool.Pool(1), time.monotonic() + 60 * minutes
+    decoder.prepare()
+    try:
+        for case in cases:
+            found = groups.setdefault(case.group, Found())
+            if time.monotonic() > until:
+                found.failures.append(f"{case.group}: not all files within {minutes:g} minutes")
+                break
+            _decode(case, decoder, found)
+    finally:
+        decoder.close()
+    return groups
+
+
+def _decode(case: Case, decoder: pool.Pool, found: Found) -> None:
+    data = case.make()
+    deep = data.startswith(SHOWN_AS_PNG)
+    tasks = [("open", channels) for channels in ((3, 1, 5) if deep else (3,))] + [("preview", 3)] * deep
+    found.files += 1
+    for task, channels in tasks:
+        what, first = f"{case.group}: {case.name} ({task}, {channels} channels)", task == "open" and channels == 3
+        restarts, process = decoder.restarts, (decoder.processes() or [0])[0]
+        before = processes.processor_seconds(process) if process else 0.0
+        processes.reset_peak(process)
+        outcome, message = VALID, ""
+        try:
+            decoder.call(data, task=task, channels=channels, raw=False, requested="")
+        except Refused as error:
+            outcome, message = REFUSED, str(error)
+        except Exception as error:
+            found.failures.append(f"{what}: {error!r}")
+        found.opened += first and outcome == VALID
+        if decoder.restarts != restarts or message == pool.CRASHED:
+            found.failures.append(f"{what}: the decoder ended: {message}")
+            decoder.prepare()
+            continue
+        if outcome == REFUSED and not (message.endswith(".") and "\n" not in message and "{" not in message):
+            found.failures.append(f"{what}: no message: {message!r}")
+        if first and outcome not in (case.expected, outcome if case.expected in (EITHER, VALID) else ""):
+            found.failures.append(f"{what}: {outcome} instead of {case.expected}: {message}")
+        if process in decoder.processes():
+            _measure(process, before, what, found)
+
+
+def _measure(process: int, before: float, what: str, found: Found) -> None:
+    seconds, peak = processes.processor_seconds(process) - before, processes.megabytes(process, "VmHWM")
+    if seconds > found.seconds:
+        found.seconds, found.slowest = seconds, what
+    found.megabytes = max(found.megabytes, peak)
+    if seconds > SECONDS or peak > MEGABYTES:
+        found.failures.append(f"{what}: {seconds:.1f} s, {peak:.0f} MB")
+
+
+def rows(groups: dict[str, Found]) -> list[Row]:
+    """Return the lines of the table."""
+    lines = []
+    for name, found in groups.items():
+        measured = f"{found.files:5} files, {found.opened:4} opened, {found.seconds:4.1f} s, {found.megabytes:4.0f} MB"
+        needed = f", {ACCEPTED:.0%} opened" if name == "valid" else ""
+        enough = name != "valid" or found.opened >= ACCEPTED * found.files
+        limit = f"{SECONDS:g} s, {MEGABYTES:.0f} MB each{needed}"
+        lines.append(Row(name, measured, limit, enough and not found.failures))
+    return lines
+
+
+def main() -> int:
+    """Print the table; return 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="use every Nth file")
+    parser.add_argument("--folder", default=os.environ.get("HOOKLENS_HOSTILE", ""), help="a folder with more files")
+    parser.add_argument("--only", choices=["images", "checkpoints"])
+    parser.add_argument("--group", help="use only one group of image files, such as 'TIFF tags'")
+    arguments = parser.parse_args()
+    lines, failures = [], []
+    if arguments.only != "checkpoints":
+        cases = [case for case in hostile_images.cases() if arguments.group in (None, case.group)][:: arguments.every]
+        groups = decode([*cases, *(hostile_images.folder(Path(arguments.folder)) if arguments.folder else [])])
+        lines += rows(groups)
+        failures += [failure for found in groups.values() for failure in found.failures]
+    if arguments.only != "images":
+        found, more = hostile_checkpoints.load(arguments.every)
+        lines.append(found)
+        failures += more
+    return show("hostile files", lines, failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

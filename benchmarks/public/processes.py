@@ -1,0 +1,46 @@
+"""Processor time, memory, files and threads of a process, from /proc (Linux only)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def processor_seconds(process: int) -> float:
+    """Return the processor time of all threads of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def megabytes(process: int, name: str = "VmRSS") -> float:
+    """Return the resident memory of a process, or its peak with "VmHWM"."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
+
+
+def reset_peak(process: int) -> None:
+    """Let the peak of the memory start at its current value."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{process}/clear_refs").write_text("5")
+
+
+def children(process: int) -> list[int]:
+    """Return the numbers of the processes that a process has started and that still run, also by other processes."""
+    found = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(number) for number in path.read_text().split()]
+    return found + [each for child in found for each in children(child)]
+
+
+def open_files(process: int) -> int:
+    """Return the number of open files and connections."""
+    return len(os.listdir(f"/proc/{process}/fd"))
+
+
+def threads(process: int) -> int:
+    """Return the number of threads."""
+    return len(os.listdir(f"/proc/{process}/task"))

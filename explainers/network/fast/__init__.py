@@ -1,0 +1,1 @@
+"""Faster private copies of a network, for many variants of one image."""
