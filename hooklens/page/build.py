@@ -30,6 +30,7 @@ from hooklens.page.erase.tab import Erase
 from hooklens.page.first_paint import bundle
 from hooklens.page.first_paint.first_paint import FirstPaint, head
 from hooklens.page.lab.tab import Lab
+from hooklens.page.models.tab import Models
 from hooklens.page.operations.metrics import Monitoring
 from hooklens.page.operations.shutdown import Refusing, Shutdown
 from hooklens.page.overlay.tab import Overlay
@@ -47,7 +48,7 @@ from hooklens.session import messages, model_cache
 from hooklens.session.jobs import runs
 from hooklens.zoo import settings
 
-TABS: tuple[type[Tab], ...] = (Overlay, Compare, Ranking, Features, Batch, Erase, Lab, Api)
+TABS: tuple[type[Tab], ...] = (Overlay, Compare, Models, Ranking, Features, Batch, Erase, Lab, Api)
 STATIC = Path(__file__).resolve().parent / "static"
 ACCENT = "#5b5bd6"
 FONT = ["system-ui", "sans-serif"]

@@ -31,7 +31,7 @@ PAGE_ORDER = [
     {"methods"},
     {"panel"},
     {"shared"},
-    {"channels", "maps", "rail", "trust", "ranking", "lab", "batch", "api", "share", "erase"},
+    {"channels", "maps", "rail", "trust", "ranking", "lab", "batch", "api", "share", "erase", "models"},
     {"compare"},
     {"overlay"},
     {"first_paint"},

@@ -59,10 +59,9 @@ class Erase(Tab):
         number, held = integer(data.get("number"), 0), _text(data.get("held"))
 
         def steps(run: Run) -> Iterator[dict[str, Any]]:
-            search = data.get("search") if data.get("search") in engine.GOALS else ""
-            edit = _text(data.get("edit"))
+            edit, search = (_text(data.get(name)) for name in ("edit", "search"))
             question = replace(from_form(*form), edit=edit, second=second_image(data.get("second")))
-            for step in engine.answers(question, search, run):
+            for step in engine.answers(question, search if search in engine.GOALS else "", run):
                 if isinstance(step, Waiting):
                     yield view.waiting(number, step)
                 else:

@@ -9,10 +9,10 @@ import gradio as gr
 
 from hooklens.page.components.components import canvas, receiver
 from hooklens.page.rail import view
-from hooklens.page.shared.tab import Page, Updates, queue_options, run_job
+from hooklens.page.shared.tab import Page, Updates, event_data, queue_options, run_job
 from hooklens.session.answers import Answer, Settings
 from hooklens.session.jobs.runs import Run
-from hooklens.session.rail import messages, network, norms
+from hooklens.session.rail import description, messages, network, norms
 from hooklens.session.request import Request, from_form
 
 
@@ -21,9 +21,10 @@ class Rail:
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.drawing = canvas("rail/rail", "hl-strip", terms=messages.terms(), events=["measure"])
+        self.drawing = canvas("rail/rail", "hl-strip", terms=messages.terms(), events=["measure", "describe"])
         self.network = receiver("hl-rail-network", "network")
         self.norms = receiver("hl-rail-norms", "gradients")
+        self.description = receiver("hl-rail-description", "description")
 
     @property
     def outputs(self) -> list[Any]:
@@ -34,6 +35,7 @@ class Rail:
         """Connect the event that requests the norms when a map is shown and the rail is visible."""
         shared = queue_options("model", show_progress="hidden", trigger_mode="multiple")
         self.drawing.measure(self.measure, self.page.panel.inputs, self.norms, **shared)
+        self.drawing.describe(self.describe, self.page.panel.inputs, self.description, **shared)
 
     def update_drawing(self, settings: Settings, form: Any) -> Updates:
         """Update the drawing if the model has changed; `form` is the value of the options component."""
@@ -61,3 +63,17 @@ class Rail:
                     yield {self.norms: view.norms(step)}
 
         yield from run_job(f"{request.session_hash}/rail", steps, lambda message: {self.norms: {"failed": message}})
+
+    def describe(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
+        """Measure the sizes and costs of all layers of the current network."""
+        model = str(event_data(event).get("model", ""))
+
+        def steps(run: Run) -> Iterator[Updates]:
+            for step in description.describe(from_form(*form), run):
+                if isinstance(step, description.Described):
+                    yield {self.description: view.description(step)}
+
+        def show_error(message: str) -> Updates:
+            return {self.description: {"model": model, "failed": message}}
+
+        yield from run_job(f"{request.session_hash}/describe", steps, show_error)

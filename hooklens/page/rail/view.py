@@ -7,6 +7,7 @@ from typing import Any
 
 from hooklens.session.answers import Answer
 from hooklens.session.rail import messages, network
+from hooklens.session.rail.description import Described
 from hooklens.session.rail.norms import Norms, key_of
 
 
@@ -27,3 +28,23 @@ def norms(step: Norms) -> dict[str, Any]:
 def _rounded(value: float | None) -> float | None:
     """Round to four significant digits."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+
+
+def description(step: Described) -> dict[str, Any]:
+    """Pack the table of the layers, its totals in words, and the same as CSV."""
+    found = step.description
+    rows = [
+        [
+            layer.name,
+            layer.kind,
+            " × ".join(map(str, layer.shape[1:] or layer.shape)),
+            f"{layer.parameters:,}",
+            f"{layer.multiply_adds:,}",
+            f"{layer.output_bytes / 1e6:,.3f}",
+            f"{layer.seconds * 1e3:.2f}",
+            "" if layer.receptive_field is None else " × ".join(map(str, layer.receptive_field)),
+            layer.is_leaf,
+        ]
+        for layer in found.layers
+    ]
+    return {"model": step.loaded.name, "rows": rows, "totals": messages.totals(found), "csv": found.to_csv()}

@@ -61,12 +61,14 @@
  * @property {?{of: number, items: object[], crop: object}} smallMaps maps of the most likely classes
  * @property {?object} network structure of the network, see hooklens/session/rail/network.py
  * @property {?object} gradients the newest message on gradient norms: what to measure, norms, or an error
+ * @property {?object} description sizes and costs of the layers of a network, or an error
  * @property {Rail} rail
  * @property {?Preview} preview
  * @property {Channels} channels
  * @property {Object<number, object>} compared newest answers of the comparison's panels, by slot
  * @property {?{files: File[], at: number}} steps images of a batch, and which of them the page explains
  * @property {?object[]} comparison panels that the comparison has yet to show
+ * @property {?object[]} models the list of models for the comparison of two models
  * @property {string} erasing the edit with which another view opens the erase view
  */
 
@@ -87,11 +89,13 @@ export const state = {
   smallMaps: null,
   network: null,
   gradients: null,
+  description: null,
   rail: { chosen: null, wanted: null, note: "", norms: new Map() },
   preview: null,
   channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [] },
   compared: {},
   comparison: null,
+  models: null,
   erasing: "",
   steps: null,
 };

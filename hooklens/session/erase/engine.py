@@ -99,12 +99,11 @@ def answers(request: Request, search: str, run: Run) -> Iterator[Waiting | Erase
     before = yield from _before(request, run)
     request, note = replace(request, target=before.name, use_cache=True), ""
     if search:
-        edit, note = yield from _search(request, before, search, run)
-        if not edit:
+        found, note = yield from _search(request, before, search, run)
+        if not found:
             raise Refused(note)
-        request = replace(request, edit=edit)
-    edit = parse(request.edit)
-    if edit.is_empty:
+        request = replace(request, edit=found)
+    if parse(request.edit).is_empty:
         yield Erased(before, None, None, "")
         return
     masks: list[Tensor] = []

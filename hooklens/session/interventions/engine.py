@@ -17,6 +17,7 @@ from hooklens.session.channels import network as channels_network
 from hooklens.session.interventions import messages, network
 from hooklens.session.interventions.answers import Change, Changed, ClassChange, Maps, Place
 from hooklens.session.interventions.changes import parse_channels
+from hooklens.session.jobs.recent import Recent
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import Turn, turns
 from hooklens.session.request import Request
@@ -25,6 +26,7 @@ from hooklens.session.text_messages import quoted
 if TYPE_CHECKING:
     import torch
 
+    import explainers
     from explainers.targets import Target
 
 
@@ -56,20 +58,28 @@ def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
     place = Place(layer.name, parse_channels(change.channels, total, layer.name))
     with turns.enqueue(run, long=change.positions) as turn:
         yield from engine.wait_turn(turn)
-        target, subject = _target(inputs)
+        target = scene.target_of(settings)
         found: dict[str, Any] = {}
+        new: explainers.Explanation | None = None
         if change.positions:
-            found, place = yield from _positions(inputs, place, target, turn)
-        before, after = network.scores(name, inputs.images, place, change, inputs.swapped)
+            top = target if target is not None else int(network_calls.scores(name, inputs.images).argmax())
+            found, place = yield from _positions(inputs, place, top, turn)
+        given = inputs.images, place, change, inputs.swapped
+        if settings.method.long:
+            before, after = network.scores(name, *given)
+        else:
+            options = _options(inputs, target)
+            before, after, new = network.scores_and_map(name, settings.method.name, *given, **options)
+        explained, subject = _explained(settings, target, before)
         classes = _classes(settings, before, after)
         answer = Changed(settings, inputs.crop, change, place, total, classes, subject, **found)
-        if not settings.method.long:
-            yield replace(answer, maps=_quick_maps(inputs, place, target, request))
+        if new is not None:
+            yield replace(answer, maps=_maps(_quick_old_map(inputs, explained, request), settings, new, 1.0))
             return
     yield answer
     with turns.enqueue(run, long=True) as turn:
         yield from engine.wait_turn(turn)
-        yield replace(answer, maps=(yield from _long_maps(inputs, place, target, request, turn)))
+        yield replace(answer, maps=(yield from _long_maps(inputs, place, explained, request, turn)))
 
 
 def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, None, _Inputs]:
@@ -96,13 +106,11 @@ def _channel_axis(layout: str) -> int:
     return channel_axis(layout)
 
 
-def _target(inputs: _Inputs) -> tuple[int | Target, str]:
+def _explained(settings: Settings, target: int | Target | None, before: torch.Tensor) -> tuple[int | Target, str]:
     """Return the target of both maps and its name: the top prediction is that of the unchanged network."""
-    settings = inputs.settings
-    target = scene.target_of(settings)
     if target is None:
-        target = int(network_calls.scores(inputs.name, inputs.images).argmax())
-        return target, settings.loaded.names[target]
+        top = int(before.argmax())
+        return top, settings.loaded.names[top]
     return target, quoted(settings.sentences) if settings.sentences else settings.names["target"]
 
 
@@ -115,10 +123,40 @@ def _classes(settings: Settings, before: torch.Tensor, after: torch.Tensor) -> l
     return [ClassChange(names[index], float(old[index]), float(new[index])) for index in order]
 
 
-def _quick_maps(inputs: _Inputs, place: Place, target: int | Target, request: Request) -> Maps:
-    old = network_calls.explain(inputs.name, inputs.settings.method.name, inputs.images, **_options(inputs, target))
-    new = _changed(inputs, place, target)()
-    return _maps(inputs.settings, request, old, new, 1.0)
+@dataclass(frozen=True)
+class _OldMap:
+    """The map of the unchanged network, and which plane it is for a method with several."""
+
+    map: torch.Tensor
+    plane: int
+
+
+_old_maps: Recent[_OldMap] = Recent()
+"""Those of quick methods by the key of their request, because several changes are made to one question."""
+
+
+def _quick_old_map(inputs: _Inputs, target: int | Target, request: Request) -> _OldMap:
+    settings = inputs.settings
+    known = _old_maps.get(settings.key) if settings.key else None
+    if known is None:
+        old = network_calls.explain(inputs.name, settings.method.name, inputs.images, **_options(inputs, target))
+        known = _old_map(settings, old, request)
+        if settings.key:
+            _old_maps.put(settings.key, known)
+    return known
+
+
+def _old_map(settings: Settings, explanation: explainers.Explanation, request: Request) -> _OldMap:
+    if not settings.method.planes:
+        return _OldMap(engine.first_plane(explanation.map), 0)
+    number = engine.plane_number(explanation.raw[0], request.plane)
+    return _OldMap(engine.first_plane(explanation.raw[:, number]), number)
+
+
+def _maps(old: _OldMap, settings: Settings, new: explainers.Explanation, share: float) -> Maps:
+    """Return both maps; of a method with several planes, the plane that the page shows."""
+    shown = new.raw[:, old.plane] if settings.method.planes else new.map
+    return Maps(old.map, engine.first_plane(shown), share)
 
 
 def _long_maps(
@@ -148,10 +186,10 @@ def _long_maps(
     )
     if turn.run.cancelled:
         raise Refused(messages.STOPPED)
-    return _maps(settings, request, old, new, share if turn.run.stopped() else 1.0)
+    return _maps(_old_map(settings, old, request), settings, new, share if turn.run.stopped() else 1.0)
 
 
-def _options(inputs: _Inputs, target: int | Target) -> dict[str, Any]:
+def _options(inputs: _Inputs, target: int | Target | None) -> dict[str, Any]:
     settings = inputs.settings
     options = {**settings.method_options, "target": target, "compare": False}
     return options | {"layer": settings.layer} if settings.takes_layer else options
@@ -162,14 +200,6 @@ def _changed(inputs: _Inputs, place: Place, target: int | Target) -> Callable[..
     options = _options(inputs, target)
     method = inputs.settings.method.name
     return partial(network.explain, inputs.name, method, inputs.images, place, inputs.change, inputs.swapped, **options)
-
-
-def _maps(settings: Settings, request: Request, old: Any, new: Any, share: float) -> Maps:
-    """Return both maps; of a method with several planes, the one that the page shows."""
-    if not settings.method.planes:
-        return Maps(engine.first_plane(old.map), engine.first_plane(new.map), share)
-    number = engine.plane_number(old.raw[0], request.plane)
-    return Maps(engine.first_plane(old.raw[:, number]), engine.first_plane(new.raw[:, number]), share)
 
 
 def _positions(

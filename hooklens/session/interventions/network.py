@@ -6,6 +6,7 @@ changed, so other requests, also those that run at the same time, are not affect
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,43 @@ def _intervene(
     value = change.value(None if swapped is None else swapped.to(images.device))
     cells = None if place.cell is None else [place.cell]
     return explainers.intervene(network, images, place.layer, channels=place.channels, cells=cells, value=value)
+
+
+def scores_and_map(
+    name: str,
+    method: str,
+    images: torch.Tensor,
+    place: Place,
+    change: Change,
+    swapped: torch.Tensor | None,
+    **keywords: Any,
+) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation]:
+    """Return `scores`, and `explainers.explain` with the changed network; the target None is the class before.
+
+    One call, because the page waits for it: two forward passes, and those of a quick method.
+    """
+    given = {"method": method, "place": place, "change": change, "swapped": swapped}
+    before, after, explanation = network_calls.run(name, _scores_and_map, images, **given, **keywords)
+    return before[0].float(), after[0].float(), dataclasses.replace(explanation, images=None)
+
+
+def _scores_and_map(
+    network: Any,
+    images: torch.Tensor,
+    *,
+    method: str,
+    place: Place,
+    change: Change,
+    swapped: torch.Tensor | None,
+    target: int | Target | None,
+    **keywords: Any,
+) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation]:
+    import explainers  # torch takes seconds to start
+
+    result = _intervene(network, images, place=place, change=change, swapped=swapped)
+    explained = int(result.before.argmax()) if target is None else target
+    with result.applied(network):
+        return result.before, result.after, explainers.explain(method, network, images, explained, **keywords)
 
 
 def explain(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from explainers.experiments.description.table import Description
 
 TITLE = "Network diagram"
 GROUP = (
@@ -30,6 +33,20 @@ NORM = "gradient norm {norm} for {name}"
 NO_GRADIENT = "no gradient of {name} reaches it"
 MEASURING = "gradient norm …"
 IN_BLOCK = "in block {name}"
+VIEW, DIAGRAM, TABLE = "View", "Diagram", "Table"
+SAVE_SVG, SAVE_CSV = "Save SVG", "Save CSV"
+DESCRIBING = "Measuring all layers …"
+COLUMNS = (
+    ("Layer", ""),
+    ("Kind", ""),
+    ("Output", "Shape of the output for one image"),
+    ("Parameters", ""),
+    ("Multiply-adds", "Of convolutions, matrix products and attention, for one image"),
+    ("Memory, MB", "Size of the output for one image"),
+    ("Time, ms", "In one forward pass of one image on this server"),
+    ("Receptive field", "Of the central cell, in pixels"),
+)
+CONTAINER = "Includes the layers inside it"
 CHANNELS, CHANNEL, CHANNELS_SHORT = "{count} channels", "1 channel", "{count} ch."
 
 WHY = {
@@ -60,9 +77,18 @@ def no_layer(title: str) -> str:
     return f"{title} explains the whole network. The layer selected here only applies to Channels."
 
 
-def terms() -> dict[str, str]:
+def totals(found: Description) -> str:
+    """Return the totals of a network in words."""
+    return (
+        f"{found.parameters:,} parameters · {found.multiply_adds:,} multiply-adds · "
+        f"{found.output_bytes / 1e6:,.1f} MB of outputs · {found.seconds * 1e3:.1f} ms for one image"
+    )
+
+
+def terms() -> dict[str, Any]:
     """Return the labels used by rail.js."""
-    names = """title group legend maps preview averaged zero play stop image score count close open_label close_label
+    names = """view diagram table save_svg save_csv describing columns container
+    title group legend maps preview averaged zero play stop image score count close open_label close_label
     folded loading inside inside_group norm no_gradient measuring in_block channels channel
     channels_short"""
     return {name: globals()[name.upper()] for name in names.split()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -266,3 +267,27 @@ def test_it_fits_a_phone_and_shows_the_selected_layer(browser, app: str) -> None
 
     visit.check()
     context.close()
+
+
+def test_the_table_of_layers_is_measured_when_it_is_opened(first_view: Visit) -> None:
+    """The second view of the diagram: a row selects its layer, and both views can be saved."""
+    page, rows = first_view.page, "#hl-strip .hl-description tbody tr"
+    assert page.locator(rows).count() == 0
+    with page.expect_download() as saved:
+        page.locator("#hl-strip").get_by_role("button", name="Save SVG").click()
+    drawn = ElementTree.parse(saved.value.path()).getroot()
+    names = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"image", "stem", "head", "score", "7 × 7"} <= set(names)
+    assert len([*drawn.iter("{http://www.w3.org/2000/svg}rect")]) > len(layers(first_view))
+
+    page.locator("#hl-strip [data-value=table]").click()
+    page.locator(rows).first.wait_for()
+    assert page.locator(rows).first.inner_text().split()[0] == "stem.0" and not page.locator(BOXES).first.is_visible()
+    assert page.locator(f"{rows}[aria-current=true]").count() >= 1
+    with page.expect_download() as saved:
+        page.locator("#hl-strip").get_by_role("button", name="Save CSV").click()
+    assert saved.value.path().read_text().startswith("name,kind,shape,parameters,multiply_adds,")
+    first_view.after(lambda: page.locator(rows).get_by_role("button", name="stages.4", exact=True).click())
+    assert page.locator(f"{rows}[aria-current=true] th").last.inner_text() == "stages.4"
+    page.locator("#hl-strip [data-value=diagram]").click()
+    assert checked(first_view) == "stages.4"

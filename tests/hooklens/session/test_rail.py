@@ -19,7 +19,7 @@ from hooklens.session import engine
 from hooklens.session.answers import Answer, Stages
 from hooklens.session.jobs import runs
 from hooklens.session.model_cache import load
-from hooklens.session.rail import messages, network, norms
+from hooklens.session.rail import description, messages, network, norms
 from hooklens.session.request import Request
 from tests.support.nets import random_images, residual
 
@@ -199,3 +199,22 @@ def test_norms_whose_squares_underflow_in_float32_are_not_zero() -> None:
         [5 * 10 ** (-6.0 * (5 - k)) for k in range(6)], rel=1e-4
     )
     assert found["apart"] == 0
+
+
+def test_the_table_is_that_of_the_library(ready: None) -> None:
+    """Oracle: `explainers.describe`, except for the times; the table is measured once for each network."""
+    with runs.start(None) as run:
+        first, again = ([*description.describe(Request(model=MODEL), run)][-1] for _ in range(2))
+    assert isinstance(first, description.Described) and isinstance(again, description.Described)
+    model = load(MODEL).model
+    expected = explainers.describe(model.network, torch.zeros(1, 3, *model.size))
+    packed = view.description(first)
+
+    assert again.description is first.description
+    assert [(row[0], row[1], row[8]) for row in packed["rows"]] == [
+        (layer.name, layer.kind, layer.is_leaf) for layer in expected.layers
+    ]
+    row = next(row for row in packed["rows"] if row[0] == "stem.1")
+    assert row[2:6] + row[7:] == ["32 × 112 × 112", "864", "10,838,016", "1.606", "3 × 3", True]
+    assert packed["totals"].startswith(f"{expected.parameters:,} parameters · {expected.multiply_adds:,} multiply-adds")
+    assert packed["csv"].count("\n") == len(expected.layers) + 1

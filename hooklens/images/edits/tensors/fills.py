@@ -102,12 +102,15 @@ def _coarse(pixels: Tensor, mask: Tensor, span: float) -> Tensor:
     if min(mask.shape) <= COARSEST:
         mean = (pixels * known).sum((1, 2), keepdim=True) / known.sum()
         return mean.expand_as(pixels)
-    pool = torch.nn.functional.avg_pool2d
-    options = {"kernel_size": 2, "ceil_mode": True, "count_include_pad": False}
-    weight = pool(known[None], **options)[0]
-    small = pool((pixels * known)[None], **options)[0] / weight.clamp(min=1e-6)
+    weight = _halve(known)
+    small = _halve(pixels * known) / weight.clamp(min=1e-6)
     solved = _solve(small, weight == 0, span) if bool((weight == 0).any()) else small
     return torch.nn.functional.interpolate(solved[None], mask.shape, mode="bilinear")[0]
+
+
+def _halve(planes: Tensor) -> Tensor:
+    """Return the means of 2 x 2 pixels of [C, H, W] or [H, W]."""
+    return torch.nn.functional.avg_pool2d(planes[None], 2, ceil_mode=True, count_include_pad=False)[0]
 
 
 def _sum_of_neighbors(x: Tensor) -> Tensor:

@@ -1,33 +1,6 @@
-// Small controls of the erase view: segments, numbers and the picker of the second image.
+// Small controls of the erase view: numbers and the picker of the second image.
 import { uploadFile } from "../page/stored_images.js";
 import { fill, make, makeButton } from "../wire.js";
-
-/** A group of buttons of which one is pressed. */
-export class Segments {
-  /**
-   * @param {string} label
-   * @param {[string, string, string?][]} items value, text and title
-   * @param {(value: string) => void} change
-   */
-  constructor(label, items, change) {
-    this.buttons = items.map(([value, text, title]) =>
-      make("button", { type: "button", "data-value": value, text, title, onclick: () => this.choose(value, change) }),
-    );
-    this.root = make("div", { class: "hl-segments", role: "group", "aria-label": label }, ...this.buttons);
-    this.set(items[0][0]);
-  }
-
-  choose(value, change) {
-    if (value === this.value) return;
-    this.set(value);
-    change(value);
-  }
-
-  set(value) {
-    this.value = value;
-    for (const button of this.buttons) button.setAttribute("aria-pressed", String(button.dataset.value === value));
-  }
-}
 
 /** A field for a whole number with a name and a unit. */
 export function numberField(text, unit, attributes) {

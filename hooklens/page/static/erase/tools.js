@@ -1,6 +1,7 @@
 // The toolbar of the erase view. It holds no state of the edit: the board sets it after every change.
-import { SecondImage, Segments } from "./controls.js";
+import { SecondImage } from "./controls.js";
 import { WholeImage } from "./whole.js";
+import { Segments } from "../navigation/segments.js";
 import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
 
 const SIZES = { min: 2, max: 50, value: 12 }; // percent of the shorter side

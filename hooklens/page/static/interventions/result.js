@@ -33,7 +33,7 @@ function legend(rendering, unit) {
   bar(pixels.data, rendering);
   context.putImageData(pixels, 0, 0);
   const ends = [ticks[0].text, unit, ticks.at(-1).text].map((text) => make("span", { text }));
-  return make("div", { class: "hl-change-scale" }, canvas, make("div", { class: "hl-ends" }, ...ends));
+  return make("div", {}, canvas, make("div", { class: "hl-ends" }, ...ends));
 }
 
 export class Result {
@@ -46,10 +46,17 @@ export class Result {
     this.old = make("strong", { text: terms.old });
     this.title = make("p", { class: "hl-change-title" });
     this.classes = make("div", { class: "hl-change-classes" });
-    this.maps = make("div", { class: "hl-change-maps" });
+    // The figures are kept, so that nothing below moves while another result is drawn.
+    this.figures = [terms.before, terms.after].map((text) => new Figure(text, { point: (cell) => this.point(cell) }));
+    this.mapTitle = make("p");
+    this.scale = make("div", { class: "hl-change-scale" });
+    this.read = make("output", { class: "hl-quiet" });
+    const figures = this.figures.map(({ root }) => root);
+    this.maps = make("div", { class: "hl-change-maps" }, this.mapTitle, ...figures, this.scale, this.read);
+    this.pending = make("p", { class: "hl-quiet", text: terms.maps_waiting, hidden: true });
     this.positions = make("div", { class: "hl-change-maps" });
     const left = make("div", { class: "hl-change-left" }, this.classes, this.positions);
-    this.root = make("div", { class: "hl-change-result", hidden: true }, this.title, left, this.maps);
+    this.root = make("div", { class: "hl-change-result", hidden: true }, this.title, left, this.maps, this.pending);
   }
 
   /** Show an answer; resolves once it is drawn. A new position keeps the map of all positions. */
@@ -58,8 +65,9 @@ export class Result {
     this.title.replaceChildren(this.old, `${value.title} ${value.summary}`);
     this.classes.replaceChildren(table(this.terms, value.classes));
     this.root.hidden = false;
+    this.maps.hidden = !value.maps;
+    this.pending.hidden = Boolean(value.maps);
     if (value.maps) this.showMaps(value, image);
-    else this.maps.replaceChildren(make("p", { class: "hl-quiet", text: this.terms.maps_waiting }));
     if (value.effects) this.effects = value.effects;
     else if (!value.cell) this.effects = null;
     this.positions.replaceChildren();
@@ -67,26 +75,22 @@ export class Result {
   }
 
   showMaps({ maps, map_title: title, unit, note }, image) {
-    const { terms } = this,
-      unpacked = maps.map(unpackMap),
-      style = { signed: !unpacked[0].by_size },
-      read = make("output", { class: "hl-quiet" });
-    const point = (cell) => {
-      for (const figure of figures) figure.point(cell);
-      const [before, after] = cell ? unpacked.map(({ values, w }) => formatValue(values[cell[0] * w + cell[1]])) : [];
-      read.textContent = cell ? `${before} → ${after} ${unit}` : note;
-    };
-    const figures = [terms.before, terms.after].map((caption) => new Figure(caption, { point }));
+    const unpacked = maps.map(unpackMap),
+      style = { signed: !unpacked[0].by_size };
     const colors = unpacked.some((map) => style.signed && map.signed) ? "signed" : "magma";
     const shared = { ...style, colors, limits: commonRange(unpacked, { ...style, colors }) };
-    this.maps.replaceChildren(
-      make("p", { text: title }),
-      ...figures.map(({ root }) => root),
-      legend(view(unpacked[1], shared), unit),
-      read,
-    );
-    read.textContent = note;
-    figures.forEach((figure, k) => figure.show(unpacked[k], image, shared));
+    Object.assign(this, { unpacked, unit, note });
+    this.mapTitle.textContent = title;
+    this.read.textContent = note;
+    this.scale.replaceChildren(legend(view(unpacked[1], shared), unit));
+    this.figures.forEach((figure, k) => figure.show(unpacked[k], image, shared));
+  }
+
+  /** Show the values of both maps at a cell; null shows the note. */
+  point(cell) {
+    for (const figure of this.figures) figure.point(cell);
+    const at = ({ values, w }) => formatValue(values[cell[0] * w + cell[1]]);
+    this.read.textContent = cell ? `${this.unpacked.map(at).join(" → ")} ${this.unit}` : this.note;
   }
 
   showPositions({ cell }, image) {
@@ -101,7 +105,8 @@ export class Result {
       },
       press: this.press,
     });
-    this.positions.replaceChildren(figure.root, legend(view(map, style), effects.unit), read);
+    const scale = make("div", { class: "hl-change-scale" }, legend(view(map, style), effects.unit));
+    this.positions.replaceChildren(figure.root, scale, read);
     figure.show(map, image, style);
     figure.point(cell);
   }

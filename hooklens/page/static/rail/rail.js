@@ -6,9 +6,12 @@ import { blockOf, describeLayer, readNetwork, sizeOf } from "./network.js";
 import { followNorms } from "./norms.js";
 import { Player } from "./player.js";
 import { Track } from "./track.js";
+import { DescriptionTable } from "../description/table.js";
+import { diagramSvg } from "../description/svg.js";
 import { loadImage } from "../drawing/surface.js";
+import { Segments } from "../navigation/segments.js";
 import { change, state, subscribe, update } from "../store.js";
-import { fill, watchProps, make, makeButton, markDrawn } from "../wire.js";
+import { downloadFile, fill, watchProps, make, makeButton, markDrawn } from "../wire.js";
 
 /**
  * What the components of the diagram can do; layers are positions in the network.
@@ -31,6 +34,7 @@ class Rail {
     };
     this.track = new Track(terms, actions);
     this.inner = new InnerLayers(terms, actions);
+    this.table = new DescriptionTable(terms, actions, (model) => trigger("describe", { model }));
     this.player = new Player({
       layers: () => this.track.layersWithMaps(),
       show: (layer, from, share) => this.play(layer, from, share),
@@ -40,6 +44,10 @@ class Rail {
     subscribe(["network"], () => this.drawNetwork());
     subscribe(["rail"], () => this.update());
     subscribe(["question"], () => this.forgetMaps());
+    subscribe(["description"], () => {
+      this.table.receive(this.network, this.chosen);
+      this.followSave();
+    });
     followNorms(element.closest("[id^='hl-']"), (key) => trigger("measure", { key }));
     if (state.network) this.drawNetwork();
     this.describe();
@@ -51,10 +59,43 @@ class Rail {
     this.about = make("p", { class: "hl-quiet" });
     this.button = makeButton(terms.play, () => this.player.toggle(), { "aria-pressed": "false", disabled: true });
     const title = make("h2", { class: "hl-title", text: terms.title });
-    const head = make("div", { class: "hl-rail-head" }, title, this.about, this.inner.button, this.button);
+    const views = [
+      ["diagram", terms.diagram],
+      ["table", terms.table],
+    ];
+    this.view = new Segments(terms.view, views, () => this.showView());
+    this.save = makeButton(terms.save_svg, () => this.saveView(), { disabled: true });
+    const tools = [this.inner.button, this.button, this.view.root, this.save];
+    const head = make("div", { class: "hl-rail-head" }, title, this.about, ...tools);
     this.inner.root.prepend(make("p", { class: "hl-quiet", text: terms.legend }));
-    root.append(head, this.text, this.track.root, this.inner.root);
+    this.diagram = make("div", { class: "hl-rail-diagram" }, this.text, this.track.root, this.inner.root);
+    root.append(head, this.diagram, this.table.root);
     this.player.attach(root);
+  }
+
+  /** Show the diagram, or the table, which is measured when it is opened. */
+  showView() {
+    const isTable = this.view.value === "table",
+      { terms } = this;
+    this.player.stop();
+    this.diagram.hidden = isTable;
+    for (const part of [this.about, this.button]) part.hidden = isTable;
+    this.inner.button.classList.toggle("hl-rail-away", isTable);
+    this.save.textContent = isTable ? terms.save_csv : terms.save_svg;
+    this.table.open(isTable, this.network, this.chosen);
+    this.followSave();
+  }
+
+  followSave() {
+    this.save.disabled = !this.network || (this.view.value === "table" && !this.table.csv);
+  }
+
+  /** Download the view that is shown. */
+  saveView() {
+    const name = this.network.model.replace(/[^\w.-]+/g, "-");
+    if (this.view.value === "table")
+      downloadFile(new Blob([this.table.csv], { type: "text/csv" }), `${name}-layers.csv`);
+    else downloadFile(new Blob([diagramSvg(this.track.track)], { type: "image/svg+xml" }), `${name}.svg`);
   }
 
   /** The position of the selected layer, or null. */
@@ -69,6 +110,7 @@ class Rail {
     this.player.stop();
     this.track.draw(this.network);
     this.inner.draw(this.network);
+    this.showView();
     this.update();
     this.showMaps();
   }
@@ -80,6 +122,7 @@ class Rail {
       this.track.updateNorms();
       this.track.mark(chosen);
       if (chosen !== null) this.inner.show(blockOf(network, chosen), chosen);
+      this.table.mark(chosen);
     }
     this.describe();
   }

@@ -1,0 +1,1 @@
+"""The tab that compares two models: the second part of the comparison."""

@@ -1,0 +1,1 @@
+"""The comparison of two models on the same images."""
