@@ -77,6 +77,8 @@ def explain(
     """
     request = from_api(image, options, model=model, layer=layer, target=target, method=method, bands=bands)
     answer = _last(engine.explain, request, (Scene, Answer), stages=False)
+    if answer is None:
+        raise Refused(messages.NO_IMAGE)
     _refuse_notes(answer.settings)
     if isinstance(answer, Scene):
         return _empty_answer(answer)
