@@ -50,7 +50,7 @@ def is_large(visit: Visit, width: int, height: int) -> None:
     side = page.locator("#hl-bars").bounding_box()
     beside = side["x"] > picture["x"] + picture["width"]
     room = column["width"] - (side["width"] + 24 if beside else 0)
-    assert picture["width"] == pytest.approx(min(room, height - 540, 0.55 * height), abs=3) or width < 768
+    assert picture["width"] == pytest.approx(min(room, height - 484, 0.55 * height), abs=3) or width < 768
     assert beside == (width >= 1100) and picture["y"] + picture["height"] <= height
     network = page.locator("#hl-strip").bounding_box()
     assert width < 1100 or network["y"] + 80 <= height, "the network is visible without scrolling"

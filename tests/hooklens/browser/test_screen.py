@@ -157,7 +157,7 @@ def test_the_menu_has_the_other_views_and_works_by_keyboard(first_view: Visit) -
     button.focus()
     page.keyboard.press("ArrowDown")
     items = page.get_by_role("menuitem").all_inner_texts()
-    assert items[:2] == ["Gradient lab", "API"] and len(items) == 4
+    assert items[:3] == ["Erase", "Gradient lab", "API"] and len(items) == 5
     page.keyboard.press("Escape")
     assert not page.locator("#hl-menu").is_visible() and button.evaluate("each => each === document.activeElement")
 

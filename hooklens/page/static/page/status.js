@@ -52,7 +52,7 @@ export function mount(element, props, trigger, watch) {
   const headline = make("p", { class: "hl-headline" });
   const line = make("p", { class: "hl-line", tabindex: -1 });
   const next = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
-  const erase = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
+  const erase = make("button", { type: "button", class: "hl-button hl-cover", hidden: true });
   const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": props.terms.progress });
   root.setAttribute("role", "status");
   root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);

@@ -87,7 +87,6 @@ def test_reload_and_back_bring_the_state(visit: Visit) -> None:
     assert "German shepherd" in visit.status
     visit.after(page.go_forward)
     assert "tiger cat" in visit.status and query(visit)["example"] == "cat"
-    visit.errors[:] = [each for each in visit.errors if "AbortError" not in each and "errored out" not in each]
 
 
 @pytest.mark.slow
@@ -127,7 +126,6 @@ def test_an_uploaded_image_is_restored_only_in_the_same_browser(visit: Visit, br
     )
     assert other.page.locator("#hl-method [role=combobox]").input_value() == "LayerCAM"
     other.check()
-    visit.errors[:] = [each for each in visit.errors if "AbortError" not in each and "errored out" not in each]
 
 
 @pytest.mark.slow
@@ -148,7 +146,7 @@ def test_choices_made_while_offline_are_kept(visit: Visit) -> None:
 
     visit.painted("overlay", 0)
     visit.settled()
-    assert re.match(r"HiResCAM for tiger cat \(.*\) at stages.2 of", visit.status), visit.status
+    assert visit.status.startswith("HiResCAM for tiger cat at stages.2 of"), visit.status
     visit.errors.clear()  # from the time without a connection
 
 
@@ -165,7 +163,6 @@ def test_a_plane_and_a_channel_of_a_link_are_shown(visit: Visit) -> None:
     page.goto(visit.address + "/?tab=features&channel=17&layer=stages.4")
     page.wait_for_function("document.querySelector('#hl-channels-pane')?.dataset.channel === '17'", timeout=PATIENCE)
     holds(visit, channel="17", tab="features", layer="stages.4")
-    visit.errors[:] = [each for each in visit.errors if "AbortError" not in each and "errored out" not in each]
 
 
 def saved(visit: Visit, item: str, within: str = "#hl-overlay") -> bytes:
@@ -276,7 +273,7 @@ def test_bundles_of_the_page_can_be_replayed(
     visit.page.get_by_role("tab", name="Compare").click()
     visit.page.wait_for_function(
         """() => [...document.querySelectorAll('.hl-compare-panel .hl-line')]
-          .filter((each) => /\\d m?s$/.test(each.innerText)).length > 1""",
+          .filter((each) => /\\d m?s on/.test(each.innerText)).length > 1""",
         timeout=PATIENCE,
     )
     (tmp_path / "two.zip").write_bytes(saved(visit, "Bundle", "#hl-compare"))

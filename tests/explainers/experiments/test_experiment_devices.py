@@ -1,0 +1,97 @@
+"""All experiments on a pretended accelerator, with and without float64: the numbers of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+from tests.support.nets import random_images, residual
+from tests.support.pretended_device import WITH_FLOAT64, WITHOUT_FLOAT64, pretended_devices
+
+CPU = torch.device("cpu")
+
+
+def network(seed: int = 0) -> nn.Module:
+    model = residual().float()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * seed * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+def images(seed: int = 0) -> Tensor:
+    return random_images(2).float().roll(seed, -1)
+
+
+def put(device: torch.device, model: nn.Module, *inputs: Tensor) -> tuple[Any, ...]:
+    return model.to(device), *(each.to(device) for each in inputs)
+
+
+def described(device: torch.device) -> Any:
+    model, x = put(device, network(), images())
+    return [
+        (each.name, each.shape, each.parameters, each.multiply_adds, each.output_bytes, each.receptive_field)
+        for each in explainers.describe(model, x).layers
+    ]
+
+
+def intervened(device: torch.device) -> Any:
+    model, x, other = put(device, network(), images(), images(3))
+    found = [
+        explainers.intervene(model, x, explainers.default_layer(model, x), channels=[0, 2], value=value).after
+        for value in ("mean", explainers.Scale(2), explainers.Clamp(0, 1), explainers.Swap(other))
+    ]
+    assert all(each.device == device for each in found)
+    return [each.cpu() for each in found]
+
+
+def patched(device: torch.device) -> Any:
+    model, x, other = put(device, network(), images(), images(3))
+    found = explainers.patch_effects(model, x, other, [2, 0])
+    assert found.device == device
+    return found.cpu()
+
+
+def compared(device: torch.device) -> Any:
+    model, other, x = network().to(device), network(1).to(device), images().to(device)
+    found = explainers.compare_models(model, other, x)
+    return [found.changed, *(torch.as_tensor(each).cpu() for each in (found.similarity, found.map_correlations))]
+
+
+def erased(device: torch.device) -> Any:
+    model, x = put(device, network(), images())
+    found = explainers.smallest_region(model, x, explainers.saliency(model, x).norm(dim=1), goal="change")
+    assert found.mask.device == device
+    return [found.mask.cpu(), found.fraction.cpu(), found.passes]
+
+
+FUNCTIONS = [described, intervened, patched, compared, erased]
+"""`trace_value` and `trace_attention` follow tensors by their address, which tensors of the pretended device lack."""
+
+
+@pytest.mark.parametrize("device", [WITHOUT_FLOAT64, WITH_FLOAT64], ids=str)
+@pytest.mark.parametrize("compute", FUNCTIONS)
+def test_results_are_those_of_the_cpu(compute: Callable[[torch.device], Any], device: torch.device) -> None:
+    expected = compute(CPU)
+    with pretended_devices():
+        found = compute(device)
+    assert_equal(found, expected)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    if isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for own, other in zip(found, expected, strict=True):
+            assert_equal(own, other)
+    elif isinstance(expected, Tensor):
+        torch.testing.assert_close(found.double(), expected.double(), rtol=1e-4, atol=1e-5, equal_nan=True)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    else:
+        assert found == expected
