@@ -101,7 +101,8 @@ def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], 
             for line, size in zip(place, sizes, strict=True):
                 flat = flat * size + line
             channels = image * x.shape[1] + first + torch.arange(count)
-            positions[:, *index] = channels * math.prod(sizes) + flat
+            every_channel: tuple[Any, ...] = (slice(None), *index)
+            positions[every_channel] = channels * math.prod(sizes) + flat
     inputs, moved = _read(recorder, source, positions)
     offset = _offsets(recorder, source, moved[0], sizes)
     rows, columns = (
