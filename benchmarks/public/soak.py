@@ -114,9 +114,9 @@ def report(samples: list[tuple[float, ...]], visits: Visits, minutes: float) -> 
             "requests", f"{visits.count} in {minutes:g} minutes, {visits.failed} failed", "0 failed", visits.failed == 0
         )
     ]
-    least = grown - 2 * error
+    steady = math.isfinite(error) and grown - 2 * error <= SLOPE
     limit = f"{SLOPE:g} MB per 1,000"
-    rows.append(Row("memory per 1,000 requests", f"{grown:+.1f} ± {2 * error:.1f} MB", limit, math.isfinite(error) and least <= SLOPE))
+    rows.append(Row("memory per 1,000 requests", f"{grown:+.1f} ± {2 * error:.1f} MB", limit, steady))
     rows.append(Row("memory at the end", f"{samples[-1][1]:.0f} MB", "-", True))
     for name, index, margin in (("open files", 2, 8), ("threads", 3, 8)):
         before, after = (statistics.median(each[index] for each in part) for part in (first, last))
