@@ -290,9 +290,7 @@ def _was_torch(path: Path) -> bool:
     )
 
 
-def _state_dicts(
-    value: Any, path: tuple[str, ...] = (), visited: dict[int, object] | None = None
-) -> Iterator[Weights]:
+def _state_dicts(value: Any, path: tuple[str, ...] = (), visited: dict[int, object] | None = None) -> Iterator[Weights]:
     """Yield every nested mapping of names to tensors once; other values in the same mapping are ignored."""
     visited = {} if visited is None else visited
     if not isinstance(value, Mapping) or len(path) > DEPTH or not all(isinstance(key, str) for key in value):

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import brotli
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LEVEL, WINDOW = 5, 20
@@ -74,7 +75,7 @@ class Streams:
         accepted = Headers(scope=scope).get("accept-encoding", "") if answers else ""
         kind = next((name for name in KINDS if name in accepted), None)
         if kind is None:
-            await self.app(scope, receive, send)
+            await (self._stream(scope, receive, send) if answers else self.app(scope, receive, send))
             return
         stream: Compressor | None = None
 
@@ -95,4 +96,16 @@ class Streams:
                 message = {**message, "body": packed}
             await send(message)
 
-        await self.app(scope, receive, compress)
+        await self._stream(scope, receive, compress)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for a stream; one whose session has ended is ended without a traceback in the log.
+
+        Gradio tells the browser about it in the stream, and then raises an error, too late for another status.
+        """
+        try:
+            await self.app(scope, receive, send)
+        except RuntimeError as error:
+            if not isinstance(error.__cause__, HTTPException):
+                raise
+            await send({"type": "http.response.body", "body": b"", "more_body": False})

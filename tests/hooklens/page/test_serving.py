@@ -15,6 +15,7 @@ from typing import Any
 import brotli
 import pytest
 from PIL import Image
+from starlette.exceptions import HTTPException
 
 from hooklens.page.serving.gradio_setup import gradio as gr  # isort: skip  (switches first)
 from hooklens.page.components import view
@@ -151,6 +152,27 @@ def test_answers_are_compressed_message_by_message() -> None:
     assert zlib.decompressobj(31).decompress(parts[0]) == plain[0]
     for path, kind in (("/gradio_api/heartbeat/x", "text/event-stream"), (streams.PATH, "application/json")):
         assert sent(path, "br", kind) == ({"content-type": kind}, plain)
+
+
+@pytest.mark.parametrize("accepted", ["identity", "br"])
+def test_a_stream_whose_session_has_ended_leaves_no_traceback(accepted: str) -> None:
+    """Starlette raises RuntimeError for an HTTPException after the answer has started."""
+    received: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        raise RuntimeError("response already started") from cause
+
+    async def collect(message: Any) -> None:
+        received.append(message)
+
+    scope = {"type": "http", "path": streams.PATH, "headers": [(b"accept-encoding", accepted.encode())]}
+    cause: Exception = HTTPException(404)
+    run(Streams(app)(scope, None, collect))  # type: ignore[arg-type]
+    assert received[-1]["more_body"] is False
+    cause = ValueError()
+    with pytest.raises(RuntimeError):
+        run(Streams(app)(scope, None, collect))  # type: ignore[arg-type]
 
 
 def test_the_image_of_a_crop_is_sent_unless_the_browser_holds_it() -> None:
