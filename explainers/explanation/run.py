@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +87,7 @@ def explain(
     how = reduce or chosen.reduce
     restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
     model = model if forward is None else wrap_forward(model, forward, images)
-    with one_call(model) as view, declared_score(score), compiling(compile):
+    with one_call(model) as view, declared_score(score), compiling() if compile else nullcontext():
         comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in MAPS
         view.graphs = {} if comparable else None  # shares one forward pass between both classes
         found = _run(chosen, model, images, target, keywords, how)

@@ -170,10 +170,10 @@ def stream(
     def body() -> None:
         try:
             result.set_result(work(report))
-        except Exception as error:  # raised again in the waiting handler
-            result.set_exception(error)
-        except BaseException:  # the thread was ended, which must not end the server
+        except SystemExit:  # the thread was ended, which must not end the server
             result.set_exception(RuntimeError("the thread was ended"))
+        except BaseException as error:  # raised again in the waiting handler
+            result.set_exception(error)
         finally:
             done.set()
             changed.set()

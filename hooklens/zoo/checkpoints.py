@@ -191,15 +191,17 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         if length > min(LARGEST_HEADER, total - 8):
             raise BadCheckpoint(f"{path.name} is not a safetensors file or is truncated. Download or save it again.")
         table = _table(path, file.read(length))
-        if sum(last - first for _, _, first, last in table.values()) > total - 8 - length:
-            raise BadCheckpoint(f"{path.name} is damaged: its tensors overlap or are cut. Download or save it again.")
-        for name, (kind, shape, first, last) in table.items():
-            size = math.prod(shape) * DTYPES[kind].itemsize
-            if last - first != size or last > total - 8 - length:
+        sizes = {name: math.prod(shape) * DTYPES[kind].itemsize for name, (kind, shape, _, _) in table.items()}
+        for name, (_, _, first, last) in table.items():
+            if last - first != sizes[name] or last > total - 8 - length:
                 raise BadCheckpoint(
-                    f"{path.name} is damaged: {name!r} should have {size} bytes and end at byte {last} of "
+                    f"{path.name} is damaged: {name!r} should have {sizes[name]} bytes and end at byte {last} of "
                     f"{total - 8 - length}. Download or save it again."
                 )
+        if sum(sizes.values()) > total - 8 - length:
+            raise BadCheckpoint(f"{path.name} is damaged: its tensors overlap. Download or save it again.")
+        for name, (kind, shape, first, _) in table.items():
+            size = sizes[name]
             file.seek(8 + length + first)
             data = bytearray(file.read(size))  # one at a time: a file may be as large as the memory
             flat = torch.frombuffer(data, dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)

@@ -17,9 +17,9 @@ _requested: ContextVar[bool] = ContextVar("compile", default=False)
 
 
 @contextmanager
-def compiling(requested: bool) -> Iterator[None]:
-    """Run the variants of calls inside the block in a compiled network, if requested."""
-    token = _requested.set(requested)
+def compiling() -> Iterator[None]:
+    """Run the variants of calls inside the block in a compiled network."""
+    token = _requested.set(True)
     try:
         yield
     finally:

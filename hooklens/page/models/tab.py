@@ -36,10 +36,10 @@ class Models(Tab):
         """Connect the events; a new comparison replaces the previous one of the same user."""
         shared = queue_options("model", show_progress="hidden", trigger_mode="multiple")
         self.board.submit(self.compare, self.page.panel.inputs, self.board, **shared)
-        self.board.listed(self.list_models, None, self.names, **queue_options("model", show_progress="hidden"))
+        self.board.listed(self.list_names, None, self.names, **queue_options("model", show_progress="hidden"))
         self.board.stop(self.stop, None, None, trigger_mode="multiple", **UNQUEUED)
 
-    def list_models(self) -> Iterator[list[Any]]:
+    def list_names(self) -> Iterator[list[Any]]:
         """Return the models of the page as items of a list."""
         for _ in model_cache.wait():
             pass

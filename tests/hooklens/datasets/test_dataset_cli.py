@@ -98,7 +98,7 @@ def test_lists_help_and_serve(command, monkeypatch):
     monkeypatch.setattr(serving, "check_address", lambda *address: None)
     monkeypatch.setattr(serving, "serve", lambda *arguments: calls.append(arguments))
     assert command("serve", "--port", 7861, "--offline")[0] == 0
-    assert calls == [("auto", {}, None, 7861, None, "auto", False)]
+    assert calls == [("auto", {}, None, 7861, None, "auto", False, False, "text")]
 
 
 def test_app_py_is_serve(monkeypatch):

@@ -159,7 +159,7 @@ def test_links_bundles_and_the_cache_have_the_sentences(tmp_path: Path) -> None:
 
     question = view.answer(found, 1)["record"]["question"]
     assert question["class"] == BOTH and bundle.resolve_settings(question).sentences == found.settings.sentences
-    assert torch.equal(replay._recompute(question, DOG).map, found.map)
+    assert torch.equal(replay._recompute(question, (DOG, None)).map, found.map)
 
 
 def test_targets_without_a_map_are_refused(offered: str) -> None:
