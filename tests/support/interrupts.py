@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable
-from types import FrameType
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
 FILES = ("/explainers/", "contextlib.py", "grad_mode.py", "_python_dispatch.py", "overrides.py", "autocast_mode.py")
 FILES += ("modules/module.py", "utils/hooks.py", "_tensor.py")
 
 
+@cache
+def _after_with(code: CodeType) -> frozenset[int]:
+    """Return the positions directly after a lock or another context is entered, and directly before it is left.
+
+    CPython delivers no signal there, so a `with` block always releases its lock.
+    """
+    found, previous = set[int](), ""
+    instructions = [*dis.get_instructions(code)]
+    for at, instruction in enumerate(instructions):
+        leaves = [each.opname for each in instructions[at : at + 5]]
+        if previous == "BEFORE_WITH" or (leaves[:1] == ["LOAD_CONST"] and "CALL" in leaves):
+            found.add(instruction.offset)
+        previous = instruction.opname
+    return frozenset(found)
+
+
 def interrupt(call: Callable[[], Any], at: int | None = None, files: tuple[str, ...] = FILES) -> int:
-    """Run the call, raise KeyboardInterrupt before the instruction number `at`, and return the instructions passed.
+    """Run the call, raise KeyboardInterrupt at instruction `at` or soon after, and return the instructions passed.
 
     Counted are bytecode instructions in these files. The interrupt is not raised again.
     """
@@ -22,7 +40,7 @@ def interrupt(call: Callable[[], Any], at: int | None = None, files: tuple[str, 
         nonlocal count
         if event == "opcode":
             count += 1
-            if count == at:
+            if at is not None and count >= at and frame.f_lasti not in _after_with(frame.f_code):
                 sys.settrace(None)
                 raise KeyboardInterrupt
         return step
