@@ -303,6 +303,15 @@ def preview(
     return None
 
 
+def open_file(data: bytes, channels: int, *, raw: bool = False, requested: str = "") -> Image.Image | Bands:
+    """Return the image in a file, with its bands if it has other than three of 8 bits; see `open_bands`.
+
+    Errors   Refused
+    """
+    found = open_bands(data, channels, raw=raw, requested=requested)
+    return uploads.open_image(data) if found is None else found
+
+
 def preview_image(data: bytes, channels: int | None, requested: str) -> Preview | None:
     """Return a small image of a file that browsers do not display, and its bands; None for other files.
 

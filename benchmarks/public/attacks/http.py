@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import socket
@@ -119,22 +120,21 @@ def bodies(server: Server) -> Iterator[Result]:
             f"{server.url}/gradio_api/upload", content=b"x" * 50, headers={"content-type": content}
         ).status_code
         yield Result(f"upload with {name}", got, (400, 415, 422))
-    slow = [socket.create_connection(server.address, timeout=20) for _ in range(150)]
-    for connection in slow:
-        connection.sendall(b"POST /gradio_api/queue/join HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
-    yield Result("an answer during 150 slow bodies", get(server, "/config"), (200,))
-    for connection in slow:
-        connection.close()
-    slow = [socket.create_connection(server.address, timeout=20) for _ in range(150)]
-    for connection in slow:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-")
-    yield Result("an answer during 150 slow headers", get(server, "/config"), (200,))
-    for connection in slow:
-        connection.close()
+    begun = {
+        "bodies": b"POST /gradio_api/queue/join HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{",
+        "headers": b"GET / HTTP/1.1\r\nHost: x\r\nX-",
+    }
+    for kind, start in begun.items():
+        slow = [socket.create_connection(server.address, timeout=20) for _ in range(150)]
+        for connection in slow:
+            connection.sendall(start)
+        yield Result(f"an answer during 150 slow {kind}", get(server, "/config"), (200,))
+        for connection in slow:
+            connection.close()
 
 
 def headers(server: Server) -> Iterator[Result]:
-    """Hide a second request in a first one, and send headers that are no headers."""
+    """Hide a second request in a first one, and send invalid headers."""
     hidden = "GET /gradio_api/proxy=x HTTP/1.1\r\nHost: x\r\n\r\n"
     join = "POST /gradio_api/queue/join"
     smuggled = {
@@ -230,14 +230,15 @@ def raw_statuses(server: Server, head: str, body: bytes = b"") -> list[int]:
     first, _, rest = head.partition("\r\n")
     text = f"{first} HTTP/1.1\r\nHost: 127.0.0.1\r\n{rest}{chr(13) + chr(10) if rest else ''}\r\n"
     received = b""
-    with socket.create_connection(server.address, timeout=20) as connection:
-        try:
-            connection.sendall(text.encode("latin-1") + body)
-            connection.settimeout(0.7 if b"connection: close" not in text.lower().encode("latin-1") else 20)
-            while part := connection.recv(65536):
-                received += part
-        except (TimeoutError, ConnectionError):
-            pass
+    # A server may keep a connection open, or reset it.
+    with (
+        socket.create_connection(server.address, timeout=20) as connection,
+        contextlib.suppress(TimeoutError, ConnectionError),
+    ):
+        connection.sendall(text.encode("latin-1") + body)
+        connection.settimeout(0.7 if b"connection: close" not in text.lower().encode("latin-1") else 20)
+        while part := connection.recv(65536):
+            received += part
     return [
         int(line[9:12]) for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ") and line[9:12].isdigit()
     ]

@@ -90,12 +90,12 @@ def users(server: Server) -> Iterator[Result]:
     yield Result("a file is served under its unguessable name", owned.status_code, (200,))
     digest = secret.removeprefix(f"{server.uploads}/").partition("/")[0]
     yield Result("the name has 256 bits", len(digest) >= 64, (True,))
-    for guess in (
+    for path in (
         secret[:-1],
         secret.replace(digest, digest[:-1] + ("0" if digest[-1] != "0" else "1")),
         str(server.uploads),
     ):
-        got = httpx.get(f"{server.url}/gradio_api/file={guess}", timeout=TIME).status_code
+        got = httpx.get(f"{server.url}/gradio_api/file={path}", timeout=TIME).status_code
         yield Result("a file under another name", got, (403, 404))
     got = httpx.get(f"{server.url}/gradio_api/file={server.uploads}/{digest}", timeout=TIME).status_code
     yield Result("the folder of a file", got, (403, 404))
@@ -103,10 +103,10 @@ def users(server: Server) -> Iterator[Result]:
         "event_id"
     ]
     yield Result("the event has 128 bits", len(started) >= 32, (True,))
-    for guess in (started[:-1] + "0", "0" * 32, "../" + started, "%00"):
-        leaks = "complete" in _result(server, guess)
-        yield Result(f"the result of event {guess[:6]}", leaks, (False,))
-    yield Result("the result of the own event", "complete" in _result(server, started), (True,))
+    for event in (started[:-1] + "0", "0" * 32, "../" + started, "%00"):
+        leaks = "complete" in _result(server, event)
+        yield Result(f"the result of event {event[:6]}", leaks, (False,))
+    yield Result("the result of its event", "complete" in _result(server, started), (True,))
     yield Result("a result is sent once", "complete" in _result(server, started), (False,))
     yield from _sessions(server)
 
@@ -156,7 +156,7 @@ def streams(server: Server) -> Iterator[Result]:
         connection.close()
     with concurrent.futures.ThreadPoolExecutor(40) as pool:
         codes = list(pool.map(lambda _: post(server, "call/list_models", {"data": []}), range(80)))
-    yield Result("80 calls at once whose results nobody reads", set(codes) <= {200, 503}, (True,))
+    yield Result("80 calls at once whose results are not read", set(codes) <= {200, 503}, (True,))
     yield Result("an answer afterwards", call(server, "list_models", [])[0], ("complete",))
 
 

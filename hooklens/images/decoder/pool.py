@@ -192,14 +192,13 @@ def restarts() -> int:
 
 
 def open_file(data: bytes, channels: int, *, raw: bool = False, requested: str = "") -> Image.Image | bands.Bands:
-    """Return the image in a file, with its bands if it has other than three of 8 bits; see `bands.open_bands`.
+    """Return the image in a file, with its bands if it has other than three of 8 bits, as `bands.open_file`.
 
     Errors   Refused
     """
     pool = _pool
     if pool is None:
-        found = bands.open_bands(data, channels, raw=raw, requested=requested)
-        return uploads.open_image(data) if found is None else found
+        return bands.open_file(data, channels, raw=raw, requested=requested)
     _check_length(data)
     answer, body = pool.call(data, task="open", channels=channels, raw=raw, requested=requested)
     return _unpack(answer, body)

@@ -86,12 +86,10 @@ def respond(header: dict[str, Any], data: bytes) -> Answer:
     try:
         if header["task"] == "preview":
             return _preview(data, header)
-        opened = None
-        if header["task"] == "open":
-            opened = bands.open_bands(data, header["channels"], raw=header["raw"], requested=header["requested"])
-        if opened is None:
+        if header["task"] == "image":
             return _pack_image(uploads.open_image(data))
-        return _pack_bands(opened)
+        opened = bands.open_file(data, header["channels"], raw=header["raw"], requested=header["requested"])
+        return _pack_bands(opened) if isinstance(opened, bands.Bands) else _pack_image(opened)
     except Refused as error:
         return {"refused": str(error)}, []
     except MemoryError:

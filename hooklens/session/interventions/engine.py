@@ -64,7 +64,7 @@ def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
         if change.positions:
             top = target if target is not None else int(network_calls.scores(name, inputs.images).argmax())
             found, place = yield from _positions(inputs, place, top, turn)
-        given = inputs.images, place, change, inputs.swapped
+        given = inputs.images, network.Edit(place, change, inputs.swapped)
         if settings.method.long:
             before, after = network.scores(name, *given)
         else:
@@ -199,7 +199,8 @@ def _changed(inputs: _Inputs, place: Place, target: int | Target) -> Callable[..
     """Return the function that explains the changed network."""
     options = _options(inputs, target)
     method = inputs.settings.method.name
-    return partial(network.explain, inputs.name, method, inputs.images, place, inputs.change, inputs.swapped, **options)
+    edit = network.Edit(place, inputs.change, inputs.swapped)
+    return partial(network.explain, inputs.name, method, inputs.images, edit, **options)
 
 
 def _positions(

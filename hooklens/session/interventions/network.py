@@ -21,64 +21,55 @@ if TYPE_CHECKING:
     from explainers.targets import Target
 
 
-def scores(
-    name: str, images: torch.Tensor, place: Place, change: Change, swapped: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """A change at a place of the network, with the input made from the second image of a swap."""
+
+    place: Place
+    change: Change
+    swapped: torch.Tensor | None
+
+    def intervene(self, network: Any, images: torch.Tensor) -> explainers.Intervention:
+        """Call `explainers.intervene`."""
+        import explainers  # torch takes seconds to start
+
+        place = self.place
+        value = self.change.value(None if self.swapped is None else self.swapped.to(images.device))
+        cells = None if place.cell is None else [place.cell]
+        return explainers.intervene(network, images, place.layer, channels=place.channels, cells=cells, value=value)
+
+
+def scores(name: str, images: torch.Tensor, edit: Edit) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the scores of the network for one image before and after the change, both float32 [K].
 
     Errors   as `explainers.intervene`
     """
-    before, after = network_calls.run(name, _scores, images, place=place, change=change, swapped=swapped)
+    before, after = network_calls.run(name, _scores, images, edit=edit)
     return before[0].float(), after[0].float()
 
 
-def _scores(network: Any, images: torch.Tensor, **given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    result = _intervene(network, images, **given)
+def _scores(network: Any, images: torch.Tensor, *, edit: Edit) -> tuple[torch.Tensor, torch.Tensor]:
+    result = edit.intervene(network, images)
     return result.before, result.after
 
 
-def _intervene(
-    network: Any, images: torch.Tensor, *, place: Place, change: Change, swapped: torch.Tensor | None
-) -> explainers.Intervention:
-    import explainers  # torch takes seconds to start
-
-    value = change.value(None if swapped is None else swapped.to(images.device))
-    cells = None if place.cell is None else [place.cell]
-    return explainers.intervene(network, images, place.layer, channels=place.channels, cells=cells, value=value)
-
-
 def scores_and_map(
-    name: str,
-    method: str,
-    images: torch.Tensor,
-    place: Place,
-    change: Change,
-    swapped: torch.Tensor | None,
-    **keywords: Any,
+    name: str, method: str, images: torch.Tensor, edit: Edit, **keywords: Any
 ) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation]:
     """Return `scores`, and `explainers.explain` with the changed network; the target None is the class before.
 
     One call, because the page waits for it: two forward passes, and those of a quick method.
     """
-    given = {"method": method, "place": place, "change": change, "swapped": swapped}
-    before, after, explanation = network_calls.run(name, _scores_and_map, images, **given, **keywords)
+    before, after, explanation = network_calls.run(name, _scores_and_map, images, method=method, edit=edit, **keywords)
     return before[0].float(), after[0].float(), dataclasses.replace(explanation, images=None)
 
 
 def _scores_and_map(
-    network: Any,
-    images: torch.Tensor,
-    *,
-    method: str,
-    place: Place,
-    change: Change,
-    swapped: torch.Tensor | None,
-    target: int | Target | None,
-    **keywords: Any,
+    network: Any, images: torch.Tensor, *, method: str, edit: Edit, target: int | Target | None, **keywords: Any
 ) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation]:
     import explainers  # torch takes seconds to start
 
-    result = _intervene(network, images, place=place, change=change, swapped=swapped)
+    result = edit.intervene(network, images)
     explained = int(result.before.argmax()) if target is None else target
     with result.applied(network):
         return result.before, result.after, explainers.explain(method, network, images, explained, **keywords)
@@ -88,15 +79,13 @@ def explain(
     name: str,
     method: str,
     images: torch.Tensor,
-    place: Place,
-    change: Change,
-    swapped: torch.Tensor | None,
+    edit: Edit,
     progress: Callable[[Any], bool] | None = None,
     **keywords: Any,
 ) -> explainers.Explanation:
     """Call `explainers.explain` with the changed network; the other arguments are as in `network_calls.explain`."""
-    edit = partial(_explain_changed, place=place, change=change, swapped=swapped)
-    return network_calls.explain(name, method, images, progress, around=edit, **keywords)
+    around = partial(_explain_changed, edit=edit)
+    return network_calls.explain(name, method, images, progress, around=around, **keywords)
 
 
 def _explain_changed(
@@ -104,12 +93,10 @@ def _explain_changed(
     network: Any,
     images: torch.Tensor,
     *,
-    place: Place,
-    change: Change,
-    swapped: torch.Tensor | None,
+    edit: Edit,
     **keywords: Any,
 ) -> explainers.Explanation:
-    with _intervene(network, images, place=place, change=change, swapped=swapped).applied(network):
+    with edit.intervene(network, images).applied(network):
         return explain(network, images, **keywords)
 
 
@@ -123,9 +110,9 @@ def position_effects(
 ) -> torch.Tensor:
     """Return `explainers.patch_effects` of one image, float32 [h, w]; positions that were not reached are 0."""
     keywords = {"target": target, "layer": place.layer, "channels": place.channels, "others": swapped}
-    return network_calls.run(name, _position_effects, images, **keywords, **network_calls.progress_options(progress))[
-        0
-    ].float()
+    keywords |= network_calls.progress_options(progress)
+    effects: torch.Tensor = network_calls.run(name, _position_effects, images, **keywords)
+    return effects[0].float()
 
 
 def _position_effects(network: Any, images: torch.Tensor, others: torch.Tensor, **keywords: Any) -> torch.Tensor:

@@ -77,6 +77,7 @@ class ModelFiles(Source):
         return module.labels() if hasattr(module, "labels") else self.load(name).labels
 
     def is_tested(self, name: str) -> bool:
+        """Return whether it is the built-in model; other files are the user's."""
         return name == BUILT_IN
 
     def _module(self, name: str) -> ModuleType:
