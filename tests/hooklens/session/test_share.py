@@ -234,7 +234,8 @@ def test_a_bundle_is_recomputed_on_another_device(
     monkeypatch.setattr(model_cache, "_device", "auto")  # restored at the end
     path = packed(tmp_path / "b.zip", made(uploaded, tmp_path, method="grad_cam", target="tabby"))
     code, output = replayed(path, capsys, "--device", "cuda:7")
-    assert code == 1 and output == "Device 'cuda:7' is not available. Available: cpu, lazy:1. Use one of them, or auto.\n"
+    message = "Device 'cuda:7' is not available. Available: cpu, lazy:1. Use one of them, or auto.\n"
+    assert code == 1 and output == message
 
     monkeypatch.setattr(model_cache, "_loaded", {})  # as in a new process
     monkeypatch.setattr(model_cache, "start", lambda *_: None)
