@@ -7,7 +7,6 @@ import base64
 import io
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,7 @@ def call(address: str, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
                 return list((await client.list_tools()).tools)
             return [await client.call_tool(name, arguments) for name, arguments in requests]
 
-    # A thread of its own, because a browser of the same test process has a running loop in this one.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, run()).result()
+    return asyncio.run(run())
 
 
 def text(result: Any) -> Any:
