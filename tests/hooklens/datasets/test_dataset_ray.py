@@ -287,6 +287,9 @@ def test_parquet_partitions_on_halves_of_a_declared_gpu(cluster, tmp_path, monke
 
     The GPU exists only for Ray, so the actors compute on the CPU. Oracle: a run on one machine.
     """
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as `running` does with a user's modules
     write_tables(tmp_path / "tables", 3, 16)
     monkeypatch.setattr(sets, "FILES", 2)
     (tmp_path / "seen").mkdir()
@@ -294,9 +297,9 @@ def test_parquet_partitions_on_halves_of_a_declared_gpu(cluster, tmp_path, monke
     own = Model("recorder", network, [*"abc"], Preparation(16, 16, (0.5,) * 3, (0.5,) * 3))
     source = str(tmp_path / "tables")
     run.run(prepare(source, tmp_path / "one", own), decode=open_image, workers=0)
+    job = prepare(source, tmp_path / "out", own)
     for file in (tmp_path / "seen").iterdir():
         file.unlink()
-    job = prepare(source, tmp_path / "out", own)
     assert [part.name for _, part in job.numbered()] == ["0.parquet", "1.parquet", "2.parquet"]
     with driver.connect(cluster.address), job.shards.writing():
         workers = driver.fit(Workers(least=2, cpus=1, gpus=0.5, device="cuda"))
