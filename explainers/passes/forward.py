@@ -11,15 +11,20 @@ import torch
 from torch import Tensor
 
 from explainers.errors import BadTarget
-from explainers.hooks.calls import replaced_outputs
+from explainers.hooks.calls import Edit, replaced_outputs
+from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import concatenate_outputs, map_tensors
 from explainers.layers.layout import LayerLayout
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.network.rows.row_by_row import RowByRow
+from explainers.outputs import scores_of
 from explainers.passes.leaf import LayerLeaf
-from explainers.passes.tensors import single_tensor
+from explainers.passes.tensors import at_least_float32, single_tensor
 from explainers.passes.through import ThroughLayer
+
+Edits = Sequence[tuple[HookPoint, Edit]]
+"""Points of the network and the functions that replace their outputs, as in `replaced_outputs`."""
 
 
 class _StopForward(Exception):
@@ -73,6 +78,22 @@ class ForwardPasses:
     def batches(self, images: Tensor) -> Sequence[Tensor]:
         """Return the batches of passes with hooks: one, or one for each image if the network runs row by row."""
         return images.split(1) if self.is_row_by_row else [images]
+
+    def scores(self, images: Tensor, edits: Callable[[int, int], Edits] | None = None) -> Tensor:
+        """Return the scores [N, K] of images, at least float32.
+
+        `edits(start, end)` returns the edits of the pass of these images: one pass, or one for each image if the
+        network runs row by row.
+
+        Errors   BadTarget if the output of the model is not [N, K]
+        """
+        scores, start = [], 0
+        for batch in self.batches(images):
+            end = start + len(batch)
+            with replaced_outputs(self.view.network, edits(start, end)) if edits else nullcontext():
+                scores.append(at_least_float32(scores_of(self(batch.clone()))))
+            start = end
+        return torch.cat(scores)
 
     def refuse_through(self) -> None:
         """Raise an error if a `Through` target is used with a gradient-free method.

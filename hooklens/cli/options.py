@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -167,13 +167,19 @@ def refuse_folder(out: Path) -> None:
         raise typer.BadParameter(messages.NOT_A_FILE.format(path=str(out)), param_hint="--out")
 
 
+def _annotated(hint: Any) -> Any:
+    """Return a hint without the None that Python 3.10 adds to it if the default is None."""
+    first = next(iter(get_args(hint)), None)
+    return first if get_origin(first) is Annotated else hint
+
+
 def expand(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter that is annotated with a dataclass of options by the fields of the dataclass."""
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
     for name, parameter in inspect.signature(command).parameters.items():
-        kind = hints[name]
+        kind = _annotated(hints[name])
         if not dataclasses.is_dataclass(kind):
             parameters.append(parameter.replace(annotation=kind))
             continue

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hooklens.errors import Refused
+from hooklens.names import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from hooklens.zoo import Model
@@ -85,10 +86,9 @@ class Settings:
         Errors   Refused
         """
         from explainers import METHODS  # torch takes seconds to start
-        from explainers.errors import nearest  # as above
 
         if self.method not in METHODS:
-            suggestion = nearest(self.method, METHODS)
+            suggestion = did_you_mean(map(repr, nearest(self.method, METHODS)))
             raise Refused(f"Unknown method {self.method!r}. {suggestion}Run `hooklens methods` to see all methods.")
         for name, value in {"--batch-size": self.batch_size, "shard": self.shard}.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -194,12 +194,11 @@ class Classes:
 
     def near(self, label: str) -> str:
         """Return classes with a similar name, as a question; empty if there are none."""
-        from explainers.errors import nearest  # torch takes seconds to start
-
         words = [name for name in self.names if _plain(label) in _plain(name)][:5]
         if words:
-            return f"Did you mean {' or '.join(repr(word) for word in words)}? "
-        return nearest(label, [word.strip() for name in self.names for word in name.split(",")])
+            return did_you_mean(map(repr, words))
+        known = [word.strip() for name in self.names for word in name.split(",")]
+        return did_you_mean(map(repr, nearest(label, known)))
 
     def name(self, index: int) -> str:
         """Return the name of the class, or its index if it has no name."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from explainers.options import Option
 
 R = TypeVar("R")
-Change = Callable[["Settings", Image.Image, "torch.Tensor"], tuple["Settings", Image.Image, "torch.Tensor"]]
+ApplyEdit = Callable[["Settings", Image.Image, "torch.Tensor"], tuple["Settings", Image.Image, "torch.Tensor"]]
 """Changes the crop of an image and the input of the network made from it."""
 log = logging.getLogger("hooklens")
 
@@ -246,11 +246,11 @@ def load_input(settings: Settings, request: Request) -> tuple[Settings, Image.Im
     return settings, opened.image, model.prepare(torch.from_numpy(opened.values))
 
 
-def explain(request: Request, run: Run, *, stages: bool = True, change: Change | None = None) -> Iterator[Step]:
+def explain(request: Request, run: Run, *, stages: bool = True, apply_edit: ApplyEdit | None = None) -> Iterator[Step]:
     """Answer a request: yield its settings, partial maps of long methods, the map, and the maps of all blocks.
 
     For a detector or a segmentation network, the detected objects come first. If there are none, there is no map.
-    `change` applies the edit of a request that has one.
+    `apply_edit` applies the edit of a request that has one.
 
     Errors   Refused, and the errors of the library; `message_of` returns their messages
     """
@@ -264,9 +264,9 @@ def explain(request: Request, run: Run, *, stages: bool = True, change: Change |
     if settings.refusal:
         raise Refused(settings.refusal)
     crop = settings.loaded.model.crop(image)
-    assert bool(request.edit) == bool(change), "an edit that is not applied would give the map of another image"
-    if change:
-        settings, crop, images = change(settings, crop, images)
+    assert bool(request.edit) == bool(apply_edit), "an edit that is not applied would give the map of another image"
+    if apply_edit:
+        settings, crop, images = apply_edit(settings, crop, images)
     cached = results_cache.find(settings) if request.use_cache else None
     with turns.enqueue(run, long=settings.method.long and cached is None) as turn:
         yield from wait_turn(turn)

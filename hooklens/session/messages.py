@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from hooklens.names import did_you_mean
 from hooklens.session.text_messages import quoted, similarity
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def fetching(name: str, done: int, total: int) -> str:
 
 def not_found(kind: str, name: str, near: list[str], default: str, reason: str = "") -> str:
     """Return the message for an unknown name in a link or an API call, with the reason if it is known."""
-    hint = f" Did you mean {' or '.join(near)}?" if near else reason
+    hint = f" {did_you_mean(near)}".rstrip() or reason
     return f"Unknown {kind} “{short(name)}”.{hint}{DEFAULT_USED}{default}."
 
 

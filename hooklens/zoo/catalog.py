@@ -8,11 +8,11 @@ in the list (`load_offered`).
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from hooklens.names import did_you_mean, nearest
 from hooklens.zoo import checkpoints, overrides, settings, variants
 from hooklens.zoo.downloads import Progress
 from hooklens.zoo.model import Model
@@ -239,8 +239,7 @@ def _listed(name: str) -> tuple[Source, str]:
     known = _known()
     if name not in known:
         names = [*_registered(), *(alias for alias in known if settings.offers(known[alias][1]))]
-        near = difflib.get_close_matches(name, names, 3)
-        hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+        hint = did_you_mean(map(repr, nearest(name, names)))
         raise ModelUnavailable(
             f"Unknown model {name!r}. {hint}Run `hooklens models` or call `list_models()` to see the available names."
         )

@@ -28,7 +28,8 @@ def run(path: Path, folder: Path) -> dict[str, Any]:
     notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     (folder / "images").symlink_to(ROOT / "assets" / "examples")
     names: dict[str, Any] = {"__name__": "__main__"}
-    with contextlib.chdir(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         for number, cell in enumerate(cells, 1):
             cell["execution_count"], cell["outputs"] = number, _run_cell("".join(cell["source"]), names, number)

@@ -12,13 +12,11 @@ from explainers.errors import BadImages, BadOption, BadTarget
 from explainers.experiments.comparison.result import ModelComparison
 from explainers.experiments.comparison.similarity import gram_matrix, linear_cka
 from explainers.explanation.run import explain
-from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import only_tensor
 from explainers.layers.lookup import list_layers
 from explainers.maps.resize import rank_correlation, resize
-from explainers.outputs import scores_of
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.registry import MAPS, MethodLike, check_images, find
@@ -113,7 +111,7 @@ def _observe(run: Run, names: Sequence[str], act: Callable[[str, Tensor], None])
     `act` gets the tensor inside the network, which later layers may overwrite, as soon as the layer returns. If images
     run one by one, it gets their outputs together at the end.
     """
-    batches = run.forward.batches(run.images)
+    one_by_one = len(run.forward.batches(run.images)) > 1
     kept: dict[str, list[Tensor]] = {name: [] for name in names}
     seen: set[str] = set()
 
@@ -122,7 +120,7 @@ def _observe(run: Run, names: Sequence[str], act: Callable[[str, Tensor], None])
             tensor = only_tensor(output)
             if tensor is None or tensor.is_complex():
                 return
-            if len(batches) > 1:
+            if one_by_one:
                 kept[name].append(at_least_float32(tensor).clone())
             elif name not in seen:
                 seen.add(name)
@@ -130,16 +128,12 @@ def _observe(run: Run, names: Sequence[str], act: Callable[[str, Tensor], None])
 
         return observe
 
-    network = run.view.network
-    edits = [(find_hook_point(network, name), observer(name)) for name in names]
-    scores = []
-    for batch in batches:
-        with replaced_outputs(network, edits):
-            scores.append(at_least_float32(scores_of(run.forward(batch.clone()))))
+    edits = [(find_hook_point(run.view.network, name), observer(name)) for name in names]
+    scores = run.forward.scores(run.images, lambda start, end: edits)
     for name in names:
         if kept[name]:
             act(name, torch.cat(kept[name]))
-    return torch.cat(scores)
+    return scores
 
 
 def _differences(model_a: nn.Module, images_a: Tensor, model_b: nn.Module, images_b: Tensor) -> dict[str, float]:

@@ -14,9 +14,7 @@ from explainers.hooks.cleanup import restores_state
 from explainers.maps.resize import resize
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, check_keywords
-from explainers.outputs import scores_of
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import check_images
 
@@ -88,14 +86,14 @@ def smallest_region(
     model = model if forward is None else wrap_forward(model, forward, images)
     with open_run(model, images, several=True) as run:
         cover = baseline_of(run.images, baseline)
-        first = _scores(run, run.images)
+        first = run.forward.scores(run.images)
         classes = first.argmax(1)
 
         def scores_with(counts: Tensor) -> Tensor:
             """Return the scores if the first pixels of each image, as many as in `counts`, are the region."""
             inside = (ranks < counts[:, None, None])[:, None]
             shown, hidden = (run.images, cover) if goal == "keep" else (cover, run.images)
-            return _scores(run, torch.where(inside, shown, hidden))
+            return run.forward.scores(torch.where(inside, shown, hidden))
 
         def is_reached(scores: Tensor) -> Tensor:
             same: Tensor = scores.argmax(1) == classes
@@ -132,10 +130,6 @@ def _bisect(
         high = torch.where(success, middle, high)
         low = torch.where(open_rows & ~success, middle, low)
     return high, best, passes
-
-
-def _scores(run: Run, images: Tensor) -> Tensor:
-    return at_least_float32(torch.cat([scores_of(run.forward(rows.clone())) for rows in run.forward.batches(images)]))
 
 
 def pixel_ranks(maps: Tensor, images: Tensor) -> Tensor:

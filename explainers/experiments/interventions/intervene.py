@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from explainers.experiments.interventions.changes import Change, Constant, Function, Swap, as_function, describe_change
 from explainers.experiments.interventions.result import Intervention
 from explainers.experiments.interventions.selection import Selection, select
-from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import restores_state
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.layers.score_kind import score_kind
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
-from explainers.outputs import scores_of
+from explainers.passes.forward import Edits
 from explainers.passes.leaf import LayerLeaf
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, match_quantization, single_tensor
@@ -91,29 +90,28 @@ def intervene(
 
 def _record(run: Run, layout: LayerLayout, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the output of a layer, at least float32, and the scores of the images, from one forward pass."""
-    outputs, scores = [], []
-    for rows in run.forward.batches(images):
-        leaf = LayerLeaf(layout)
+    leaves: list[LayerLeaf] = []
 
-        def keep(output: Any, leaf: LayerLeaf = leaf) -> None:
-            leaf.outputs.append(single_tensor(layout.name, output).clone())
+    def keep(output: Any) -> None:
+        leaves[-1].outputs.append(single_tensor(layout.name, output).clone())
 
-        with replaced_outputs(run.view.network, [(layout, keep)]):
-            scores.append(scores_of(run.forward(rows.clone())))
-        outputs.append(leaf.single_output())
-    return at_least_float32(torch.cat(outputs)), at_least_float32(torch.cat(scores))
+    def edits(start: int, end: int) -> Edits:
+        leaves.append(LayerLeaf(layout))
+        return [(layout, keep)]
+
+    scores = run.forward.scores(images, edits)
+    return at_least_float32(torch.cat([leaf.single_output() for leaf in leaves])), scores
 
 
 def _change(run: Run, selection: Selection, function: Function, axes: int) -> Tensor:
     """Return the scores of the images after the change of a layer whose output has `axes` axes."""
-    scores, start = [], 0
-    for rows in run.forward.batches(run.images):
-        own = function.rows(start, start + len(rows), axes) if isinstance(function, Constant) else function
 
-        def edit(output: Any, own: Function = own) -> Tensor:
+    def edits(start: int, end: int) -> Edits:
+        own = function.rows(start, end, axes) if isinstance(function, Constant) else function
+
+        def edit(output: Any) -> Tensor:
             return match_quantization(output, selection.apply(own, single_tensor(selection.layout.name, output)))
 
-        with replaced_outputs(run.view.network, [(selection.layout, edit)]):
-            scores.append(scores_of(run.forward(rows.clone())))
-        start += len(rows)
-    return at_least_float32(torch.cat(scores))
+        return [(selection.layout, edit)]
+
+    return run.forward.scores(run.images, edits)

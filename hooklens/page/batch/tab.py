@@ -16,7 +16,6 @@ from hooklens.page.components.components import canvas
 from hooklens.page.shared.tab import UNQUEUED, Tab, Updates, event_data, queue_options, run_job
 from hooklens.session import messages as page_messages
 from hooklens.session.answers import Waiting
-from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
 from hooklens.session.request import from_form
 
@@ -41,7 +40,7 @@ class Batch(Tab):
         """Connect the events; a report waits in the queue, but Stop does not."""
         shared = queue_options("model", show_progress="hidden", trigger_mode="multiple")
         gr.on([self.view.submit], self.report, self.page.panel.inputs, [self.view], **shared)
-        gr.on([self.view.stop], self.stop, None, None, trigger_mode="multiple", **UNQUEUED)
+        gr.on([self.view.stop], self.stop_job, None, None, trigger_mode="multiple", **UNQUEUED)
 
     def report(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """Show progress, then the report; a new report replaces the previous one of the same user."""
@@ -60,11 +59,9 @@ class Batch(Tab):
         def show_error(message: str) -> Updates:
             return {self.view: _status("error", messages.STOPPED if current.cancelled else message)}
 
-        yield from run_job(_name(request), steps, show_error, seconds=limits.BATCH_SECONDS, unknown=messages.UNKNOWN)
-
-    def stop(self, request: gr.Request) -> None:
-        """Stop the run of this user; its own handler shows the report so far."""
-        runs.stop(_name(request))
+        yield from run_job(
+            self.job_name(request), steps, show_error, seconds=limits.BATCH_SECONDS, unknown=messages.UNKNOWN
+        )
 
 
 def _head(target: str) -> str:
@@ -74,7 +71,3 @@ def _head(target: str) -> str:
 
 def _status(kind: str, message: str, fraction: float | None = None) -> dict[str, Any]:
     return page_messages.status(kind, message, ident=view.number(), fraction=fraction)
-
-
-def _name(request: gr.Request) -> str:
-    return f"{request.session_hash}/many"

@@ -7,10 +7,10 @@ from typing import Any
 
 import gradio as gr
 
-from hooklens.images import examples
 from hooklens.page.channels import change_view
 from hooklens.page.components import view
-from hooklens.page.components.components import canvas
+from hooklens.page.components.components import canvas, example_items
+from hooklens.page.shared.messages import SECOND_IMAGE
 from hooklens.page.shared.tab import UNQUEUED, Page, Updates, event_data, integer, queue_options, run_job
 from hooklens.session.answers import Waiting
 from hooklens.session.interventions import engine, messages
@@ -26,13 +26,12 @@ class Changing:
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        files = examples.thumbnail_names()
-        items = [
-            {"id": each.id, "alt": each.alt, "src": f"hl/thumbnails/{files[each.id]}"}
-            for each in examples.all_examples().values()
-        ]
         self.drawing = canvas(
-            "interventions/interventions", "hl-change", terms=messages.CHANGE, examples=items, events=["submit", "stop"]
+            "interventions/interventions",
+            "hl-change",
+            terms={**messages.CHANGE, "second": SECOND_IMAGE},
+            examples=example_items(),
+            events=["submit", "stop"],
         )
 
     def wire(self) -> None:

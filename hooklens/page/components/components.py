@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 from gradio.data_classes import ImageData
 
+from hooklens.images import examples
 from hooklens.page.components.list_columns import HEADS
 from hooklens.session import messages
 
@@ -29,6 +30,15 @@ COMBOBOX: dict[str, Any] = {
 Item = str | tuple[str, str] | tuple[str, str, list[str]] | tuple[str, str, list[str], dict[str, Any]]
 """A name, or a label, a name, the texts of its columns, and the other fields of an item in static/lists/search.js."""
 Items = Sequence[Item]
+
+
+def example_items() -> list[dict[str, str]]:
+    """Return the example images as the scripts list them: ID, description, note and address of the thumbnail."""
+    files = examples.thumbnail_names()
+    return [
+        {"id": each.id, "alt": each.alt, "note": each.note, "src": f"hl/thumbnails/{files[each.id]}"}
+        for each in examples.all_examples().values()
+    ]
 
 
 class ImageUpload(gr.Image):

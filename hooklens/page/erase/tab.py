@@ -8,17 +8,15 @@ from typing import Any
 
 import gradio as gr
 
-from hooklens.images import examples
 from hooklens.images.edits.edit import IN_ADDRESS, LONGEST, RANGES
-from hooklens.page.components.components import canvas
+from hooklens.page.components.components import canvas, example_items
 from hooklens.page.erase import view
-from hooklens.page.shared.messages import DRAWING, READING
+from hooklens.page.shared.messages import DRAWING, READING, SECOND_IMAGE
 from hooklens.page.shared.tab import UNQUEUED, Tab, event_data, integer, queue_options, run_job
 from hooklens.session.answers import Waiting
 from hooklens.session.bundles.messages import SAVE
 from hooklens.session.erase import engine, messages
 from hooklens.session.erase.second import second_image
-from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
 from hooklens.session.request import from_form
 
@@ -31,18 +29,13 @@ class Erase(Tab):
 
     def build(self) -> None:
         """Create the layout of the tab."""
-        files = examples.thumbnail_names()
-        items = [
-            {"id": each.id, "alt": each.alt, "src": f"hl/thumbnails/{files[each.id]}"}
-            for each in examples.all_examples().values()
-        ]
         self.board = canvas(
             "erase/erase",
             "hl-erase",
-            terms={**DRAWING, **messages.TERMS},
+            terms={**DRAWING, **messages.TERMS, "second": SECOND_IMAGE},
             map=READING,
             save=SAVE,
-            examples=items,
+            examples=example_items(),
             ranges=RANGES,
             longest={"sent": LONGEST, "address": IN_ADDRESS},
         )
@@ -51,7 +44,7 @@ class Erase(Tab):
         """Connect the events; a new edit replaces the previous one of the same user."""
         shared = queue_options("model", show_progress="hidden", trigger_mode="multiple")
         self.board.submit(self.answer, self.page.panel.inputs, self.board, **shared)
-        self.board.stop(self.stop, None, None, trigger_mode="multiple", **UNQUEUED)
+        self.board.stop(self.stop_job, None, None, trigger_mode="multiple", **UNQUEUED)
 
     def answer(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[dict[str, Any]]:
         """Answer the question of the page about the edited image."""
@@ -70,15 +63,7 @@ class Erase(Tab):
         def show_error(message: str) -> dict[str, Any]:
             return view.refused(number, message)
 
-        yield from run_job(_name(request), steps, show_error, question=str(number), number=number)
-
-    def stop(self, request: gr.Request) -> None:
-        """Stop the run of this user; its own handler shows the best map so far."""
-        runs.stop(_name(request))
-
-
-def _name(request: gr.Request) -> str:
-    return f"{request.session_hash}/erase"
+        yield from run_job(self.job_name(request), steps, show_error, question=str(number), number=number)
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,6 @@ from hooklens.page.panel import panel
 from hooklens.page.shared.tab import UNQUEUED, Tab, event_data, integer, queue_options, run_job
 from hooklens.session import model_cache
 from hooklens.session.answers import Waiting
-from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
 from hooklens.session.models import engine, messages
 from hooklens.session.request import LONGEST, from_form
@@ -37,7 +36,7 @@ class Models(Tab):
         shared = queue_options("model", show_progress="hidden", trigger_mode="multiple")
         self.board.submit(self.compare, self.page.panel.inputs, self.board, **shared)
         self.board.listed(self.list_names, None, self.names, **queue_options("model", show_progress="hidden"))
-        self.board.stop(self.stop, None, None, trigger_mode="multiple", **UNQUEUED)
+        self.board.stop(self.stop_job, None, None, trigger_mode="multiple", **UNQUEUED)
 
     def list_names(self) -> Iterator[list[Any]]:
         """Return the models of the page as items of a list."""
@@ -59,12 +58,4 @@ class Models(Tab):
         def show_error(message: str) -> dict[str, Any]:
             return view.refused(number, message)
 
-        yield from run_job(_name(request), steps, show_error, question=str(number), number=number)
-
-    def stop(self, request: gr.Request) -> None:
-        """Stop the comparison of this user."""
-        runs.stop(_name(request))
-
-
-def _name(request: gr.Request) -> str:
-    return f"{request.session_hash}/models"
+        yield from run_job(self.job_name(request), steps, show_error, question=str(number), number=number)

@@ -13,7 +13,7 @@ from hooklens.errors import Refused
 from hooklens.images import bands, examples, uploads
 from hooklens.images.decoder import pool
 from hooklens.page.components import list_columns, view
-from hooklens.page.components.components import ImageUpload, Named, canvas, choice, update_choice
+from hooklens.page.components.components import ImageUpload, Named, canvas, choice, example_items, update_choice
 from hooklens.page.methods import picker as methods
 from hooklens.page.panel import messages as panel_messages
 from hooklens.page.panel import preprocessing
@@ -74,11 +74,6 @@ class Panel:
 
 def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     """Create the layout of the column; `below_image` creates more components below the image."""
-    files = examples.thumbnail_names()
-    items = [
-        {"id": each.id, "alt": each.alt, "note": each.note, "src": f"hl/thumbnails/{files[each.id]}"}
-        for each in examples.all_examples().values()
-    ]
     gr.HTML(panel_messages.UNUSED, elem_id="hl-unused", padding=False)
     image = ImageUpload(
         sources=SOURCES,
@@ -94,7 +89,9 @@ def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     below_image()
     crop = canvas("panel/crop", "hl-crop", terms=panel_messages.CROP, image=image.elem_id)
     picker = canvas("panel/bands", "hl-bands", terms=panel_messages.BANDS, image=image.elem_id)
-    strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES, events=["explain"])
+    strip = canvas(
+        "panel/examples", "hl-examples", items=example_items(), terms=panel_messages.EXAMPLES, events=["explain"]
+    )
     with gr.Column(elem_id="hl-settings"):
         model = choice("hl-model", messages.MODEL_LABEL, "model")
         notice = canvas("panel/findings", "hl-notice")

@@ -13,7 +13,6 @@ from hooklens.page.components.components import canvas
 from hooklens.page.ranking import view
 from hooklens.page.shared.tab import UNQUEUED, Tab, Updates, event_data, queue_options, run_job
 from hooklens.session.answers import Waiting
-from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
 from hooklens.session.ranking import engine as ranking_engine
 from hooklens.session.ranking import messages
@@ -42,7 +41,7 @@ class Ranking(Tab):
         """Connect the events; a ranking waits in the queue, but Stop does not."""
         shared = queue_options("model", show_progress="hidden", trigger_mode="multiple")
         self.table.submit(self.rank, self.page.panel.inputs, self.table, **shared)
-        self.table.stop(self.stop, None, None, trigger_mode="multiple", **UNQUEUED)
+        self.table.stop(self.stop_job, None, None, trigger_mode="multiple", **UNQUEUED)
 
     def rank(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """Show the table row by row; a new ranking replaces the previous one of the same user."""
@@ -65,18 +64,10 @@ class Ranking(Tab):
             return self._all(view.refused(messages.STOPPED if current.cancelled else message))
 
         seconds = GRACE if isinstance(options, Refused) else options.seconds + GRACE
-        yield from run_job(_name(request), steps, show_error, seconds=seconds, unknown=messages.UNKNOWN)
-
-    def stop(self, request: gr.Request) -> None:
-        """Stop the ranking of this user; its own handler shows the table so far."""
-        runs.stop(_name(request))
+        yield from run_job(self.job_name(request), steps, show_error, seconds=seconds, unknown=messages.UNKNOWN)
 
     def _all(self, value: dict[str, Any]) -> Updates:
         return {self.table: value}
-
-
-def _name(request: gr.Request) -> str:
-    return f"{request.session_hash}/ranking"
 
 
 def _options(data: dict[str, Any]) -> RankingOptions | Refused:

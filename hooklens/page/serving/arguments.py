@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from hooklens.names import IN_SHORT_LISTS, did_you_mean, nearest
 
 ROUTES = re.compile(r"/gradio_api/(?:call|run|api)/(?P<named>v2/)?(?P<name>[a-z_]+)/?")
 ENDPOINTS = ("/gradio_api/call/", "/gradio_api/run/", "/gradio_api/api/")
@@ -73,9 +74,8 @@ def error_message(path: str, message: Any) -> str:
     name, known = route["name"], _known[route["name"]]
     unknown = sorted(message.keys() - MESSAGE - set(known if route["named"] else ()))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, 1, 0.5)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        return f"{name} has no argument “{unknown[0][:60]}”.{hint} Available: {', '.join(known) or 'none'}."
+        hint = did_you_mean(nearest(unknown[0][:60], known, 1, IN_SHORT_LISTS))
+        return f"{name} has no argument “{unknown[0][:60]}”. {hint}Available: {', '.join(known) or 'none'}."
     values = message.get("data")
     if not route["named"] and isinstance(values, list) and len(values) != len(known):
         order = f" Pass {', '.join(known)}, in this order. An empty string or null means the default." if known else ""

@@ -84,6 +84,18 @@ MAP = (
 )
 """Labels used by static/overlay/overlay.js."""
 
+SECOND_IMAGE = {
+    "title": "Second image",
+    "example": "Second image: {name}",
+    "upload": "Upload",
+    "uploading": "Uploading …",
+    "uploaded": "Uploaded: {name}",
+    "upload_failed": "The file could not be uploaded. Try again, or choose a smaller file.",
+    "gone": "The second image was uploaded by a user, and links do not contain images. Choose it again.",
+    "accept": "image/*,.npy,.tif,.tiff",
+}
+"""Labels used by static/panel/second_image.js."""
+
 STOPPING = "The server is stopping. Try again in a moment."
 NO_METRICS = (
     "--monitoring needs the package prometheus_client, which is not installed. Run: pip install 'hooklens[monitoring]'"

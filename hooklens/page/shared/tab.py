@@ -73,6 +73,14 @@ class Tab(ABC):
     def wire(self) -> None:  # noqa: B027 not abstract, because a tab may have no events
         """Connect the events of the components; by default there are none."""
 
+    def job_name(self, request: gr.Request) -> str:
+        """Return the name of the job of this tab for one user; it runs next to those of other tabs."""
+        return f"{request.session_hash}/{self.id}"
+
+    def stop_job(self, request: gr.Request) -> None:
+        """Stop the job of this tab for one user; its own handler shows what is complete."""
+        runs.stop(self.job_name(request))
+
 
 def queue_options(kind: str, **more: Any) -> dict[str, Any]:
     """Return the keyword arguments of events that compute, with the queue of a kind in `limits.CONCURRENCY`."""

@@ -8,7 +8,6 @@ is only valid in the browser of its user, which sends the image to the server ag
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import urllib.parse
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from hooklens.errors import Refused
 from hooklens.images import bands, examples, run_images, uploads
+from hooklens.names import IN_SHORT_LISTS, nearest
 from hooklens.session import messages as page_messages
 from hooklens.session import scene
 from hooklens.session.answers import Settings
@@ -67,7 +67,7 @@ def unknown_options(settings: Settings, request: Request) -> list[str]:
     """Return a message for options that neither the method nor the network has."""
     known = [*settings.method.options, *scene.options(settings.loaded)]
     unknown = [name for name in request.options if name not in known]
-    near = [match for name in unknown[:1] for match in difflib.get_close_matches(name, known, 1, 0.5)]
+    near = [match for name in unknown[:1] for match in nearest(name, known, 1, IN_SHORT_LISTS)]
     return [messages.no_option(settings.method.title, unknown, near, known)] if unknown else []
 
 

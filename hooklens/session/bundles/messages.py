@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hooklens.names import did_you_mean
 from hooklens.session.messages import percent, short
 from hooklens.session.text_messages import similarity
 
@@ -176,6 +177,5 @@ def no_option(method: str, unknown: list[str], near: list[str], known: list[str]
     """Return the message for options in a link or an API call that the method does not have."""
     names = ", ".join(f"“{short(name)}”" for name in unknown[:3]) + (" and more" if len(unknown) > 3 else "")
     plural = "options" if len(unknown) > 1 else "option"
-    hint = f" Did you mean {near[0]}?" if near else ""
     available = f"Available: {', '.join(known)}." if known else "It has no options."
-    return f"{method} has no {plural} {names}.{hint} {available}"
+    return f"{method} has no {plural} {names}. {did_you_mean(near)}{available}"

@@ -57,11 +57,11 @@ def _explain_edited(request: Request, plane: Tensor | None, run: Run, masks: lis
     """Answer a request with an edit, and add its region to `masks`; `plane` is the map of the image before the edit."""
     edit = parse(request.edit)
 
-    def change(settings: Settings, crop: Image, images: Tensor) -> tuple[Settings, Image, Tensor]:
+    def apply_edit(settings: Settings, crop: Image, images: Tensor) -> tuple[Settings, Image, Tensor]:
         masks.append(editing.mask_of(edit, images, plane))
         return editing.applied(edit, masks[-1], request, settings, crop, images)
 
-    for step in engine.explain(request, run, stages=False, change=change):
+    for step in engine.explain(request, run, stages=False, apply_edit=apply_edit):
         if isinstance(step, Settings):
             editing.refuse_unsupported(step.loaded)
         yield step

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from hooklens.errors import Refused
-from hooklens.images import bands, examples, uploads
 from hooklens.session.channels.messages import no_channel
+from hooklens.session.erase.second import second_image
 from hooklens.session.interventions import messages
 from hooklens.session.interventions.answers import Change
 
@@ -40,7 +40,10 @@ def parse(data: dict[str, Any]) -> Change:
         raise Refused(messages.empty_range(found["low"], found["high"]))
     if kind != "swap":
         return Change(channels, kind, found)
-    return Change(channels, kind, found, _other(data), bool(data.get("positions")), _cell(data.get("cell")))
+    other = second_image(data.get("second"))
+    if other is None:
+        raise Refused(messages.NO_OTHER)
+    return Change(channels, kind, found, other, bool(data.get("positions")), _cell(data.get("cell")))
 
 
 def _number(name: str, text: Any) -> float | None:
@@ -55,17 +58,6 @@ def _number(name: str, text: Any) -> float | None:
     if not low <= value <= high:
         raise Refused(messages.wrong_number(name, text, low, high))
     return value
-
-
-def _other(data: dict[str, Any]) -> str:
-    """Return the path of the second image: an example, or an upload."""
-    example, path = data.get("example"), data.get("path")
-    if isinstance(path, str) and path:
-        return str(bands.original(uploads.inside_uploads(path)))
-    known = examples.all_examples().get(example) if isinstance(example, str) else None
-    if known is None:
-        raise Refused(messages.NO_OTHER)
-    return str(known.path)
 
 
 def _cell(value: Any) -> tuple[int, int] | None:

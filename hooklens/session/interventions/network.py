@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """A change at a place of the network, with the input made from the second image of a swap."""
+    """What is sent to the process that runs the network: a change of channels, and where to make it.
+
+    `place` names the layer, its channels and at most one cell; `change` says what happens to their values. `swapped`
+    [1, C, H, W] is the input made from the second image of a swap, None for other changes. `intervene` makes the change
+    for one call; it never modifies the network.
+    """
 
     place: Place
     change: Change

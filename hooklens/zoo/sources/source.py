@@ -86,7 +86,11 @@ class Source(ABC):
         return self.load(name).labels
 
     def is_tested(self, name: str) -> bool:
-        """Return whether the preprocessing and the class names of a model are known to fit its network."""
+        """Return whether a model is used exactly as `load` returns it: its class names and preprocessing are tested.
+
+        All other models run once after `load`, see `overrides.complete`: the number of class names is compared with the
+        number of outputs, missing settings get defaults, and the notes of the model list these defaults.
+        """
         return True
 
 
@@ -102,7 +106,7 @@ class OpenSource(Source):
         return iter(())
 
     def is_tested(self, name: str) -> bool:
-        """Return False."""
+        """Return False: these are models of the user."""
         return False
 
     @abstractmethod

@@ -6,7 +6,6 @@ optional dependency and is imported when one of these names is used.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from torch import nn
 from torchvision.transforms import InterpolationMode
 
+from hooklens.names import did_you_mean, nearest
 from hooklens.zoo import downloads
 from hooklens.zoo.downloads import Progress
 from hooklens.zoo.model import MODES, Model, Preparation
@@ -136,9 +136,8 @@ def _configuration(name: str) -> Any:
     network, _, tag = name.partition(".")
     known = timm.list_models()
     if network not in known:
-        near = difflib.get_close_matches(network, known, 3)
-        hint = f". Did you mean {' or '.join(repr(PREFIX + name) for name in near)}?" if near else ""
-        raise ModelUnavailable(f"Unknown timm model {network!r}{hint}")
+        hint = did_you_mean(repr(PREFIX + name) for name in nearest(network, known))
+        raise ModelUnavailable(f"Unknown timm model {network!r}. {hint}".rstrip())
     tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{network}.*")]
     if tag and tag not in tags:
         raise ModelUnavailable(f"Unknown weights {tag!r} of {network}. Available: {', '.join(tags) or 'none'}")

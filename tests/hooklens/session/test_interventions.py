@@ -91,11 +91,11 @@ def test_a_swap_and_its_positions() -> None:
     """Oracle: the library's activation patching; all channels of the last layer swapped are the other image."""
     network, images = inputs()
     _, other = inputs("goldfish")
-    (whole,) = answers({"kind": "swap", "example": "goldfish", "channels": "0-191"})
+    (whole,) = answers({"kind": "swap", "second": {"example": "goldfish"}, "channels": "0-191"})
     assert max(whole.classes, key=lambda each: each.after).name == "goldfish"
     top = int(network(images).argmax())
 
-    swap = {"kind": "swap", "example": "goldfish", "positions": True}
+    swap = {"kind": "swap", "second": {"example": "goldfish"}, "positions": True}
     (every,) = answers(swap)
     expected = explainers.patch_effects(network, images, other, top, layer="stages.5", channels=NUMBERS)[0]
     torch.testing.assert_close(every.effects, expected)
@@ -187,7 +187,7 @@ def test_two_users_at_once_do_not_affect_each_other() -> None:
         ({"kind": "clamp", "numbers": {}}, "Both limits are empty"),
         ({"kind": "clamp", "numbers": {"low": "2", "high": "-1"}}, "The lower limit 2 is above the upper limit −1"),
         ({"kind": "swap"}, "No second image"),
-        ({"kind": "swap", "path": "/etc/passwd"}, "Only images that were uploaded"),
+        ({"kind": "swap", "second": {"file": "/etc/passwd"}}, "Only images that were uploaded"),
         ({"kind": "explode"}, "The change is not valid"),
         ({"kind": "zero", "channels": 3}, "The change is not valid"),
     ],
@@ -207,7 +207,7 @@ def test_networks_without_classes_and_other_sizes_are_refused(monkeypatch: pytes
 
     monkeypatch.setattr(engine.engine, "load_input", smaller)
     with pytest.raises(Refused, match="input of 224 × 96 pixels, but the explained image has 224 × 224"):
-        answers({"kind": "swap", "example": "goldfish"})
+        answers({"kind": "swap", "second": {"example": "goldfish"}})
     monkeypatch.setattr(engine.engine, "load_input", real)
     settings = replace(next(_settings()), loaded=replace(loaded, layers=[]))
     monkeypatch.setattr(

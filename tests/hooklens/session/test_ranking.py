@@ -271,7 +271,7 @@ def test_waiting_in_the_queue_and_stopping_before_the_start_have_messages(monkey
         steps = ranking.rank(event, SimpleNamespace(session_hash="somebody"), *form)
         waiting = next(steps)[ranking.table]
         assert "Waiting for another user’s run" in message(waiting)
-        threading.Timer(0.2, ranking.stop, [SimpleNamespace(session_hash="somebody")]).start()
+        threading.Timer(0.2, ranking.stop_job, [SimpleNamespace(session_hash="somebody")]).start()
         (*_, last) = steps
     assert message(last[ranking.table]) == ranking_messages.STOPPED and last[ranking.table]["kind"] == "error"
 

@@ -29,6 +29,8 @@ from hooklens.session.answers import Answer
 from hooklens.session.bundles import bundle, links, messages, reading, record, replay
 from hooklens.session.jobs import runs
 from hooklens.session.request import Request
+from hooklens.zoo import devices
+from tests.support.pretended_device import pretended_devices
 
 MODEL = "efficientnet_lite0"
 CAT, DOG = (examples.all_examples()[name].path for name in ("cat", "dog"))
@@ -162,9 +164,9 @@ def changed(entries: dict[str, bytes], change: Callable[[dict[str, Any]], object
     return {**entries, "bundle.json": json.dumps(index).encode()}
 
 
-def replayed(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
     with pytest.raises(SystemExit) as ended:
-        main(["replay", str(path)])
+        main(["replay", str(path), *options])
     return int(ended.value.code or 0), capsys.readouterr().out
 
 
@@ -219,6 +221,27 @@ def test_a_bundle_is_recomputed(
     rotated = {**entries, "photograph.jpg": saved("JPEG", quality=40)}
     code, output = replayed(packed(tmp_path / "b.zip", rotated), capsys)
     assert code == 1 and "not the image that was explained" in output
+
+
+def test_a_bundle_is_recomputed_on_another_device(
+    ready: None,
+    uploaded: Callable[[bytes], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "available", lambda: ["cpu", "lazy:1"])
+    monkeypatch.setattr(model_cache, "_device", "auto")  # restored at the end
+    path = packed(tmp_path / "b.zip", made(uploaded, tmp_path, method="grad_cam", target="tabby"))
+    code, output = replayed(path, capsys, "--device", "cuda:7")
+    message = "Device 'cuda:7' is not available. Available: cpu, lazy:1. Use one of them, or auto.\n"
+    assert code == 1 and output == message
+
+    monkeypatch.setattr(model_cache, "_loaded", {})  # as in a new process
+    monkeypatch.setattr(model_cache, "start", lambda *_: None)
+    with pretended_devices():
+        code, output = replayed(path, capsys, "--device", "lazy:1")
+    assert code == 0 and messages.device("cpu", "lazy:1") in output and "equal" in output, output
 
 
 def test_a_bundle_of_another_image_is_refused(ready: None, uploaded: Callable[[bytes], str], tmp_path: Path) -> None:

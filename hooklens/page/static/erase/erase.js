@@ -94,7 +94,7 @@ class Board {
     if (!("fill" in values)) edit.fill = this.tools.fill.value;
     const text = textOf(edit);
     if (text !== this.current.text) this.push(text);
-    else this.tools.second.show(edit.fill === "image", this.current.second); // nothing to fill yet
+    else this.tools.showSecond(edit.fill, this.current.second); // nothing to fill yet
   }
 
   setSecond(second) {

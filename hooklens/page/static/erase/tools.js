@@ -1,7 +1,7 @@
 // The toolbar of the erase view. It holds no state of the edit: the board sets it after every change.
-import { SecondImage } from "./controls.js";
 import { WholeImage } from "./whole.js";
 import { Segments } from "../navigation/segments.js";
+import { SecondImage } from "../panel/second_image.js";
 import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
 
 const SIZES = { min: 2, max: 50, value: 12 }; // percent of the shorter side
@@ -35,7 +35,7 @@ export class Tools {
       Object.entries(terms.fills).map(([value, [text, title]]) => [value, text, title]),
       (value) => board.change({ fill: value }),
     );
-    this.second = new SecondImage(terms, props.examples, (second) => board.setSecond(second));
+    this.second = new SecondImage(terms.second, props.examples, (second) => board.setSecond(second));
     this.whole = new WholeImage(terms, props.ranges, (values) => board.change({ whole: values }));
     const opacity = { type: "range", name: "opacity", min: 0, max: 100, value: 70, oninput: () => board.mix() };
     this.opacity = make("input", opacity);
@@ -81,11 +81,17 @@ export class Tools {
     this.board.add(`top.${this.top.value === "" ? "" : Math.round(10 * this.top.valueAsNumber)}`);
   }
 
+  /** Show the second image if the fill, `value`, uses one. */
+  showSecond(value, second) {
+    this.second.root.hidden = value !== "image";
+    this.second.show(second);
+  }
+
   /** Show the values of an edit. */
   follow({ fill: value, whole }, second, { back, forward, isEmpty }) {
     this.fill.set(value);
     this.whole.set(whole);
-    this.second.show(value === "image", second);
+    this.showSecond(value, second);
     this.undo.disabled = !back;
     this.redo.disabled = !forward;
     this.clear.disabled = isEmpty;

@@ -1,10 +1,17 @@
 // The form for changes of the whole image.
-import { numberField } from "./controls.js";
 import { Popover } from "../overlay/popover.js";
 import { fill, make, makeButton } from "../wire.js";
 
 const NEUTRAL = { rotate: 0, right: 0, down: 0, brightness: 100, contrast: 100, noise: 0, jpeg: "" };
 const RANGE_OF = { right: "shift", down: "shift" };
+
+/** A field for a whole number with a name and a unit. */
+function numberField(text, unit, attributes) {
+  const label = [text, unit].filter(Boolean).join(", "),
+    input = make("input", { type: "number", step: 1, "aria-label": label, ...attributes });
+  const parts = [make("span", { text }), input, make("span", { class: "hl-quiet", text: unit })];
+  return { input, root: make("label", {}, ...parts) };
+}
 
 export class WholeImage {
   /** @param {(values: Object<string, string>) => void} change gets the fields that differ from the neutral values */

@@ -1,6 +1,6 @@
 // The form of a change: the selected channels, what happens to their values, and Apply and Reset.
-import { SecondImage } from "./second_image.js";
 import { formatChannels, parseChannels, select } from "../channels/selection.js";
+import { SecondImage } from "../panel/second_image.js";
 import { perform, state } from "../store.js";
 import { fill, make, makeButton } from "../wire.js";
 
@@ -23,7 +23,7 @@ export class ChangeForm {
     this.kind = make("select", { name: "kind" }, ...choices(terms.kinds));
     this.numbers = {};
     for (const [kind, fields] of Object.entries(terms.numbers)) this.numbers[kind] = this.fields(fields);
-    this.other = new SecondImage(terms, examples, changed);
+    this.other = new SecondImage(terms.second, examples, (second) => this.setSecond(second));
     this.where = make("select", { name: "where" }, ...choices(terms.wheres));
     this.places = label(terms.where, this.where);
     this.apply = makeButton(terms.apply, () => {}, { type: "submit", class: "hl-button hl-primary" });
@@ -78,6 +78,12 @@ export class ChangeForm {
     this.other.root.hidden = this.places.hidden = kind !== "swap";
   }
 
+  setSecond(second) {
+    this.second = second;
+    this.other.show(second);
+    this.actions.changed();
+  }
+
   /** Select the channels of the text field; returns whether they are valid. */
   enter() {
     const { sheet, selected } = state.channels;
@@ -108,7 +114,7 @@ export class ChangeForm {
   reset() {
     this.root.reset();
     this.shown = null;
-    this.other.choose("", "");
+    this.setSecond(null);
     this.show();
     select([]);
   }
@@ -121,7 +127,7 @@ export class ChangeForm {
       channels: formatChannels(state.channels.selected),
       kind,
       numbers: Object.fromEntries(fields.map(({ name, value }) => [name, value])),
-      ...(kind === "swap" ? { ...this.other.chosen, positions: this.where.value === "each" } : {}),
+      ...(kind === "swap" ? { second: this.second, positions: this.where.value === "each" } : {}),
     };
   }
 }

@@ -79,7 +79,7 @@ def test_a_link_repeats_the_edit_with_the_keyboard_and_saves_it(visit: Visit) ->
     visit.open("?example=coffee&tab=erase&edit=box.0c0cUUUU_fill.image_flip.x&second=cat")
     visit.painted("erase", 0)
     page = visit.page
-    assert page.locator(".hl-erase-second [aria-pressed=true]").get_attribute("data-id") == "cat"
+    assert page.locator(".hl-erase .hl-second [aria-pressed=true]").get_attribute("data-id") == "cat"
     assert page.get_by_role("button", name="Image changes (1)").is_visible()
 
     page.locator(".hl-erase-paint").focus()
