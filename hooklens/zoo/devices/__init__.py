@@ -11,7 +11,7 @@ import explainers
 from hooklens.errors import Refused
 
 if TYPE_CHECKING:
-    from hooklens.zoo import Model
+    from hooklens.zoo.model import Model
 
 AUTO = "auto"
 ACCELERATORS = ("cuda", "xpu", "mps")
