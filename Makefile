@@ -69,7 +69,7 @@ $(VENV)/.test: requirements.txt pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(VENV)/.app
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is required. Run: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is required. Run: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV) || { $(MAKE) --no-print-directory system PACKAGES=python3-venv && $(PYTHON) -m venv --clear $(VENV); }
 	$(BIN)/pip install -q --upgrade pip
 

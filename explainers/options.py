@@ -152,6 +152,8 @@ def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     options: dict[str, Option] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints.get(name)
+        if type(None) in get_args(hint):  # Python 3.10 adds None to the type if the default is None
+            hint = get_args(hint)[0]
         if get_origin(hint) is Annotated:
             options[name] = _option(name, parameter.default, get_args(hint))
     return options

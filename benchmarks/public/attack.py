@@ -38,13 +38,14 @@ def attack(server: Server, names: list[str], minutes: float = MINUTES) -> tuple[
             failures.append(f"{name}: not started within {minutes:g} minutes")
             continue
         results = list(GROUPS[name](server))
-        wrong = [result for result in results if result.got not in result.expected]
-        failures += [f"{name}: {each.name}: {each.got}, expected {each.expected}" for each in wrong]
+        wrong = [result for result in results if result.got != result.expected]
+        failures += [f"{name}: {each.name}: {each.got!r}, expected {each.expected!r}" for each in wrong]
         measured = f"{len(results) - len(wrong)} of {len(results)} as expected"
         rows.append(Row(name, measured, "all", not wrong and bool(results)))
     alive = users.answers_correctly(server)
     rows.append(Row("answer afterwards", "correct" if alive else "none or another", "correct", alive))
-    tracebacks = sum(line.get("level") == "error" for line in server.lines())
+    tracebacks = server.log.read_text(encoding="utf-8").count("Traceback")
+    tracebacks += sum(line.get("level") == "error" for line in server.lines())
     rows.append(Row("unexpected errors", str(tracebacks), "0", tracebacks == 0))
     return rows, failures
 

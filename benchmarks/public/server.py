@@ -42,13 +42,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(*arguments: str) -> Iterator[Server]:
-    """Start the app with the built-in model, offline, and wait until its model answers."""
+def running(*arguments: str, **variables: str) -> Iterator[Server]:
+    """Start the app offline, with environment variables, and wait until its model answers."""
     port = free_port()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place, log = Path(folder) / "uploads", Path(folder) / "app.log"
         environment = {**os.environ, "HOOKLENS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": str(place)}
-        environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+        environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), **variables}
         command = [sys.executable, "-m", "hooklens", "serve", "--port", str(port), "--log-format", "json", *arguments]
         with open(log, "wb") as output:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)

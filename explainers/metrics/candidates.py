@@ -244,4 +244,4 @@ def check_shape_and_values(maps: Tensor, images: Tensor) -> None:
         n, *at = (~maps.isfinite()).nonzero()[0].tolist()
         names = ("frame", "row", "column")[-len(at) :]
         where = ", ".join(f"{name} {index}" for name, index in zip(names, at, strict=True))
-        raise BadOption(f"The map of image {n} contains {maps[n, *at].item()} at {where}. Give finite maps.")
+        raise BadOption(f"The map of image {n} contains {maps[(n, *at)].item()} at {where}. Give finite maps.")

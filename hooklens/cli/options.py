@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -87,6 +87,7 @@ class RunOptions:
     engine: Annotated[str, typer.Option(help=messages.ENGINE)] = "local"
     address: Annotated[str | None, typer.Option(help=messages.ADDRESS)] = None
     gpus: Annotated[float, typer.Option(min=0, help=messages.GPUS)] = 0
+    min_workers: Annotated[int | None, typer.Option(min=1, help=messages.MIN_WORKERS)] = None
 
     @property
     def local_device(self) -> str:
@@ -99,8 +100,12 @@ class RunOptions:
             raise typer.BadParameter(messages.NOT_AN_ENGINE.format(engine=self.engine), param_hint="--engine")
         if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda", "mps", "xpu"):
             raise typer.BadParameter(messages.DEVICE_WITH_RAY, param_hint="--device")
-        if self.engine == "local" and (self.address or self.gpus):
-            raise typer.BadParameter(messages.ONLY_WITH_RAY, param_hint="--address" if self.address else "--gpus")
+        only = {"--address": self.address, "--gpus": self.gpus, "--min-workers": self.min_workers}
+        given = [name for name, value in only.items() if value]
+        if self.engine == "local" and given:
+            raise typer.BadParameter(messages.ONLY_WITH_RAY, param_hint=given[0])
+        if self.min_workers and self.workers and self.min_workers > self.workers:
+            raise typer.BadParameter(messages.TOO_MANY_WORKERS.format(most=self.workers), param_hint="--min-workers")
 
     def method_options(self) -> dict[str, Any]:
         """Return the values of `--option name=value` as a dictionary; numbers and booleans are converted."""
@@ -162,13 +167,19 @@ def refuse_folder(out: Path) -> None:
         raise typer.BadParameter(messages.NOT_A_FILE.format(path=str(out)), param_hint="--out")
 
 
+def _annotated(hint: Any) -> Any:
+    """Return a hint without the None that Python 3.10 adds to it if the default is None."""
+    first = next(iter(get_args(hint)), None)
+    return first if get_origin(first) is Annotated else hint
+
+
 def expand(command: Callable[..., None]) -> Callable[..., None]:
     """Replace each parameter that is annotated with a dataclass of options by the fields of the dataclass."""
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
     for name, parameter in inspect.signature(command).parameters.items():
-        kind = hints[name]
+        kind = _annotated(hints[name])
         if not dataclasses.is_dataclass(kind):
             parameters.append(parameter.replace(annotation=kind))
             continue

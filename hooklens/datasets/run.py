@@ -155,7 +155,7 @@ class Job:
             "source": self.source,
             "listing": digest_of(self.shards.finished.shards[number] for number in numbers),
             "directory": os.getcwd(),
-            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
         }
         self.shards.finish(manifest, numbers)

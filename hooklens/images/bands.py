@@ -138,7 +138,7 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
         raise Refused(NPZ)
     decode = uploads.TimedDecoder()
     if channels == 1 and data.startswith(DEEP_PNG[0]) and data[24:26] == DEEP_PNG[1]:
-        uploads.check_size(int.from_bytes(data[16:20]), int.from_bytes(data[20:24]), limits.WHOLE)
+        uploads.check_size(int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"), limits.WHOLE)
         return np.asarray(decode(data)).astype("u2")[None]
     if not data.startswith(tiff.STARTS):
         return None

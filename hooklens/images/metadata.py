@@ -128,7 +128,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, bytes]]:
         if marker == 0xD9:
             yield marker, data[start : start + 2]
             return
-        size = 0 if marker == 1 or 0xD0 <= marker <= 0xD7 else int.from_bytes(data[start + 2 : start + 4])
+        size = 0 if marker == 1 or 0xD0 <= marker <= 0xD7 else int.from_bytes(data[start + 2 : start + 4], "big")
         end = start + 2 + size
         if end > len(data) or end < start + 2:
             raise Unreadable

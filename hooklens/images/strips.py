@@ -165,7 +165,7 @@ def check_scans(data: bytes, width: int, height: int) -> None:
     """
     at, frame, samples = 2, b"", 0.0
     while at + 4 <= len(data) and data[at] == 0xFF:
-        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4])
+        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
         body = data[at + 4 : at + 2 + length]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and len(body) > 5:
             frame, sides = body, [(factors >> 4) * (factors & 15) for factors in body[7::3]]
@@ -191,7 +191,7 @@ def check_scans(data: bytes, width: int, height: int) -> None:
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     at = 8
     while at + 8 <= len(data):
-        length = int.from_bytes(data[at : at + 4])
+        length = int.from_bytes(data[at : at + 4], "big")
         yield data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
         at += 12 + length
 

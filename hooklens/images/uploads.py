@@ -252,7 +252,7 @@ def _count_segments(data: bytes) -> int:
     at, count = 2, 0
     is_segment = re.compile(rb"\xff[^\xda]", re.DOTALL).match
     while is_segment(data, at) and count <= limits.PARTS:
-        at, count = at + 2 + max(2, int.from_bytes(data[at + 2 : at + 4])), count + 1
+        at, count = at + 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big")), count + 1
     return count
 
 

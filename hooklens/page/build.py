@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hooklens import limits
@@ -205,6 +205,47 @@ def style() -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in sheets)
 
 
+OPTIONS: dict[str, Any] = {
+    "prevent_thread_lock": True,
+    "share": False,
+    "ssr_mode": False,
+    "pwa": False,
+    "run_history": False,
+    "footer_links": [],
+    "enable_monitoring": False,
+    "show_error": False,
+    "max_file_size": limits.FILE,
+    "allowed_paths": [str(examples.ASSETS / "examples")],  # whatever the working directory
+    "state_session_capacity": limits.SESSIONS,
+    "quiet": True,
+}
+"""How Gradio serves the page, without the features that it does not use."""
+
+
+def _middleware(shutdown: Shutdown, elements: str | None, scripts: bundle.Bundle | None) -> list[Middleware]:
+    """Return what sees every request, the outermost first."""
+    return [
+        Middleware(Refusing, shutdown=shutdown),
+        Middleware(Guard),
+        Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
+        Middleware(Streams),
+        Middleware(Caching),
+        Middleware(FirstPaint, elements=elements, bundle=scripts),
+    ]
+
+
+def _routes(script: bundle.Server | None, agents: Agents | None, monitoring: Monitoring | None) -> list[BaseRoute]:
+    """Return the routes besides those of Gradio."""
+    return [
+        *([Route(f"/hl/{script.bundle.name}", script.respond)] if script else []),
+        *(agents.routes if agents else []),
+        *(monitoring.routes if monitoring else []),
+        Route("/hl/thumbnails/{name}", _thumbnail),
+        Mount("/hl-examples", StaticFiles(directory=examples.ASSETS / "examples")),
+        Mount("/hl", StaticFiles(directory=STATIC)),
+    ]
+
+
 def serve(
     demo: gr.Blocks,
     *,
@@ -231,45 +272,13 @@ def serve(
     demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
     scripts = bundle.build(*_first_view(demo))
     script = bundle.Server(scripts) if scripts else None
+    elements = None if own else head(settings.first_model(model))
+    app: dict[str, Any] = {"middleware": _middleware(shutdown, elements, scripts)}
+    app |= {"routes": _routes(script, agents, monitoring), "docs_url": None, "redoc_url": None, "openapi_url": None}
+    if agents:
+        app["lifespan"] = agents.lifespan
     _, address, _ = demo.launch(
-        server_name=host,
-        server_port=port,
-        prevent_thread_lock=True,
-        share=False,
-        ssr_mode=False,
-        pwa=False,
-        run_history=False,
-        footer_links=[],
-        enable_monitoring=False,
-        show_error=False,
-        max_file_size=limits.FILE,
-        allowed_paths=[str(examples.ASSETS / "examples")],  # whatever the working directory
-        state_session_capacity=limits.SESSIONS,
-        theme=theme(),
-        css=style(),
-        quiet=True,
-        app_kwargs={
-            "middleware": [
-                Middleware(Refusing, shutdown=shutdown),
-                Middleware(Guard),
-                Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
-                Middleware(Streams),
-                Middleware(Caching),
-                Middleware(FirstPaint, elements=None if own else head(settings.first_model(model)), bundle=scripts),
-            ],
-            "routes": [
-                *([Route(f"/hl/{script.bundle.name}", script.respond)] if script else []),
-                *(agents.routes if agents else []),
-                *(monitoring.routes if monitoring else []),
-                Route("/hl/thumbnails/{name}", _thumbnail),
-                Mount("/hl-examples", StaticFiles(directory=examples.ASSETS / "examples")),
-                Mount("/hl", StaticFiles(directory=STATIC)),
-            ],
-            **({"lifespan": agents.lifespan} if agents else {}),
-            "docs_url": None,
-            "redoc_url": None,
-            "openapi_url": None,
-        },
+        server_name=host, server_port=port, theme=theme(), css=style(), app_kwargs=app, **OPTIONS
     )
     print(messages.served(address), flush=True)
     if not model_cache.ready.is_set():

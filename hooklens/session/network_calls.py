@@ -67,8 +67,11 @@ def _mapping_method(function: Callable[..., Any]) -> str | None:
     """Return the method of a call that computes a map, or None for other calls."""
     import explainers  # torch takes seconds to start
 
-    if isinstance(function, partial) and function.func in (explainers.explain, _explain_in_batches):
-        return str(function.args[-1])
+    call: Any = function
+    while isinstance(call, partial):
+        if call.func in (explainers.explain, _explain_in_batches):
+            return str(call.args[-1])
+        call = call.args[-1] if call.args else None  # `around` calls another function
     return None
 
 

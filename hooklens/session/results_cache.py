@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hooklens import limits
+from hooklens import hashes, limits
 from hooklens.session.answers import Settings
 from hooklens.session.request import Request
 
@@ -75,8 +75,7 @@ def content(image: str) -> str:
 @lru_cache(maxsize=256)
 def _digest(path: str, modified: int, size: int) -> str:
     """Return the hash of a file; cached while its modification time and size do not change."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes.sha256(path)
 
 
 def find(settings: Settings) -> explainers.Explanation | None:

@@ -11,7 +11,6 @@ correct. Every download has its own thread; a second request for the same file w
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http
 import http.client
 import json
@@ -29,6 +28,7 @@ from typing import BinaryIO, Literal
 
 import torch
 
+from hooklens import hashes
 from hooklens.zoo import cache_limit, settings
 
 Progress = Callable[[int, int], object]
@@ -74,7 +74,7 @@ def cached(url: str, expected: int = 0) -> bool:
     if stamp[0] == 0 or stamp[0] < 0.9 * expected:
         return False
     if _VERIFIED.get(path) != stamp:
-        if not _sha256(path).startswith(digest_of(url)):
+        if not hashes.sha256(path).startswith(digest_of(url)):
             return False
         _VERIFIED.put(path, stamp)
     return True
@@ -239,12 +239,7 @@ def _connection(job: Fetch, file: BinaryIO, size: int) -> bool:
 
 
 def _verify(part: Path, url: str) -> bool:
-    return part.stat().st_size > 0 and _sha256(part).startswith(digest_of(url))
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return part.stat().st_size > 0 and hashes.sha256(part).startswith(digest_of(url))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import ast
 import os
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,11 @@ import typer
 import explainers
 import hooklens
 from hooklens.cli import commands
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # a requirement of pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ STANDARD = set(sys.stdlib_module_names) | {"__future__"}
 ALL = ("explainers", "hooklens", "benchmarks")
 LAYERS = ("explainers", *(f"hooklens.{name}" for name in "images zoo session datasets page cli".split()))
 """Bottom to top; each layer imports only those before it."""
-BASE = {"hooklens", "hooklens.errors", "hooklens.imports", "hooklens.limits", "hooklens.resources"}
+BASE = {"hooklens", "hooklens.errors", "hooklens.hashes", "hooklens.imports", "hooklens.limits", "hooklens.resources"}
 """Files that every layer of `hooklens` may import; they import nothing but the standard library."""
 APART = {("hooklens.images", "hooklens.zoo"), ("hooklens.zoo", "hooklens.images")}
 APART |= {("hooklens.session", "hooklens.datasets"), ("hooklens.datasets", "hooklens.session")}

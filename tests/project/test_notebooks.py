@@ -40,7 +40,8 @@ def run(path: Path, folder: Path, images: int | None = None) -> dict[str, Any]:
     for image in sorted((ROOT / "assets" / "examples").iterdir())[:images]:
         (folder / "images" / image.name).symlink_to(image)
     names: dict[str, Any] = {"__name__": "__main__"}
-    with contextlib.chdir(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         for number, cell in enumerate(cells, 1):
             cell["execution_count"], cell["outputs"] = number, _run_cell("".join(cell["source"]), names, number)

@@ -2,116 +2,113 @@
 
 from __future__ import annotations
 
-import io
+import json
+import tempfile
 import urllib.parse
-import zipfile
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
-from PIL import Image
-
+from benchmarks.public.attacks import own_model
+from benchmarks.public.attacks.browser import PAYLOADS, Browser, archive, browsers, file_name, image, parameters
 from benchmarks.public.attacks.http import Result
-from benchmarks.public.server import Server
-
-PAYLOADS = (
-    "<img src=x onerror=ran()>",
-    '"><script>ran()</script>',
-    "<svg/onload=ran()>",
-    "javascript:ran()",
-    "'-ran()-'",
-    "${ran()}",
-    "{{constructor.constructor('ran()')()}}",
-    "</script><script>ran()</script>",
-    "<iframe srcdoc='<script>parent.ran()</script>'>",
-)
-QUERY = (
-    "model",
-    "layer",
-    "method",
-    "class",
-    "target",
-    "example",
-    "image",
-    "bands",
-    "tab",
-    "opt",
-    "options",
-    "pin",
-    "unit",
-)
-PNG = {"mimeType": "image/png"}
-INIT = "window.hits = 0; window.ran = () => { window.hits += 1; };"
-ANSWERED = "() => ['done', 'error'].includes(document.documentElement.dataset.hlState)"
-
-
-def image(name: str = "PNG", **options: Any) -> bytes:
-    """Return a small image."""
-    file = io.BytesIO()
-    Image.effect_noise((64, 64), 90).convert("RGB").save(file, name, **options)
-    return file.getvalue()
+from benchmarks.public.server import Server, running
 
 
 def scripts(server: Server) -> Iterator[Result]:
     """Yield one result per kind of text."""
-    from playwright.sync_api import sync_playwright
-
-    from tests.hooklens.browser.conftest import ARGUMENTS, chromium
-
-    with sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        context = browser.new_context(viewport={"width": 1280, "height": 900})
-        context.add_init_script(INIT)
-        page = context.new_page()
-        dialogs: list[str] = []
-        page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-        page.set_default_timeout(60_000)
-        for number, payload in enumerate(PAYLOADS):
-            page.goto(f"{server.url}/?{urllib.parse.urlencode(dict.fromkeys(QUERY, payload))}")
-            _settle(page)
-            yield Result(f"links with {payload[:24]}", page.evaluate("window.hits"), (0,))
-            page.goto(f"{server.url}/#{urllib.parse.quote(payload)}")
-            if number == 0:
-                _settle(page)
-            yield Result(f"fragment with {payload[:24]}", page.evaluate("window.hits"), (0,))
-        yield from _files(page, server)
-        yield Result("dialogs", len(dialogs), (0,))
-        requests: list[str] = []
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(server.url)
-        _settle(page)
-        other = [url for url in requests if not url.startswith((server.url, "data:", "blob:"))]
-        yield Result("requests to other hosts", len(other), (0,))
-        browser.close()
+    with browsers() as visit:
+        browser = visit(server)
+        browser.open()
+        browser.page.evaluate(f"document.body.append(document.createRange().createContextualFragment({PAYLOADS[0]!r}))")
+        yield Result("a script that does run is counted", browser.new_hits(), 1)
+        yield from _links(browser)
+        yield from _fields(browser)
+        yield from _files(browser)
+        hosts = {url for url in browser.requests if not url.startswith((server.url, "data:", "blob:", "about:"))}
+        yield Result("requests to other hosts", sorted(hosts), [])
+        with tempfile.TemporaryDirectory() as place:
+            variables = own_model.write(Path(place))
+            with running("--model", own_model.NAME, **variables) as other:
+                yield from own_model.texts(visit(other), Path(place))
+                yield from own_model.sentences(visit(other))
 
 
-def _files(page: Any, server: Server) -> Iterator[Result]:
-    """Upload images and a zip archive with scripts in their names and their metadata."""
+def _links(browser: Browser) -> Iterator[Result]:
+    """Put a script into all parameters of the address, as it is and where a parameter has a structure."""
+    names = parameters()
+    yield Result("parameters of the address are known", len(names) >= 25, True)
+    for payload in PAYLOADS:
+        browser.open(f"?{urllib.parse.urlencode(dict.fromkeys(names, payload))}")
+        yield Result(f"links with {payload[:24]}", browser.new_hits(), 0)
+        browser.open(f"#{urllib.parse.quote(payload)}")
+        yield Result(f"fragment with {payload[:24]}", browser.new_hits(), 0)
     for payload in PAYLOADS[:4]:
-        page.goto(server.url)
-        _settle(page)
-        name = payload.replace("/", "\u2215") + ".png"
-        page.set_input_files(
-            "#hl-image input[type=file]", files=[{"name": name, "mimeType": "image/png", "buffer": image()}]
-        )
+        panel = urllib.parse.urlencode(dict.fromkeys(("method", "target", "layer", "model"), payload))
+        given = {"options": json.dumps({payload: payload}), "edit": f"fill.{payload}_flip.{payload}"}
+        given |= {f"panel{number}": panel for number in range(1, 5)}
+        given |= {"true": payload, "class": payload, "tab": "compare", "limits": f"{payload},{payload}"}
+        browser.open(f"?{urllib.parse.urlencode(given)}")
+        yield Result(f"structured links with {payload[:24]}", browser.new_hits(), 0)
+    for number in range(1, 6):  # a word instead of a script, which shows that the page displays them
+        browser.open(f"?{urllib.parse.urlencode({'model': f'unknown{number}', 'layer': 'x'})}")
+    yield Result("an unknown model is shown", "unknown5" in browser.page.locator("body").inner_text(), True)
+
+
+def _fields(browser: Browser) -> Iterator[Result]:
+    """Type scripts into all fields of all views."""
+    for payload in PAYLOADS[:3]:
+        browser.open()
+        for view in browser.views():
+            typed = browser.type_everywhere(payload)
+            yield Result(f"{payload[:12]} in fields of {view} ({typed})", browser.new_hits(), 0)
+
+
+def _files(browser: Browser) -> Iterator[Result]:
+    """Choose images and a zip archive with scripts in their names."""
+    for payload in PAYLOADS[:4]:
+        name = file_name(payload) + ".png"
+        browser.open()
+        chosen = browser.choose_files(name, image())
+        browser.page.wait_for_timeout(1000)
+        browser.settle()
+        for _ in browser.views():  # second images
+            chosen += browser.choose_files(name, image(80))
+            browser.page.wait_for_timeout(300)
+        yield Result(f"files named {name[:24]}", browser.new_hits(), 0)
+        yield Result(f"fields for files named {name[:12]}", chosen >= 4, True)
+    browser.open()
+    browser.choose_files(file_name(PAYLOADS[0]) + ".png", b"<script>ran()</script>")
+    browser.page.wait_for_timeout(1500)
+    yield Result("a file that is a script", browser.new_hits(), 0)
+    yield from _report(browser)
+
+
+def _report(browser: Browser) -> Iterator[Result]:
+    """Explain an archive, and open its report in the page, on its own, and image by image."""
+    page = browser.page
+    browser.open("?tab=batch")
+    for _ in browser.views():
+        if page.locator("#hl-many").is_visible():
+            break
+    file = {"name": f"{file_name(PAYLOADS[0])}.zip", "mimeType": "application/zip", "buffer": archive()}
+    page.locator("#hl-many input[type=file]").set_input_files(files=[file])
+    browser.click("Explain all", "#hl-many")
+    page.wait_for_function("['done', 'error'].includes(document.querySelector('#hl-many .hl-line').dataset.kind)")
+    frame = page.frame_locator("#hl-many iframe")
+    frame.get_by_role("heading", level=1).wait_for()
+    text = frame.locator("body").inner_text()
+    yield Result("the report shows the names", "<img src=x onerror=ran()>" in text, True)
+    for number in range(frame.locator("button, summary").count()):
+        if frame.locator("button, summary").nth(number).is_visible():
+            frame.locator("button, summary").nth(number).click(timeout=2000)
+    yield Result("names in an archive, in the report", browser.new_hits(), 0)
+    with tempfile.TemporaryDirectory() as place:
+        report = browser.saved(lambda: browser.click("Save report", "#hl-many"), Path(place))
+        page.locator("#hl-many").get_by_role("button", name="on the page").first.click()
         page.wait_for_timeout(1500)
-        _settle(page)
-        yield Result(f"file named {name[:24]}", page.evaluate("window.hits"), (0,))
-    broken = {**PNG, "name": "<img src=x onerror=ran()>.png", "buffer": b"<script>ran()</script>"}
-    page.set_input_files("#hl-image input[type=file]", files=[broken])
-    page.wait_for_timeout(1500)
-    yield Result("a file that is a script", page.evaluate("window.hits"), (0,))
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        for payload in PAYLOADS[:5]:
-            file.writestr(f"{payload.replace('/', '')}/{payload.replace('/', '')}.png", image())
-    many = page.locator("#hl-many input[type=file]")
-    if many.count():
-        many.first.set_input_files(
-            [{"name": PAYLOADS[0] + ".zip", "mimeType": "application/zip", "buffer": archive.getvalue()}]
-        )
-        page.wait_for_timeout(2000)
-    yield Result("an archive with scripts in its names", page.evaluate("window.hits"), (0,))
-
-
-def _settle(page: Any) -> None:
-    page.wait_for_function(ANSWERED, polling=100)
+        yield Result("names of an archive, step by step", browser.new_hits(), 0)
+        yield Result("a report is saved", report is not None, True)
+        if report:
+            page.goto(report.as_uri())
+            page.wait_for_timeout(500)
+            yield Result("the saved report", browser.new_hits(), 0)

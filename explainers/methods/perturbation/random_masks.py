@@ -147,7 +147,8 @@ def _upsample(coarse: Tensor, shifts: Tensor, sizes: tuple[int, ...]) -> Tensor:
     mode = "bilinear" if len(sizes) == 2 else "trilinear"
     large = functional.interpolate(coarse, large_size, mode=mode, align_corners=False)
     starts = (shifts * torch.tensor(sides)).long().tolist()
-    return torch.stack([one[:, *map(slice, at, map(add, at, sizes))] for one, at in zip(large, starts, strict=True)])
+    windows = (map(slice, at, map(add, at, sizes)) for at in starts)
+    return torch.stack([one[(slice(None), *window)] for one, window in zip(large, windows, strict=True)])
 
 
 def _why_not_detector(model: nn.Module) -> str | None:

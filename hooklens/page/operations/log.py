@@ -13,6 +13,8 @@ import time
 import traceback
 from typing import Any
 
+from uvicorn import config
+
 from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
 
@@ -35,6 +37,8 @@ def start() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    # The server would give its loggers handlers that write plain text and tracebacks.
+    config.LOGGING_CONFIG["loggers"] = {}
 
 
 class _Lines(logging.Formatter):
@@ -43,7 +47,7 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
         line: dict[str, Any] = {"time": now, "event": "message", "level": record.levelname.lower()}
-        line |= {"logger": record.name, "message": str(record.msg)}  # without its arguments
+        line |= {"logger": record.name, "message": str(record.msg).strip()}  # without its arguments
         if record.exc_info and record.exc_info[1] is not None:
             places = traceback.extract_tb(record.exc_info[1].__traceback__)
             line["error"] = type(record.exc_info[1]).__name__

@@ -9,7 +9,7 @@ routes are open that this page does not use. The guard refuses them:
     408  bodies that do not arrive in time
     404  unknown endpoints
     431  headers that are too long
-    400  JSON that is invalid, too deep or too long, unknown files, or unknown arguments
+    400  JSON that is invalid, too deep or too long, unknown files, unknown arguments, or uploads without a file name
 
 This is plain ASGI, because BaseHTTPMiddleware would break event streams and hide disconnects. As a second line of
 defense, `install_no_links` disables the functions that fetch links.
@@ -46,6 +46,10 @@ NO_JSON = re.compile(r"/gradio_api/upload/?")
 AGENTS = re.compile(r"/mcp")
 UPLOADED = re.compile(r"[0-9a-f]{64}")  # Gradio names the folder of an upload after a hash of its content
 FORWARDED = re.compile(rb"[\w.,:/ \[\]-]*")  # hosts, addresses, ports, schemes and paths
+HOSTS = {name.strip().lower() for name in os.environ.get("HOOKLENS_HOSTS", "").split(",")} - {""}
+"""Names of the page behind a proxy that changes the header Host."""
+ON_SPACE = bool(os.environ.get("SPACE_ID"))
+"""On a Hugging Face Space every request comes from the proxy of the platform, which knows the name of the page."""
 SESSION = re.compile(rf"[A-Za-z0-9_-]{{0,{limits.SESSION_NAME}}}")
 
 CONTENT_POLICY = (
@@ -66,6 +70,7 @@ TOO_LATE = "The request body did not arrive in time."
 BAD_JSON = "The request body is not valid JSON."
 TOO_DEEP = "The JSON has too many values or is nested too deeply."
 NO_FILE = "Unknown file. Upload the image first."
+NO_NAME = "A file in the upload has no name."
 NO_LINKS = "Links are not supported. Download the image and upload the file."
 UNKNOWN_EVENT = "Unknown event. Reload the page."
 TOO_LONG = "The request headers exceed the size limit."
@@ -129,8 +134,10 @@ class Guard:
             await self.app(scope, source, send_checked)
         except Refusal as error:
             refusal = error
-        except Exception:
-            if not body.refusal:
+        except Exception as error:
+            if isinstance(error, TypeError) and NO_JSON.fullmatch(path):  # by Gradio, for a part without a file name
+                refusal = Refusal(400, NO_NAME)
+            elif not body.refusal:
                 raise
         refusal = refusal or body.refusal
         if refusal and not started:
@@ -171,7 +178,7 @@ class _Body:
     async def _in_time(self) -> Message:
         try:
             return await asyncio.wait_for(self._receive(), max(0.0, self._deadline - time.monotonic()))
-        except TimeoutError:
+        except asyncio.TimeoutError:  # in Python 3.10 another class than TimeoutError
             self._fail(408, TOO_LATE)
 
     def _fail(self, status: int, message: str) -> NoReturn:
@@ -187,7 +194,8 @@ def _check_route(method: str, path: str) -> None:
 def _checked_headers(scope: Message) -> list[tuple[bytes, bytes]]:
     """Return the headers without those of a proxy, unless a proxy may have sent them.
 
-    Gradio writes X-Forwarded-Host into the page, so a visitor could make a cache store a page with another host.
+    Gradio writes X-Forwarded-Host and X-Gradio-Server into the page, so a visitor could make a cache store a page with
+    another host. The second one is for a server of Gradio that is not used here.
 
     Errors   Refusal 431: too long. Refusal 400: a body with two lengths, which a proxy may read in another way.
     """
@@ -199,12 +207,20 @@ def _checked_headers(scope: Message) -> list[tuple[bytes, bytes]]:
         raise Refusal(400, TWO_LENGTHS)
     if any(name.lower() == b"upgrade" and value.lower() == b"websocket" for name, value in headers):
         raise Refusal(403, CLOSED)  # without a package for web sockets, uvicorn would answer as to any request
-    trusted = _is_private(scope.get("client"))
-    return [
-        (name, value)
-        for name, value in headers
-        if not name.lower().startswith(b"x-forwarded-") or (trusted and FORWARDED.fullmatch(value))
-    ]
+    trusted, host = _is_private(scope.get("client")), dict(headers).get(b"host", b"")
+
+    def is_kept(name: bytes, value: bytes) -> bool:
+        if name == b"x-forwarded-host" and not _is_own_host(value, host):
+            return False
+        return not name.startswith(b"x-forwarded-") or (trusted and FORWARDED.fullmatch(value) is not None)
+
+    return [(name, value) for name, value in headers if name != b"x-gradio-server" and is_kept(name, value)]
+
+
+def _is_own_host(forwarded: bytes, host: bytes) -> bool:
+    """Return whether a forwarded host is the one of the request or of the administrator, or comes from a Space."""
+    first = forwarded.partition(b",")[0].strip()
+    return ON_SPACE or first == host or first.decode("latin-1").lower() in HOSTS
 
 
 def _is_private(client: Any) -> bool:

@@ -26,7 +26,7 @@ class Square(nn.Module):
         self.box, self.scale = (slice(top, top + side), slice(left, left + side)), scale
 
     def forward(self, x):
-        score = 5 * x[:, :, *self.box].mean((1, 2, 3)).tanh() * self.scale
+        score = 5 * x[(..., *self.box)].mean((1, 2, 3)).tanh() * self.scale
         return torch.stack([score, -score], 1)
 
 
@@ -67,7 +67,7 @@ def test_the_kept_region_scores_more_than_regions_of_equal_area():
         quarters = [x * 0 for _ in range(4)]
         for k, quarter in enumerate(quarters):
             there = slice(6 * (k // 2), 6 * (k // 2) + 6), slice(8 * (k % 2), 8 * (k % 2) + 8)
-            quarter[:, :, *there] = x[:, :, *there]
+            quarter[(..., *there)] = x[(..., *there)]
         others = [float(net(quarter)[0, 2]) for quarter in quarters]
     assert kept > max(others)
 

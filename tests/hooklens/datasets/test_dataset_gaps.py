@@ -327,6 +327,8 @@ def test_usage_errors_leave_no_files(command: Any, tmp_path: Path) -> None:
         (("--engine", "spark"), "Unknown engine 'spark'"),
         (("--engine", "ray", "--device", "cuda:1"), "Ray assigns the devices"),
         (("--gpus", 1), "it needs --engine ray"),
+        (("--min-workers", 1), "it needs --engine ray"),
+        (("--engine", "ray", "--min-workers", 3, "--workers", 2), "it is more than the maximum, --workers 2"),
         (("--method", "d_rise"), "is for object detectors"),
         (("--method", "smooth_grad", "--seed", 5, "--option", "seed=3"), "conflict"),
     ):

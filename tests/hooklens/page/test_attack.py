@@ -30,7 +30,7 @@ def server(app: str, tmp_path_factory: pytest.TempPathFactory) -> Server:
 def test_every_attack_gets_the_expected_answer(group: Any, server: Server) -> None:
     results = list(group(server))
     assert len(results) > 40
-    assert [(each.name, each.got) for each in results if each.got not in each.expected] == []
+    assert [(each.name, each.got) for each in results if each.got != each.expected] == []
     assert users.answers_correctly(server)
 
 
@@ -38,7 +38,7 @@ def test_every_attack_gets_the_expected_answer(group: Any, server: Server) -> No
 @pytest.mark.parametrize("group", [http.links, http.bodies, http.headers, users.choices, users.users, users.streams])
 def test_every_slower_attack_gets_the_expected_answer(group: Any, server: Server) -> None:
     results = list(group(server))
-    assert [(each.name, each.got) for each in results if each.got not in each.expected] == []
+    assert [(each.name, each.got) for each in results if each.got != each.expected] == []
     assert users.answers_correctly(server)
 
 

@@ -461,6 +461,39 @@ def test_the_content_policy_allows_no_other_host():
     assert "https://*.hf.space" in parts["frame-ancestors"]
 
 
+def forwarded(host: str, client: tuple[str, int] | None = ("10.0.0.2", 1), **headers: str) -> dict[str, str]:
+    """The headers that reach the app of a request to the host page.example that may come from a proxy."""
+    found: list[dict[str, str]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    given = {"host": "page.example", "x-forwarded-host": host, **headers}
+    assert ask("GET", "/", headers=given, app=app, client=client).status == 200
+    return found[0]
+
+
+def test_only_a_proxy_says_which_host_was_requested_and_only_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"host": "page.example", "x-forwarded-host": "page.example"}
+    assert forwarded("page.example") == own
+    for foreign in ("evil.example", "evil.example, page.example", "page.example.evil.example", "page.example:1", ""):
+        assert forwarded(foreign) == {"host": "page.example"}, foreign
+    assert forwarded("page.example", client=("8.8.8.8", 1)) == {"host": "page.example"}
+    assert forwarded("x", **{"x-gradio-server": "http://evil.example"}) == {"host": "page.example"}
+    secure = {"x-forwarded-proto": "https"}
+    assert forwarded("page.example", **secure) == own | secure
+    assert forwarded("page.example", **{"x-forwarded-proto": "<script>"}) == own
+    assert forwarded("page.example", client=("8.8.8.8", 1), **secure) == {"host": "page.example"}
+
+    monkeypatch.setattr(guard, "HOSTS", {"maps.example"})
+    assert forwarded("Maps.example, page.example")["x-forwarded-host"] == "Maps.example, page.example"
+    assert "x-forwarded-host" not in forwarded("evil.example")
+    monkeypatch.setattr(guard, "ON_SPACE", True)
+    assert forwarded("custom.example")["x-forwarded-host"] == "custom.example"
+    assert "x-forwarded-host" not in forwarded('custom.example"><script>')
+
+
 def test_web_sockets_are_closed():
     sent: list[Any] = []
 

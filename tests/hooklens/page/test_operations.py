@@ -7,6 +7,7 @@ import ctypes
 import io
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -25,9 +26,10 @@ from hooklens.errors import Refused
 from hooklens.page.operations import log, shutdown
 from hooklens.page.operations.shutdown import Refusing, Shutdown
 from hooklens.page.shared.tab import run_job
-from hooklens.session import engine
+from hooklens.session import engine, network_calls
 from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
+from hooklens.session.methods import costs
 from tests.hooklens.browser.conftest import QUIET, free_port, served
 
 ROOT = Path(__file__).parents[3]
@@ -255,13 +257,20 @@ name = model_cache.first_model()
 network_calls.scores(name, images)
 network_calls.explain(name, "grad_cam", images, layer="head")
 network_calls.explain(name, "occlusion", images, progress=lambda step: True, window=100, stride=100)
-network_calls.gpu_seconds(name, network_calls.partial(network_calls._randomize, "grad_cam"), images, budget=48.0)
-print(network_calls.gpu_seconds(name, network_calls.partial(network_calls._randomize, "x"), images, budget=48.0))
+def around(explain, network, images, **options):
+    return explain(network, images, **options)
+network_calls.explain(name, "ablation_cam", images, layer="head", around=around)
+partial, seconds = network_calls.partial, network_calls.gpu_seconds
+print(seconds(name, partial(network_calls._explain_in_batches, 8, "kernel_shap"), images, budget=48.0))
+print(seconds(name, partial(network_calls._randomize, "x"), images, budget=48.0))
 """
     environment = {**os.environ, **QUIET, "SPACES_ZERO_GPU": "true", "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     run = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
-    forward, fast, slow, other = (json.loads(line) for line in run.stdout.splitlines())
-    assert forward == 12 and 8 < fast <= 12 < slow <= limits.SECONDS == other
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    starting, forward, known = network_calls.STARTING, network_calls.FORWARD, costs.table()
+    methods = ("grad_cam", "occlusion", "ablation_cam", "kernel_shap")
+    expected = [starting + math.ceil(known["passes"][method] * known["forward"]) for method in methods]
+    assert found == [starting + forward, *expected, limits.SECONDS] and expected[-1] > expected[0] + 10
 
 
 SPACE = {"SYSTEM": "spaces", "SPACE_ID": "me/hooklens", "SPACE_HOST": "me-hooklens.hf.space", "SPACES_ZERO_GPU": "true"}

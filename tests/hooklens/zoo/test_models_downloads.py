@@ -188,7 +188,7 @@ def test_a_file_is_hashed_once(server: Server, monkeypatch: pytest.MonkeyPatch) 
     """This is also true for several processes; a changed file is hashed again."""
     path = downloads.fetch("Net", server.url)
     monkeypatch.setattr(downloads, "_VERIFIED", downloads._Verified())
-    monkeypatch.setattr(downloads, "_sha256", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr(downloads.hashes, "sha256", lambda _: pytest.fail("read again"))
     assert downloads.cached(server.url)
     monkeypatch.undo()
     monkeypatch.setenv("TORCH_HOME", str(path.parents[2]))
