@@ -38,7 +38,7 @@ from hooklens.zoo.model import Model, Preparation
 
 MEASURED = 128
 """Images that are measured."""
-FEW, MANY = 100, 700
+FEW, MANY = 60, 360
 """Batches of two runs on Ray, whose difference does not contain its start."""
 SIMULATED = 60_000
 """Batches of a simulation: enough for a constant speed."""

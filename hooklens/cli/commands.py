@@ -123,7 +123,9 @@ def explain(
             if run.engine == "ray":
                 from hooklens.datasets import ray_engine  # ray is an extra
 
-                workers = ray_engine.Workers(run.workers or None, gpus=run.gpus, device=run.device)
+                workers = ray_engine.Workers(
+                    run.workers or None, gpus=run.gpus, device=run.device, least=run.min_workers or 1
+                )
                 done = ray_engine.run(
                     job,
                     decode=_decode(),

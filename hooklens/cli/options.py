@@ -87,6 +87,7 @@ class RunOptions:
     engine: Annotated[str, typer.Option(help=messages.ENGINE)] = "local"
     address: Annotated[str | None, typer.Option(help=messages.ADDRESS)] = None
     gpus: Annotated[float, typer.Option(min=0, help=messages.GPUS)] = 0
+    min_workers: Annotated[int | None, typer.Option(min=1, help=messages.MIN_WORKERS)] = None
 
     @property
     def local_device(self) -> str:
@@ -99,8 +100,12 @@ class RunOptions:
             raise typer.BadParameter(messages.NOT_AN_ENGINE.format(engine=self.engine), param_hint="--engine")
         if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda", "mps", "xpu"):
             raise typer.BadParameter(messages.DEVICE_WITH_RAY, param_hint="--device")
-        if self.engine == "local" and (self.address or self.gpus):
-            raise typer.BadParameter(messages.ONLY_WITH_RAY, param_hint="--address" if self.address else "--gpus")
+        only = {"--address": self.address, "--gpus": self.gpus, "--min-workers": self.min_workers}
+        given = [name for name, value in only.items() if value]
+        if self.engine == "local" and given:
+            raise typer.BadParameter(messages.ONLY_WITH_RAY, param_hint=given[0])
+        if self.min_workers and self.workers and self.min_workers > self.workers:
+            raise typer.BadParameter(messages.TOO_MANY_WORKERS.format(most=self.workers), param_hint="--min-workers")
 
     def method_options(self) -> dict[str, Any]:
         """Return the values of `--option name=value` as a dictionary; numbers and booleans are converted."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_BYTES = 2**28
-"""Maximum number of bytes read from a local file; the decoder rejects much smaller files already."""
+"""Bytes of an image above which nothing more is read; the decoder rejects much smaller files already."""
 
 PAUSES = (0.5, 2.0)
 """Seconds before an image of a store is requested again."""
@@ -73,11 +73,8 @@ def _read(item: Item) -> bytes:
 
 
 def _file_bytes(item: Item) -> bytes:
-    if is_local(item.url):
-        data = _local_bytes(item)
-    else:
-        fs, path = file_system(item.url)
-        data = fs.cat_file(path) if item.offset < 0 else fs.cat_file(path, item.offset, item.offset + item.size)
+    _refuse_large(item.size)
+    data = _local_bytes(item) if is_local(item.url) else _store_bytes(item)
     if 0 <= item.size != len(data):
         raise Refused(f"{item.url} is truncated: {len(data)} of {item.size} bytes of {item.path} were found.")
     return data
@@ -89,9 +86,40 @@ def _local_bytes(item: Item) -> bytes:
         raise Refused(f"{item.url} is a pipe or a device, not an image.")
     with open(item.url, "rb") as file:
         if item.offset < 0:
+            _refuse_large(os.fstat(file.fileno()).st_size)
             return file.read(MOST_BYTES)
         file.seek(item.offset)
         return file.read(item.size)
+
+
+def _store_bytes(item: Item) -> bytes:
+    fs, path = file_system(item.url)
+    if item.offset >= 0:
+        return bytes(fs.cat_file(path, item.offset, item.offset + item.size))
+    try:
+        data = bytes(fs.cat_file(path, 0, MOST_BYTES + 1))
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception:
+        if _size(fs, path) != 0:
+            raise
+        data = b""  # S3 refuses requests for a part of an empty file
+    if len(data) > MOST_BYTES:
+        _refuse_large(max(_size(fs, path), len(data)))
+    return data
+
+
+def _size(fs: Any, path: str) -> int:
+    """Return the size of a file in a store, or -1 if it is not known."""
+    try:
+        return int(fs.size(path))
+    except Exception:  # each file system raises its own types of errors
+        return -1
+
+
+def _refuse_large(size: int) -> None:
+    if size > MOST_BYTES:
+        raise Refused(f"The file has {size / 1e6:,.0f} MB, too much for an image. Save a smaller copy, such as a JPEG.")
 
 
 def is_local(url: str) -> bool:

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +20,13 @@ import hooklens
 from hooklens.datasets.items import Item, is_local
 from hooklens.datasets.ray_engine.stages import results
 from hooklens.datasets.ray_engine.task import LISTING, READING, Task, Workers, picklable
+from hooklens.datasets.ray_engine.wheel import build_wheel
 from hooklens.datasets.stores import SETTINGS, WORK, LocalStore
 from hooklens.errors import Refused
 
 SHARE = 0.8
 """Fraction of the CPUs that explain; the others decode."""
 PACKAGES = tuple(str(Path(str(package.__file__)).parent) for package in (hooklens, explainers))
-"""Sent to the workers, which only need the packages of the extra `ray`."""
 LOST = "lost"
 """Sent last if machines were lost and the others could not take over their work."""
 
@@ -76,9 +77,12 @@ def connect(address: str | None) -> Iterator[None]:
     own: dict[str, Any] = {"address": address}
     if address is None:
         own = {"address": "local", "num_cpus": 1 + (os.cpu_count() or 1), "include_dashboard": False}
-    modules = {"py_modules": [*PACKAGES], "excludes": ["__pycache__"]}
     try:
-        ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level=logging.ERROR)
+        with tempfile.TemporaryDirectory() as folder:
+            # The machines of a cluster need no Hooklens, only the packages of the extra `ray`.
+            code = [*PACKAGES] if address is None else [str(build_wheel(Path(folder)))]
+            modules = {"py_modules": code, "excludes": ["__pycache__"]}
+            ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise Refused(f"Cannot connect to a Ray cluster at {address or 'this machine'}: {reason}.") from None

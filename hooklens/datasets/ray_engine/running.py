@@ -20,6 +20,7 @@ from typing import Any
 
 import explainers
 import hooklens
+from hooklens import resources
 from hooklens.datasets.decoding import Decode
 from hooklens.datasets.ray_engine.driver import LOST, drive
 from hooklens.datasets.ray_engine.stages import OpenShards
@@ -127,7 +128,10 @@ def _pickle(task: Task) -> bytes:
 
 
 def _user_modules() -> list[ModuleType]:
-    """Return the imported modules that are neither installed packages nor part of this project."""
+    """Return the imported modules that workers cannot import by name.
+
+    Those are neither installed packages nor part of this project, or networks of the project, loaded by their paths.
+    """
     paths = sysconfig.get_paths()
     folders = {Path(paths[kind]).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {Path(str(package.__file__)).resolve().parent for package in (hooklens, explainers)}
@@ -136,6 +140,8 @@ def _user_modules() -> list[ModuleType]:
         if not file.is_absolute():  # modules that torch makes, such as torch.ops
             return True
         file = file.resolve()  # as the folders: a clone or an environment may be behind a link
+        if file.parent == resources.networks():
+            return False
         return not folders.isdisjoint(file.parents) or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
 
     files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items() if name != "__main__"}

@@ -65,7 +65,7 @@ def build(task: Task) -> Dataset:
     options.enable_progress_bars = False
     options.target_max_block_size = 1  # one batch per block, so that a batch is explained while the next one is decoded
     workers, least = task.workers, min(task.workers.least, task.workers.most or 1)
-    one: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
+    one: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}  # Ray needs a size for stages with GPUs
     # Different numbers of CPUs keep Ray from running two stages in one task.
     data = ray.data.read_datasource(
         _source(task), num_cpus=LISTING, override_num_blocks=min(len(task.partitions), GROUPS)

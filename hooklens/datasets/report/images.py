@@ -24,7 +24,8 @@ QUALITY = 78
 WHOLE = 11_000_000
 """Bytes of all images in total; base64 adds a third."""
 MOST_EACH = 40_000
-BATCH = 8
+BATCH = 2
+"""Mistakes whose maps are computed together; eight need 160 MB more memory."""
 
 Read = Callable[[str], "Image.Image | None"]
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 import explainers
 from hooklens.errors import Refused
-from hooklens.zoo.model import Model
+
+if TYPE_CHECKING:
+    from hooklens.zoo.model import Model
 
 AUTO = "auto"
 ACCELERATORS = ("cuda", "xpu", "mps")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pytest
 from fsspec import register_implementation
@@ -82,6 +83,22 @@ def test_image_of_a_store_is_requested_three_times(monkeypatch):
     with pytest.raises(Refused, match="Cannot read flaky://bucket/dog.jpg: reset by peer"):
         items.read(item)
     assert Flaky.failures == 0
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_huge_files_are_not_read(place, tmp_path, monkeypatch):
+    """Neither whole files nor members of tars. An empty file stays an empty file."""
+    monkeypatch.setattr(items, "MOST_BYTES", 5_000_000)
+    fs = fsspec.filesystem("file" if place == "local" else "memory")
+    root = str(tmp_path) if place == "local" else "/huge"
+    for name, size in {"huge.jpg": 7_000_000, "most.jpg": 5_000_000, "empty.jpg": 0}.items():
+        fs.pipe_file(f"{root}/{name}", b"x" * size)
+    url = root if place == "local" else f"memory:/{root}"
+    for offset, size in ((-1, -1), (10, 6_000_000)):
+        with pytest.raises(Refused, match=r"The file has [67] MB, too much for an image"):
+            items.read(items.Item("huge.jpg", None, f"{url}/huge.jpg", offset, size))
+    assert len(items.read(items.Item("most.jpg", None, f"{url}/most.jpg"))) == 5_000_000
+    assert items.read(items.Item("empty.jpg", None, f"{url}/empty.jpg")) == b""
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

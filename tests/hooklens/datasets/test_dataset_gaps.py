@@ -25,7 +25,7 @@ from hooklens.errors import Refused
 from hooklens.zoo import load_model
 from hooklens.zoo.model import Model, Preparation
 from tests.hooklens.datasets.test_dataset_cli import hooklens
-from tests.hooklens.datasets.test_dataset_report import data_of, page_text, reported
+from tests.hooklens.datasets.test_dataset_report import data_of, page_text
 
 NAMES = ["crane", "crane", "c", "d"]
 
@@ -304,12 +304,6 @@ def test_classes_with_the_same_name_are_distinguished(tmp_path: Path, model: Mod
     assert entry["target"] not in NAMES[:2] or "class=crane" not in entry["link"]
 
 
-def test_shortcuts_need_images(tmp_path: Path) -> None:
-    _, _, finished = reported(tmp_path, 0.6)
-    out = report.write(finished, tmp_path / "gone.html", read=lambda path: None)
-    assert "Shortcuts were not checked" in page_text(out) and "looks like a shortcut" not in page_text(out)
-
-
 def test_links_contain_seed_and_options(tmp_path: Path) -> None:
     settings = {"method": "smooth_grad", "seed": 7, "options": {"samples": 9}, "model": "auto"}
     link, _ = Links("http://x", settings).of({"target": "dog", "target_index": 3})
@@ -333,6 +327,8 @@ def test_usage_errors_leave_no_files(command: Any, tmp_path: Path) -> None:
         (("--engine", "spark"), "Unknown engine 'spark'"),
         (("--engine", "ray", "--device", "cuda:1"), "Ray assigns the devices"),
         (("--gpus", 1), "it needs --engine ray"),
+        (("--min-workers", 1), "it needs --engine ray"),
+        (("--engine", "ray", "--min-workers", 3, "--workers", 2), "it is more than the maximum, --workers 2"),
         (("--method", "d_rise"), "is for object detectors"),
         (("--method", "smooth_grad", "--seed", 5, "--option", "seed=3"), "conflict"),
     ):

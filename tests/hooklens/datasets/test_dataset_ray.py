@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -16,11 +27,13 @@ from torch import nn
 from hooklens.datasets import ray_engine, run, shards
 from hooklens.datasets.decoding import ImageReader
 from hooklens.datasets.explaining import Explainer
-from hooklens.datasets.ray_engine import Workers, running, stages
-from hooklens.datasets.ray_engine.task import Batch, End, picklable
+from hooklens.datasets.ray_engine import Workers, driver, running, stages
+from hooklens.datasets.ray_engine.task import Batch, End, Task, picklable
+from hooklens.datasets.ray_engine.wheel import build_wheel
 from hooklens.datasets.settings import Settings
 from hooklens.datasets.shards.planning import Stamp
 from hooklens.datasets.shards.writing import ShardFiles
+from hooklens.datasets.sources import sets
 from hooklens.datasets.stores import open_store
 from hooklens.errors import Refused
 from hooklens.images.uploads import open_image
@@ -162,14 +175,46 @@ def test_errors_that_cannot_be_pickled_become_messages():
     assert isinstance(picklable(Refused("as it is")), Refused)
 
 
+def test_wheel_installs_without_other_packages(tmp_path):
+    """Oracle: pip, and an import that does not see this clone. Equal code has an equal name, which Ray compares."""
+    wheel, again = build_wheel(tmp_path), tmp_path / "again"
+    again.mkdir()
+    assert wheel.name == build_wheel(again).name and wheel.read_bytes() == (again / wheel.name).read_bytes()
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check"]
+    subprocess.run([*command, f"--target={tmp_path / 'site'}", str(wheel)], check=True)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); from importlib.metadata import version; "
+        "from hooklens import __file__ as file, resources; import explainers; "
+        "print(version('hooklens'), file, explainers.__file__, resources.networks())"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
+    number, *places = done.stdout.split()
+    assert f"hooklens-{number}-py3" in wheel.name and all(place.startswith(str(tmp_path)) for place in places)
+
+
+def test_networks_of_an_installed_project_are_sent(monkeypatch):
+    """They are loaded by path, so a worker cannot import them by name, although their folder is that of a package."""
+    folder = Path(str(run.__file__)).parents[1] / "_models"
+    module = ModuleType("hooklens_model_test")
+    module.__file__ = str(folder / "test.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert module not in running._user_modules()
+    monkeypatch.setattr(running.resources, "networks", lambda: folder)
+    assert module in running._user_modules()
+
+
 @pytest.fixture
-def cluster() -> Iterator[Any]:
-    """Start two machines with three CPUs each, in separate processes."""
+def cluster(monkeypatch, tmp_path) -> Iterator[Any]:
+    """Start two machines with three CPUs each and one declared GPU, in separate processes, without Hooklens."""
     from ray.cluster_utils import Cluster
 
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)  # its pip installs the wheel
     memory = {"object_store_memory": 200 * 2**20, "include_dashboard": False}
     quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "_system_config": quick, **memory})
+    head = {"num_cpus": 3, "num_gpus": 1, "_system_config": quick, **memory}
+    found = Cluster(initialize_head=True, head_node_args=head)
     found.second = found.add_node(num_cpus=3, **memory)
     found.wait_for_nodes()
     yield found
@@ -214,9 +259,85 @@ def test_run_stopped_on_a_cluster_resumes_on_one_machine(cluster, source, model,
         )
     summary = run.run(prepare(source, tmp_path / "out", model), decode=open_image, workers=0)
     assert summary.new <= COUNT // 2 and rows(tmp_path / "out") == expected
-    with pytest.raises(Refused, match=r"too small \(CPUs: 6, GPUs: 0\): a worker needs 1 CPUs and 1 GPUs"):
+    with pytest.raises(Refused, match=r"too small \(CPUs: 6, GPUs: 1\): a worker needs 1 CPUs and 2 GPUs"):
         job = prepare(source, tmp_path / "other", model)
-        ray_engine.run(job, decode=open_image, address=cluster.address, workers=Workers(gpus=1))
+        ray_engine.run(job, decode=open_image, address=cluster.address, workers=Workers(gpus=2))
+
+
+class Recorder(nn.Module):
+    """A network that writes where its code comes from, and which GPUs Ray has assigned to its process."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder, self.layer, self.last = folder, nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the scores of three classes."""
+        found = {"code": str(Path(str(run.__file__)).parents[2]), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        with contextlib.suppress(PackageNotFoundError):
+            found["version"] = version("hooklens")
+        (self.folder / f"{os.getpid()}.json").write_text(json.dumps(found))
+        return self.last(self.layer(x).relu().mean((2, 3)))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_parquet_partitions_on_halves_of_a_declared_gpu(cluster, tmp_path, monkeypatch):
+    """Machines without Hooklens get it as a wheel; two actors share the GPU; a task lists each table.
+
+    The GPU exists only for Ray, so the actors compute on the CPU. Oracle: a run on one machine.
+    """
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as `running` does with a user's modules
+    write_tables(tmp_path / "tables", 3, 16)
+    monkeypatch.setattr(sets, "FILES", 2)
+    (tmp_path / "seen").mkdir()
+    network = Recorder(tmp_path / "seen").eval()
+    own = Model("recorder", network, [*"abc"], Preparation(16, 16, (0.5,) * 3, (0.5,) * 3))
+    source = str(tmp_path / "tables")
+    run.run(prepare(source, tmp_path / "one", own), decode=open_image, workers=0)
+    job = prepare(source, tmp_path / "out", own)
+    for file in (tmp_path / "seen").iterdir():
+        file.unlink()
+    assert [part.name for _, part in job.numbered()] == ["0.parquet", "1.parquet", "2.parquet"]
+    with driver.connect(cluster.address), job.shards.writing():
+        workers = driver.fit(Workers(least=2, cpus=1, gpus=0.5, device="cuda"))
+        assert (workers.least, workers.most) == (2, 2)
+        task = Task(
+            job.model, job.settings, job.numbered(), job.shards.finished, open_image, cluster.address,
+            replace(workers, device="cpu"), out=str(tmp_path / "out"),
+        )  # fmt: skip
+        data = stages.build(task)
+        monkeypatch.setattr(stages, "build", lambda task: data)
+        collector = running.Collector(job, None, None)
+        collector.start()
+        for result in stages.results(task):
+            collector.add(result)
+        job.finish(0, collector.numbers())
+        names = data.stats()
+    assert plain(tmp_path / "out") == plain(tmp_path / "one")
+    seen = [json.loads(file.read_text()) for file in (tmp_path / "seen").iterdir()]
+    assert len(seen) == 2 and {each["gpus"] for each in seen} == {"0"}
+    assert all("py_modules_files" in each["code"] and "+" in each["version"] for each in seen)
+    assert all(name in names for name in ("ReadImages", "decode_images", "Explain", "write_rows"))
+
+
+def write_tables(folder: Path, tables: int, count: int) -> None:
+    """Write a Hugging Face dataset of Parquet files."""
+    folder.mkdir()
+    for number in range(tables):
+        images = []
+        for k in range(count):
+            with io.BytesIO() as file:
+                Image.new("RGB", (16, 16), (number, k, 0)).save(file, "PNG")
+                images.append({"bytes": file.getvalue(), "path": f"{k}.png"})
+        labels = [k % 3 for k in range(count)]
+        pq.write_table(pa.table({"image": images, "label": labels}), folder / f"{number}.parquet")
+
+
+def plain(out: Path) -> list[dict[str, Any]]:
+    return [{**row, "seconds": None} for row in shards.open_run(out).table.to_pylist()]
 
 
 @needs_ray

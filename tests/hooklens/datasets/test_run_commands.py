@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -118,3 +120,15 @@ def test_the_shell_completes_layers(monkeypatch):
     environment = {"_HOOKLENS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "6"}
     output = CliRunner().invoke(commands.app, [], env=environment, prog_name="hooklens").output
     assert len(output.split()) > 10
+
+
+def test_commands_load_no_compiler():
+    """torchvision imports torch's compiler, which takes 1.7 s and 150 MB in each process."""
+    code = (
+        "import sys; from hooklens import zoo; from hooklens.cli import run_commands; "
+        "from hooklens.zoo import devices; "
+        "from hooklens.datasets import explaining, ray_engine, report, run; from hooklens.datasets.finished import "
+        "finished_run; zoo.load_model('efficientnet_lite0'); devices.choose('cpu'); "
+        "assert not {'torch._dynamo', 'sympy', 'triton'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

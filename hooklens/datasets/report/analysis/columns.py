@@ -28,17 +28,15 @@ UNKNOWN = -1
 class Names:
     """A column of names as codes `[n]` into `values`; -1 if there is none."""
 
+    codes: Integers
     values: list[str] = field(default_factory=list)
-    codes: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     _known: dict[str, int] = field(default_factory=dict)
-    _parts: list[Any] = field(default_factory=list)
 
-    def add(self, column: pa.ChunkedArray) -> None:
-        """Append a part of the column."""
+    def read(self, rows: slice, column: pa.ChunkedArray) -> None:
+        """Set the codes of these rows."""
         encoded = column.combine_chunks().dictionary_encode()
-        table = np.array([self.code(each) for each in encoded.dictionary.to_pylist()], dtype=np.int32)
-        indices = np.asarray(encoded.indices.fill_null(UNKNOWN))
-        self._parts.append(np.where(indices < 0, UNKNOWN, table[indices] if len(table) else UNKNOWN))
+        table = np.array([*map(self.code, encoded.dictionary.to_pylist()), UNKNOWN], dtype=np.int32)
+        self.codes[rows] = table[np.asarray(encoded.indices.fill_null(UNKNOWN))]  # its last entry is UNKNOWN
 
     def code(self, name: str) -> int:
         """Return the code of a name, which is new or known."""
@@ -46,11 +44,6 @@ class Names:
         if code == len(self.values):
             self.values.append(name)
         return code
-
-    def close(self) -> None:
-        """Join the parts."""
-        self.codes = np.concatenate([*self._parts, np.zeros(0, dtype=np.int32)]).astype(np.int32)
-        self._parts = []
 
     def __getitem__(self, row: int) -> str | None:
         code = self.codes[row]
@@ -105,31 +98,30 @@ class Columns:
         Classes that share a name have their index after it. The counts of labels are those in the manifest; if it has
         none, the rows are counted.
         """
-        names = {each: Names() for each in ("label", "prediction", "target", "error")}
-        numbers: dict[str, list[Any]] = {each: [] for each in (*INTEGERS, *FLOATS, "correct", "has_map")}
+        count = len(data)
+        names = {each: Names(np.empty(count, np.int32)) for each in ("label", "prediction", "target", "error")}
+        arrays = {each: np.empty(count, kind) for each, kind in TYPES.items()}
         paths: list[pa.Array] = [pa.array([], pa.string())]
         findings: Counter[str] = Counter()
         texts: dict[str, str] = {}
         size: tuple[int, int] | None = None
-        for _, table in data.batches(READ):
+        for start, table in data.batches(READ):
+            rows = slice(start, start + len(table))
             paths.append(pa.concat_arrays(table["path"].chunks))  # a copy: the buffers that are read are larger
             for name, column in names.items():
-                column.add(table[name])
+                column.read(rows, table[name])
             for name in INTEGERS:
-                numbers[name].append(np.asarray(table[name].fill_null(UNKNOWN)))
+                arrays[name][rows] = table[name].fill_null(UNKNOWN)
             for name in FLOATS:
-                numbers[name].append(np.asarray(table[name].cast(pa.float32()).fill_null(np.nan)))
-            numbers["correct"].append(np.asarray(table["correct"].cast(pa.int8()).fill_null(UNKNOWN)))
-            has_map = np.asarray(table["map_height"].is_valid())
-            numbers["has_map"].append(has_map)
-            if size is None and has_map.any():
-                first = int(has_map.argmax())
+                arrays[name][rows] = table[name].cast(pa.float32()).fill_null(np.nan)
+            arrays["correct"][rows] = table["correct"].cast(pa.int8()).fill_null(UNKNOWN)
+            arrays["has_map"][rows] = table["map_height"].is_valid()
+            if size is None and (found := np.flatnonzero(arrays["has_map"][rows])).size:
+                first = int(found[0])
                 size = int(table["map_height"][first].as_py()), int(table["map_width"][first].as_py())
             _count_findings(table, findings, texts)
-        arrays = {each: np.concatenate([*parts, EMPTY[each]]) for each, parts in numbers.items()}
         classes = distinct(data.manifest.get("classes") or [])
         for name, column in names.items():
-            column.close()
             if name != "error":
                 _use_class_names(column, arrays[f"{name}_index"], classes)
         counts = data.manifest.get("labelled")
@@ -137,23 +129,19 @@ class Columns:
             indices, each = np.unique(arrays["label_index"], return_counts=True)
             counts = {int(k): int(n) for k, n in zip(indices, each, strict=True) if k >= 0}
         labeled = {int(index): int(count) for index, count in counts.items()}
-        found: dict[str, Any] = {**names, **arrays}
-        del numbers
+        fields: dict[str, Any] = {**names, **arrays}
         pa.default_memory_pool().release_unused()
         return cls(
-            pa.chunked_array(paths), **found, map_size=size or (1, 1),
+            pa.chunked_array(paths), **fields, map_size=size or (1, 1),
             findings=findings, finding_texts=texts, labeled=labeled,
         )  # fmt: skip
 
 
 INTEGERS = ("label_index", "prediction_index", "target_index")
 FLOATS = ("probability", "label_probability")
-EMPTY: dict[str, Any] = {
-    **{name: np.zeros(0, dtype=np.int32) for name in INTEGERS},
-    **{name: np.zeros(0, dtype=np.float32) for name in FLOATS},
-    "correct": np.zeros(0, dtype=np.int8),
-    "has_map": np.zeros(0, dtype=bool),
-}
+TYPES: dict[str, Any] = {
+    **dict.fromkeys(INTEGERS, np.int32), **dict.fromkeys(FLOATS, np.float32), "correct": np.int8, "has_map": bool,
+}  # fmt: skip
 
 
 def _use_class_names(column: Names, indices: Integers, classes: Sequence[str]) -> None:

@@ -20,7 +20,8 @@ LEAST = 20
 PERPLEXITY = 30
 DIMENSIONS = 50
 """Dimensions after a PCA, before t-SNE."""
-BATCH = 16
+BATCH = 4
+"""Images per forward pass; 16 of 224 pixels need 400 MB more memory."""
 
 
 class Features:
