@@ -24,6 +24,14 @@ SAMPLE = 16
 LEFT_OUT = pytest.StashKey[int]()
 APP_TESTS = ("tests/hooklens/browser", *(f"tests/hooklens/page/test_{name}.py" for name in ("endpoints", "attack")))
 """Tests with the fixture `app`."""
+GROUPS = (
+    APP_TESTS,
+    # They parse all files.
+    ("tests/project/test_layers.py", "tests/project/test_architecture.py"),
+    # They need the same process servers, which import torch's distributed packages and compiler.
+    ("tests/explainers/passes/test_sharded.py", "tests/explainers/hooks/test_training_distributed.py"),
+)
+"""Files that one worker runs, because they share what takes long."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,17 +57,17 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give all tests of the running app to one worker: they share its server, its results and a browser."""
+    """Give each of `GROUPS` to one worker; the tests of the running app share its server, its results and a browser."""
     if config.getoption("dist") != "loadfile" or config.getoption("--slow"):
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class OneServer(LoadFileScheduling):
+    class Grouped(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return APP_TESTS[0] if file.startswith(APP_TESTS) else file
+            return next((group[0] for group in GROUPS if file.startswith(group)), file)
 
-    return OneServer(config, log)
+    return Grouped(config, log)
 
 
 @pytest.hookimpl(trylast=True)  # after the selection by -k and -m

@@ -8,13 +8,20 @@ from __future__ import annotations
 import ast
 import base64
 import contextlib
+import functools
 import io
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import hooklens
+from hooklens.__main__ import main
+from hooklens.cli import commands
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "notebooks"
@@ -23,10 +30,15 @@ MOST_BYTES = 1_500_000
 """Size of a notebook with its outputs."""
 
 
-def run(path: Path, folder: Path) -> dict[str, Any]:
-    """Run all cells in a folder that has the example images, and return the notebook with their outputs."""
+def run(path: Path, folder: Path, images: int | None = None) -> dict[str, Any]:
+    """Run all cells in a folder that has the example images, and return the notebook with their outputs.
+
+    `images` limits a notebook that explains all of them to the first few.
+    """
     notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    (folder / "images").symlink_to(ROOT / "assets" / "examples")
+    (folder / "images").mkdir()
+    for image in sorted((ROOT / "assets" / "examples").iterdir())[:images]:
+        (folder / "images" / image.name).symlink_to(image)
     names: dict[str, Any] = {"__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -34,6 +46,14 @@ def run(path: Path, folder: Path) -> dict[str, Any]:
         for number, cell in enumerate(cells, 1):
             cell["execution_count"], cell["outputs"] = number, _run_cell("".join(cell["source"]), names, number)
     return notebook
+
+
+def run_command(arguments: list[str], **_: Any) -> None:
+    """Run `python -m hooklens ...` as `subprocess.run` with `capture_output`, in this process and without workers."""
+    assert arguments[:3] == [sys.executable, "-m", "hooklens"]
+    with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as end:
+        main([*arguments[3:], *(["--workers", "0"] if arguments[3] == "explain" else [])])
+    assert not end.value.code, arguments
 
 
 def _run_cell(code: str, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
@@ -64,10 +84,17 @@ def _texts(value: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_is_stored_with_its_outputs(path, tmp_path):
-    """If outputs are missing, run `python -m tests.project.test_notebooks`."""
+def test_a_notebook_runs_and_is_stored_with_its_outputs(path, tmp_path, monkeypatch):
+    """If outputs are missing, run `python -m tests.project.test_notebooks`.
+
+    The kinds of outputs do not depend on the size of the images, so the network runs at half of its resolution.
+    Commands run in this process, because torch takes seconds to start.
+    """
+    monkeypatch.setattr(hooklens, "load_model", functools.partial(hooklens.load_model, size=112))
+    monkeypatch.setattr(commands, "_keep_freed_memory", lambda: None)  # it would affect all tests in this process
+    monkeypatch.setattr(subprocess, "run", run_command)
     stored = json.loads(path.read_text(encoding="utf-8"))
-    found = run(path, tmp_path)
+    found = run(path, tmp_path, images=3 if "data_sets" in path.stem else None)
     assert [_kinds(cell) for cell in stored["cells"]] == [_kinds(cell) for cell in found["cells"]]
     assert path.stat().st_size < MOST_BYTES
     assert str(ROOT) not in path.read_text(encoding="utf-8")

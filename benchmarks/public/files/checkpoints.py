@@ -71,7 +71,11 @@ class Call:
         return self.call
 
 
-def files() -> Iterator[tuple[str, bytes, bool]]:
+Content = bytes | Callable[[], bytes]
+"""A file's content, or a function that makes it if that takes a second."""
+
+
+def files() -> Iterator[tuple[str, Content, bool]]:
     """Yield names, contents, and whether the weights may be loaded."""
     yield "good.pt", saved(network().state_dict()), True
     yield "good.safetensors", tensors(network().state_dict()), True
@@ -119,15 +123,16 @@ def code() -> Iterator[tuple[str, bytes]]:
     yield "inst.pt", archive({"data.pkl": b"(S'touch " + MARKER.encode() + b"'\nios\nsystem\n."})
 
 
-def archives() -> Iterator[tuple[str, bytes]]:
+def archives() -> Iterator[tuple[str, Content]]:
     """Yield zip bombs and archives with wrong names."""
     zeros = bytes(200 * 2**20)
-    yield "bomb_pickle.pt", archive({"data.pkl": zeros}, zipfile.ZIP_DEFLATED)
+    yield "bomb_pickle.pt", lambda: archive({"data.pkl": zeros}, zipfile.ZIP_DEFLATED)
     table = pickletools.optimize(tensor_pickle("0", 100_000_000, (100_000_000,)))
-    yield "bomb_data.pt", archive({"data.pkl": table, "data/0": zeros}, zipfile.ZIP_DEFLATED)
-    yield "bomb_version.pt", archive({"data.pkl": b"\x80\x02}.", "version": zeros}, zipfile.ZIP_DEFLATED)
+    yield "bomb_data.pt", lambda: archive({"data.pkl": table, "data/0": zeros}, zipfile.ZIP_DEFLATED)
+    yield "bomb_version.pt", lambda: archive({"data.pkl": b"\x80\x02}.", "version": zeros}, zipfile.ZIP_DEFLATED)
     yield "outside.pt", archive({"../../outside": b"x", "data.pkl": b"\x80\x02}."})
-    yield "many_entries.pt", archive({f"data/{k}": b"" for k in range(60_000)} | {"data.pkl": b"\x80\x02}."})
+    entries = {f"data/{k}": b"" for k in range(60_000)}
+    yield "many_entries.pt", lambda: archive(entries | {"data.pkl": b"\x80\x02}."})
     yield "no_pickle.pt", archive({})
     yield "docx.pt", archive({"word/document.xml": b"<x/>"})
 
@@ -194,7 +199,7 @@ def structures() -> Iterator[tuple[str, bytes]]:
     loop["loop"] = loop
     yield "loop.pt", saved(loop)
     yield "many_mappings.pt", saved({f"m{number}": {"a": torch.zeros(1)} for number in range(2000)})
-    yield "many_tensors.pt", saved({f"t{number}": torch.zeros(1) for number in range(5000)})
+    yield "many_tensors.pt", saved({f"t{number}": torch.zeros(1) for number in range(3000)})
     yield "long_prefix.pt", saved({"a." * 100_000 + "weight": torch.zeros(1)})
     yield "deep_list.pt", archive({"data.pkl": b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b"."})
     yield "deep_tuple.pt", archive({"data.pkl": b"\x80\x02)" + b"\x85" * 200_000 + b"."})
@@ -308,7 +313,7 @@ def load(every: int = 1) -> tuple[Row, list[str]]:
         process = start()
         for name, content, good in itertools.islice(files(), 0, None, every):
             path = Path(place) / name
-            path.write_bytes(content)
+            path.write_bytes(content() if callable(content) else content)
             process.stdin.write(f"{path}\n")
             process.stdin.flush()
             line = process.stdout.readline()

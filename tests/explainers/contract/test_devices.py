@@ -65,8 +65,7 @@ def volumes() -> tuple[nn.Module, Tensor, Any]:
 ALL_KINDS = (convolutions, transformer, segmentation, detection, volumes)
 KINDS: dict[str, Make] = {each.__name__: each for each in ALL_KINDS}
 SOME = {
-    "transformer": "grad_cam eigen_cam score_cam saliency lrp attention_heads attention_rollout "
-    "transformer_attribution le_grad grad_eclip shapley_cam",
+    "transformer": "grad_cam lrp attention_heads attention_rollout transformer_attribution le_grad grad_eclip",
     "segmentation": "grad_cam grad_cam_pp saliency full_grad occlusion",
     "detection": "grad_cam saliency lrp d_rise",
     "volumes": "grad_cam saliency smooth_grad lrp occlusion rise",

@@ -23,10 +23,8 @@ timm edgenext_xx_small, timm tiny_vit_5m_224, timm coat_lite_tiny, timm gcvit_xx
 timm hiera_tiny_224, timm levit_128s, timm cait_xxs24_224, transformers ConvNextForImageClassification,
 transformers SwinForImageClassification, smp Unet resnet18, smp Segformer mit_b0
 """
-LARGE = {
-    *("timm tiny_vit_5m_224", "timm coat_lite_tiny", "timm gcvit_xxtiny", "timm hiera_tiny_224"),
-    "smp Segformer mit_b0",
-}
+QUICK = {"timm cait_xxs24_224", "transformers ConvNextForImageClassification", "smp Unet resnet18"}
+"""One network of each package; the others run with --slow."""
 PACKAGES = {"timm": "timm", "transformers": "transformers", "smp": "segmentation_models_pytorch"}
 SMALL = (160, 128)
 OWN = {network.name: replace(network, sizes=((96, 64),)) for network in own()}
@@ -57,11 +55,10 @@ def failures(rows: Iterator[Row]) -> list[str]:
     return [f"{row.check}: {row.verdict}: {row.words} {row.trace}" for row in rows if row.verdict != "right"]
 
 
-@pytest.mark.sample
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE) + [UNEXPLAINED] * (name == "timm levit_128s"))
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK) + [UNEXPLAINED] * (name == "timm levit_128s"))
         for name in map(str.strip, SAMPLE.split(","))
     ],
 )

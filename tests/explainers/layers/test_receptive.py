@@ -127,10 +127,10 @@ def zoo(name: str) -> nn.Module:
     [
         ("resnet18", "layer1", 96, 43, 4),
         ("resnet18", "layer2", 192, 99, 8),
-        ("resnet50", "layer2", 160, 91, 8),
+        pytest.param("resnet50", "layer2", 160, 91, 8, marks=pytest.mark.slow),
         ("squeezenet1_1", "features.4", 96, 23, 4),
         ("vgg11", "10", 64, 30, 8),
-        ("vgg16", "29", 232, 196, 16),
+        pytest.param("vgg16", "29", 232, 196, 16, marks=pytest.mark.slow),
     ],
 )
 def test_sizes_as_published(name, layer, side, size, step):
@@ -231,7 +231,13 @@ def test_field_of_window_attention_is_that_of_its_windows():
     assert receptive_field(swin, images, "features.1.1", (9, 5)) == (0, 0, 56, 56)
 
 
-@pytest.mark.parametrize("layer", ["features.0", "features.1.0", "features.1.1", "features.3"])
+SWIN = ("features.1.1", "features.3")
+"""The layers with shifted windows and after merged patches, which contain those before them."""
+
+
+@pytest.mark.parametrize(
+    "layer", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("features.0", "features.1.0")), *SWIN]
+)
 def test_fields_of_all_cells_equal_those_of_each_cell(layer):
     """Windows move in steps, borders clip; channels are last, and gradients may be disabled."""
     swin, images = zoo("swin_t"), torch.zeros(1, 3, 112, 84)

@@ -73,12 +73,13 @@ def test_regions_below_the_minimum_size_are_not_separate():
 
 
 def test_the_minimum_size_grows_with_the_image_and_does_not_apply_to_given_segments():
-    net, x = curved(), nn.functional.interpolate(random_images(1), (48, 64), mode="bilinear")
+    net, x = curved(), nn.functional.interpolate(random_images(1), (40, 52), mode="bilinear")
     same = {"batch_size": 8}  # a busy machine divides batches, and rounding, otherwise
-    own, three, one = (xrai(net, x, 1, least=least, **same) for least in (None, 3, 1))
-    assert torch.equal(own, three) and not torch.equal(own, one)
-    single = torch.arange(48 * 64).view(48, 64)
-    assert torch.equal(xrai(net, x, 1, segments=single, **same), xrai(net, x, 1, segments=single, least=1, **same))
+    own, two, one = (xrai(net, x, 1, least=least, **same) for least in (None, 2, 1))
+    assert torch.equal(own, two) and not torch.equal(own, one), "2,080 pixels"
+    single = torch.arange(40 * 52).view(40, 52)
+    given, one, two = (xrai(net, x, 1, segments=single, least=least, **same) for least in (None, 1, 2))
+    assert torch.equal(given, one) and not torch.equal(given, two)
 
 
 def test_the_region_that_the_score_depends_on_has_the_largest_value():

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,21 @@ def hooklens(
     output = capsys.readouterr()
     assert "Traceback" not in output.err + output.out
     return int(end.value.code or 0), output.out + output.err
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of `hooklens explain` on three examples, for tests that copy it."""
+    out = tmp_path_factory.mktemp("explained") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commands, "_keep_freed_memory", lambda: None)
+        patch.setattr(
+            sys, "argv", ["hooklens", "explain", str(EXAMPLES), "--out", str(out), *"--limit 3 --workers 0".split()]
+        )
+        with pytest.raises(SystemExit) as end:
+            commands.main()
+    assert not end.value.code
+    return out
 
 
 @pytest.fixture
@@ -111,15 +127,15 @@ def test_app_py_is_serve(monkeypatch):
     assert calls == [["serve", "--port", "7861"], ["serve"], ["replay", "bundle.zip"]]
 
 
-def test_pictures_is_a_deprecated_alias_of_images(command, tmp_path):
-    command("explain", EXAMPLES, "--out", tmp_path / "run", "--limit", 3, "--workers", 0)
+def test_pictures_is_a_deprecated_alias_of_images(command, explained, tmp_path):
+    shutil.copytree(explained, tmp_path / "run")
     code, output = command("evaluate", tmp_path / "run", "--pictures", 2, "--steps", 2, "--precision", "float32")
     assert code == 0 and "--pictures is deprecated" in output and "Evaluated 2 images" in output
     assert "--pictures" not in command("evaluate", "--help")[1]
 
 
-def test_evaluate_compares_with_control_maps(command, tmp_path):
-    command("explain", EXAMPLES, "--out", tmp_path / "run", "--workers", 0)
+def test_evaluate_compares_with_control_maps(command, explained, tmp_path):
+    shutil.copytree(explained, tmp_path / "run")
     code, output = command("evaluate", tmp_path / "run", "--images", 3, "--steps", 3, "--precision", "float32")
     assert code == 0 and re.search(r"Insertion 0\.\d+ ± 0\.\d+ over 3 images: .*random", output), output
     assert (tmp_path / "run" / "evaluation.json").is_file() and "Evaluated 3 images" in output
@@ -128,7 +144,7 @@ def test_evaluate_compares_with_control_maps(command, tmp_path):
     assert command("evaluate", tmp_path)[0] == 1
 
 
-def test_evaluation_matches_the_library(tmp_path, command):
+def test_evaluation_matches_the_library(explained):
     """Oracle: one call of `explainers.evaluate` with the same images and maps."""
     import torch
     from PIL import Image
@@ -139,8 +155,7 @@ def test_evaluation_matches_the_library(tmp_path, command):
     from hooklens.images.uploads import open_image
     from hooklens.zoo import load_model
 
-    command("explain", EXAMPLES, "--out", tmp_path, "--limit", 3, "--workers", 0)
-    run = FinishedRun(open_run(tmp_path), open_image)
+    run = FinishedRun(open_run(explained), open_image)
     found = evaluate(run, images=3, metrics=["deletion"], steps=3, precision="float32")
     rows, model = run.data.table.to_pylist(), load_model("efficientnet_lite0")
     images = torch.cat([model.prepare(Image.open(EXAMPLES / row["path"])) for row in rows])

@@ -25,7 +25,7 @@ from hooklens.errors import Refused
 from hooklens.zoo import load_model
 from hooklens.zoo.model import Model, Preparation
 from tests.hooklens.datasets.test_dataset_cli import hooklens
-from tests.hooklens.datasets.test_dataset_report import data_of, page_text, reported
+from tests.hooklens.datasets.test_dataset_report import data_of, page_text
 
 NAMES = ["crane", "crane", "c", "d"]
 
@@ -302,12 +302,6 @@ def test_classes_with_the_same_name_are_distinguished(tmp_path: Path, model: Mod
     assert "crane (0)" in text and "crane (1)" in text and "crane predicted as" not in text.replace("crane (", "")
     entry = data_of(out)["images"][0]
     assert entry["target"] not in NAMES[:2] or "class=crane" not in entry["link"]
-
-
-def test_shortcuts_need_images(tmp_path: Path) -> None:
-    _, _, finished = reported(tmp_path, 0.6)
-    out = report.write(finished, tmp_path / "gone.html", read=lambda path: None)
-    assert "Shortcuts were not checked" in page_text(out) and "looks like a shortcut" not in page_text(out)
 
 
 def test_links_contain_seed_and_options(tmp_path: Path) -> None:

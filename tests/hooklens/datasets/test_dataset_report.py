@@ -62,9 +62,15 @@ def data_of(path: Path) -> dict:
     return json.loads(found[1])
 
 
-def test_planted_watermark_is_found(tmp_path):
+@pytest.fixture(scope="module")
+def watermarked(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, bool], RunData]:
+    """The report, the marks and the run for images of which 60% of the squares have the mark."""
+    return reported(tmp_path_factory.mktemp("watermarked"), 0.6)
+
+
+def test_planted_watermark_is_found(watermarked):
     """Oracle: which images have the mark, 60% of the squares."""
-    text, marks, finished = reported(tmp_path, 0.6)
+    text, marks, finished = watermarked
 
     named = re.findall(r"Possible shortcut: (\w+), ([\w ]+), in (\d+)% of its images", text)
     assert [(name, place) for name, place, _ in named] == [(shapes.MARKED, "lower left corner")]
@@ -75,6 +81,11 @@ def test_planted_watermark_is_found(tmp_path):
     explained = [row["path"] for row in finished.table.to_pylist() if row["target"] == shapes.MARKED]
     assert int(seen) == len(explained) and int(whole) == pytest.approx(sum(marks[path] for path in explained), abs=3)
     assert int(count) <= int(whole)
+
+
+def test_shortcuts_need_images(watermarked, tmp_path):
+    out = report.write(watermarked[2], tmp_path / "gone.html", read=lambda path: None)
+    assert "Shortcuts were not checked" in page_text(out) and "looks like a shortcut" not in page_text(out)
 
 
 def test_nothing_is_found_without_the_watermark(tmp_path):

@@ -27,19 +27,21 @@ from hooklens.session.jobs.turns import Turns
 from hooklens.session.model_cache import load
 from hooklens.session.request import Request
 from hooklens.session.trust import engine, messages
-from hooklens.session.trust.answers import STEPS, CheckProgress, ClassSimilarity, Verdict
+from hooklens.session.trust.answers import CheckProgress, ClassSimilarity, Verdict
 from hooklens.zoo import catalog
 from tests.support import dense_nets
 
 MODEL = "efficientnet_lite0"
+STEPS = 5
 DOG = str(next(iter(examples.all_examples().values())).path)
 GRAD_CAM = Request(DOG, model=MODEL, method="grad_cam", use_cache=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def ready() -> Iterator[None]:
-    """Load the network directly instead of in a thread, without cached controls."""
+    """Load the network directly instead of in a thread, without cached controls, and with few steps of the curves."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "STEPS", STEPS)
         patch.setattr(page_engine.model_cache, "wait", lambda run, model: iter(()))
         patch.setattr(engine, "_controls", type(engine._controls)())
         patch.setattr(engine, "_verdicts", type(engine._verdicts)())
@@ -92,7 +94,7 @@ class RecordingNet(nn.Module):
 @pytest.mark.parametrize("metric", engine.METRICS)
 @pytest.mark.parametrize("coarse", [False, True])
 def test_each_step_shows_the_input_of_the_network(metric: str, coarse: bool) -> None:
-    """Oracle: the inputs of the network. 192 pixels are not divisible by 20 steps, and a coarse map has ties."""
+    """Oracle: the inputs of the network. 192 pixels are not divisible by 5 steps, and a coarse map has ties."""
     net, images = RecordingNet().eval(), torch.rand(1, 3, 12, 16)
     heat = torch.rand(1, 12, 16)
     heat = (heat * 3).floor() if coarse else heat
