@@ -1,6 +1,6 @@
 # `make app` starts the page and `make test` runs all tests. Both create the virtual environment first.
 .DEFAULT_GOAL := help
-.PHONY: help app test lint types smoke bench zoo hostile attack load soak audit chromium clean
+.PHONY: help app test lint types smoke bench zoo hostile attack load soak lowest audit chromium clean
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,6 +13,7 @@ help:
 	@echo "make zoo     test all kinds of methods on 190 networks (20 minutes on two idle cores); writes docs/networks.md"
 	@echo "make hostile  decode 1,600 hostile files, and those in the folder HOOKLENS_HOSTILE; load hostile checkpoints"
 	@echo "make attack  attack a running page;  make load  100 users;  make soak  10 minutes of use (ARGS='--minutes 1 --users 4')"
+	@echo "make lowest  the tests of LOWEST with the lowest allowed versions of all packages, in an environment of its own"
 	@echo "make audit   known vulnerabilities of the installed packages (pip-audit), and sbom.json, the list of them (CycloneDX)"
 	@echo "make clean   remove the virtual environment and caches"
 
@@ -49,6 +50,17 @@ load: $(VENV)/.test
 
 soak: $(VENV)/.test
 	$(BIN)/python -m benchmarks.public.soak $(ARGS)
+
+# The tests that run with the lowest allowed versions: the methods, images, networks, commands and the page without Chromium.
+LOWEST ?= tests/explainers/hooks tests/explainers/methods tests/explainers/metrics tests/explainers/maps tests/hooklens/images \
+    tests/hooklens/zoo tests/hooklens/session tests/hooklens/page
+
+# pip always installs the highest versions; uv installs the lowest ones of the packages that this project names.
+lowest: $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/lowest
+	$(VENV)/lowest/bin/pip install -q uv
+	$(VENV)/lowest/bin/uv pip install -q --python $(VENV)/lowest/bin/python --resolution lowest-direct -e '.[app,data,test,monitoring,mcp]'
+	timeout 1800 $(VENV)/lowest/bin/python -m pytest -n auto --dist loadfile $(LOWEST) $(ARGS)
 
 # The tools are in an environment without the app.
 audit: $(VENV)/.test

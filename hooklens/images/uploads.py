@@ -244,6 +244,8 @@ def _is_slow(kind: str, data: bytes) -> bool:
         return data[30:34] in _RUNS and len(data) > limits.RUNS
     if kind == "JPEG":
         return _count_segments(data) > limits.PARTS
+    if kind == "PNG":
+        return _count_chunks(data) > limits.PARTS
     return kind == "GIF" and _count_blocks(data) > limits.PARTS
 
 
@@ -254,6 +256,18 @@ def _count_segments(data: bytes) -> int:
     while is_segment(data, at) and count <= limits.PARTS:
         at, count = at + 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big")), count + 1
     return count
+
+
+def _count_chunks(data: bytes) -> int:
+    """Return the number of chunks of a PNG, at most one more than the limit; pixels may have twenty times as many."""
+    at, others, pixels = 8, 0, 0
+    while at + 8 <= len(data) and max(others, pixels // 20) <= limits.PARTS:
+        if data[at + 4 : at + 8] in (b"IDAT", b"fdAT"):  # encoders write parts of 8 kB
+            pixels += 1
+        else:
+            others += 1
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+    return max(others, pixels // 20)
 
 
 def _count_blocks(data: bytes) -> int:

@@ -6,10 +6,12 @@ results are returned on the CPU, and long methods run to the end or to their tim
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,8 +49,33 @@ def _on_network(name: str, function: Callable[..., Any], images: torch.Tensor, *
     device, network = model_cache.device_of_call(loaded), loaded.model.network
     if limits.SHARED_GPU:  # this process has the GPU only during the call
         network = network.to(device)
-    with declared_score(loaded.model.score):
+    with declared_score(loaded.model.score), _computing_threads(quick=not {"progress", "budget"} & keywords.keys()):
         return _on_cpu(function(network, images.to(device), **keywords))
+
+
+@contextlib.contextmanager
+def _computing_threads(quick: bool) -> Iterator[None]:
+    """Compute with all threads of torch, or in a quick call with one less, which leaves a core to browser and server.
+
+    The threads wait for each other in every operation. If another program needs their core, a network of 20 ms takes
+    five times as long with two threads on two cores, and hardly longer with one.
+    """
+    import torch  # torch takes seconds to start
+
+    usual = torch.get_num_threads()  # also lets torch have a number of its own for this thread
+    torch.set_num_threads(max(1, _most_threads() - quick))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+@functools.cache
+def _most_threads() -> int:
+    """Return the number of threads of torch before a call changed it."""
+    import torch  # torch takes seconds to start
+
+    return torch.get_num_threads()
 
 
 def gpu_seconds(name: str, function: Callable[..., Any], images: torch.Tensor, **keywords: Any) -> int:

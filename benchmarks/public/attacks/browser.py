@@ -26,7 +26,7 @@ PAYLOADS = (
     "<iframe srcdoc='<script>parent.ran()</script>'>",
 )
 """Texts with scripts in them. Every script calls `ran`, which exists in all frames of a page."""
-ANSWERED = "() => ['done', 'error', 'idle'].includes(document.documentElement.dataset.hlState)"
+ANSWERED = "() => ['done', 'error'].includes(document.documentElement.dataset.hlState)"
 FIELDS = "input:not([type=range]):not([type=checkbox]):not([type=radio]):not([type=file]):not([type=color])"
 FIELDS += ":not([type=number]):visible, textarea:visible"
 STATIC = ROOT / "hooklens" / "page" / "static"

@@ -54,6 +54,7 @@ def texts(browser: Browser, folder: Path) -> Iterator[Result]:
     """Open every view of the page with the network, start what it offers, and open the files that it saves."""
     page = browser.page
     browser.open()
+    page.locator("#hl-bars button[data-index]").first.wait_for()
     shown = page.locator("body").inner_text()
     yield Result("class names are shown", any(payload in shown for payload in PAYLOADS), True)
     yield Result("title, classes and layers", browser.new_hits(), 0)

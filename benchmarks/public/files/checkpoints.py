@@ -199,7 +199,7 @@ def structures() -> Iterator[tuple[str, bytes]]:
     loop["loop"] = loop
     yield "loop.pt", saved(loop)
     yield "many_mappings.pt", saved({f"m{number}": {"a": torch.zeros(1)} for number in range(2000)})
-    yield "many_tensors.pt", saved({f"t{number}": torch.zeros(1) for number in range(5000)})
+    yield "many_tensors.pt", saved({f"t{number}": torch.zeros(1) for number in range(3000)})
     yield "long_prefix.pt", saved({"a." * 100_000 + "weight": torch.zeros(1)})
     yield "deep_list.pt", archive({"data.pkl": b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b"."})
     yield "deep_tuple.pt", archive({"data.pkl": b"\x80\x02)" + b"\x85" * 200_000 + b"."})

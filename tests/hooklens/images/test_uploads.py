@@ -463,6 +463,18 @@ def test_file_with_many_blocks_is_rejected_at_the_time_limit(kind, monkeypatch):
     assert time.thread_time() - started < 1.5
 
 
+def test_png_with_many_chunks_is_rejected():
+    """Pillow reads them in Python; parts of the pixels are many in a large image."""
+
+    def image(name: bytes, count: int) -> bytes:
+        return png(2, 1, 8, 0, b"\0\x10\x20", chunk(name, b"") * count)
+
+    assert open_image(image(b"vpAg", limits.PARTS - 10)).size == (2, 1)
+    assert "takes too long" in refusal(image(b"vpAg", limits.PARTS + 1))
+    assert open_image(image(b"IDAT", limits.PARTS + 1000)).size == (2, 1)
+    assert "takes too long" in refusal(image(b"IDAT", 20 * limits.PARTS + 100))
+
+
 def test_narrow_image_is_rejected():
     assert "60000 x 1 pixels" in refusal(save(Image.new("L", (60000, 1)), "PNG"))
     assert "1 x 21 pixels" in refusal(save(Image.new("L", (1, 21)), "PNG"))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hooklens import limits
 from hooklens.errors import Refused
@@ -199,3 +200,20 @@ def test_snippets_call_with_the_settings_on_the_page(ready: None) -> None:
     order = list(inspect.signature(endpoints.explain).parameters)[1:]
     assert dict(zip(order, values, strict=True)) == {**names, "options": {"relu": False}, "bands": ""}
     assert f"target={settings.target}, relu=False)" in library and ast.parse(library)
+
+
+def test_a_quick_call_leaves_a_core_to_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long call uses all threads; the number of the calling thread is restored."""
+    threads: list[int] = []
+
+    def count(*_: object, **__: object) -> torch.Tensor:
+        threads.append(torch.get_num_threads())
+        return torch.zeros(1)
+
+    monkeypatch.setattr(network_calls, "_most_threads", lambda: 3)
+    before = torch.get_num_threads()
+    for more in ({}, {"progress": None}, {"budget": 1.0}):
+        network_calls.run(MODEL, count, torch.zeros(1), **more)
+    monkeypatch.setattr(network_calls, "_most_threads", lambda: 1)
+    network_calls.run(MODEL, count, torch.zeros(1))
+    assert threads == [2, 3, 3, 1] and torch.get_num_threads() == before

@@ -78,6 +78,7 @@ export class Panel {
     new ResizeObserver(() => {
       // reserve space for the value under the pointer, so that the layout does not shift
       const { clientWidth: wide } = element;
+      if (!wide) return; // in a hidden view
       element.toggleAttribute("data-narrow", wide < 300);
       element.toggleAttribute("data-medium", wide < 480);
       element.toggleAttribute("data-stacked", wide < 400); // two fields in a row would cut most names

@@ -86,6 +86,7 @@ class View {
     this.tools.buttons.push(menu.button);
     this.tools.saves.append(menu.root);
     const adapt = ({ clientWidth: wide }) => {
+      if (!wide) return; // in a hidden view; it keeps its arrangement, so that nothing moves when it is shown again
       root.classList.toggle("hl-narrow", wide < NARROW);
       root.classList.toggle("hl-tight", wide < TIGHT);
     };

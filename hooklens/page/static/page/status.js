@@ -12,7 +12,7 @@ const DELAY = 300; // milliseconds before "Computing" is shown, because fast ans
 function drawNext(button, next, trigger) {
   button.hidden = !next;
   if (!next) return;
-  button.textContent = next.label;
+  button.textContent = button.title = next.label;
   button.onclick = () => {
     if (next.choose) return trigger("select", next.choose);
     update({ comparison: next.compare });

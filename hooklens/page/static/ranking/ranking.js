@@ -37,6 +37,7 @@ class Ranking {
     });
     new ResizeObserver(() => {
       const { clientWidth: wide } = this.box;
+      if (!wide) return; // in a hidden view
       this.box.toggleAttribute("data-medium", wide < 760);
       this.box.toggleAttribute("data-narrow", wide < 520);
     }).observe(this.box);

@@ -339,7 +339,7 @@ def test_the_panels_fit_every_width(browser, app: str, width: int, columns: int)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (2560, 1440)])
-def test_three_maps_and_a_difference_are_in_one_window(browser, app: str, width: int, height: int) -> None:
+def test_all_maps_and_a_difference_are_in_one_window(browser, app: str, width: int, height: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": height})
     visit = opened(Visit(context.new_page(), app))
     page = visit.page
@@ -353,6 +353,12 @@ def test_three_maps_and_a_difference_are_in_one_window(browser, app: str, width:
         assert last and pair and pair["x"] > last["x"] + last["width"] and pair["y"] + pair["height"] <= height
         heading, map_ = (pair_part(page, name) for name in ("h2", "canvas"))
         assert heading["y"] < map_["y"] and map_["width"] > 240
+    page.get_by_role("button", name="Add panel").click()
+    until(visit, *["done"] * 4)
+    page.evaluate("scrollTo(0, 0)")
+    last, pair = (page.locator(name).last.bounding_box() for name in (".hl-compare-panel", ".hl-compare-pair"))
+    assert last and pair and last["y"] + last["height"] <= pair["y"] and pair["y"] + pair["height"] <= height
+    assert pair_part(page, "canvas")["width"] >= 190 and pair_part(page, "h2")["x"] > pair_part(page, "canvas")["x"]
     visit.check()
     context.close()
 
