@@ -115,19 +115,26 @@ def main() -> None:
     parser.add_argument("--cpus", type=int, default=8, help="CPUs per machine")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs per machine")
     parser.add_argument("--explain-ms", type=float, help="milliseconds to explain an image on a GPU")
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, nargs="+", default=[16, 128], help="a table for each")
     arguments = parser.parse_args()
     if arguments.photos is None:
         parser.error("--photos is needed to measure the costs")
     if arguments.gpus and arguments.explain_ms is None:
         parser.error("an image on a GPU is not measured here: pass --explain-ms, or --gpus 0")
-    settings = Settings(batch_size=arguments.batch_size)
     torch.set_num_threads(1)
-    costs = measure(settings, arguments.photos)
-    costs = dataclasses.replace(costs, take_batch=costs.take_batch + ray_seconds())
-    if arguments.explain_ms is not None:
-        costs = dataclasses.replace(costs, explain_image=arguments.explain_ms / 1e3)
-    print(costs.text(settings.batch_size, settings.shard))
+    ray = ray_seconds()
+    for batch_size in arguments.batch_size:
+        settings = Settings(batch_size=batch_size)
+        costs = measure(settings, arguments.photos)
+        costs = dataclasses.replace(costs, take_batch=costs.take_batch + ray)
+        if arguments.explain_ms is not None:
+            costs = dataclasses.replace(costs, explain_image=arguments.explain_ms / 1e3)
+        print(costs.text(settings.batch_size, settings.shard))
+        table(costs, settings, arguments)
+
+
+def table(costs: Costs, settings: Settings, arguments: argparse.Namespace) -> None:
+    """Print the speed of 1, 2, 4, … machines, until more do not help."""
     shards = arguments.images / settings.shard
     print(f"Memory for the shards of {arguments.images:,.0f} images: {shards * costs.shard_bytes / 1e6:,.0f} MB\n")
     print("machines   images/s       hours  limited by     busy")
@@ -139,7 +146,7 @@ def main() -> None:
         print(f"{machines:8,} {rate:10,.0f} {arguments.images / rate / 3600:11,.1f}  {limit:12}  {busy[limit]:.0%}",
               flush=True)  # fmt: skip
         if rate < GAIN * before:
-            print(f"More than {machines // 2:,} machines do not help: {limit} is the limit.")
+            print(f"More than {machines // 2:,} machines do not help: {limit} is the limit.\n")
             return
         before, machines = rate, 2 * machines
 
@@ -238,12 +245,16 @@ def measure(settings: Settings, source: str) -> Costs:
         out = str(job.shards.folder)
         files, stamps = ShardFiles(job.shards.store), [Stamp.of(items) for _, items in found]
         files.write_batch(1, 0, rows[0], stamps[0])  # warm-up
-        writing = _seconds(
-            lambda: [files.write_batch(0, k, own, stamps[k]) for k, own in enumerate(rows)]  # type: ignore[func-returns-value]
-        )
+        whole = max(1, settings.shard // settings.batch_size)  # a shard may have more images than were measured
+
+        def write() -> None:
+            for k in range(whole):
+                files.write_batch(0, k, rows[k % len(rows)], stamps[k % len(rows)])
+
+        writing = _seconds(write) / whole
         close_shard(out, 1, 1, job.model.labels)  # warm-up
         closed: list[dict[str, object]] = []
-        closing = _seconds(lambda: closed.append(close_shard(out, 0, len(rows), job.model.labels)))
+        closing = _seconds(lambda: closed.append(close_shard(out, 0, whole, job.model.labels)))
         listing = _seconds(lambda: list_items(source)) / max(1, len(list_items(source).items))
         collector, results = Collector(job, None, None), 20_000
         collector.start()
@@ -252,7 +263,7 @@ def measure(settings: Settings, source: str) -> Costs:
         taking = _seconds(lambda: [collector.add(pickle.loads(each)) for each in sent]) / results
         commits = [pickle.dumps({**closed[0], "shard": k}) for k in range(results)]
         shards = _seconds(lambda: [collector.add(pickle.loads(each)) for each in commits]) / results
-    return Costs(listing, decoding / images, explaining / images, writing / len(rows), closing, taking, shards,
+    return Costs(listing, decoding / images, explaining / images, writing, closing, taking, shards,
                  _shard_bytes())  # fmt: skip
 
 

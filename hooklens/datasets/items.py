@@ -94,10 +94,10 @@ def _local_bytes(item: Item) -> bytes:
 
 def _store_bytes(item: Item) -> bytes:
     fs, path = file_system(item.url)
-    if item.offset >= 0:
-        return bytes(fs.cat_file(path, item.offset, item.offset + item.size))
+    if item.offset >= 0:  # by keyword: the second parameter of s3fs is the version
+        return bytes(fs.cat_file(path, start=item.offset, end=item.offset + item.size))
     try:
-        data = bytes(fs.cat_file(path, 0, MOST_BYTES + 1))
+        data = bytes(fs.cat_file(path, start=0, end=MOST_BYTES + 1))
     except (FileNotFoundError, PermissionError):
         raise
     except Exception:

@@ -62,6 +62,24 @@ class Flaky(MemoryFileSystem):
         return (EXAMPLES / "dog.jpg").read_bytes()
 
 
+class Versioned(MemoryFileSystem):
+    """A store as in s3fs: the second parameter is a version, and a part of an empty file cannot be requested."""
+
+    protocol = "versioned"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("versioned://", "memory://")))
+
+    def cat_file(self, path: str, version: Any = None, start: Any = None, end: Any = None, **_: Any) -> bytes:
+        assert version is None
+        content = bytes(super().cat_file(path, start, end))
+        if start is not None and not content:
+            raise OSError("The requested range is not satisfiable")
+        return content
+
+
+register_implementation("versioned", Versioned, clobber=True)
 register_implementation("denied", Denied, clobber=True)
 register_implementation("flaky", Flaky, clobber=True)
 
@@ -85,20 +103,22 @@ def test_image_of_a_store_is_requested_three_times(monkeypatch):
     assert Flaky.failures == 0
 
 
-@pytest.mark.parametrize("place", ["local", "memory"])
+@pytest.mark.parametrize("place", ["local", "memory", "versioned"])
 def test_huge_files_are_not_read(place, tmp_path, monkeypatch):
     """Neither whole files nor members of tars. An empty file stays an empty file."""
     monkeypatch.setattr(items, "MOST_BYTES", 5_000_000)
-    fs = fsspec.filesystem("file" if place == "local" else "memory")
+    fs = fsspec.filesystem("file" if place == "local" else place)
     root = str(tmp_path) if place == "local" else "/huge"
     for name, size in {"huge.jpg": 7_000_000, "most.jpg": 5_000_000, "empty.jpg": 0}.items():
         fs.pipe_file(f"{root}/{name}", b"x" * size)
-    url = root if place == "local" else f"memory:/{root}"
+    url = root if place == "local" else f"{place}:/{root}"
     for offset, size in ((-1, -1), (10, 6_000_000)):
         with pytest.raises(Refused, match=r"The file has [67] MB, too much for an image"):
             items.read(items.Item("huge.jpg", None, f"{url}/huge.jpg", offset, size))
     assert len(items.read(items.Item("most.jpg", None, f"{url}/most.jpg"))) == 5_000_000
     assert items.read(items.Item("empty.jpg", None, f"{url}/empty.jpg")) == b""
+    fs.pipe_file(f"{root}/a.tar", b"0123456789")
+    assert items.read(items.Item("a.jpg", None, f"{url}/a.tar", 2, 3)) == b"234"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import tarfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -316,3 +317,19 @@ def test_commits_are_written_after_their_shards(source, model, monkeypatch):
     assert order == ["settings.json", *shards, "manifest.json"]
     assert json.loads(stores.open_store(out).read("manifest.json") or b"")["parts"] == shards[::2]
     assert Shards(out, json.loads(stores.open_store(out).read("settings.json") or b"")).is_finished
+
+
+def test_images_and_tars_on_s3(server, source, model, expected, tmp_path):
+    """Oracle: the local run. The tar has the same images with other paths."""
+    import fsspec
+
+    fs = fsspec.filesystem("s3")
+    fs.put(source, "bucket/images", recursive=True)
+    with tarfile.open(tmp_path / "images.tar", "w") as tar:
+        tar.add(source, arcname=".")
+    fs.put_file(str(tmp_path / "images.tar"), "bucket/images.tar")
+    local = [(row["sha256"], row["map"], bool(row["error"])) for row in rows(expected)]
+    for name in ("images", "images.tar"):
+        explain(f"s3://bucket/{name}", tmp_path / name.replace(".", "-"), model)
+        found = rows(tmp_path / name.replace(".", "-"))
+        assert [(row["sha256"], row["map"], bool(row["error"])) for row in found] == local
