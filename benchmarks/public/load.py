@@ -31,6 +31,8 @@ from benchmarks.public.table import Row, show
 DAMAGED = b"\x89PNG\r\n\x1a\n" + bytes(99)
 FULL = "Queue is full"
 SLOWER = 1.3
+WAIT = {"timeout": 600.0}
+"""For the client, which otherwise gives up after a few seconds on a busy server."""
 EXAMPLES = sorted((ROOT / "assets" / "examples").glob("*.jpg"))
 METHODS = ("grad_cam", "hires_cam", "layer_cam", "saliency")
 
@@ -130,9 +132,11 @@ def load(server: Server, count: int, rounds: int, minutes: float, hostile: bool 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         with ThreadPoolExecutor(8) as pool:
-            make = lambda number: User(  # noqa: E731
-                Client(server.url, verbose=False, download_files=False), picture(number, folder), METHODS[number % 4]
-            )
+
+            def make(number: int) -> User:
+                client = Client(server.url, verbose=False, download_files=False, httpx_kwargs=WAIT)
+                return User(client, picture(number, folder), METHODS[number % 4])
+
             users = list(pool.map(make, range(count)))
         times = []
         for user in users:  # the known answers, one after the other
