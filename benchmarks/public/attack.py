@@ -1,12 +1,13 @@
 """Attack a running page: `make attack`.
 
 Every request must get exactly the expected status, nothing may be read, fetched or run that should not be, and the page
-must answer as before. `--only GROUP` runs one group; scripts need Chromium. Ends after about 6 minutes at the latest.
+must answer as before. `--only GROUP` runs one group; scripts need Chromium. Ends after about 9 minutes at the latest.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,9 @@ from benchmarks.public.attacks.http import Result
 from benchmarks.public.server import Server, running
 from benchmarks.public.table import Row, show
 
-MINUTES = 6.0
+MINUTES = 9.0
+ERROR = re.compile(r"\w+(\.\w+)*(Error|Exception)\b.*|.*\"level\": \"error\".*")
+"""The last line of a traceback, or a line of the log about an error."""
 GROUPS: dict[str, Callable[[Server], Iterator[Result]]] = {
     "paths": http.paths,
     "links": http.links,
@@ -47,9 +50,11 @@ def attack(server: Server, names: list[str], minutes: float = MINUTES) -> tuple[
         rows.append(Row(name, measured, "all", not wrong and bool(results)))
     alive = users.answers_correctly(server)
     rows.append(Row("answer afterwards", "correct" if alive else "none or another", "correct", alive))
-    tracebacks = server.log.read_text(encoding="utf-8").count("Traceback")
+    log = server.log.read_text(encoding="utf-8")
+    tracebacks = log.count("Traceback")
     tracebacks += sum(line.get("level") == "error" for line in server.lines())
     rows.append(Row("unexpected errors", str(tracebacks), "0", tracebacks == 0))
+    failures += [f"error in the log: {line}" for line in log.splitlines() if ERROR.match(line)][:10]
     return rows, failures
 
 

@@ -30,6 +30,10 @@ QUOTA = 2048
 """Megabytes of the folder of uploads, which has those of the last hour."""
 
 
+LATE = 60.0
+"""Seconds after which a request has failed."""
+
+
 class Visits:
     """Requests of several visitors, counted."""
 
@@ -42,7 +46,7 @@ class Visits:
         """Send one question as a new or an old visitor, and count it."""
         rng = random.Random(self.seed + number)
         try:
-            with httpx.Client(base_url=self.server.url, timeout=300) as client:
+            with httpx.Client(base_url=self.server.url, timeout=LATE) as client:
                 visitor = memory.Visitor(client, f"soak{number // 5}x{number % 5}")
                 memory.ask(visitor, rng, patience=1.0)
         except httpx.HTTPStatusError as error:
@@ -85,6 +89,8 @@ def soak(server: Server, minutes: float, rate: float, users: int) -> tuple[list[
             following = max(following, time.monotonic() - 5)
             if number % max(1, round(rate * 5)) == 0:
                 samples.append(sample(server, visits))
+                requests, memory = samples[-1][:2]
+                print(f"{requests:.0f} requests, {memory:.0f} MB", file=sys.stderr, flush=True)
     time.sleep(5)
     samples.append(sample(server, visits))
     return report(samples, visits, minutes)

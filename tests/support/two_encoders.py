@@ -13,6 +13,8 @@ from torch import Tensor, nn
 LENGTH = 8
 """Tokens that the text encoder reads."""
 WORDS = "a photo of dog cat the in grass blue sky red car two dogs and running".split()
+STEPS = 4
+"""Steps of the curves of the app: every new map is checked automatically, and 20 steps take most of its time."""
 
 
 def tokenize(sentences: list[str]) -> Tensor:
@@ -70,8 +72,10 @@ def save_hugging_face(kind: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":  # the app with this network as one more model
+    from hooklens.session.trust import engine
     from hooklens.zoo import catalog
 
+    engine.STEPS = STEPS
     catalog.add("tests.support.two_encoders:build", size=32)
     sys.argv[0] = str(Path(__file__).parents[2] / "app.py")
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -18,6 +18,8 @@ LEVEL, WINDOW = 5, 20
 """Of the compression, and the power of two of the bytes that it refers to, each of which takes memory."""
 PATH = "/gradio_api/queue/data"
 """The stream of answers; others are short, but stay open as long as the page."""
+CALL = "/gradio_api/call/"
+"""Streams of the answers to programs."""
 
 
 class Compressor(Protocol):
@@ -71,11 +73,13 @@ class Streams:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        answers = scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) == PATH
+        path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
+        answers = path == PATH
         accepted = Headers(scope=scope).get("accept-encoding", "") if answers else ""
         kind = next((name for name in KINDS if name in accepted), None)
         if kind is None:
-            await (self._stream(scope, receive, send) if answers else self.app(scope, receive, send))
+            is_stream = answers or (path.startswith(CALL) and scope["method"] == "GET")
+            await (self._stream(scope, receive, send) if is_stream else self.app(scope, receive, send))
             return
         stream: Compressor | None = None
 
@@ -99,9 +103,9 @@ class Streams:
         await self._stream(scope, receive, compress)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request for a stream; one whose session has ended is ended without a traceback in the log.
+        """Answer a request for a stream; one whose session or event has ended is ended without a traceback in the log.
 
-        Gradio tells the browser about it in the stream, and then raises an error, too late for another status.
+        Gradio tells the client about it in the stream, and then raises an error, too late for another status.
         """
         try:
             await self.app(scope, receive, send)

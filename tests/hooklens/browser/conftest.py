@@ -31,6 +31,8 @@ PATIENCE = 120_000
 """Timeout in milliseconds. Long, because torch may still be importing and the machine may be busy."""
 WRITE_DELAY = 500
 """Milliseconds after which a change is in the address."""
+STILL = {"reduced_motion": "reduce"}
+"""Without animations, which the browser would render on the CPU."""
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HOOKLENS_OFFLINE": "1"}
 
 
@@ -214,7 +216,7 @@ class Visit:
 @pytest.fixture
 def visit(browser, app: str) -> Iterator[Visit]:
     """Open a new browser context, and check at the end that there were no external requests or console errors."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, **STILL)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     found = Visit(context.new_page(), app)
     yield found
@@ -233,7 +235,7 @@ def _phone(browser, app: str) -> Iterator[Visit]:
 
 
 def _window(browser, app: str, settings: dict) -> Iterator[Visit]:
-    context = browser.new_context(**settings)
+    context = browser.new_context(**settings, **STILL)
     yield Visit(context.new_page(), app)
     context.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -52,24 +53,26 @@ def test_an_inpainted_pixel_is_the_mean_of_its_neighbors() -> None:
     cells = mask.nonzero().tolist()
     matrix, right = torch.zeros(len(cells), len(cells)), torch.zeros(len(cells), 3)
     for k, (row, column) in enumerate(cells):
-        for y, x in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
-            if not (0 <= y < 9 and 0 <= x < 11):
+        for down, across in itertools.product((-1, 0, 1), repeat=2):
+            y, x, weight = row + down, column + across, 1 / 6 if 0 in (down, across) else 1 / 12
+            if (down, across) == (0, 0) or not (0 <= y < 9 and 0 <= x < 11):
                 continue
-            matrix[k, k] += 1
+            matrix[k, k] += weight
             if [y, x] in cells:
-                matrix[k, cells.index([y, x])] -= 1
+                matrix[k, cells.index([y, x])] -= weight
             else:
-                right[k] += pixels[0, :, y, x]
+                right[k] += weight * pixels[0, :, y, x]
     expected = torch.linalg.solve(matrix, right)
 
     assert torch.allclose(fills.inpaint(pixels, mask)[0][:, mask].T, expected, atol=1e-3)
 
 
-def test_a_single_pixel_is_the_mean_of_four() -> None:
+def test_a_single_pixel_is_the_weighted_mean_of_eight() -> None:
     pixels, mask = random_image(5, 5), square(5, 2, 3)
-    expected = (pixels[..., 1, 2] + pixels[..., 3, 2] + pixels[..., 2, 1] + pixels[..., 2, 3]) / 4
+    around = pixels[..., 1:4, 1:4]
+    weights = torch.tensor([[1.0, 2, 1], [2, 0, 2], [1, 2, 1]]) / 12
 
-    assert torch.allclose(fills.inpaint(pixels, mask)[..., 2, 2], expected, atol=1e-6)
+    assert torch.allclose(fills.inpaint(pixels, mask)[..., 2, 2], (around * weights).sum((2, 3)), atol=1e-6)
 
 
 def test_the_mean_fill_is_exact_and_the_rest_unchanged() -> None:

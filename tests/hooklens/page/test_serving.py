@@ -154,8 +154,10 @@ def test_answers_are_compressed_message_by_message() -> None:
         assert sent(path, "br", kind) == ({"content-type": kind}, plain)
 
 
-@pytest.mark.parametrize("accepted", ["identity", "br"])
-def test_a_stream_whose_session_has_ended_leaves_no_traceback(accepted: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "accepted"), [(streams.PATH, "identity"), (streams.PATH, "br"), (f"{streams.CALL}explain/1", "br")]
+)
+def test_a_stream_whose_session_has_ended_leaves_no_traceback(path: str, accepted: str) -> None:
     """Starlette raises RuntimeError for an HTTPException after the answer has started."""
     received: list[Any] = []
 
@@ -166,7 +168,7 @@ def test_a_stream_whose_session_has_ended_leaves_no_traceback(accepted: str) -> 
     async def collect(message: Any) -> None:
         received.append(message)
 
-    scope = {"type": "http", "path": streams.PATH, "headers": [(b"accept-encoding", accepted.encode())]}
+    scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"accept-encoding", accepted.encode())]}
     cause: Exception = HTTPException(404)
     run(Streams(app)(scope, None, collect))  # type: ignore[arg-type]
     assert received[-1]["more_body"] is False

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hooklens.browser.conftest import PATIENCE, Visit
+from tests.support.two_encoders import STEPS
 
 STRIP = "#hl-trust .hl-trust"
 LARGE = "#hl-overlay .hl-trust-large"
@@ -38,9 +39,9 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_v
     assert page.locator(PLOTS).count() == 2 and page.locator(f"{LARGE}:visible").count() == 0
     before = len(visit.requests)
     page.locator(PLOTS).first.focus()
-    for _ in range(6):
+    for _ in range(STEPS // 4 + 1):
         page.keyboard.press("ArrowRight")
-    page.wait_for_function(f"document.querySelector('{LARGE}')?.dataset.step === '5'")
+    page.wait_for_function(f"document.querySelector('{LARGE}')?.dataset.step === '{STEPS // 4}'")
     assert "25% of the pixels deleted: probability 0." in page.locator(".hl-trust-read").first.inner_text()
     assert page.locator(".hl-trust-chip").inner_text() == "25% of the pixels deleted"
     agree = page.evaluate(
@@ -62,7 +63,7 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_v
     }}"""
     part = page.evaluate(grey)
     page.keyboard.press("End")
-    page.wait_for_function(f"document.querySelector('{LARGE}').dataset.step === '20'")
+    page.wait_for_function(f"document.querySelector('{LARGE}').dataset.step === '{STEPS}'")
     none_left = page.evaluate(grey)
     page.keyboard.press("Home")
     page.wait_for_function(f"document.querySelector('{LARGE}').dataset.step === '0'")
