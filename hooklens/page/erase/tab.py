@@ -32,7 +32,7 @@ class Erase(Tab):
         self.board = canvas(
             "erase/erase",
             "hl-erase",
-            terms={**DRAWING, **messages.TERMS, "second": SECOND_IMAGE},
+            terms={**DRAWING, **messages.TERMS, "second": SECOND_IMAGE | {"accept": messages.ACCEPTED}},
             map=READING,
             save=SAVE,
             examples=example_items(),

@@ -214,6 +214,11 @@ def test_all_images_are_printed(reader) -> None:
     assert reader.evaluate(blank) == 0
     assert reader.locator("#grid .cell").count() == 90
     assert printed.count(b"/Subtype /Image") >= 90
+    reader.set_viewport_size({"width": 718, "height": 1000})  # A4
+    reader.emulate_media(media="print")
+    cut = "[...document.querySelectorAll('main *')].filter((each) => each.scrollWidth > each.clientWidth + 2 "
+    cut += "&& getComputedStyle(each).overflowX !== 'visible').length"
+    assert reader.evaluate("document.documentElement.scrollWidth") == 718 and reader.evaluate(cut) == 0
 
 
 @pytest.mark.slow
