@@ -97,8 +97,7 @@ def _report(browser: Browser) -> Iterator[Result]:
     text = frame.locator("body").inner_text()
     yield Result("the report shows the names", "<img src=x onerror=ran()>" in text, True)
     for number in range(frame.locator("button, summary").count()):
-        if frame.locator("button, summary").nth(number).is_visible():
-            frame.locator("button, summary").nth(number).click(timeout=2000)
+        frame.locator("button, summary").nth(number).dispatch_event("click")  # one of them opens a dialog
     yield Result("names in an archive, in the report", browser.new_hits(), 0)
     with tempfile.TemporaryDirectory() as place:
         report = browser.saved(lambda: browser.click("Save report", "#hl-many"), Path(place))
