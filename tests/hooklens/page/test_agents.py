@@ -7,6 +7,7 @@ import base64
 import io
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ def call(address: str, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
                 return list((await client.list_tools()).tools)
             return [await client.call_tool(name, arguments) for name, arguments in requests]
 
-    return asyncio.run(run())
+    # In a thread of its own, because the browser tests of the same process keep an event loop in this one.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, run()).result()
 
 
 def text(result: Any) -> Any:
