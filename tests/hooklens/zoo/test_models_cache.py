@@ -261,7 +261,7 @@ def test_loading_a_model_is_a_use_and_applies_the_limit(
     checkpoints.mkdir(parents=True)
     path = checkpoints / "squeezenet1_1-b8a52dc0.pth"
     torch.save(get_model("squeezenet1_1").state_dict(), path)
-    monkeypatch.setattr(downloads, "_sha256", lambda path: path.stem.rpartition("-")[2])
+    monkeypatch.setattr(downloads.hashes, "sha256", lambda path: path.stem.rpartition("-")[2])
     with cache_limit.in_use(path):
         cache_limit.remember(path)
     fetch(*urls[:2])
