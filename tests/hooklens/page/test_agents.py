@@ -38,7 +38,7 @@ def call(address: str, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
                 return list((await client.list_tools()).tools)
             return [await client.call_tool(name, arguments) for name, arguments in requests]
 
-    # In a thread of its own, because the browser tests of the same process keep an event loop in this one.
+    # In its own thread, because the browser tests of the same process keep an event loop in this one.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, run()).result()
 
