@@ -23,6 +23,7 @@ from hooklens.datasets import ray_engine, run
 from hooklens.datasets.decoding import DecodedBatch, ImageReader
 from hooklens.datasets.explaining import Explainer
 from hooklens.datasets.settings import Settings
+from hooklens.datasets.shards.planning import Stamp
 
 
 def main() -> None:
@@ -74,8 +75,8 @@ def costs(job: run.Job) -> None:
     print(f"{sum(map(len, sent)) / count / 1e3:.0f} kB")
 
     def write() -> None:
-        for (shard, index, _), own in zip(batches, rows, strict=True):
-            job.shards.write_batch(shard, index, own)
+        for (shard, index, items), own in zip(batches, rows, strict=True):
+            job.shards.write_batch(shard, index, own, Stamp.of(items))
         job.finish(0)
 
     print(f"write: {_each(write, count):.2f} ms", end=", ")

@@ -71,6 +71,8 @@ BAD_JSON = "The request body is not valid JSON."
 TOO_DEEP = "The JSON has too many values or is nested too deeply."
 NO_FILE = "Unknown file. Upload the image first."
 NO_NAME = "A file in the upload has no name."
+GRADIO_NO_NAME = "File is not an instance of GradioUploadFile"
+"""What Gradio says of such a file; it would answer with an internal error."""
 NO_LINKS = "Links are not supported. Download the image and upload the file."
 UNKNOWN_EVENT = "Unknown event. Reload the page."
 TOO_LONG = "The request headers exceed the size limit."
@@ -135,7 +137,7 @@ class Guard:
         except Refusal as error:
             refusal = error
         except Exception as error:
-            if isinstance(error, TypeError) and NO_JSON.fullmatch(path):  # by Gradio, for a part without a file name
+            if isinstance(error, TypeError) and str(error) == GRADIO_NO_NAME:
                 refusal = Refusal(400, NO_NAME)
             elif not body.refusal:
                 raise

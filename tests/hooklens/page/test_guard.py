@@ -689,6 +689,12 @@ def test_an_upload_over_the_limit_is_refused_and_leaves_no_file(served):
         f"{served.url}/gradio_api/upload", content=pieces, headers={"content-type": "multipart/form-data; boundary=b"}
     )
     assert chunked.status_code == 413 and "exceeds" in chunked.json()["detail"]
+    small = post(
+        f"{served.url}/gradio_api/upload",
+        content=head + b"x\r\n--b--\r\n",
+        headers={"content-type": "multipart/form-data; boundary=b"},
+    )
+    assert small.status_code == 400 and "no name" in small.json()["detail"]
     assert result(served.url, "echo", "alive") == ("complete", ["got alive"])
 
 
