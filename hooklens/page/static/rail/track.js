@@ -96,8 +96,8 @@ export class Track {
         "aria-disabled": selectable ? null : "true",
         tabindex: -1,
         onclick: () => {
-          box.focus({ preventScroll: true });
           choose(out);
+          box.focus({ preventScroll: true });
         },
         onpointerenter: () => point(out),
         onfocus: () => point(out),
