@@ -103,17 +103,18 @@ def _cluster_masks(channels: Tensor, size: tuple[int, int], distance: float) -> 
     """Return the masks [K, H, W] of clusters of channels [C, h, w], scaled to [0, 1]."""
     masks = _scaled(resize(channels, size))
     flat = masks.flatten(1)
-    directions = flat / flat.norm(dim=1, keepdim=True).clamp(min=torch.finfo(flat.dtype).tiny)
-    labels = complete_linkage(1 - directions @ directions.T, distance)
-    clusters = masks.new_zeros(int(labels.max()) + 1 if len(labels) else 0, *size)
-    return _scaled(clusters.index_add(0, labels, masks))
+    norms = flat.norm(dim=1).clamp(min=torch.finfo(flat.dtype).tiny)
+    labels = complete_linkage(1 - flat @ flat.T / norms[:, None] / norms, distance)
+    clusters = masks.new_zeros(int(labels.max()) + 1 if len(labels) else 0, *size).index_add_(0, labels, masks)
+    del masks, flat  # a hundred MB or more
+    return _scaled(clusters)
 
 
 def _scaled(maps: Tensor) -> Tensor:
     """Scale maps [K, H, W] to [0, 1]; constant maps are left out."""
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     varies = (high > low).flatten()
-    return ((maps - low) / (high - low))[varies]
+    return maps[varies].sub_(low[varies]).div_((high - low)[varies])
 
 
 def complete_linkage(distances: Tensor, limit: float) -> Tensor:
