@@ -151,11 +151,11 @@ def model_choice(info: zoo.ModelInfo) -> str:
 
 def other_model(why: str, title: str) -> str:
     """Return the message for a link to a model that cannot be used."""
-    return f"The model of this link is not available. {why} The map is from {title}; choose another under Model."
+    return f"The model of this link is not available. {why} {title} is used instead. Choose another under Model."
 
 
 def use_model(title: str) -> str:
-    """Return the label of the button that keeps the model of the map."""
+    """Return the label of the button that keeps the model that is used instead."""
     return f"Use {title}"
 
 

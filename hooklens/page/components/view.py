@@ -11,7 +11,7 @@ import base64
 import hashlib
 import io
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -193,13 +193,18 @@ def objects(step: Scene, ident: int) -> dict[str, Any]:
     return {"id": ident, "chosen": chosen, "items": items, "title": title}
 
 
-def reason(step: Scene, ident: int) -> dict[str, Any]:
-    """Pack the notes on the request as findings, and a button for a remedy if nothing was detected."""
-    items: list[dict[str, Any]] = [{"sentence": note} for note in step.settings.notes]
+def notes(sentences: Iterable[str], ident: int) -> dict[str, Any]:
+    """Pack the notes on a request as findings."""
+    return {"id": ident, "items": [{"sentence": note} for note in sentences]}
+
+
+def reason(step: Scene, sentences: Iterable[str], ident: int) -> dict[str, Any]:
+    """Pack the notes on a request as findings, and a button for a remedy if nothing was detected."""
+    packed = notes(sentences, ident)
     if step.remedy:
         label = messages.remedy(step.remedy)
-        items.append({"sentence": object_messages.AT_LOWER_SCORE, "remedy": step.remedy, "label": label})
-    return {"id": ident, "items": items}
+        packed["items"].append({"sentence": object_messages.AT_LOWER_SCORE, "remedy": step.remedy, "label": label})
+    return packed
 
 
 def _objects(step: Scene | None) -> dict[str, Any]:

@@ -94,14 +94,14 @@ class Steps(Tab):
     ) -> Updates:
         """Return the updates of one step."""
         if isinstance(step, Settings):
-            return self._show_settings(step, question, form)
+            return self._show_settings(step, question, form, notes)
         if isinstance(step, Waiting) and stored:
             return {self.status: messages.landed(stored, step.message, ident)}
         if isinstance(step, Waiting):
             line = messages.status("busy", step.message, ident=ident, fraction=step.fraction)
             return {self.status: line, self.panel.stop: gr.update(interactive=True)}
         if isinstance(step, Scene):
-            return self._show_objects(step, question, ident)
+            return self._show_objects(step, question, ident, notes)
         if isinstance(step, Refining):
             return self._show_partial_map(step, ident)
         if isinstance(step, Stages):
@@ -112,18 +112,19 @@ class Steps(Tab):
             **self.rail.identify_norms(step, question),
         }
 
-    def _show_settings(self, settings: Settings, question: Request, form: Any) -> Updates:
+    def _show_settings(self, settings: Settings, question: Request, form: Any, notes: Iterable[str]) -> Updates:
         updates = settings_panel.update_settings(settings, question, form, self.panel)
         updates |= self._update_followers(settings) | self.rail.update_drawing(settings, form)
         if question.image is None:
             ident = page_view.number()
-            updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.guide, self.findings])
+            updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.guide])
+            updates[self.findings] = page_view.notes([*notes, *settings.notes], ident)
             updates[self.status] = messages.status("idle", messages.NO_IMAGE, ident=ident)
             updates[self.view] = {"id": ident, "words": {"empty": messages.EMPTY_OVERLAY}}
             updates |= {self.page.answered: page_view.answered(ident)} | self.rail.without_answer(settings)
         return updates
 
-    def _show_objects(self, step: Scene, question: Request, ident: int) -> Updates:
+    def _show_objects(self, step: Scene, question: Request, ident: int, notes: Iterable[str]) -> Updates:
         """Show the detected objects, or the image and the reason if there are none."""
         objects = page_view.objects(step, ident)
         updates = {self.bars: objects, **settings_panel.update_objects(step, question, self.panel)}
@@ -131,7 +132,7 @@ class Steps(Tab):
             updates |= {
                 self.status: object_messages.nothing(step, ident),
                 self.view: page_view.image_only(step, ident),
-                self.findings: page_view.reason(step, ident),
+                self.findings: page_view.reason(step, [*notes, *step.settings.notes], ident),
                 self.planes: None,
                 self.guide: None,
                 self.strip: {"id": page_view.number(), "chosen": step.settings.layer, "stages": []},

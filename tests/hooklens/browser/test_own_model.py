@@ -107,7 +107,7 @@ def test_a_user_cannot_name_another_model(visit: Visit, name: str) -> None:
     page = visit.open(f"?model={name}").page
 
     notice = page.locator("#hl-findings").inner_text()
-    assert f"Unknown model '{name}'" in notice and "The map is from own_page_net:build" in notice
+    assert f"Unknown model '{name}'" in notice and "own_page_net:build is used instead." in notice
     assert "Grad-CAM" in visit.status and "own_page_net:build" in visit.status
 
 

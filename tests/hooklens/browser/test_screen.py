@@ -278,6 +278,10 @@ def test_a_link_to_an_unknown_model_shows_the_default_model_with_a_notice(visit:
     page.wait_for_function("!document.querySelector('#hl-findings').innerText.includes('resnet5000')")
     assert "resnet5000" not in page.url
 
+    page.goto(f"{visit.address}/?model=resnet5000&own=shared")
+    page.locator("#hl-findings button", has_text="Use EfficientNet-Lite0").wait_for(timeout=PATIENCE)
+    assert "an image of the person who shared it" in page.locator("#hl-status").inner_text()
+
 
 def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
     page = visit.page
