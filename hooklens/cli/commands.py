@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -19,6 +19,9 @@ from hooklens.cli.options import Device, LogOptions, ModelOptions, RunOptions, e
 from hooklens.cli.progress import FORMATS, JSON, LOG, TEXT, Progress
 from hooklens.cli.stopping import TERMINATED, StopOnTerminate, Terminated
 from hooklens.errors import Refused
+
+if TYPE_CHECKING:
+    from hooklens.datasets.run import Detail, Job, Report, Summary
 
 app = typer.Typer(
     name="hooklens", help=messages.HOOKLENS, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
@@ -120,31 +123,21 @@ def explain(
                 stop(done, total)
 
             stop.running = True
-            if run.engine == "ray":
-                from hooklens.datasets import ray_engine  # ray is an extra
-
-                workers = ray_engine.Workers(
-                    run.workers or None, gpus=run.gpus, device=run.device, least=run.min_workers or 1
-                )
-                done = ray_engine.run(
-                    job,
-                    decode=_decode(),
-                    address=run.address,
-                    workers=workers,
-                    report=report,
-                    detail=progress.detail,
-                )
-            else:
-                done = runs.run(
-                    job,
-                    decode=_decode(),
-                    workers=run.workers,
-                    device=run.device,
-                    report=report,
-                    detail=progress.detail,
-                )
+            done = _explain_images(job, run, report, progress.detail)
     log.done(messages.explained(done, settings), folder=str(done.folder), **done.counts)
     raise typer.Exit(Exit.UNREADABLE if done.counts["unreadable"] else Exit.DONE)
+
+
+def _explain_images(job: Job, run: RunOptions, report: Report, detail: Detail) -> Summary:
+    """Explain the images of a job in this process or on Ray."""
+    if run.engine == "ray":
+        from hooklens.datasets import ray_engine  # ray is an extra
+
+        workers = ray_engine.Workers(run.workers or None, gpus=run.gpus, device=run.device, least=run.min_workers or 1)
+        return ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=report, detail=detail)
+    from hooklens.datasets import run as runs  # torch takes seconds to start
+
+    return runs.run(job, decode=_decode(), workers=run.workers, device=run.device, report=report, detail=detail)
 
 
 @app.command(help=messages.REPORT)

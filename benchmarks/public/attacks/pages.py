@@ -24,7 +24,8 @@ def scripts(server: Server) -> Iterator[Result]:
         yield from _links(browser)
         yield from _fields(browser)
         yield from _files(browser)
-        hosts = {url for url in browser.requests if not url.startswith((server.url, "data:", "blob:", "about:", "file:"))}
+        own = (server.url, "data:", "blob:", "about:", "file:")
+        hosts = {url for url in browser.requests if not url.startswith(own)}
         yield Result("requests to other hosts", sorted(hosts), [])
         with tempfile.TemporaryDirectory() as place:
             variables = own_model.write(Path(place))
