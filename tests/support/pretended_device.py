@@ -66,6 +66,9 @@ class PretendedTensor(Tensor):
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.inner.untyped_storage()
+
     def data_ptr(self) -> int:
         return self.inner.data_ptr()
 

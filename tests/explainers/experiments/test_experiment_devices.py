@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import explainers
 from tests.support.nets import random_images, residual
 from tests.support.pretended_device import WITH_FLOAT64, WITHOUT_FLOAT64, pretended_devices
+from tests.support.token_nets import vit
 
 CPU = torch.device("cpu")
 
@@ -71,8 +72,20 @@ def erased(device: torch.device) -> Any:
     return [found.mask.cpu(), found.fraction.cpu(), found.passes]
 
 
-FUNCTIONS = [described, intervened, patched, compared, erased]
-"""`trace_value` and `trace_attention` follow tensors by their address, which tensors of the pretended device lack."""
+def traced(device: torch.device) -> Any:
+    model, x = put(device, network(), images()[:1])
+    other, y = put(device, vit(2).float(), random_images(1, height=64, width=64).float())
+    found = [
+        explainers.trace_value(model, x, "layer1", channel=2, cell=(3, 3)),
+        explainers.trace_attention(other, y, "encoder.layers.encoder_layer_1", head=1, query=2, key=3),
+    ]
+    return [
+        (each.value, each.computed, [(step.kind, step.after) for step in each.steps], str(each).split()[0])
+        for each in found
+    ]
+
+
+FUNCTIONS = [described, intervened, patched, compared, erased, traced]
 
 
 @pytest.mark.parametrize("device", [WITHOUT_FLOAT64, WITH_FLOAT64], ids=str)
