@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hooklens.page.serving import gradio_setup  # noqa: F401 before gradio, which would write type stubs for a second
 from tests.hooklens.browser.conftest import served
 
 
