@@ -2,7 +2,8 @@
 
 Visitors of the page ask `--rate` questions a second of all methods for `--minutes`. Memory, open files, threads and the
 folder of uploads are measured; after a start of a fifth of the time they must not grow: memory at most 1 MB per 1,000
-requests (slope of a straight line, without what its uncertainty explains), files and threads not at all.
+requests (slope of a straight line through the lowest value of each half minute, without what its uncertainty
+explains), files and threads not at all.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ SLOPE = 1.0
 """Megabytes per 1,000 requests."""
 QUOTA = 2048
 """Megabytes of the folder of uploads, which has those of the last hour."""
-
-
 LATE = 60.0
 """Seconds after which a request has failed."""
+EVERY, REST = 3.0, 10
+"""Seconds between two measurements, and the number of them of which the lowest memory counts: jobs need some more."""
 
 
 class Visits:
@@ -75,8 +76,8 @@ def sample(server: Server, visits: Visits) -> tuple[float, ...]:
 def soak(server: Server, minutes: float, rate: float, users: int) -> tuple[list[Row], list[str]]:
     """Send the requests and measure; return the lines of the table and the failures."""
     visits, samples = Visits(server, 1000), list[tuple[float, ...]]()
-    end, number = time.monotonic() + 60 * minutes, 0
-    following = time.monotonic()
+    following = measured = time.monotonic()
+    end, number = following + 60 * minutes, 0
     with ThreadPoolExecutor(users) as pool:
         running_ones: set[object] = set()
         while time.monotonic() < end and server.process.poll() is None:
@@ -87,7 +88,8 @@ def soak(server: Server, minutes: float, rate: float, users: int) -> tuple[list[
             following += 1 / rate
             time.sleep(max(0.0, following - time.monotonic()))
             following = max(following, time.monotonic() - 5)
-            if number % max(1, round(rate * 5)) == 0:
+            if time.monotonic() >= measured:
+                measured = time.monotonic() + EVERY
                 samples.append(sample(server, visits))
                 requests, memory = samples[-1][:2]
                 print(f"{requests:.0f} requests, {memory:.0f} MB", file=sys.stderr, flush=True)
@@ -112,7 +114,8 @@ def slope(points: list[tuple[float, float]]) -> tuple[float, float]:
 def report(samples: list[tuple[float, ...]], visits: Visits, minutes: float) -> tuple[list[Row], list[str]]:
     """Return the lines of the table and the failures."""
     later = samples[len(samples) // 5 :]
-    grown, error = slope([(each[0] / 1000, each[1]) for each in later])
+    lowest = [min(later[k : k + REST], key=lambda each: each[1]) for k in range(0, len(later), REST)]
+    grown, error = slope([(each[0] / 1000, each[1]) for each in lowest])
     half = len(later) // 2
     first, last = later[:half] or later, later[half:]
     rows = [
