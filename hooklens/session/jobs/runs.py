@@ -36,7 +36,7 @@ class Run:
         self.about: dict[str, Any] = {}
         """Names of the model, the method and the layer, and the size of the image, once they are known."""
         self.failure: BaseException | None = None
-        """The error that ended the work."""
+        """The error that ended the work, until the observers have seen it."""
         self.outcome = ""
         """How the work ended: done, refused, stopped, superseded or failed."""
         self._began, self.took = time.monotonic(), 0.0
@@ -73,6 +73,7 @@ class Run:
         self.ended, self.took, self.outcome = True, time.monotonic() - self._began, self._outcome()
         for observe in observers:
             observe(self)
+        self.failure = None  # its traceback would keep images and maps until the user's next run
 
     @property
     def left(self) -> float:

@@ -14,12 +14,14 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from hooklens import limits
 from hooklens.errors import Refused
@@ -76,6 +78,20 @@ def test_every_run_has_an_outcome(ended: list[Run]) -> None:
     next(job)
     job.close()
     assert ended[-1].outcome == "stopped", "the visitor has left"
+
+
+def test_a_failed_run_keeps_nothing_of_its_work() -> None:
+    """The latest run of each user and part of the page stays, but not the images in the traceback of its error."""
+    seen: list[weakref.ref[Any]] = []
+
+    def steps(_: Run) -> Iterator[str]:
+        image = Image.new("RGB", (8, 8))
+        seen.append(weakref.ref(image))
+        yield "step"
+        raise Refused("no")
+
+    list(run_job("hash/failed", steps, str))
+    assert seen[0]() is None
 
 
 def test_a_line_says_nothing_about_the_content(ended: list[Run], capsys: pytest.CaptureFixture[str]) -> None:
