@@ -26,7 +26,10 @@ PAYLOADS = (
     "<iframe srcdoc='<script>parent.ran()</script>'>",
 )
 """Texts with scripts in them. Every script calls `ran`, which exists in all frames of a page."""
-ANSWERED = "() => ['done', 'error'].includes(document.documentElement.dataset.hlState)"
+ANSWERED = """() => { const kind = document.documentElement.dataset.hlState;
+  const line = document.querySelector("#hl-status")?.innerText ?? "";
+  return ["done", "error"].includes(kind) || (kind === "idle" && /image/i.test(line)); }"""
+"""Also if a link has no image, so that there is nothing to compute."""
 FIELDS = "input:not([type=range]):not([type=checkbox]):not([type=radio]):not([type=file]):not([type=color])"
 FIELDS += ":not([type=number]):visible, textarea:visible"
 STATIC = ROOT / "hooklens" / "page" / "static"
