@@ -104,6 +104,13 @@ def test_large_folder_has_the_images_and_labels_of_a_small_one(names, place, laz
     assert list_items(source, 3).items == expected.items[:3]
 
 
+def test_a_link_to_a_missing_file_is_listed(tmp_path):
+    """It is an unreadable image of the run, and not left out without a word."""
+    folder = fill(tmp_path / "images", "a/1.png")
+    (folder / "a" / "2.png").symlink_to(tmp_path / "missing.png")
+    assert [item.path for item in list_items(str(folder))] == ["a/1.png", "a/2.png"]
+
+
 def test_large_folder_with_a_file_of_labels(lazy, tmp_path):
     folder = fill(tmp_path, "train/a/1.png train/a/2.png train/b/3.png")
     (folder / "train" / "metadata.csv").write_text("file_name,label\na/1.png,fox\na/2.png,owl\n")
