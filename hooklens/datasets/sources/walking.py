@@ -26,7 +26,7 @@ def list_local(root: str, inside: str = "") -> list[str]:
                 continue
             if entry.is_dir():
                 names.append(f"{inside}{entry.name}/")
-            elif entry.is_file() or entry.is_symlink():  # a link to a missing file is an image that cannot be read
+            elif entry.is_file() or not os.path.exists(entry.path):  # a link to a missing file cannot be read
                 names.append(inside + entry.name)
     return sorted(names, key=_text)
 
