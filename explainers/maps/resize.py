@@ -61,7 +61,7 @@ def _lerp_axis(maps: Tensor, axis: int, side: int) -> Tensor:
     weights = (at - first).to(maps).view(-1, *[1] * (maps.ndim - 1 - axis))
     first = first.to(maps.device)
     after = maps.index_select(axis, (first + 1).clamp(max=cells - 1))
-    return maps.index_select(axis, first).lerp_(after, weights)  # large for many maps
+    return maps.index_select(axis, first).lerp_(after, weights)  # in place: 1,280 maps at 224 px take 257 MB
 
 
 def _centers(side: int, cells: int, device: torch.device) -> Tensor:

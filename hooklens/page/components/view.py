@@ -261,10 +261,10 @@ def classes(step: Answer | Refining, ident: int) -> dict[str, Any]:
 
 def findings(step: Answer, ident: int) -> dict[str, Any]:
     """Pack the notes on the request, the caution of the method, and the findings with buttons for their remedies."""
-    items: list[dict[str, Any]] = [{"sentence": note} for note in step.settings.notes]
-    items += caution(step.settings)
-    items += [describe(finding, step) for finding in step.explanation.findings[0]]
-    return {"id": ident, "items": items}
+    packed = notes(step.settings.notes, ident)
+    packed["items"] += caution(step.settings)
+    packed["items"] += [describe(finding, step) for finding in step.explanation.findings[0]]
+    return packed
 
 
 def add_button(packed: dict[str, Any], sentence: str, label: str, remedy: dict[str, Any]) -> None:

@@ -190,7 +190,7 @@ def test_space_plays_the_maps_and_leaving_restores_the_map(visit: Visit, motion:
     page.evaluate("window.played.length = 0")
     page.keyboard.press("Space")
     page.locator("#hl-strip").get_by_role("button", name="Stop", exact=True).wait_for()
-    page.locator("#hl-strip").get_by_role("button", name="Play", exact=False).wait_for(timeout=PATIENCE)
+    page.locator("#hl-strip").get_by_role("button", name="Play").wait_for(timeout=PATIENCE)
     played = page.evaluate("window.played")
     assert list(dict.fromkeys(layer for layer, _ in played)) == mapped
     assert any(share < 1 for _, share in played) == (motion == "no-preference")
