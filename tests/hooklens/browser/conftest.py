@@ -202,8 +202,11 @@ class Visit:
         page.locator("#hl-image input[type=file]").first.set_input_files(str(path))
 
     def _own_errors(self) -> list[str]:
-        """Return the errors without those of Gradio about the event stream of a page that was left."""
-        left = ("AbortError: signal is aborted", "Connection errored out")
+        """Return the errors without those of Gradio about the event stream of a page that was left.
+
+        The server forgets the session of such a page, so a request that it still sent gets a 404.
+        """
+        left = ("AbortError: signal is aborted", "Connection errored out", "Unexpected error 404")
         return [each for each in self.errors if not any(word in each for word in left)]
 
     def check(self) -> None:

@@ -277,6 +277,7 @@ def test_a_link_to_an_unknown_model_shows_the_default_model_with_a_notice(visit:
     page.locator("#hl-findings button", has_text="Use EfficientNet-Lite0").click()
     page.wait_for_function("!document.querySelector('#hl-findings').innerText.includes('resnet5000')")
     assert "resnet5000" not in page.url
+    visit.settled()
 
     page.goto(f"{visit.address}/?model=resnet5000&own=shared")
     page.locator("#hl-findings button", has_text="Use EfficientNet-Lite0").wait_for(timeout=PATIENCE)

@@ -107,15 +107,18 @@ def test_labels_of_folders(tmp_path: Path, names: str, expected: str) -> None:
 
 
 def test_links_names_and_loops(folder: Path, tmp_path: Path) -> None:
-    """Links to folders are followed, except to a parent folder; names that are not UTF-8 are listed."""
+    """Folders behind links are listed, except a parent folder; so are names that are not UTF-8 and links to no file."""
     (folder / "dog" / "up").symlink_to(folder)
     (folder / "bird").symlink_to(fill(tmp_path / "else", {"3.png": image("bird/3.png")}))
     check(list_items(str(folder)), {**IMAGES, "bird/3.png": "bird"})
     (folder / "gone.png").symlink_to(tmp_path / "nowhere")
     os.mkfifo(folder / "pipe.png")
     (folder / os.fsdecode(b"bird/\xff.png")).write_bytes(b"x")
-    (item,) = (item for item in list_items(str(folder)).items if item.path not in IMAGES and "3" not in item.path)
-    assert item.path.encode() and read(item) == b"x"
+    (odd, gone) = (item for item in list_items(str(folder)).items if item.path not in IMAGES and "3" not in item.path)
+    assert odd.path.encode() and read(odd) == b"x"
+    assert gone.path == "gone.png"
+    with pytest.raises(Refused, match=r"File not found: .*gone\.png"):
+        read(gone)
 
 
 @pytest.mark.parametrize(
