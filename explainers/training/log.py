@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import csv
 import io
-import math
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,13 +21,11 @@ from torch import Tensor
 from explainers.display.charts import charts_html, line_chart
 from explainers.display.display import Display
 from explainers.display.tables import paragraphs
-from explainers.network.dtypes import float64_device
+from explainers.training.moments import moments, statistics_of
 
 STATISTICS = ("norm", "mean", "std", "max", "zero_fraction")
 # Number of rows kept on the device before they are transferred together.
 WAITING = 4096
-# Values reduced at a time on the CPU: the float64 copy fits into its cache, and torch does not start more threads.
-BLOCK = 2**15
 LINES = 8
 """Lines in a chart, each in another color."""
 
@@ -222,8 +219,8 @@ class GradientLog:
             pair = [gradient] if unedited is None or unedited is gradient else [gradient, unedited]
             pair = [_plain(each) for each in pair]
             bins = _histogram(pair[0], histograms) if histograms else (None, None)
-            moments = torch.stack([_moments(each, self.statistics) for each in pair])
-            self._waiting.append(_Waiting(self.current, name, call, kind, gradient.numel(), moments, *bins))
+            rows = torch.stack([moments(each, self.statistics) for each in pair])
+            self._waiting.append(_Waiting(self.current, name, call, kind, gradient.numel(), rows, *bins))
 
     def _name_calls(self) -> None:
         """Rename a layer that ran several times in a step to `name#call`."""
@@ -239,13 +236,15 @@ class GradientLog:
         by_device: dict[torch.device, list[_Waiting]] = {}
         for entry in waiting:
             by_device.setdefault(entry.moments.device, []).append(entry)
-        moments = {
+        transferred = {
             id(entry): values
             for group in by_device.values()
             for entry, values in zip(group, _in_one(group), strict=True)
         }
         for entry in waiting:
-            statistics, *before = (_named(values, entry.size, self.statistics) for values in moments[id(entry)])
+            statistics, *before = (
+                statistics_of(values, entry.size, self.statistics) for values in transferred[id(entry)]
+            )
             bins = entry.histogram, entry.edges
             self._rows.append(Row(entry.step, entry.name, entry.kind, entry.size, statistics, *bins, *before))
         while len(self._rows) > self.limit:
@@ -269,71 +268,6 @@ def _in_one(group: Sequence[_Waiting]) -> list[list[list[float]]]:
     """Return the moments of entries on one device with a single transfer."""
     values = iter(torch.cat([entry.moments for entry in group]).tolist())
     return [[next(values) for _ in range(len(entry.moments))] for entry in group]
-
-
-def _moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
-    """Return (Euclidean norm, real and imaginary part of the sum, largest magnitude, count of nonzeros).
-
-    They are on the gradient's device, and zero if not needed. In float64, squares of large float32 values do not
-    overflow, and computing `std` as a difference is accurate enough. On a device without float64, the norm of the
-    values minus their mean follows as a sixth number, because that difference would cancel in float32.
-    """
-    wanted, flat = set(statistics), gradient.flatten()
-    if not flat.numel():
-        return torch.zeros(5, dtype=torch.float64)
-    if flat.device.type != "cpu" or flat.numel() <= BLOCK:
-        return _moments_at_once(flat, wanted)
-    parts = torch.stack([_moments_at_once(part, wanted) for part in flat.split(BLOCK)])
-    norm, sums = torch.linalg.vector_norm(parts[:, :1], dim=0), parts[:, 1:3].sum(0)
-    return torch.cat([norm, sums, parts[:, 3:4].amax(0), parts[:, 4:].sum(0)])
-
-
-def _moments_at_once(flat: Tensor, wanted: set[str]) -> Tensor:
-    if float64_device(flat.device) != flat.device:
-        return _moments_in_float32(flat)
-    dtype = torch.float64
-    zero = torch.zeros((), dtype=dtype, device=flat.device)
-    moments = [zero, zero, zero, zero, zero]
-    if "zero_fraction" in wanted:
-        moments[4] = flat.count_nonzero().to(dtype)
-    parts = torch.view_as_real(flat).unbind(-1) if flat.is_complex() else (flat,)
-    parts = tuple(part.to(dtype) if flat.device.type == "cpu" else part for part in parts)
-    size = torch.hypot(*parts) if len(parts) == 2 else parts[0]
-    if {"norm", "std"} & wanted:
-        moments[0] = torch.linalg.vector_norm(size, dtype=dtype)
-    if {"mean", "std"} & wanted:
-        moments[1 : 1 + len(parts)] = [part.sum(dtype=dtype) for part in parts]
-    if "max" in wanted:
-        low, high = size.aminmax()
-        moments[3] = torch.maximum(-low, high).to(dtype)
-    return torch.stack(moments)
-
-
-def _moments_in_float32(flat: Tensor) -> Tensor:
-    """Return all moments of values that are divided by the largest, whose squares neither overflow nor vanish."""
-    values = torch.view_as_real(flat).unbind(-1) if flat.is_complex() else (flat,)
-    parts = torch.stack([part.float() for part in values])
-    largest = torch.hypot(*parts).amax() if len(parts) == 2 else parts.abs().amax()
-    scale = largest.where(largest.isfinite() & (largest > 0), 1.0)
-    parts = parts / scale
-    sums, zero = parts.sum(1) * scale, torch.zeros_like(scale)
-    norm, centered = (each.square().sum().sqrt() * scale for each in (parts, parts - parts.mean(1, keepdim=True)))
-    return torch.stack([norm, sums[0], sums[1] if len(parts) == 2 else zero, largest, flat.count_nonzero(), centered])
-
-
-def _named(moments: Sequence[float], size: int, statistics: Sequence[str]) -> dict[str, float]:
-    norm, real, imaginary, largest, filled, *centered = moments
-    total = math.hypot(real, imaginary) if imaginary else real
-    spread = centered[0] ** 2 if centered else norm * norm - total * total / max(size, 1)
-    values = {
-        "norm": norm,
-        "mean": total / max(size, 1),
-        # NaN propagates, since comparisons with it are false.
-        "std": 0.0 if size < 2 or spread < 0 else math.sqrt(spread / (size - 1)) if spread < math.inf else math.nan,
-        "max": largest,
-        "zero_fraction": 1 - filled / size if size else 0.0,
-    }
-    return {name: values[name] for name in statistics}
 
 
 def _histogram(gradient: Tensor, bins: int) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -241,6 +241,27 @@ def test_statistics_of_complex_gradients():
     assert torch.allclose(v.grad, pull / size)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 1000, 100_000])
+def test_statistics_equal_those_in_float64(dtype: torch.dtype, size: int):
+    """The largest magnitude is that of a negative value, and every seventh value is zero."""
+    pull = torch.linspace(-3, 2, size).where(torch.arange(size) % 7 != 1, 0).to(dtype)
+    v = nn.Parameter(torch.zeros(size, dtype=dtype))
+    with record_gradients([v]) as log:
+        v.backward(pull)
+    exact = pull.double()
+    assert dict(log.rows[0].statistics) == pytest.approx(
+        {
+            "norm": float(exact.norm()),
+            "mean": float(exact.mean()),
+            "std": float(exact.std()) if size > 1 else 0,
+            "max": 3,
+            "zero_fraction": float((exact == 0).double().mean()),
+        },
+        rel=1e-9,
+    )
+
+
 def test_a_large_complex_gradient_is_reduced_in_blocks():
     v = nn.Parameter(torch.zeros(70_000, dtype=torch.complex64))
     pull = torch.randn(70_000, dtype=torch.complex64)
