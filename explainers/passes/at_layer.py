@@ -61,7 +61,7 @@ def activations_and_gradients_of(
     patches affect the score is used instead, and a finding reports it.
     """
     maps = {}
-    with open_run(model, images, target) as run:
+    with open_run(model, images, target, copied=False) as run:
         layouts = [run.layer_layout(layer, frames=True) for layer in layers]
         _, both = run.backward.scores_at(layouts, run.images)
         for requested in layouts:
@@ -80,7 +80,7 @@ def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tenso
     with open_run(model, images) as run:
         layout = run.layer_layout(layer, counted=True, frames=True)
         run.use_layer(layout)
-        return maps_of(layout, run.forward.outputs(layout, run.images))
+        return maps_of(layout, run.forward.outputs(layout, run.images.clone()))
 
 
 def retry_with_repeated_batch(one_row: Callable[[], T], repeated: Callable[[], T]) -> T:

@@ -146,7 +146,8 @@ class BackwardPasses:
         if self.scoring.target is None:
             self.scoring.score_inputs()
         rows = range(len(batch)) if image_indices is None else image_indices
-        found: T = concatenate_outputs([work(batch[n : n + 1], [index]) for n, index in enumerate(rows)])
+        # Copies, because the network may modify its input in place.
+        found: T = concatenate_outputs([work(batch[n : n + 1].clone(), [index]) for n, index in enumerate(rows)])
         return found
 
     def vjp(

@@ -46,7 +46,7 @@ class ForwardPasses:
     def __call__(self, batch: Tensor, network: Callable[[Tensor], Any] | None = None) -> Any:
         """Return what the target scores: the network's output for a batch of variants, or that of a unit's layer.
 
-        If `network`, a copy, is given, it runs instead.
+        The network may modify the batch in place. If `network`, a copy, is given, it runs instead.
         """
         if network is not None:
             return network(batch)
@@ -62,7 +62,7 @@ class ForwardPasses:
             return network(batch)
 
     def outputs(self, layout: LayerLayout, batch: Tensor) -> Tensor:
-        """Return the layer's output for a batch, in the layer's layout; the forward pass stops there."""
+        """Return the layer's output for a batch, which the network may modify; the forward pass stops there."""
         if len(batch) > 1 and self.is_row_by_row:
             return torch.cat([self.outputs(layout, batch[n : n + 1].clone()) for n in range(len(batch))])
         leaf = LayerLeaf(layout)

@@ -91,7 +91,8 @@ class Scoring:
         self.forward.refuse_through()
         network = self.fast_network()
         with torch.no_grad(), self.autocast():
-            batch = batch if network is None else channels_last(batch)
+            # Copies, because the network may modify its input in place, and callers use a batch again.
+            batch = batch.clone() if network is None else channels_last(batch)
             output = self._run_compiled(batch) if is_requested() else self.forward(batch, network)
             return at_least_float32(self.score(output, image_indices, target))
 

@@ -120,7 +120,7 @@ def trace_value(
         layout = layer_layout(run.view, run.images, layer, spatial=False)
         # Fused attention runs in single operations, whose products can be listed.
         with watch_attention(run.view.network, 1, leaves=False), _recording(run) as (recorder, names):
-            output = run.forward.outputs(layout, run.images)
+            output = run.forward.outputs(layout, run.images.clone())
         position = _position(layout, output, channel, cell)
         found = walk(recorder, recorder.ref(output), position, names)
         if found.sum is None:
@@ -153,7 +153,7 @@ def trace_attention(
     _check_one(model, image)
     with open_run(model, image) as run:
         with watch_attention(run.view.network, 1, leaves=False) as seen, _recording(run) as (recorder, names):
-            run.forward(run.images)
+            run.forward(run.images.clone())
         inside = [each for each in seen.attentions if each.path == layer or each.path.startswith(f"{layer}.")]
         if not inside:
             known = ", ".join(dict.fromkeys(each.path for each in seen.attentions)) or "none"

@@ -87,7 +87,7 @@ def record_attention(
 
     def attention_of(run: Run) -> tuple[AttentionRecord, bool]:
         with watch_attention(run.view.network, len(run.images), operands=similarity) as watch:
-            output = run.forward(run.images)
+            output = run.forward(run.images.clone())
             total = run.scoring.score(output).sum() if gradients or target is not None else _score_if_any(run, output)
         grid, extra = grid_of(run, watch)
         seen = _without_unused_pool(watch.attentions, total)
@@ -172,7 +172,7 @@ def _run_rows(run: Run, count: int) -> Any:
     Errors   UnsupportedModel if the rest of the network only accepts one row for each image
     """
     try:
-        return run.forward(run.images)
+        return run.forward(run.images.clone())
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
@@ -278,7 +278,7 @@ def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> t
             seen = watch.attentions
             count: dict[LayerName, Any] = {} if path is None else {path: lambda output: before.append([*seen])}
             with torch.no_grad(), edit_outputs(run.view.network, count):
-                run.view.network(run.images)
+                run.view.network(run.images.clone())
         grid, extra = grid_of(run, watch)
         inside = [attention for attention in seen if path is not None and f"{attention.path}.".startswith(f"{path}.")]
         after = seen[-1:] if path is None else [each for each in seen if before and each not in before[0]]
