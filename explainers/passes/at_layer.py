@@ -80,7 +80,7 @@ def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tenso
     with open_run(model, images) as run:
         layout = run.layer_layout(layer, counted=True, frames=True)
         run.use_layer(layout)
-        return maps_of(layout, run.forward.outputs(layout, run.images.clone()))
+        return maps_of(layout, run.forward.outputs(layout, run.images))
 
 
 def retry_with_repeated_batch(one_row: Callable[[], T], repeated: Callable[[], T]) -> T:

@@ -128,8 +128,7 @@ class BackwardPasses:
             leaves = [LayerLeaf(layout, (replacements or {}).get(layout.name)) for layout in layouts]
             edits = [(leaf.layout, leaf.hook) for leaf in leaves]
             with torch.no_grad(), precision(), replaced_outputs(self.forward.view.network, edits):
-                # A copy of the images, because the network may modify its input in place.
-                output = self.forward(batch.clone() if batch is self.forward.images else batch)
+                output = self.forward(batch.clone())  # the network may modify its input in place
             return output, [leaf.single_output() for leaf in leaves]
 
         own = image_indices is None and replacements is None
@@ -146,8 +145,7 @@ class BackwardPasses:
         if self.scoring.target is None:
             self.scoring.score_inputs()
         rows = range(len(batch)) if image_indices is None else image_indices
-        # Copies, because the network may modify its input in place.
-        found: T = concatenate_outputs([work(batch[n : n + 1].clone(), [index]) for n, index in enumerate(rows)])
+        found: T = concatenate_outputs([work(batch[n : n + 1], [index]) for n, index in enumerate(rows)])
         return found
 
     def vjp(

@@ -62,9 +62,9 @@ class ForwardPasses:
             return network(batch)
 
     def outputs(self, layout: LayerLayout, batch: Tensor) -> Tensor:
-        """Return the layer's output for a batch, which the network may modify; the forward pass stops there."""
+        """Return the layer's output for a batch, in the layer's layout; the forward pass stops there."""
         if len(batch) > 1 and self.is_row_by_row:
-            return torch.cat([self.outputs(layout, batch[n : n + 1].clone()) for n in range(len(batch))])
+            return torch.cat([self.outputs(layout, batch[n : n + 1]) for n in range(len(batch))])
         leaf = LayerLeaf(layout)
 
         def keep(output: Any) -> None:
@@ -72,7 +72,7 @@ class ForwardPasses:
             raise _StopForward
 
         with replaced_outputs(self.view.network, [(layout, keep)]), suppress(_StopForward):
-            self.view.network(batch)
+            self.view.network(batch.clone())  # the network may modify its input
         return leaf.single_output()
 
     def batches(self, images: Tensor) -> Sequence[Tensor]:

@@ -109,9 +109,10 @@ def open_run(
     """Open a `Run` of the model on copies of the images; the caller's gradient mode is restored after the block.
 
     With `copied=False`, which saves memory, the run has the caller's images, and its passes must copy what they give to
-    the network, since a network may modify its input. Set `many` if many variants will run, `several` if a pass combines rows even for one image. `precision` "bf16" runs
-    variants in bfloat16 if possible, "auto" only if it is also faster. `loop` is the loop of a slow method, created
-    earlier; checks that run once per model do not use up its budget.
+    the network, since a network may modify its input. Set `many` if many variants will run, `several` if a pass
+    combines rows even for one image. `precision` "bf16" runs variants in bfloat16 if possible, "auto" only if it is
+    also faster. `loop` is the loop of a slow method, created earlier; checks that run once per model do not use up its
+    budget.
     """
     with ordinary_tensors(), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))

@@ -120,7 +120,7 @@ def trace_value(
         layout = layer_layout(run.view, run.images, layer, spatial=False)
         # Fused attention runs in single operations, whose products can be listed.
         with watch_attention(run.view.network, 1, leaves=False), _recording(run) as (recorder, names):
-            output = run.forward.outputs(layout, run.images.clone())
+            output = run.forward.outputs(layout, run.images)
         position = _position(layout, output, channel, cell)
         found = walk(recorder, recorder.ref(output), position, names)
         if found.sum is None:

@@ -63,7 +63,7 @@ def patch_effects(
         axis = layout.channel_axis
         chosen = list(chosen_channels(channels, activations.shape[axis], layout.name))
         numbers = position_numbers(layout, activations.shape)
-        swapped = run.forward.outputs(layout, others.detach().to(run.images).clone())
+        swapped = run.forward.outputs(layout, others.detach().to(run.images))
         sources = swapped.expand_as(activations).movedim(axis, 1)[:, chosen].flatten(2)
         effects = at_least_float32(scores.new_zeros(len(scores), numbers.numel()))
         repeats = loop.whole(loop.rows()) if loop.batch_size is None else sys.maxsize

@@ -90,7 +90,7 @@ def layer_conductance(
         adaptive, measured = steps is None and run.forward.through is None, measures_gap(target)
         rises, limit = torch.full_like(full, torch.nan), 0
         if adaptive or measured:
-            outputs = at_least_float32(run.forward.outputs(layout, start.clone()))
+            outputs = at_least_float32(run.forward.outputs(layout, start))
             rises, limit = _rises(run, layout, start, outputs, full), _BYTES // (2 * outputs[0].nbytes)
 
         def probe(index: int, points: Tensor) -> tuple[Tensor, Tensor]:

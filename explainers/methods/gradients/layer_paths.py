@@ -86,7 +86,7 @@ def layer_integrated_gradients(
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.scoring.score_inputs()
         start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
-        difference = run.forward.outputs(layout, x.clone()) - start
+        difference = run.forward.outputs(layout, x) - start
         loop.measure_prefix(now(x.device) - started_at)
         run.plan_suffix(layout)
         rows = loop.suffix_rows(passes=2)

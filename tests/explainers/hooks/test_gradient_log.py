@@ -76,7 +76,7 @@ def test_empty_single_constant_and_complex_gradients():
 
 @pytest.mark.parametrize("block", [1, 2, 5, 100])
 def test_large_gradients_are_summed_block_by_block(monkeypatch, block):
-    monkeypatch.setattr("explainers.training.log.BLOCK", block)
+    monkeypatch.setattr("explainers.training.moments.BLOCK", block)
     assert once(VALUES).statistics == pytest.approx(
         {"norm": 13, "mean": 2.2, "std": (144.8 / 4) ** 0.5, "max": 12, "zero_fraction": 0.4}
     )

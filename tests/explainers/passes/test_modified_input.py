@@ -40,19 +40,30 @@ class Network(nn.Module):
         return scores
 
 
+class Bypassed(Network):
+    """The same with a path from the image to the scores around its features, which are multiplied by it."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__(in_place, True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.sub_(0.3).mul_(1.7) if self.in_place else (x - 0.3) * 1.7
+        scores: Tensor = self.fc((self.features(x) * x[:, :1, ::4, ::4]).mean((2, 3)))
+        return scores
+
+
 def images() -> Tensor:
     return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("statistics", [True, False], ids=["whole batches", "row by row"])
-@pytest.mark.parametrize("name", METHODS)
-def test_explanations_do_not_depend_on_whether_the_network_modifies_its_input(name: str, statistics: bool) -> None:
+def compare(name: str, statistics: bool, target: Any = None) -> None:
+    """Compare the explanations of both networks: maps, and codes of the findings."""
     options = {option: value for option, value in SMALL.items() if option in METHODS[name].options}
 
     def outcome(in_place: bool) -> Any:
         given = images()
         try:
-            found = explainers.explain(name, Network(in_place, statistics), given, **options)
+            found = explainers.explain(name, Network(in_place, statistics), given, target, **options)
         except explainers.ExplainerError as error:
             found = type(error)
         assert torch.equal(given, images()), "the images of the caller"
@@ -65,6 +76,27 @@ def test_explanations_do_not_depend_on_whether_the_network_modifies_its_input(na
     torch.testing.assert_close(found.raw, expected.raw, rtol=1e-4, atol=1e-5 * float(expected.raw.abs().max()))
     codes = [[[finding.code for finding in each] for each in one.findings] for one in (found, expected)]
     assert codes[0] == codes[1]
+
+
+@pytest.mark.parametrize("statistics", [True, False], ids=["whole batches", "row by row"])
+@pytest.mark.parametrize("name", METHODS)
+def test_explanations_do_not_depend_on_whether_the_network_modifies_its_input(name: str, statistics: bool) -> None:
+    compare(name, statistics)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.gradients])
+def test_nor_do_those_through_channels(name: str) -> None:
+    compare(name, True, explainers.Through([1, 3], "features.3", [1, 2, 3]))
+
+
+@pytest.mark.parametrize("name", ["layer_integrated_gradients", "layer_conductance", "internal_influence"])
+def test_paths_at_a_layer_that_the_image_bypasses(name: str) -> None:
+    """Each point of the path runs the network on the same image."""
+    in_place, expected = Bypassed(True), Bypassed(False)
+    found, correct = (
+        METHODS[name](each, images(), 1, layer="features", steps=8, batch_size=2) for each in (in_place, expected)
+    )
+    torch.testing.assert_close(found, correct)
 
 
 def test_grad_cam_copies_the_images_once() -> None:
