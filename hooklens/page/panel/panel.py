@@ -201,7 +201,8 @@ def apply_click(data: dict[str, Any], panel: Panel, form: Any, pin: Any = False)
         chosen = examples.all_examples().get(str(data["example"]))
         if chosen is None:
             return {}
-        return {panel.image: str(chosen.path), panel.examples: {"chosen": chosen.id}, **_reset_class(form, pin, panel)}
+        marked = {"chosen": chosen.id, "shown": chosen.id}  # the script waits for the image
+        return {panel.image: str(chosen.path), panel.examples: marked, **_reset_class(form, pin, panel)}
     names, _ = split(data.get("remedy", data))
     _, options = split(data.get("remedy"))
     changed: dict[Any, Any] = {panel.choices[name]: value for name, value in names.items()}

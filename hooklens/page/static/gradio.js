@@ -4,6 +4,13 @@ import { perform, state, subscribe, update } from "./store.js";
 /** Events that may change the settings of the page. */
 const CHOICES = ["select", "input"];
 
+/** Events that wait for the image of a clicked example, because a request contains the image field. */
+const waiting = [];
+
+subscribe(["awaitsImage"], () => {
+  if (!state.awaitsImage) for (const send of waiting.splice(0)) send();
+});
+
 /** Return the fixed props of a component: Gradio loses them if a value arrives before the component is mounted. */
 function fixedProps(id) {
   return window.gradio_config.components.find(({ props }) => props.elem_id === id).props.props;
@@ -42,7 +49,8 @@ export async function start(name, element, props, trigger, watch, json = true) {
   const send = (event, data) => {
     // Recorded before the request is sent, because the page reloads if the connection is lost.
     if (CHOICES.includes(event)) perform("recordClick", id, data);
-    trigger(event, data);
+    if (!state.awaitsImage || event === "stop" || id === "hl-examples") trigger(event, data);
+    else waiting.push(() => trigger(event, data));
   };
   module.mount(element, json ? parseProps(id, props) : props, send, watch);
 }

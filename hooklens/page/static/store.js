@@ -51,6 +51,7 @@
  * @property {?Array} form the values of the page's form when an answer arrived and the Compare tab was visible
  * @property {number} explained how often Explain was pressed
  * @property {string} example id of the selected example image
+ * @property {boolean} awaitsImage whether the image field has yet to get the example that was clicked
  * @property {?{key: string}} answered the newest answer, by its id as text
  * @property {Object<string, number>} drawn ids of the answers that components show, by component
  * @property {Object<string, ?{row: number, column: number}>} cells selected cells of maps, by component
@@ -79,6 +80,7 @@ export const state = {
   form: null,
   explained: 0,
   example: "",
+  awaitsImage: false,
   answered: null,
   drawn: {},
   cells: {},

@@ -293,3 +293,29 @@ def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
     assert page.locator("#hl-bars").get_attribute("data-outdated") is None, "these are not old predictions"
     assert "tabby" in page.locator("#hl-bars").inner_text() and page.locator("#hl-bars button[data-index]").count() == 5
     page.locator("#hl-stop").click()
+
+
+def test_the_image_is_that_of_the_last_click(visit: Visit) -> None:
+    """Two quick clicks on examples, of which the first is answered last; a class then explains the shown image."""
+    page, held = visit.open("?example=dog").page, []
+
+    def hold_first(route) -> None:
+        held.append(route)
+        if len(held) > 1:
+            route.continue_()
+
+    page.route("**/gradio_api/run/*", hold_first)
+    before = visit.number("overlay")
+    page.locator("#hl-examples [data-id=cat]").click()
+    page.wait_for_timeout(100)
+    page.locator("#hl-examples [data-id=goldfish]").click()
+    visit.painted("overlay", before)
+    page.wait_for_function("document.querySelector('#hl-status .hl-headline').innerText.startsWith('Goldfish')")
+    page.locator("#hl-bars button", has_text="rock beauty").click()  # waits for the image
+    held[0].continue_()
+    page.wait_for_function("document.querySelector('#hl-image img').src.endsWith('goldfish.jpg')")
+    page.wait_for_function("document.querySelector('#hl-status .hl-headline').innerText.startsWith('Rock beauty')")
+    visit.settled()
+    assert visit.headline.startswith("Rock beauty, 0.6%")
+    assert page.locator("#hl-examples [aria-pressed=true]").get_attribute("data-id") == "goldfish"
+    assert page.locator("#hl-bars canvas[data-drawn]").count() == 3, "the small maps"

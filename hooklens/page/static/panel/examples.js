@@ -3,6 +3,8 @@
 import { perform, update } from "../store.js";
 import { watchProps, make } from "../wire.js";
 
+const PATIENCE = 10_000; // milliseconds after which an image that has not arrived no longer delays other requests
+
 /** Create the button that opens the file dialog of the system. */
 function uploadButton(text, accept) {
   const input = make("input", { type: "file", accept, hidden: true, "aria-label": text });
@@ -14,9 +16,39 @@ function uploadButton(text, accept) {
   return [button, input];
 }
 
+/** Shows one example after the other in the image field: two requests at once could be answered in the wrong order. */
+class ShownImage {
+  constructor(request) {
+    Object.assign(this, { request, asked: null, next: null });
+  }
+
+  show(id) {
+    if (this.asked) {
+      this.next = id;
+      return;
+    }
+    this.asked = id;
+    update({ awaitsImage: true });
+    this.timer = setTimeout(() => this.arrived(id), PATIENCE);
+    this.request(id);
+  }
+
+  /** The image field has got this example; returns the one that follows, if another was clicked meanwhile. */
+  arrived(id) {
+    if (!id || id !== this.asked) return null;
+    clearTimeout(this.timer);
+    const { next } = this;
+    this.asked = this.next = null;
+    if (next && next !== id) this.show(next);
+    else update({ awaitsImage: false });
+    return this.asked;
+  }
+}
+
 export function mount(element, props, trigger, watch) {
   const root = make("div", { class: "hl-thumbs" }),
-    note = make("p", { class: "hl-quiet", hidden: true });
+    note = make("p", { class: "hl-quiet", hidden: true }),
+    image = new ShownImage((example) => trigger("select", { example }));
   element.firstElementChild.append(root, note);
   root.append(...uploadButton(props.terms.upload, props.terms.accept));
   root.setAttribute("role", "group");
@@ -32,7 +64,7 @@ export function mount(element, props, trigger, watch) {
           onclick: () => {
             props.value = { chosen: item.id };
             mark();
-            trigger("select", { example: item.id }); // shows the image
+            image.show(item.id);
             trigger("explain", { example: item.id });
           },
         },
@@ -49,5 +81,9 @@ export function mount(element, props, trigger, watch) {
     note.textContent = (props.items || []).find((item) => item.id === chosen)?.note || "";
     note.hidden = !note.textContent;
   }
-  watchProps(props, watch, ["value"], mark);
+  watchProps(props, watch, ["value"], () => {
+    const later = image.arrived(props.value?.shown);
+    if (later) props.value = { chosen: later };
+    mark();
+  });
 }
