@@ -162,6 +162,7 @@ class Board {
   /** The settings of the page have changed: ask again when the view is visible. */
   outdate() {
     this.isStale = true;
+    this.answers.clear(); // they are about the former settings
     this.mark();
     this.refreshIfVisible();
   }

@@ -73,6 +73,19 @@ def test_covering_painting_undo_and_refusal(visit: Visit) -> None:
     page.get_by_role("button", name="Undo").click()
     page.locator(".hl-erase[data-old=false]").wait_for()
 
+    page.locator("#hl-examples [data-id=cat]").click()  # and undo, before the same edit of this image is answered
+    page.evaluate(
+        """async () => {
+          const line = document.querySelector('.hl-erase-status .hl-line')
+          const headline = document.querySelector('#hl-status .hl-headline')
+          while (!headline.innerText.startsWith('Tiger cat')) await new Promise(requestAnimationFrame)
+          while (line.dataset.kind !== 'busy') await new Promise(requestAnimationFrame)
+          document.querySelector("#hl-erase button[aria-keyshortcuts='Control+Z']").click()
+        }"""
+    )
+    page.locator(".hl-erase-status .hl-line[data-kind=done]").wait_for()
+    assert line(visit).startswith("Tiger cat: 39% before, "), "not the known answer about the former image"
+
 
 def test_a_link_repeats_the_edit_with_the_keyboard_and_saves_it(visit: Visit) -> None:
     """A second image by link, a dab by keyboard, the smallest region, and a bundle with both images."""
