@@ -47,9 +47,14 @@ def statistics_of(values: Sequence[float], size: int, statistics: Sequence[str])
     return {name: named[name] for name in statistics}
 
 
+def _real_parts(flat: Tensor) -> tuple[Tensor, ...]:
+    """Return the real and the imaginary part of complex values, or the values themselves."""
+    return torch.view_as_real(flat).unbind(-1) if flat.is_complex() else (flat,)
+
+
 def _on_cpu(flat: Tensor, wanted: set[str]) -> list[float]:
     """Return the moments as numbers: on the CPU, reading one does not wait, and costs less than another operation."""
-    parts = torch.view_as_real(flat).unbind(-1) if flat.is_complex() else (flat,)
+    parts = _real_parts(flat)
     sums, squares = [0.0, 0.0], 0.0
     if {"norm", "mean", "std"} & wanted:
         buffer = torch.empty(min(flat.numel(), BLOCK), dtype=torch.float64)  # once, since new memory is slow
@@ -68,7 +73,7 @@ def _on_cpu(flat: Tensor, wanted: set[str]) -> list[float]:
 def _in_float64(flat: Tensor, wanted: set[str]) -> Tensor:
     zero = torch.zeros((), dtype=torch.float64, device=flat.device)
     found = [zero, zero, zero, zero, zero]
-    parts = torch.view_as_real(flat).unbind(-1) if flat.is_complex() else (flat,)
+    parts = _real_parts(flat)
     size = torch.hypot(*parts) if len(parts) == 2 else flat
     if {"norm", "std"} & wanted:
         found[0] = torch.linalg.vector_norm(size, dtype=torch.float64)
@@ -84,8 +89,7 @@ def _in_float64(flat: Tensor, wanted: set[str]) -> Tensor:
 
 def _in_float32(flat: Tensor) -> Tensor:
     """Return all moments of values that are divided by the largest, whose squares neither overflow nor vanish."""
-    values = torch.view_as_real(flat).unbind(-1) if flat.is_complex() else (flat,)
-    parts = torch.stack([part.float() for part in values])
+    parts = torch.stack([part.float() for part in _real_parts(flat)])
     largest = torch.hypot(*parts).amax() if len(parts) == 2 else parts.abs().amax()
     scale = largest.where(largest.isfinite() & (largest > 0), 1.0)
     parts = parts / scale

@@ -34,20 +34,22 @@ class Network(nn.Module):
         self.fc = nn.Linear(16, 5)
         self.eval()
 
+    def normalize(self, x: Tensor) -> Tensor:
+        return x.sub_(0.3).mul_(1.7) if self.in_place else (x - 0.3) * 1.7
+
     def forward(self, x: Tensor) -> Tensor:
-        x = x.sub_(0.3).mul_(1.7) if self.in_place else (x - 0.3) * 1.7
-        scores: Tensor = self.fc(self.features(x).mean((2, 3)))
+        scores: Tensor = self.fc(self.features(self.normalize(x)).mean((2, 3)))
         return scores
 
 
 class Bypassed(Network):
-    """The same with a path from the image to the scores around its features, which are multiplied by it."""
+    """The same network, whose features are multiplied by a channel of the image: a path around all its layers."""
 
     def __init__(self, in_place: bool) -> None:
         super().__init__(in_place, True)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.sub_(0.3).mul_(1.7) if self.in_place else (x - 0.3) * 1.7
+        x = self.normalize(x)
         scores: Tensor = self.fc((self.features(x) * x[:, :1, ::4, ::4]).mean((2, 3)))
         return scores
 
@@ -85,7 +87,7 @@ def test_explanations_do_not_depend_on_whether_the_network_modifies_its_input(na
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.gradients])
-def test_nor_do_those_through_channels(name: str) -> None:
+def test_explanations_through_channels_do_not_depend_on_it(name: str) -> None:
     compare(name, True, explainers.Through([1, 3], "features.3", [1, 2, 3]))
 
 

@@ -33,7 +33,7 @@ class ShownImage {
     this.request(id);
   }
 
-  /** The image field has got this example; returns the one that follows, if another was clicked meanwhile. */
+  /** Call this when the image field has an example; returns the example that is requested next, or null. */
   arrived(id) {
     if (!id || id !== this.asked) return null;
     clearTimeout(this.timer);
