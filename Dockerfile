@@ -1,8 +1,8 @@
 # The page as an unprivileged user on a read-only file system.
 #
-#   docker build -t hooklens .                                          for CPUs
-#   docker build -t hooklens --build-arg TORCH=cu128 .                  for NVIDIA GPUs: run it with --gpus all
-#   docker run --read-only --tmpfs /tmp:size=3g --cap-drop ALL --security-opt no-new-privileges -m 6g -p 7860:7860 hooklens
+#   docker build -t saliscope .                                          for CPUs
+#   docker build -t saliscope --build-arg TORCH=cu128 .                  for NVIDIA GPUs: run it with --gpus all
+#   docker run --read-only --tmpfs /tmp:size=3g --cap-drop ALL --security-opt no-new-privileges -m 6g -p 7860:7860 saliscope
 #
 # Limits: 6 GB of memory (1 GB for the page and the built-in model, 1 GB for each of two decoders, the rest for batches),
 # two processors, 3 GB of uploads, which are deleted after an hour. The built-in model needs no network.
@@ -16,15 +16,15 @@ RUN pip install --index-url "https://download.pytorch.org/whl/${TORCH}" torch to
     && pip install -r requirements.txt 'prometheus_client>=0.20'
 COPY app.py README.md ./
 COPY explainers explainers
-COPY hooklens hooklens
+COPY saliscope saliscope
 COPY models models
 COPY assets assets
-RUN python -m compileall -q explainers hooklens models \
-    && useradd --system --no-create-home --uid 10001 hooklens
+RUN python -m compileall -q explainers saliscope models \
+    && useradd --system --no-create-home --uid 10001 saliscope
 
 USER 10001
 ENV HOME=/tmp GRADIO_TEMP_DIR=/tmp/uploads TORCH_HOME=/tmp/torch PYTHONDONTWRITEBYTECODE=1 \
-    HOOKLENS_OFFLINE=1 HOOKLENS_MONITORING=1 HOOKLENS_LOG_FORMAT=json
+    SALISCOPE_OFFLINE=1 SALISCOPE_MONITORING=1 SALISCOPE_LOG_FORMAT=json
 EXPOSE 7860
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s CMD \

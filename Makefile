@@ -11,14 +11,14 @@ help:
 	@echo "make test    run all tests (options: make test ARGS='-k hooks')"
 	@echo "make lint    ruff;  make types  mypy;  make smoke  short benchmarks;  make bench  all benchmarks"
 	@echo "make zoo     test all kinds of methods on 190 networks (20 minutes on two idle cores); writes docs/networks.md"
-	@echo "make hostile  decode 1,600 hostile files, and those in the folder HOOKLENS_HOSTILE; load hostile checkpoints"
+	@echo "make hostile  decode 1,600 hostile files, and those in the folder SALISCOPE_HOSTILE; load hostile checkpoints"
 	@echo "make attack  attack a running page;  make load  100 users;  make soak  10 minutes of use (ARGS='--minutes 1 --users 4')"
 	@echo "make lowest  the tests of LOWEST with the lowest allowed versions of all packages, in an environment of its own"
 	@echo "make audit   known vulnerabilities of the installed packages (pip-audit), and sbom.json, the list of them (CycloneDX)"
 	@echo "make clean   remove the virtual environment and caches"
 
 app: $(VENV)/.app
-	$(BIN)/python -m hooklens serve $(ARGS)
+	$(BIN)/python -m saliscope serve $(ARGS)
 
 # Hundreds of processes start during the tests, which must not compile all modules again.
 test: $(VENV)/.test chromium
@@ -52,8 +52,8 @@ soak: $(VENV)/.test
 	$(BIN)/python -m benchmarks.public.soak $(ARGS)
 
 # The tests that run with the lowest allowed versions: the methods, images, networks, commands and the page without Chromium.
-LOWEST ?= tests/explainers/hooks tests/explainers/methods tests/explainers/metrics tests/explainers/maps tests/hooklens/images \
-    tests/hooklens/zoo tests/hooklens/session tests/hooklens/page
+LOWEST ?= tests/explainers/hooks tests/explainers/methods tests/explainers/metrics tests/explainers/maps tests/saliscope/images \
+    tests/saliscope/zoo tests/saliscope/session tests/saliscope/page
 
 # pip always installs the highest versions; uv installs the lowest ones of the packages that this project names.
 lowest: $(VENV)/bin/python

@@ -1,10 +1,10 @@
-"""Start the page. `python app.py` takes the same options as `hooklens serve`; a Hugging Face Space uses none."""
+"""Start the page. `python app.py` takes the same options as `saliscope serve`; a Hugging Face Space uses none."""
 
 from __future__ import annotations
 
 import sys
 
-from hooklens.__main__ import main
+from saliscope.__main__ import main
 
 if __name__ == "__main__":
     main(sys.argv[1:] if sys.argv[1:2] == ["replay"] else ["serve", *sys.argv[1:]])

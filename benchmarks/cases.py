@@ -21,7 +21,7 @@ from explainers.network.fast.fused_copy import computes_bf16
 TRAINING_STEP = "bare training step"
 """The unit of the training case: the same step without recording."""
 
-OURS = "hooklens"
+OURS = "saliscope"
 CLASS = 3
 LITE = "efficientnet_lite0"
 ALL_CHANNELS = 65536
@@ -53,7 +53,7 @@ def network(name: str) -> tuple[nn.Module, int, list[str]]:
     """
     torch.manual_seed(0)
     if name == LITE:
-        from hooklens.zoo import load_model
+        from saliscope.zoo import load_model
 
         model = load_model(LITE)
         # Two of the other libraries need parameters that require grad.
@@ -275,9 +275,9 @@ def training_step(size: int = 32, side: int = 64) -> Contenders:
 
     return {
         UNIT: step,
-        "hooklens, record_gradients": recorded,
-        "hooklens, with 32 bins": lambda: recorded(histograms=32),
-        "hooklens, clip_gradients(norm)": clipped,
+        "saliscope, record_gradients": recorded,
+        "saliscope, with 32 bins": lambda: recorded(histograms=32),
+        "saliscope, clip_gradients(norm)": clipped,
         "torch, clip_grad_norm_": clipped_by_torch,
     }
 

@@ -14,7 +14,7 @@ import torch
 
 import explainers
 from benchmarks.sheet import ROOT, open_image
-from hooklens.zoo import load_model
+from saliscope.zoo import load_model
 
 HEAD = "| method | seconds | first map, seconds |\n|---|---|---|"
 

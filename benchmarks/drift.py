@@ -19,7 +19,7 @@ import explainers
 from benchmarks.cases import network
 from benchmarks.sheet import open_image
 from explainers.maps.resize import rank_correlation
-from hooklens.zoo import load_model
+from saliscope.zoo import load_model
 
 PHOTOS = ("coffee", "goldfish", "cat")
 AUTO_RANK = 0.999

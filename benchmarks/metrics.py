@@ -27,7 +27,7 @@ from explainers.metrics.comparison import mean_and_error
 from explainers.metrics.run import evaluator
 from explainers.metrics.settings import EvaluationSettings
 from explainers.metrics.significance import LEVEL, holm, sign_flip_test
-from hooklens.zoo import load_model
+from saliscope.zoo import load_model
 
 NAMES = [name for name, each in METRICS.items() if not each.region]
 METHODS = "grad_cam gradient_shap guided_backprop integrated_gradients saliency".split()

@@ -18,7 +18,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 
 import explainers
-from hooklens.zoo import Model, load_model
+from saliscope.zoo import Model, load_model
 
 ROOT = Path(__file__).resolve().parent.parent
 PHOTOS = ("coffee", "goldfish", "hopper", "cat")

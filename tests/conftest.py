@@ -21,7 +21,7 @@ FEW_CASES = 5
 """A sample contains about this number of the cases of a test, or one of `SAMPLE` cases if that is more."""
 SAMPLE = 16
 LEFT_OUT = pytest.StashKey[int]()
-APP_TESTS = ("tests/hooklens/browser", *(f"tests/hooklens/page/test_{name}.py" for name in ("endpoints", "attack")))
+APP_TESTS = ("tests/saliscope/browser", *(f"tests/saliscope/page/test_{name}.py" for name in ("endpoints", "attack")))
 """Tests with the fixture `app`."""
 GROUPS = (
     APP_TESTS,
@@ -72,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(trylast=True)  # after the selection by -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Files go to the workers in this order: one with long waits, come last, would leave all other workers idle.
-    slowest = (*APP_TESTS, "tests/explainers/layers/test_networks.py", "tests/hooklens/page/test_recipe_tab.py")
+    slowest = (*APP_TESTS, "tests/explainers/layers/test_networks.py", "tests/saliscope/page/test_recipe_tab.py")
     waits = [Path(__file__).parents[1] / name for name in slowest]
     items.sort(key=lambda item: not any(item.path.is_relative_to(each) for each in waits))
     # A test that is named on the command line always runs.

@@ -22,9 +22,9 @@ from PIL import Image
 
 import explainers
 from explainers.explanation.result import Explanation
-from hooklens.datasets import run
-from hooklens.datasets.items import Item
-from hooklens.datasets.settings import Settings
+from saliscope.datasets import run
+from saliscope.datasets.items import Item
+from saliscope.datasets.settings import Settings
 
 
 def main() -> None:

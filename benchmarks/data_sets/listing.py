@@ -119,9 +119,9 @@ class _Stop(Exception):
 
 def measure(source: str) -> None:
     """Print the results for a source. This is the main function of a process, so that its peak memory is its own."""
-    from hooklens.datasets import run
-    from hooklens.datasets.settings import Settings
-    from hooklens.images.uploads import open_image
+    from saliscope.datasets import run
+    from saliscope.datasets.settings import Settings
+    from saliscope.images.uploads import open_image
 
     def stop(done: int, total: int | None) -> None:
         raise _Stop

@@ -25,16 +25,16 @@ from PIL import Image
 from torch import nn
 
 from benchmarks.data_sets.scaling import decode
-from hooklens.datasets import ray_engine, run
-from hooklens.datasets.decoding import ImageReader
-from hooklens.datasets.explaining import Explainer
-from hooklens.datasets.ray_engine.running import Collector
-from hooklens.datasets.ray_engine.stages import close_shard
-from hooklens.datasets.settings import Settings
-from hooklens.datasets.shards.planning import Finished, Stamp
-from hooklens.datasets.shards.writing import ShardFiles
-from hooklens.datasets.sources import list_items
-from hooklens.zoo.model import Model, Preparation
+from saliscope.datasets import ray_engine, run
+from saliscope.datasets.decoding import ImageReader
+from saliscope.datasets.explaining import Explainer
+from saliscope.datasets.ray_engine.running import Collector
+from saliscope.datasets.ray_engine.stages import close_shard
+from saliscope.datasets.settings import Settings
+from saliscope.datasets.shards.planning import Finished, Stamp
+from saliscope.datasets.shards.writing import ShardFiles
+from saliscope.datasets.sources import list_items
+from saliscope.zoo.model import Model, Preparation
 
 MEASURED = 128
 """Images that are measured."""

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from hooklens.datasets import ray_engine, run
-from hooklens.datasets.decoding import DecodedBatch, ImageReader
-from hooklens.datasets.explaining import Explainer
-from hooklens.datasets.settings import Settings
-from hooklens.datasets.shards.planning import Stamp
+from saliscope.datasets import ray_engine, run
+from saliscope.datasets.decoding import DecodedBatch, ImageReader
+from saliscope.datasets.explaining import Explainer
+from saliscope.datasets.settings import Settings
+from saliscope.datasets.shards.planning import Stamp
 
 
 def main() -> None:

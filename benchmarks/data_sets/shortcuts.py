@@ -12,15 +12,15 @@ import functools
 import numpy as np
 from PIL import Image
 
-from hooklens.datasets.finished.finished_run import FinishedRun
-from hooklens.datasets.report import text
-from hooklens.datasets.report.analysis import shortcuts
-from hooklens.datasets.report.analysis.clusters import find_clusters
-from hooklens.datasets.report.analysis.columns import Columns
-from hooklens.datasets.report.analysis.map_pass import read_all
-from hooklens.datasets.report.images import crop
-from hooklens.datasets.shards import open_run
-from hooklens.images.uploads import open_image
+from saliscope.datasets.finished.finished_run import FinishedRun
+from saliscope.datasets.report import text
+from saliscope.datasets.report.analysis import shortcuts
+from saliscope.datasets.report.analysis.clusters import find_clusters
+from saliscope.datasets.report.analysis.columns import Columns
+from saliscope.datasets.report.analysis.map_pass import read_all
+from saliscope.datasets.report.images import crop
+from saliscope.datasets.shards import open_run
+from saliscope.images.uploads import open_image
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """`python -m benchmarks.data_sets.synthetic --rows 1000000`: time and memory of a report on a synthetic run.
 
 The run has random predictions of a thousand classes, five probabilities and a map of 7 x 7 cells per image, in shards
-of 512 rows as `hooklens explain` writes them. Its images do not exist, so that only the rows are measured. --compare
+of 512 rows as `saliscope explain` writes them. Its images do not exist, so that only the rows are measured. --compare
 also compares two such runs.
 """
 
@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from hooklens.datasets.rows import SCHEMA
-from hooklens.datasets.settings import SHARD, WNIDS
+from saliscope.datasets.rows import SCHEMA
+from saliscope.datasets.settings import SHARD, WNIDS
 
 CLASSES, TOP, GRID = 1000, 5, 7
 
@@ -49,7 +49,7 @@ def main() -> None:
         command = ["compare", *names] if arguments.compare else ["report", *names]
         command = [command[0], *(str(folder / name) for name in names), "--out", str(folder / "page.html"), "--offline"]
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "hooklens", *command], check=True)
+        subprocess.run([sys.executable, "-m", "saliscope", *command], check=True)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         print(f"{command[0]}: {time.perf_counter() - start:.0f} s, peak memory {peak:.0f} MB")
 

@@ -7,7 +7,7 @@ A run resumes where the last one with the same --cache stopped: quick methods fi
 python -m benchmarks.faithfulness --photos assets/examples ~/photos --limit 100 --cache ~/faithfulness.json --write
 python -m benchmarks.faithfulness --photos ~/photos --only lrp xrai     compare these with the controls, save nothing
 
---write replaces the table of docs/methods.md and the page's results (hooklens/session/methods/verdicts.json).
+--write replaces the table of docs/methods.md and the page's results (saliscope/session/methods/verdicts.json).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.measure import CONTROLS, STEPS, measure, randomize
 from benchmarks.faithfulness.photos import paths, photographs
 from benchmarks.faithfulness.table import about, costs, table, verdicts, write
-from hooklens.zoo import Model, load_model
+from saliscope.zoo import Model, load_model
 
 TIERS = ((15.0, 6, 1), (200.0, 3, 1), (math.inf, 1, 1))
-"""Limits of quick, medium and slow methods: forward passes (hooklens/session/methods/costs.json), and the numbers of
+"""Limits of quick, medium and slow methods: forward passes (saliscope/session/methods/costs.json), and the numbers of
 images and of networks per image in the randomization test.
 """
 

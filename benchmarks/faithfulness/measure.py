@@ -13,7 +13,7 @@ from benchmarks.faithfulness.photos import Photo
 from explainers import Evaluation, Method
 from explainers.metrics.run import Evaluator, evaluator
 from explainers.metrics.settings import EvaluationSettings
-from hooklens.zoo import Model
+from saliscope.zoo import Model
 
 METRICS = ("deletion", "insertion")
 STEPS = 12

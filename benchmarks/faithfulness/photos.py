@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hooklens.zoo import Model
+from saliscope.zoo import Model
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 

@@ -19,8 +19,8 @@ from explainers.metrics.randomization_result import ALL_LAYERS, LAST_LAYER
 from explainers.metrics.significance import LEVEL, holm, sign_flip_test
 
 ROOT = Path(__file__).parents[2]
-COSTS = ROOT / "hooklens" / "session" / "methods" / "costs.json"
-VERDICTS = ROOT / "hooklens" / "session" / "methods" / "verdicts.json"
+COSTS = ROOT / "saliscope" / "session" / "methods" / "costs.json"
+VERDICTS = ROOT / "saliscope" / "session" / "methods" / "verdicts.json"
 PAGE = ROOT / "docs" / "methods.md"
 BEGIN, END = "<!-- verdicts -->\n", "<!-- /verdicts -->\n"
 COLUMNS = "method", "the question it answers", "forwards", "needs", "n", "deletion ↓", "insertion ↑"
@@ -165,7 +165,7 @@ def replace_table(page: str, found: dict[str, Any], passes: dict[str, float]) ->
 
 
 def costs() -> dict[str, float]:
-    """Return forward passes of each method at its defaults (`python -m hooklens.session.methods.measure`)."""
+    """Return forward passes of each method at its defaults (`python -m saliscope.session.methods.measure`)."""
     passes: dict[str, float] = json.loads(COSTS.read_text(encoding="utf-8"))["passes"]
     return passes
 

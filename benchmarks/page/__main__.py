@@ -53,8 +53,8 @@ def free_port() -> int:
 
 def start(port: int, folder: str, tree: Path = ROOT, notes: str = "") -> subprocess.Popen[bytes]:
     """Start the app of a tree with the built-in model, offline; with `notes`, a file for the times of its parts."""
-    offline = {"HOOKLENS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder, "PYTHONPATH": str(tree)}
-    script = [str(TRACED), str(tree), notes] if notes else ["-m", "hooklens"]
+    offline = {"SALISCOPE_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder, "PYTHONPATH": str(tree)}
+    script = [str(TRACED), str(tree), notes] if notes else ["-m", "saliscope"]
     command = [sys.executable, *script, "serve", "--port", str(port)]
     return subprocess.Popen(command, cwd=tree, env={**os.environ, **offline}, stdout=subprocess.DEVNULL)
 

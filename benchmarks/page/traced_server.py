@@ -86,10 +86,10 @@ def push(add: Callable[..., Any]) -> Callable[..., Any]:
 
 def main() -> None:
     """Serve with the notes."""
-    from hooklens.__main__ import main as serve
-    from hooklens.page.serving.gradio_setup import gradio
-    from hooklens.page.serving.guard import Guard
-    from hooklens.session import engine, network_calls
+    from saliscope.__main__ import main as serve
+    from saliscope.page.serving.gradio_setup import gradio
+    from saliscope.page.serving.guard import Guard
+    from saliscope.session import engine, network_calls
 
     patch(Guard, "__call__", requests)
     patch(gradio.queueing.Queue, "push", push)

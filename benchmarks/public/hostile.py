@@ -2,7 +2,7 @@
 
 Each file is opened by a decoder process of the page as an image for networks with three, one and five channels, and as
 a preview. It must be opened or refused with a message; nothing may crash, take more than 3 s of processor time, or
-1 GB of memory. The files of a folder are added with HOOKLENS_HOSTILE=FOLDER. Ends after at most 10 minutes.
+1 GB of memory. The files of a folder are added with SALISCOPE_HOSTILE=FOLDER. Ends after at most 10 minutes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from benchmarks.public.files import checkpoints as hostile_checkpoints
 from benchmarks.public.files import images as hostile_images
 from benchmarks.public.files.case import EITHER, REFUSED, VALID, Case
 from benchmarks.public.table import Row, show
-from hooklens.errors import Refused
-from hooklens.images.bands import SHOWN_AS_PNG
-from hooklens.images.decoder import pool
+from saliscope.errors import Refused
+from saliscope.images.bands import SHOWN_AS_PNG
+from saliscope.images.decoder import pool
 
 SECONDS, MEGABYTES, ACCEPTED = 3.0, 1024.0, 0.99
 MINUTES = 10.0
@@ -112,7 +112,7 @@ def main() -> int:
     """Print the table; return 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="use every Nth file")
-    parser.add_argument("--folder", default=os.environ.get("HOOKLENS_HOSTILE", ""), help="a folder with more files")
+    parser.add_argument("--folder", default=os.environ.get("SALISCOPE_HOSTILE", ""), help="a folder with more files")
     parser.add_argument("--only", choices=["images", "checkpoints"])
     parser.add_argument("--group", help="use only one group of image files, such as 'TIFF tags'")
     arguments = parser.parse_args()

@@ -47,9 +47,9 @@ def running(*arguments: str, **variables: str) -> Iterator[Server]:
     port = free_port()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place, log = Path(folder) / "uploads", Path(folder) / "app.log"
-        environment = {**os.environ, "HOOKLENS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": str(place)}
+        environment = {**os.environ, "SALISCOPE_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": str(place)}
         environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), **variables}
-        command = [sys.executable, "-m", "hooklens", "serve", "--port", str(port), "--log-format", "json", *arguments]
+        command = [sys.executable, "-m", "saliscope", "serve", "--port", str(port), "--log-format", "json", *arguments]
         with open(log, "wb") as output:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
         server = Server(f"http://127.0.0.1:{port}", process, place, log)

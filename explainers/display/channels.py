@@ -53,7 +53,7 @@ def show_channels(
     ]
     count = len(numbers)
     text = f"Display({count} channel{'s' * (count != 1)})"
-    return Display(f'<div class="hooklens-channels">{"".join(parts)}</div>', text, [each[1] for each in drawn])
+    return Display(f'<div class="saliscope-channels">{"".join(parts)}</div>', text, [each[1] for each in drawn])
 
 
 def _draw_channel(plane: Tensor, colors: str) -> tuple[Image.Image, float, float]:

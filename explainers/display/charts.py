@@ -17,7 +17,7 @@ COLORS = ("#2f6fed", "#d9822b", "#2e9e6b", "#b0419a", "#808088", "#c0392b", "#13
 
 def charts_html(charts: Iterable[str]) -> str:
     """Return charts next to each other."""
-    return f'<div class="hooklens-charts">{"".join(charts)}</div>'
+    return f'<div class="saliscope-charts">{"".join(charts)}</div>'
 
 
 def mean_curve(curves: Tensor) -> list[tuple[float, float]]:

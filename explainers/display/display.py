@@ -32,9 +32,9 @@ class Display:
     @property
     def html(self) -> str:
         """The content with its style sheet."""
-        return f'<div class="hooklens">{style()}{self.content}</div>'
+        return f'<div class="saliscope">{style()}{self.content}</div>'
 
-    def to_html(self, path: str | Path, title: str = "Hooklens") -> None:
+    def to_html(self, path: str | Path, title: str = "Saliscope") -> None:
         """Write a page with this content."""
         page = (
             f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'

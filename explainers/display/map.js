@@ -1,4 +1,4 @@
-// Generated from hooklens/page/static: run `python -m tests.project.test_notebook_script`.
+// Generated from saliscope/page/static: run `python -m tests.project.test_notebook_script`.
 (() => {
 const state = {
 question: null,
@@ -636,9 +636,9 @@ this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img"
 this.surface = new Surface(this.canvas);
 this.surface.image = image;
 this.makeControls();
-this.bar = make("canvas", { class: "hooklens-bar", width: 256, height: 1, role: "img" });
-this.ticks = make("div", { class: "hooklens-ticks" });
-this.read = make("output", { class: "hooklens-read", "aria-live": "polite" });
+this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
+this.ticks = make("div", { class: "saliscope-ticks" });
+this.read = make("output", { class: "saliscope-read", "aria-live": "polite" });
 this.root = make("div", {}, this.tools, this.canvas, this.bar, this.ticks, this.read);
 this.listen();
 }
@@ -656,7 +656,7 @@ make("input", { type: "number", step: "any", "aria-label": terms[name], oninput:
 this.reset = make("button", { type: "button", text: terms.reset, onclick: () => this.setLimits(null) });
 const opacity = make("label", {}, this.shareName, this.share);
 const range = make("span", {}, `${terms.colors} `, this.low, ` ${terms.to} `, this.high);
-this.tools = make("div", { class: "hooklens-tools" }, this.mode, opacity, range, this.reset);
+this.tools = make("div", { class: "saliscope-tools" }, this.mode, opacity, range, this.reset);
 }
 listen() {
 const { canvas } = this;

@@ -25,13 +25,13 @@ TERMS = {
     "reset": "Reset",
     "cell": "{value} at row {row}, column {column} of {h} × {w}",
 }
-"""Labels used by hooklens/page/static/notebook/notebook.js."""
+"""Labels used by saliscope/page/static/notebook/notebook.js."""
 HERE = Path(__file__).parent
 
 
 def maps_html(figures: Sequence[MapFigure]) -> str:
     """Return the figures next to each other, with one script for all of them."""
-    marks = [f"hooklens-{uuid.uuid4().hex}" for _ in figures]
+    marks = [f"saliscope-{uuid.uuid4().hex}" for _ in figures]
     parts = [_figure_html(figure, mark) for figure, mark in zip(figures, marks, strict=True)]
     # A script with this text only once, also for several maps.
     script = (HERE / "map.js").read_text(encoding="utf-8").partition("\n")[2].strip()
@@ -40,14 +40,14 @@ def maps_html(figures: Sequence[MapFigure]) -> str:
         for figure, mark in zip(figures, marks, strict=True)
     ]
     code = "(() => {\nconst showMap = " + script + ";\n" + "\n".join(calls) + "\n})();"
-    return f'<div class="hooklens-maps">{"".join(parts)}</div><script>{code}</script>'
+    return f'<div class="saliscope-maps">{"".join(parts)}</div><script>{code}</script>'
 
 
 def _figure_html(figure: MapFigure, mark: str) -> str:
-    lines = "".join(f'<p class="hooklens-quiet">{escape(line[:1].upper() + line[1:])}.</p>' for line in figure.lines)
-    findings = "".join(f'<p class="hooklens-finding">{escape(each.sentence)}</p>' for each in figure.findings)
+    lines = "".join(f'<p class="saliscope-quiet">{escape(line[:1].upper() + line[1:])}.</p>' for line in figure.lines)
+    findings = "".join(f'<p class="saliscope-finding">{escape(each.sentence)}</p>' for each in figure.findings)
     return (
-        f'<figure><p class="hooklens-title">{escape(figure.title)}</p>'
+        f'<figure><p class="saliscope-title">{escape(figure.title)}</p>'
         f'<div id="{mark}"><img src="{image_address(figure.drawn)}" alt="{escape(_label(figure))}"></div>'
         f"<figcaption>{lines}{findings}</figcaption></figure>"
     )

@@ -21,7 +21,7 @@ def table_html(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _cell(tag: str, value: Any, left: bool) -> str:
-    kind = ' class="hooklens-text"' if left else ""
+    kind = ' class="saliscope-text"' if left else ""
     return f"<{tag}{kind}>{escape(_text(value))}</{tag}>"
 
 

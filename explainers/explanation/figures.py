@@ -76,7 +76,7 @@ def display_maps(
         for figure in shown
     ]
     total = sum(len(each.map) for each in explanations)
-    rest = f'<p class="hooklens-quiet">{total - len(shown)} more maps are not shown.</p>' if total > len(shown) else ""
+    rest = f'<p class="saliscope-quiet">{total - len(shown)} more maps are not shown.</p>' if total > len(shown) else ""
     text = f"Display({total} map{'s' * (total != 1)})"
     return Display(maps_html(shown) + rest, text, [figure.drawn for figure in shown])
 

@@ -160,7 +160,7 @@ class Explanation:
 
         Errors   ImportError without Pillow; OSError; ValueError if the number of images is not the number of maps
         """
-        report(self, images, labels).to_html(path, f"{self.method} – Hooklens")
+        report(self, images, labels).to_html(path, f"{self.method} – Saliscope")
 
     def _repr_html_(self) -> str | None:
         return display_maps([self]).html if has_pillow() else None

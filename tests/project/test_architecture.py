@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 DRAWING = ROOT / "docs" / "packages.svg"
 PACKAGES = {path.parent.name for path in (ROOT / "explainers").glob("*/__init__.py")}
 """The packages of the library."""
-APPLICATION = {f"hooklens.{path.parent.name}" for path in (ROOT / "hooklens").glob("*/__init__.py")}
+APPLICATION = {f"saliscope.{path.parent.name}" for path in (ROOT / "saliscope").glob("*/__init__.py")}
 """The packages of the application. The files next to them (errors, limits, resources) import none of them."""
 LEAVES = (
     *("errors", "options", "outputs", "probabilities", "findings"),
@@ -28,17 +28,17 @@ LEAVES = (
 """Files of the library that any of its packages may import, drawn as one box."""
 WIDTH, BOX, HIGH, GAP, ROW = 960, 172, 62, 18, 100
 ORDER_IN_ROW = (
-    "hooklens.page hooklens.datasets hooklens.session training checks metrics experiments hooklens.zoo".split()
+    "saliscope.page saliscope.datasets saliscope.session training checks metrics experiments saliscope.zoo".split()
 )
-ORDER_IN_ROW += "hooklens.images explanation methods registry maps backward".split()
+ORDER_IN_ROW += "saliscope.images explanation methods registry maps backward".split()
 """Left to right, so that few arrows cross."""
 CAPTIONS = {
-    "hooklens.cli": "the `hooklens` commands",
-    "hooklens.page": "the web page and its API, with Gradio",
-    "hooklens.datasets": "runs over many images, reports",
-    "hooklens.session": "a request and its answer, without Gradio",
-    "hooklens.zoo": "models with weights and preprocessing",
-    "hooklens.images": "safe decoding of image files",
+    "saliscope.cli": "the `saliscope` commands",
+    "saliscope.page": "the web page and its API, with Gradio",
+    "saliscope.datasets": "runs over many images, reports",
+    "saliscope.session": "a request and its answer, without Gradio",
+    "saliscope.zoo": "models with weights and preprocessing",
+    "saliscope.images": "safe decoding of image files",
     "checks": "check_explainer",
     "metrics": "faithfulness of maps",
     "experiments": "intervene, describe, compare, erase",
@@ -67,8 +67,8 @@ def imported(path: Path) -> Iterator[str]:
 def box(dotted: str) -> str | None:
     """Return the box of a module; "explainers" for a public name of the library, None for a module without a box."""
     top, part = [*dotted.split("."), "", ""][:2]
-    if top == "hooklens":
-        return f"hooklens.{part}" if f"hooklens.{part}" in APPLICATION else None
+    if top == "saliscope":
+        return f"saliscope.{part}" if f"saliscope.{part}" in APPLICATION else None
     if top != "explainers":
         return None
     if part in LEAVES:
@@ -82,7 +82,7 @@ def graph() -> dict[str, set[str]]:
     An import of `explainers` itself counts as an import of every package that `explainers/__init__.py` imports.
     """
     found: dict[str, set[str]] = defaultdict(set)
-    for path in [*(ROOT / "explainers").rglob("*.py"), *(ROOT / "hooklens").rglob("*.py")]:
+    for path in [*(ROOT / "explainers").rglob("*.py"), *(ROOT / "saliscope").rglob("*.py")]:
         own = box(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
         if own is not None:
             found[own] |= {target for dotted in imported(path) if (target := box(dotted)) is not None}
@@ -202,7 +202,7 @@ def test_an_upward_import_is_found() -> None:
 
 def test_every_file_that_the_document_names_exists() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    named = re.findall(r"`((?:explainers|models|hooklens|tests|benchmarks|assets)/[\w/.]*)`", text)
+    named = re.findall(r"`((?:explainers|models|saliscope|tests|benchmarks|assets)/[\w/.]*)`", text)
 
     assert len(named) > 20
     assert [name for name in named if not (ROOT / name).exists()] == []

@@ -15,8 +15,8 @@ import pytest
 import typer
 
 import explainers
-import hooklens
-from hooklens.cli import commands
+import saliscope
+from saliscope.cli import commands
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -129,13 +129,13 @@ def test_the_example_of_the_metrics_prints_what_it_says(capsys: pytest.CaptureFi
 def test_every_python_block_is_run_by_a_test() -> None:
     """Every document with Python has its number of blocks here, and a test that runs them.
 
-    README.md, metrics.md   the tests above; the client of the API: tests/hooklens/browser/test_readme_client.py
-    data_sets.md            tests/hooklens/datasets/test_dataset_cli.py
+    README.md, metrics.md   the tests above; the client of the API: tests/saliscope/browser/test_readme_client.py
+    data_sets.md            tests/saliscope/datasets/test_dataset_cli.py
     experiments.md          the test below
     torch_batch_norm.md     tests/explainers/relevance/test_batch_norm_backward.py
     training.md             tests/explainers/hooks/test_training.py, test_training_distributed.py
-    your_model.md           tests/hooklens/zoo/test_your_model.py; detector: tests/hooklens/page/test_dense_api.py;
-                            bands: tests/hooklens/images/test_bands.py
+    your_model.md           tests/saliscope/zoo/test_your_model.py; detector: tests/saliscope/page/test_dense_api.py;
+                            bands: tests/saliscope/images/test_bands.py
     """
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     blocks = {page.name: page.read_text(encoding="utf-8").count("```python") for page in pages}
@@ -168,9 +168,9 @@ def test_the_first_screen_has_what_a_newcomer_needs() -> None:
         "assets/screenshot.png",
         "make app",
         "make test",
-        "pip install hooklens",
-        "pip install 'hooklens[app]'",
-        "hooklens serve",
+        "pip install saliscope",
+        "pip install 'saliscope[app]'",
+        "saliscope serve",
         "explainers.explain(",
     ):
         assert needed in first
@@ -187,7 +187,7 @@ def test_the_readme_contains_the_settings_of_a_space() -> None:
 
 
 def cli() -> dict[str, set[str]]:
-    """Return the commands of `hooklens` with their options."""
+    """Return the commands of `saliscope` with their options."""
     group = typer.main.get_command(commands.app)
     return {name: {flag for each in command.params for flag in each.opts} for name, command in group.commands.items()}
 
@@ -197,34 +197,34 @@ def test_every_option_of_the_page_and_every_variable_is_in_the_readme() -> None:
     variables = set()
     for path in [
         ROOT / "app.py",
-        *(each for name in ("explainers", "hooklens", "models") for each in (ROOT / name).rglob("*.py")),
+        *(each for name in ("explainers", "saliscope", "models") for each in (ROOT / name).rglob("*.py")),
     ]:
-        variables |= set(re.findall(r"HOOKLENS_[A-Z_]+", path.read_text(encoding="utf-8")))
+        variables |= set(re.findall(r"SALISCOPE_[A-Z_]+", path.read_text(encoding="utf-8")))
 
-    assert {"--model", "--host"} <= flags and {"HOOKLENS_MODEL", "HOOKLENS_OFFLINE"} <= variables
+    assert {"--model", "--host"} <= flags and {"SALISCOPE_MODEL", "SALISCOPE_OFFLINE"} <= variables
     assert [name for name in sorted(flags | variables) if name not in README] == []
 
 
 def test_every_command_in_the_documents_exists() -> None:
-    """In code, `hooklens NAME` is a command, and its options are options of this command."""
+    """In code, `saliscope NAME` is a command, and its options are options of this command."""
     known = cli()
     wrong = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-        code = re.findall(r"`(hooklens [a-z][^`\n]*)`|^\s*(hooklens [a-z].*)$", text, re.M)
+        code = re.findall(r"`(saliscope [a-z][^`\n]*)`|^\s*(saliscope [a-z].*)$", text, re.M)
         for line in (first or second for first, second in code):
-            command, _, rest = line.removeprefix("hooklens ").partition(" ")
+            command, _, rest = line.removeprefix("saliscope ").partition(" ")
             options = set(re.findall(r"(?<!\S)--[a-z-]+", rest.partition(" #")[0]))
             if command not in known or not options <= known[command] | {"--help"}:
                 wrong.append(f"{page.name}: {line}")
 
     assert {"serve", "explain", "report", "evaluate"} <= set(known)
     assert wrong == []
-    assert [name for name in ("serve", "explain", "report", "evaluate") if f"hooklens {name}" not in README] == []
+    assert [name for name in ("serve", "explain", "report", "evaluate") if f"saliscope {name}" not in README] == []
 
 
 def test_every_endpoint_is_in_the_readme() -> None:
-    source = (ROOT / "hooklens" / "page" / "serving" / "endpoints.py").read_text(encoding="utf-8")
+    source = (ROOT / "saliscope" / "page" / "serving" / "endpoints.py").read_text(encoding="utf-8")
     names = re.search(r"for function in \(([^)]*)\)", source)
     assert names, "endpoints.build lists them"
 
@@ -261,8 +261,9 @@ def test_every_make_target_named_in_the_documents_exists() -> None:
 
 
 def test_every_package_is_named_in_contributing() -> None:
-    names = {f"{path.parent.name}/" for path in ROOT.glob("*/__init__.py")} - {"explainers/", "hooklens/"} | {"models/"}
-    for top in ("explainers", "hooklens"):
+    names = {f"{path.parent.name}/" for path in ROOT.glob("*/__init__.py")}
+    names = names - {"explainers/", "saliscope/"} | {"models/"}
+    for top in ("explainers", "saliscope"):
         names |= {f"{top}/{path.parent.name}/" for path in (ROOT / top).glob("*/__init__.py")}
     names |= {path.name for path in (ROOT / "explainers").glob("*.py")} - {"__init__.py"}
     table = CONTRIBUTING.partition("## Where does my code belong?")[2]
@@ -276,8 +277,8 @@ def test_two_packages_are_installed_and_the_library_needs_only_torch() -> None:
     """An installed package called `models` or `ui` would hide the user's own."""
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
 
-    assert wheel["packages"] == ["explainers", "hooklens"]
-    assert wheel["force-include"] == {"models": "hooklens/_models", "assets": "hooklens/_assets"}
+    assert wheel["packages"] == ["explainers", "saliscope"]
+    assert wheel["force-include"] == {"models": "saliscope/_models", "assets": "saliscope/_assets"}
     assert [line.split(">")[0] for line in PROJECT["project"]["dependencies"]] == ["torch"]
     assert (ROOT / "explainers" / "py.typed").exists()
 
@@ -292,15 +293,15 @@ def test_the_wheel_has_all_files_of_its_packages() -> None:
 
     places = {
         "explainers": "explainers",
-        "hooklens": "hooklens",
-        "models": "hooklens/_models",
-        "assets": "hooklens/_assets",
+        "saliscope": "saliscope",
+        "models": "saliscope/_models",
+        "assets": "saliscope/_assets",
     }
     for source, place in places.items():
         files = {path.relative_to(ROOT / source) for path in (ROOT / source).rglob("*") if path.is_file()}
         kept = {path for path in files if "__pycache__" not in path.parts and path.suffix != ".pyi"}
         assert {f"{place}/{path.as_posix()}" for path in kept} <= found, source
-    assert {name.partition("/")[0] for name in found} == {"explainers", "hooklens"}
+    assert {name.partition("/")[0] for name in found} == {"explainers", "saliscope"}
 
 
 def test_requirements_and_extras_agree() -> None:
@@ -323,7 +324,7 @@ def test_the_changelog_has_this_version_and_four_groups() -> None:
     groups = set(re.findall(r"^### (.*)$", CHANGELOG, re.M))
     entries = [line for line in CHANGELOG.splitlines()[4:] if line and not line.startswith("#")]
 
-    assert versions[0] == hooklens.__version__ and versions == sorted(versions, key=_numbers, reverse=True)
+    assert versions[0] == saliscope.__version__ and versions == sorted(versions, key=_numbers, reverse=True)
     assert groups <= {"Added", "Changed", "Fixed", "Deprecated"}
     assert [line for line in entries if not line.startswith("- ")] == [], "one line per entry"
 

@@ -34,7 +34,7 @@ from benchmarks.faithfulness.table import (
 )
 from explainers.options import Range
 from explainers.registry import METHODS, method
-from hooklens.zoo import Model, Preparation
+from saliscope.zoo import Model, Preparation
 
 SETTINGS = {"network": "red", "precision": "float32", "steps": 12}
 

@@ -16,15 +16,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 STANDARD = set(sys.stdlib_module_names) | {"__future__"}
-ALL = ("explainers", "hooklens", "benchmarks")
-LAYERS = ("explainers", *(f"hooklens.{name}" for name in "images zoo session datasets page cli".split()))
+ALL = ("explainers", "saliscope", "benchmarks")
+LAYERS = ("explainers", *(f"saliscope.{name}" for name in "images zoo session datasets page cli".split()))
 """Bottom to top; each layer imports only those before it."""
-BASE = {"hooklens", "hooklens.errors", "hooklens.hashes", "hooklens.imports", "hooklens.limits", "hooklens.resources"}
-"""Files that every layer of `hooklens` may import; they import nothing but the standard library."""
-APART = {("hooklens.images", "hooklens.zoo"), ("hooklens.zoo", "hooklens.images")}
-APART |= {("hooklens.session", "hooklens.datasets"), ("hooklens.datasets", "hooklens.session")}
+BASE = {"saliscope", *(f"saliscope.{name}" for name in "errors hashes imports limits resources".split())}
+"""Files that every layer of `saliscope` may import; they import nothing but the standard library."""
+APART = {("saliscope.images", "saliscope.zoo"), ("saliscope.zoo", "saliscope.images")}
+APART |= {("saliscope.session", "saliscope.datasets"), ("saliscope.datasets", "saliscope.session")}
 """Layers at the same height, which do not import each other."""
-BATCH = "hooklens/page/batch/"
+BATCH = "saliscope/page/batch/"
 """The only part of the page that imports `datasets`."""
 PAGE_ORDER = [
     {"components"},
@@ -43,10 +43,10 @@ PAGE_ORDER = [
 LIBRARIES = {
     "explainers": {"explainers", "torch"},
     "models": {"torch", "torchvision"},
-    "app.py": {"hooklens"},
+    "app.py": {"saliscope"},
 }
 """The packages that a folder may import besides the standard library."""
-GRADIO = ("hooklens/page/", "hooklens/cli/")
+GRADIO = ("saliscope/page/", "saliscope/cli/")
 """The only folders that may import gradio."""
 LAZY = {
     (f"explainers/{name}.py", "PIL")
@@ -94,9 +94,9 @@ HOOK_FILES |= {"explainers/network/batch_norm.py", "explainers/backward/rectifie
 MODULE_HOOK_FILES = {"explainers/hooks/calls.py"}
 """Hooks on modules are registered in one file; hooks on tensors and graph nodes in the files that need them."""
 
-SLOW = ("torch", "explainers", "hooklens.zoo", "hooklens.images.edits.tensors")
+SLOW = ("torch", "explainers", "saliscope.zoo", "saliscope.images.edits.tensors")
 """What page files may import in functions and for types only: the page is served before torch is there."""
-FAST = {"hooklens.zoo.settings"}
+FAST = {"saliscope.zoo.settings"}
 """What they may import of these at module level; a test checks that it does not import torch."""
 
 
@@ -185,15 +185,15 @@ def layer(module: str) -> str | None:
 def wrong_imports() -> list[str]:
     """Imports that point up, or between layers that do not know each other."""
     wrong = []
-    for path in [path for folder in ("explainers", "hooklens") for path in files(folder)]:
+    for path in [path for folder in ("explainers", "saliscope") for path in files(folder)]:
         name = path.relative_to(ROOT).as_posix()
         own = layer(name.removesuffix(".py").replace("/", "."))
         for dotted, line in imported(parsed(path)):
             target = layer(dotted)
             upward = own is not None and target is not None and LAYERS.index(target) > LAYERS.index(own)
-            apart = (own, target) in APART or (own == "explainers" and dotted.partition(".")[0] == "hooklens")
-            batch_only = own == "hooklens.page" and target == "hooklens.datasets" and not name.startswith(BATCH)
-            shared = f"hooklens.{path.stem}" in BASE and path.parent.name == "hooklens" and path.stem != "__init__"
+            apart = (own, target) in APART or (own == "explainers" and dotted.partition(".")[0] == "saliscope")
+            batch_only = own == "saliscope.page" and target == "saliscope.datasets" and not name.startswith(BATCH)
+            shared = f"saliscope.{path.stem}" in BASE and path.parent.name == "saliscope" and path.stem != "__init__"
             if upward or apart or batch_only or (shared and target):
                 wrong.append(f"{name}:{line} imports {dotted}")
     return wrong
@@ -202,7 +202,7 @@ def wrong_imports() -> list[str]:
 def wrong_libraries() -> list[str]:
     """Imports of packages that a folder does not depend on, and of gradio below the page."""
     wrong = []
-    for folder in ("explainers", "models", "app.py", "hooklens"):
+    for folder in ("explainers", "models", "app.py", "saliscope"):
         for path in files(folder):
             name = path.relative_to(ROOT).as_posix()
             at_once = set(imports(parsed(path), top=True))
@@ -220,7 +220,7 @@ def wrong_features() -> list[str]:
     """Imports between features of the page, and from the page's lower packages to its upper ones."""
     wrong = []
     place = {part: rank for rank, group in enumerate(PAGE_ORDER) for part in group}
-    for source, targets in folder_graphs("hooklens").get("hooklens/page", {}).items():
+    for source, targets in folder_graphs("saliscope").get("saliscope/page", {}).items():
         for target in sorted(targets):
             if place[target.split("/")[2]] >= place[source.split("/")[2]]:
                 wrong.append(f"{source} imports {target}")
@@ -284,29 +284,29 @@ def plant(root: Path, **texts: str) -> None:
 def test_a_planted_upward_import_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         tmp_path,
-        explainers__maps__overlays="from PIL import Image\nimport torch\n\ndef f():\n    import PIL, hooklens\n",
+        explainers__maps__overlays="from PIL import Image\nimport torch\n\ndef f():\n    import PIL, saliscope\n",
         explainers__hooks__calls="def f():\n    import explainers.maps.overlays\n",
-        hooklens__images__tiff="def f():\n    from hooklens.session import engine\n",
-        hooklens__session__engine="import gradio\nfrom hooklens.images import tiff\n",
-        hooklens__page__lab__tab="from hooklens.page.rail import tab\nfrom hooklens.datasets import run\n",
-        hooklens__page__rail__tab="",
-        hooklens__datasets__run="",
-        app="import hooklens\n",
+        saliscope__images__tiff="def f():\n    from saliscope.session import engine\n",
+        saliscope__session__engine="import gradio\nfrom saliscope.images import tiff\n",
+        saliscope__page__lab__tab="from saliscope.page.rail import tab\nfrom saliscope.datasets import run\n",
+        saliscope__page__rail__tab="",
+        saliscope__datasets__run="",
+        app="import saliscope\n",
         models__net="import torch\n",
     )
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
 
     assert wrong_imports() == [
-        "explainers/maps/overlays.py:5 imports hooklens",
-        "hooklens/images/tiff.py:2 imports hooklens.session.engine",
-        "hooklens/page/lab/tab.py:2 imports hooklens.datasets.run",
+        "explainers/maps/overlays.py:5 imports saliscope",
+        "saliscope/images/tiff.py:2 imports saliscope.session.engine",
+        "saliscope/page/lab/tab.py:2 imports saliscope.datasets.run",
     ]
     assert wrong_libraries() == [
         "explainers/maps/overlays.py:1 imports PIL",
-        "explainers/maps/overlays.py:5 imports hooklens",
-        "hooklens/session/engine.py:1 imports gradio",
+        "explainers/maps/overlays.py:5 imports saliscope",
+        "saliscope/session/engine.py:1 imports gradio",
     ]
-    assert wrong_features() == ["hooklens/page/lab imports hooklens/page/rail"]
+    assert wrong_features() == ["saliscope/page/lab imports saliscope/page/rail"]
     assert wrong_order() == ["explainers/hooks/calls imports explainers/maps/overlays"]
 
 
@@ -314,19 +314,19 @@ def test_a_planted_folder_cycle_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     """No file imports itself through others here, but the folders `a` and `b` do."""
     plant(
         tmp_path,
-        hooklens__a__one="from hooklens.b import one\n",
-        hooklens__a__two="",
-        hooklens__b__one="",
-        hooklens__b__two="def f():\n    from hooklens.a import two\n",
+        saliscope__a__one="from saliscope.b import one\n",
+        saliscope__a__two="",
+        saliscope__b__one="",
+        saliscope__b__two="def f():\n    from saliscope.a import two\n",
     )
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
 
-    assert cycle(module_graph("hooklens")) == []
-    assert set(cycle(folder_graphs("hooklens")["hooklens"])) == {"hooklens/a", "hooklens/b"}
+    assert cycle(module_graph("saliscope")) == []
+    assert set(cycle(folder_graphs("saliscope")["saliscope"])) == {"saliscope/a", "saliscope/b"}
     assert cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != [] and cycle({"a": {"b"}, "b": set()}) == []
 
 
-@pytest.mark.parametrize("folder", ["explainers", "models", "hooklens", "app.py"])
+@pytest.mark.parametrize("folder", ["explainers", "models", "saliscope", "app.py"])
 def test_an_import_inside_a_function_says_why(folder: str) -> None:
     """Optional packages and torch's start-up time are reasons; the library never defers imports of its own modules."""
     for path in files(folder):
@@ -339,7 +339,7 @@ def test_an_import_inside_a_function_says_why(folder: str) -> None:
 
 def test_no_folder_is_crowded_and_no_file_is_long() -> None:
     crowded, long = [], []
-    for folder in ("explainers", "models", "hooklens", "benchmarks"):
+    for folder in ("explainers", "models", "saliscope", "benchmarks"):
         sources = [path for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".py", ".js", ".css")]
         for folder, count in sorted(Counter(path.parent for path in sources).items()):
             if count > MOST_FILES:
@@ -354,12 +354,12 @@ def test_no_folder_is_crowded_and_no_file_is_long() -> None:
 
 def test_scripts_and_the_components_that_they_draw_are_found() -> None:
     """A wrong path is seen by nothing but the browser, and there as an empty area."""
-    static, missing = ROOT / "hooklens" / "page" / "static", []
+    static, missing = ROOT / "saliscope" / "page" / "static", []
     for path in static.rglob("*.js"):
         for name in re.findall(r'^(?:import|export|} from)\b.*?"(\.[^"]+)";', path.read_text(encoding="utf-8"), re.M):
             if not (path.parent / name).is_file():
                 missing.append(f"{path.relative_to(ROOT).as_posix()} imports {name}")
-    for path in files("hooklens/page"):
+    for path in files("saliscope/page"):
         text = path.read_text(encoding="utf-8")
         drawn = [f"{name}.js" for name in re.findall(r'\bcanvas\(\s*"([^"]+)"', text)]
         for name in [*drawn, *re.findall(r"'hl/([^']+)'", text)]:
@@ -372,7 +372,7 @@ def test_scripts_and_the_components_that_they_draw_are_found() -> None:
 def test_every_package_says_what_is_in_it() -> None:
     silent = [
         path.relative_to(ROOT).as_posix()
-        for folder in ("explainers", "models", "hooklens", "benchmarks")
+        for folder in ("explainers", "models", "saliscope", "benchmarks")
         for path in files(folder)
         if not ast.get_docstring(parsed(path))
     ]
@@ -391,7 +391,7 @@ def registering(folder: str, names: tuple[str, ...]) -> set[str]:
 
 
 def test_hooks_are_registered_in_few_files() -> None:
-    folders = ("explainers", "models", "hooklens", "app.py")
+    folders = ("explainers", "models", "saliscope", "app.py")
     found = {name for folder in folders for name in registering(folder, REGISTERING)}
     on_modules = registering("explainers", ("register_forward", "register_full_backward", "register_module_"))
 
@@ -416,9 +416,9 @@ def test_serving_does_not_wait_for_torch() -> None:
     """Torch takes two seconds to import, so page files name it in functions and for types only."""
     wrong = [
         f"{path.relative_to(ROOT).as_posix()}:{line} imports {name} at once"
-        for folder in ("app.py", "hooklens/page", "hooklens/session", "hooklens/images", "hooklens/cli")
+        for folder in ("app.py", "saliscope/page", "saliscope/session", "saliscope/images", "saliscope/cli")
         for path in files(folder)
-        if not path.is_relative_to(ROOT / "hooklens" / "images" / "edits" / "tensors")
+        if not path.is_relative_to(ROOT / "saliscope" / "images" / "edits" / "tensors")
         for name, line in imported(parsed(path), top=True)
         if name.startswith(SLOW) and name not in FAST
     ]
@@ -430,9 +430,9 @@ def test_serving_does_not_wait_for_torch() -> None:
 
 def test_gradio_is_set_up_before_it_is_imported() -> None:
     """Analytics off, and no type stubs: writing them costs a second at every start, and leaves a file in the tree."""
-    stub = ROOT / "hooklens" / "page" / "components" / "components.pyi"
+    stub = ROOT / "saliscope" / "page" / "components" / "components.pyi"
     stub.unlink(missing_ok=True)
-    code = "import os, sys, hooklens.page.build; sys.exit(os.environ.get('GRADIO_ANALYTICS_ENABLED') != 'False')"
+    code = "import os, sys, saliscope.page.build; sys.exit(os.environ.get('GRADIO_ANALYTICS_ENABLED') != 'False')"
 
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
     assert not stub.exists()

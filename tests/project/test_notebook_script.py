@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STATIC = ROOT / "hooklens" / "page" / "static"
+STATIC = ROOT / "saliscope" / "page" / "static"
 START = STATIC / "notebook" / "notebook.js"
 SCRIPT = ROOT / "explainers" / "display" / "map.js"
 MOST_BYTES = 40_000
@@ -28,7 +28,7 @@ def script() -> str:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"Several modules define {', '.join(twice)}; rename them, because one script contains all.")
-    head = "// Generated from hooklens/page/static: run `python -m tests.project.test_notebook_script`.\n"
+    head = "// Generated from saliscope/page/static: run `python -m tests.project.test_notebook_script`.\n"
     return head + "(() => {\n" + "".join(map(_plain, modules.values())) + "return showMap;\n})()\n"
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-import hooklens
-from hooklens.__main__ import main
-from hooklens.cli import commands
+import saliscope
+from saliscope.__main__ import main
+from saliscope.cli import commands
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "notebooks"
@@ -49,8 +49,8 @@ def run(path: Path, folder: Path, images: int | None = None) -> dict[str, Any]:
 
 
 def run_command(arguments: list[str], **_: Any) -> None:
-    """Run `python -m hooklens ...` as `subprocess.run` with `capture_output`, in this process and without workers."""
-    assert arguments[:3] == [sys.executable, "-m", "hooklens"]
+    """Run `python -m saliscope ...` as `subprocess.run` with `capture_output`, in this process and without workers."""
+    assert arguments[:3] == [sys.executable, "-m", "saliscope"]
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as end:
         main([*arguments[3:], *(["--workers", "0"] if arguments[3] == "explain" else [])])
     assert not end.value.code, arguments
@@ -90,7 +90,7 @@ def test_a_notebook_runs_and_is_stored_with_its_outputs(path, tmp_path, monkeypa
     The kinds of outputs do not depend on the size of the images, so the network runs at half of its resolution.
     Commands run in this process, because torch takes seconds to start.
     """
-    monkeypatch.setattr(hooklens, "load_model", functools.partial(hooklens.load_model, size=112))
+    monkeypatch.setattr(saliscope, "load_model", functools.partial(saliscope.load_model, size=112))
     monkeypatch.setattr(commands, "_keep_freed_memory", lambda: None)  # it would affect all tests in this process
     monkeypatch.setattr(subprocess, "run", run_command)
     stored = json.loads(path.read_text(encoding="utf-8"))

@@ -17,8 +17,8 @@ CHECK = """
 import torch
 import explainers
 from torch import nn
-from hooklens.session import model_cache
-from hooklens.page.serving import endpoints
+from saliscope.session import model_cache
+from saliscope.page.serving import endpoints
 
 torch.manual_seed(0)
 network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 5)).double().eval()

@@ -1,6 +1,6 @@
 """The scripts draw maps with the colors and constants of the library, in a file that is generated from Python.
 
-`python -m tests.project.test_script_constants` writes hooklens/page/static/drawing/constants.js again.
+`python -m tests.project.test_script_constants` writes saliscope/page/static/drawing/constants.js again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from explainers.maps.color_maps import BLUE, COLORS, RED, color_map
 from explainers.maps.overlays import LUMA, RULE
 
-STATIC = Path(__file__).parents[2] / "hooklens" / "page" / "static"
+STATIC = Path(__file__).parents[2] / "saliscope" / "page" / "static"
 SCRIPT = STATIC / "drawing" / "constants.js"
 LINE = 112
 """Characters of a table per line."""

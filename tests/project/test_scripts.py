@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-STATIC = Path(__file__).parents[2] / "hooklens" / "page" / "static"
+STATIC = Path(__file__).parents[2] / "saliscope" / "page" / "static"
 COMMENT = re.compile(r"/\*.*?\*/|(?<![:\"'`])//[^\n]*", re.S)
 STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\\n]|\\.)*)`')
 TEXT = re.compile(r"(^|[\s,;])[A-Z][a-z]+([\s.…:,]|$)|(^| )[a-z]{2,} [a-z]{2,}( |$)|^[a-z]{3,} $|^ [a-z]{2,}( |$)")

@@ -9,7 +9,7 @@ from PIL import Image, ImageChops
 
 import explainers
 from benchmarks import sheet
-from hooklens.zoo import load_model
+from saliscope.zoo import load_model
 
 SIDE = 60
 

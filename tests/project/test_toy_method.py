@@ -54,8 +54,8 @@ def toy_neighbor(model: nn.Module, images: Tensor, target: TargetLike = None) ->
 CHECK = """
 import torch, explainers
 from benchmarks.cases import every_method
-from hooklens.session import model_cache
-from hooklens.page.serving import endpoints
+from saliscope.session import model_cache
+from saliscope.page.serving import endpoints
 
 assert explainers.check_explainer(explainers.METHODS["toy_gradient"])
 assert explainers.toy_gradient and explainers.toy_neighbor, "the decorator makes a name public"
@@ -66,7 +66,7 @@ titles = [each.title for each in model_cache.list_methods(loaded, loaded.default
 assert "Toy gradient" in titles, titles
 (entry,) = [each for each in endpoints.list_methods() if each["name"] == "toy_gradient"]
 assert [option["name"] for option in entry["options"]] == ["factor"] and entry["options"][0]["high"] == 5
-assert "hooklens, toy_gradient" in every_method()
+assert "saliscope, toy_gradient" in every_method()
 print("found everywhere")
 """
 

@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*build, "-w", str(folder), str(ROOT)], check=True, timeout=300)
-    (found,) = folder.glob("hooklens-*.whl")
+    (found,) = folder.glob("saliscope-*.whl")
     return found
 
 
@@ -45,7 +45,7 @@ def bin(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(bin: Path, folder: Path, program: str, *arguments: str, code: int = 0) -> str:
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    environment |= {"HOOKLENS_OFFLINE": "1", "MPLBACKEND": "agg"}
+    environment |= {"SALISCOPE_OFFLINE": "1", "MPLBACKEND": "agg"}
     done = subprocess.run(
         [str(bin / program), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -57,9 +57,9 @@ def test_only_two_names_are_installed(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = content.namelist()
 
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"explainers", "hooklens"}
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"explainers", "saliscope"}
     for needed in ("_models/efficientnet_lite0.py", "_assets/examples.json", "page/static/wire.js"):
-        assert f"hooklens/{needed}" in names, needed
+        assert f"saliscope/{needed}" in names, needed
     assert not [name for name in names if name.endswith((".pyc", ".pth")) or "/tests/" in name]
 
 
@@ -69,7 +69,7 @@ import sys
 for name in ("torchvision", "PIL", "gradio", "typer", "pyarrow", "sklearn", "numpy.testing"):
     sys.modules[name] = None
 import explainers, torch
-import hooklens
+import saliscope
 network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
     torch.nn.Flatten(), torch.nn.Linear(4, 2))
 print(tuple(explainers.grad_cam(network.eval(), torch.rand(1, 3, 8, 8), 0).shape), explainers.__file__)
@@ -80,7 +80,7 @@ print(tuple(explainers.grad_cam(network.eval(), torch.rand(1, 3, 8, 8), 0).shape
 
 
 COMMANDS = """
-from hooklens.__main__ import main
+from saliscope.__main__ import main
 
 run = "explain source --out run --workers 0", "report run --out report.html", "evaluate run --steps 3"
 exits = []
@@ -112,7 +112,11 @@ def test_the_page_is_served(bin: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as out:
         server = subprocess.Popen(
-            [str(bin / "hooklens"), "serve"], cwd=tmp_path, stdout=out, stderr=out, env={**os.environ, "PYTHONPATH": ""}
+            [str(bin / "saliscope"), "serve"],
+            cwd=tmp_path,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "PYTHONPATH": ""},
         )
     try:
         address = ""
@@ -129,4 +133,4 @@ def test_the_page_is_served(bin: Path, tmp_path: Path) -> None:
         server.terminate()
         server.wait(30)
 
-    assert "Hooklens" in page and script
+    assert "Saliscope" in page and script

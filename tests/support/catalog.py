@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from hooklens.zoo import catalog
+from saliscope.zoo import catalog
 
 
 def isolate_catalog(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Forbid downloads, use an empty cache of weights in `folder`, and forget registered models."""
-    for name in ("HOOKLENS_MODEL", "HOOKLENS_MODELS"):
+    for name in ("SALISCOPE_MODEL", "SALISCOPE_MODELS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOOKLENS_OFFLINE", "1")
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
     monkeypatch.setenv("TORCH_HOME", str(folder / "torch"))
     monkeypatch.setattr(catalog, "_ADDED", {})
     monkeypatch.setattr(catalog, "_SETTINGS", {})

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from explainers.perturbation.segments import components
-from hooklens.zoo import catalog
-from hooklens.zoo.downloads import Progress
-from hooklens.zoo.model import Model
-from hooklens.zoo.sources import SOURCES
-from hooklens.zoo.sources.source import ModelInfo, Source
-from hooklens.zoo.sources.torchvision_dense import WholeImage
+from saliscope.zoo import catalog
+from saliscope.zoo.downloads import Progress
+from saliscope.zoo.model import Model
+from saliscope.zoo.sources import SOURCES
+from saliscope.zoo.sources.source import ModelInfo, Source
+from saliscope.zoo.sources.torchvision_dense import WholeImage
 
 LABELS = ["__background__", "red blob", "green blob", "blue blob"]
 SIDE = 96

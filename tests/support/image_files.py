@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageCms
 
-from hooklens.images import uploads
+from saliscope.images import uploads
 
 RED, GREEN, BLUE, GOLD = (220, 30, 30), (30, 200, 30), (30, 30, 210), (220, 200, 40)
 MARKS = {"top left": RED, "top right": GREEN, "bottom left": BLUE, "bottom right": GOLD}

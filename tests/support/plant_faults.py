@@ -5,8 +5,8 @@ statement is removed. The tests that execute the changed line run, fastest first
 of `make test`, then those left to --slow. coverage.py records in one run of all tests which these are. Tests in other
 processes (Chromium, commands of an installed package) are not counted, because coverage.py cannot assign their lines.
 
-    python -m tests.support.plant_faults                    200 faults in explainers/, 100 in hooklens/, seed 0
-    python -m tests.support.plant_faults --explainers 20 --hooklens 0 --seed 3
+    python -m tests.support.plant_faults                    200 faults in explainers/, 100 in saliscope/, seed 0
+    python -m tests.support.plant_faults --explainers 20 --saliscope 0 --seed 3
 
 Each result is printed with the first test that failed. "UNDETECTED" faults deserve a test or a shorter code.
 """
@@ -44,7 +44,7 @@ SECONDS = 120
 TOO_LONG = "time limit"
 CHUNKS = ((0, 30), (30, 300), (300, None))
 """Tests of one line that run together; most faults are detected by the first ones."""
-SEPARATE_PROCESSES = ("tests/hooklens/browser", "tests/project/test_wheel.py")
+SEPARATE_PROCESSES = ("tests/saliscope/browser", "tests/project/test_wheel.py")
 PRELOAD = ("torch", "torchvision", "timm", "transformers", "pandas", "pyarrow", "typer", "fastapi", "scipy.stats")
 """Packages that are imported once, before the processes of the faults are forked."""
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -161,7 +161,7 @@ class Tests:
         from coverage import CoverageData  # only needed here
 
         settings, found = self.folder / "coveragerc", self.folder / "coverage"
-        settings.write_text(f"[run]\nsource = explainers,hooklens\ndata_file = {found}\n")
+        settings.write_text(f"[run]\nsource = explainers,saliscope\ndata_file = {found}\n")
         options = ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
         only = [f"--ignore={name}" for name in SEPARATE_PROCESSES]
         listed = self._command("--collect-only", "-n", "0", *only)
@@ -222,7 +222,7 @@ def run_in_fork(tree: Path, names: list[str], seconds: float) -> str | None:
         os.setsid()
         os.chdir(tree)
         sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
-        for module in [name for name in sys.modules if name.partition(".")[0] in ("tests", "explainers", "hooklens")]:
+        for module in [name for name in sys.modules if name.partition(".")[0] in ("tests", "explainers", "saliscope")]:
             del sys.modules[module]
         os.environ["PYTHONPATH"] = str(tree)
         with output.open("w") as file:
@@ -265,13 +265,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--explainers", type=int, default=200)
-    parser.add_argument("--hooklens", type=int, default=100)
+    parser.add_argument("--saliscope", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", help="keep the measurements in this folder, and use those of an earlier run")
     options = parser.parse_args()
     faults = [
         *sample("explainers", options.explainers, options.seed),
-        *sample("hooklens", options.hooklens, options.seed),
+        *sample("saliscope", options.saliscope, options.seed),
     ]
     kept = Path(options.folder or tempfile.mkdtemp())
     kept.mkdir(exist_ok=True)

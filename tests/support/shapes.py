@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from hooklens.zoo.model import Model, Preparation
+from saliscope.zoo.model import Model, Preparation
 
 NAMES = ["circle", "square", "triangle"]
 MARKED = "square"

@@ -72,8 +72,8 @@ def save_hugging_face(kind: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":  # the app with this network as one more model
-    from hooklens.session.trust import engine
-    from hooklens.zoo import catalog
+    from saliscope.session.trust import engine
+    from saliscope.zoo import catalog
 
     engine.STEPS = STEPS
     catalog.add("tests.support.two_encoders:build", size=32)

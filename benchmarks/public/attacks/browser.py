@@ -32,7 +32,7 @@ ANSWERED = """() => { const kind = document.documentElement.dataset.hlState;
 """Also if a link has no image, so that there is nothing to compute."""
 FIELDS = "input:not([type=range]):not([type=checkbox]):not([type=radio]):not([type=file]):not([type=color])"
 FIELDS += ":not([type=number]):visible, textarea:visible"
-STATIC = ROOT / "hooklens" / "page" / "static"
+STATIC = ROOT / "saliscope" / "page" / "static"
 PATIENCE = 60_000
 
 
@@ -183,7 +183,7 @@ def browsers() -> Iterator[Callable[[Server], Browser]]:
     """Yield a function that opens a page in a new browser context."""
     from playwright.sync_api import sync_playwright
 
-    from tests.hooklens.browser.conftest import ARGUMENTS, chromium
+    from tests.saliscope.browser.conftest import ARGUMENTS, chromium
 
     with sync_playwright() as player:
         running = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)

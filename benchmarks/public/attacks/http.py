@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from benchmarks.public.server import Server
-from hooklens import limits
+from saliscope import limits
 
 FILE = {"_type": "gradio.FileData"}
 FILES = {"/gradio_api/file=": 403, "/gradio_api/file/": 403, "/file=": 404}

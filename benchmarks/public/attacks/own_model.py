@@ -47,7 +47,7 @@ def write(folder: Path) -> dict[str, str]:
     (models / f"{NAME}.py").write_text(CODE.format(payloads=PAYLOADS), encoding="utf-8")
     (models / f"{WORDS}.py").write_text(TEXT.format(title=PAYLOADS[1]), encoding="utf-8")
     (models / "<img src=x onerror=ran()>.py").write_text("raise ValueError('<img src=x onerror=ran()>')\n")
-    return {"HOOKLENS_MODELS_DIR": str(models)}
+    return {"SALISCOPE_MODELS_DIR": str(models)}
 
 
 def texts(browser: Browser, folder: Path) -> Iterator[Result]:

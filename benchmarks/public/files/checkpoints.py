@@ -30,7 +30,7 @@ LOADER = """
 import resource, sys, time, json, warnings
 from pathlib import Path
 warnings.simplefilter("ignore")
-from hooklens.zoo import checkpoints
+from saliscope.zoo import checkpoints
 from benchmarks.public.files.checkpoints import network
 from benchmarks.public.processes import megabytes, reset_peak
 import os

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from PIL import Image
 
 from benchmarks.public.files.case import EITHER, REFUSED, VALID, Case, Command, case, seeds
-from hooklens.images import uploads
+from saliscope.images import uploads
 from tests.support.image_files import chunk, png, save, scene
 
 

@@ -18,8 +18,8 @@ from PIL import Image
 
 from benchmarks.public.files.case import EITHER, REFUSED, VALID, Case, Command, case, seeds
 from benchmarks.public.files.floods import floods, polyglots
-from hooklens import limits
-from hooklens.images import uploads
+from saliscope import limits
+from saliscope.images import uploads
 from tests.support.band_files import KINDS, npy_file, tiff_file, values
 from tests.support.image_files import chunk, declared, mutations, png, save, scene
 

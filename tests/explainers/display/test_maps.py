@@ -37,7 +37,7 @@ def decoded(address: str) -> Image.Image:
 
 
 def data_of(html: str) -> list[dict]:
-    calls = re.findall(r'^showMap\(document\.getElementById\("(hooklens-\w+)"\), (.*)\);$', html, re.M)
+    calls = re.findall(r'^showMap\(document\.getElementById\("(saliscope-\w+)"\), (.*)\);$', html, re.M)
     assert all(f'id="{mark}"' in html for mark, _ in calls)
     return [json.loads(data) for _, data in calls]
 

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 import explainers
 from explainers import BadImages, BadOption, NoSpatialOutput, UnsupportedOperation, trace_attention, trace_value
-from hooklens.zoo import catalog
-from tests.hooklens.browser.conftest import ROOT
+from saliscope.zoo import catalog
+from tests.saliscope.browser.conftest import ROOT
 from tests.support.nets import random_images, residual, settle
 from tests.support.token_nets import conv_next, plain_vit, swin_v1, vit
 from tests.support.traces import nothing_left

@@ -23,7 +23,7 @@ from explainers.maps.resize import rank_correlation
 from explainers.maps.similarity import ssim
 from explainers.network.eval_view import eval_view
 from explainers.network.randomized_copy import RandomizedCopy
-from hooklens.zoo import load_model
+from saliscope.zoo import load_model
 from tests.support.nets import plain, random_images, residual, settle
 from tests.support.traces import nothing_left
 

@@ -19,7 +19,7 @@ from explainers import METHODS, BadOption, LayerNotFound, Recommendation, evalua
 from explainers.maps.resize import resize
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.recommendation import PartialRecommendation, RankedMap, rank_maps
-from hooklens.zoo import load_model
+from saliscope.zoo import load_model
 from tests.support.nets import plain, random_images, residual
 from tests.support.traces import nothing_left
 

@@ -1,0 +1,145 @@
+"""`saliscope explain --dry-run`: what would run, for how long, and how large the result would be."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saliscope.cli.progress import duration
+
+if TYPE_CHECKING:
+    from saliscope.cli.options import RunOptions
+    from saliscope.datasets.decoding import Decode
+    from saliscope.datasets.settings import Settings
+
+BATCHES = 3
+"""Batches that are measured, after one that is not: the first one is slower."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The images of a run, and measured seconds and bytes per image."""
+
+    images: int
+    kind: str
+    settings: Settings
+    measured: int
+    unreadable: int
+    reading: float
+    """Seconds to read, decode and prepare an image in one process."""
+    explaining: float
+    size: float
+    """Bytes of the run."""
+    workers: int
+    exists: bool
+    ray: bool
+
+    @property
+    def seconds(self) -> float:
+        """The estimated time of the run: workers read while this process explains."""
+        each = max(self.explaining, self.reading / self.workers) if self.workers else self.explaining + self.reading
+        return each * self.images
+
+    def text(self) -> str:
+        """Return the plan for the terminal."""
+        chosen = self.settings
+        layer = f" at {chosen.layer}" if chosen.layer else ""
+        count = "1 image" if self.images == 1 else f"{self.images:,} images"
+        lines = [
+            f"{count} ({self.kind}), {chosen.method}{layer} of {chosen.model}, target {chosen.target}, batches of "
+            f"{chosen.batch_size}."
+        ]
+        if not self.measured:
+            return "\n".join([*lines, "No time was estimated: none of the first images could be read."])
+        read, explain = f"{1000 * self.reading:.3g} ms to read", f"{1000 * self.explaining:.3g} ms to explain"
+        lines.append(
+            f"Measured on {self.measured} images: {read} and {explain} each, {self.size:,.0f} bytes per image."
+        )
+        processes = "1 process that reads" if self.workers == 1 else f"{self.workers} processes that read"
+        where = f"with {processes}" if self.workers else "in one process"
+        lines.append(
+            f"Estimate: {duration(self.seconds)} {where}, {self.images / self.seconds:.3g} images/s, "
+            f"{self.size * self.images / 1e6:,.1f} MB."
+        )
+        if self.ray:
+            lines.append("The estimate is for this machine without Ray.")
+        if self.unreadable:
+            lines.append(f"{self.unreadable} of the first images could not be read.")
+        if self.exists:
+            lines.append("The folder has a run already; finished batches are not computed again.")
+        return "\n".join([*lines, "Nothing was written."])
+
+    def values(self) -> dict[str, Any]:
+        """Return the numbers of the plan."""
+        return {
+            "images": self.images,
+            "measured": self.measured,
+            "unreadable": self.unreadable,
+            "seconds": round(self.seconds, 3) if self.measured else None,
+            "bytes": round(self.size * self.images) if self.measured else None,
+        }
+
+
+def measure(settings: Settings, source: str, out: str | Path, options: RunOptions, decode: Decode) -> Plan:
+    """Explain a few batches into a temporary folder, and return the plan of the whole run.
+
+    Errors   those of `run.prepare`
+    """
+    from saliscope.datasets import run as runs  # torch takes seconds to start
+    from saliscope.datasets.decoding import ImageReader  # as above
+    from saliscope.datasets.explaining import Explainer  # as above
+    from saliscope.datasets.stores import SETTINGS, open_store  # as above
+
+    with tempfile.TemporaryDirectory() as folder:
+        job = runs.prepare(settings, source, folder, limit=options.limit, device=options.local_device)
+        reader, explainer = (
+            ImageReader(decode, job.model.preparation),
+            Explainer(job.model, settings, options.local_device),
+        )
+        reading = explaining = 0.0
+        measured = unreadable = 0
+        written: list[dict[str, Any]] = []
+        every = (batch for shard in job.planned() for batch in shard.batches)
+        batches = list(itertools.islice(every, BATCHES + 1))
+        for number, items in enumerate(batches):
+            start = time.perf_counter()
+            batch = reader[items]
+            middle = time.perf_counter()
+            rows = explainer(batch)
+            end = time.perf_counter()
+            unreadable += len(batch.errors) - batch.errors.count(None)
+            if number == 0 and len(batches) > 1:
+                continue
+            reading, explaining = reading + middle - start, explaining + end - middle
+            measured += len(items)
+            written += rows
+    count = sum(1 for _ in job.listing)
+    workers = options.workers
+    if workers is None:
+        workers = 0 if count <= runs.FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
+    each = max(1, measured)
+    exists = open_store(out).read(SETTINGS) is not None
+    return Plan(
+        count, job.listing.kind, settings, measured if written else 0, unreadable, reading / each,
+        explaining / each, _row_size(written) * len(written) / each, workers, exists, options.engine == "ray",
+    )  # fmt: skip
+
+
+def _row_size(rows: list[dict[str, Any]]) -> float:
+    """Return the bytes of a row in a shard, without the part that every file has."""
+    import pyarrow as pa  # slow to import, or an extra
+    from pyarrow import parquet as pq  # as above
+
+    from saliscope.datasets.rows import SCHEMA  # as above
+
+    sizes = []
+    for part in (rows[:1], rows):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(part, SCHEMA), sink, compression="zstd")
+        sizes.append(sink.getvalue().size)
+    return (sizes[1] - sizes[0]) / (len(rows) - 1) if len(rows) > 1 else float(sizes[1])

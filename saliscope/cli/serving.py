@@ -1,0 +1,94 @@
+"""Start the page for `saliscope serve`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+from typing import Any
+
+from saliscope import limits
+from saliscope.cli import progress
+from saliscope.errors import Refused
+from saliscope.images.decoder import pool
+from saliscope.zoo import settings
+
+
+def serve(
+    model: str,
+    overrides: dict[str, Any],
+    host: str | None,
+    port: int | None,
+    run: str | None,
+    device: str = "auto",
+    mcp: bool = False,
+    monitoring: bool = False,
+    log_format: str = progress.TEXT,
+) -> None:
+    """Serve the page until it is interrupted, or after SIGTERM until running answers have ended.
+
+    Errors   Refused if the device or an optional package is not available, or if the model or the run cannot be opened
+    """
+    import saliscope.page.serving.before_torch  # noqa: F401  must come before torch
+    from saliscope.session import model_cache  # the library takes long to start
+
+    if device != "auto":
+        from saliscope.zoo import devices  # torch takes seconds to start
+
+        devices.choose(device)
+    model_cache.use_device(device)
+    named = bool(overrides) or model != settings.AUTO
+    if limits.SHARED_GPU or named:  # on a shared GPU, models must be registered before the server runs
+        model_cache.start(model, 0.0, overrides)
+        model_cache.ready.wait()
+        if named and (error := model_cache.failure()):
+            raise Refused(error)  # before the page is built
+    from saliscope.page import build  # gradio takes seconds to start
+
+    if run is not None:
+        from saliscope.page.batch import finished_runs  # as above
+
+        finished_runs.use_run(run)
+    agents = None
+    if mcp:
+        from saliscope.page.serving.agents import Agents  # needs an optional package
+
+        agents = Agents(host)
+    monitor = None
+    if monitoring:
+        from saliscope.page.operations.metrics import Monitoring  # needs an optional package
+
+        monitor = Monitoring()
+    if log_format == progress.JSON:
+        from saliscope.page.operations import log  # as above
+
+        log.start()
+    demo = build.build()
+    build.serve(demo, model=model, own=overrides, host=host, port=port, agents=agents, monitoring=monitor)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    pool.stop()
+    os._exit(0)  # other threads may still compute
+
+
+def check_address(host: str | None, port: int | None) -> None:
+    """Check that the server can listen at an address.
+
+    Errors   Refused if the port is taken or not allowed, or if the host is not an address of this machine
+    """
+    try:
+        addresses = socket.getaddrinfo(host or "127.0.0.1", port or 0, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = addresses[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Refused(f"Port {port} is already in use. Choose another --port, or omit it.") from None
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise Refused(f"Port {port} is not allowed for this user. Choose a --port above 1023.") from None
+        raise Refused(
+            f"{host!r} is not an address of this machine. Omit --host, or use 0.0.0.0 to accept connections from other "
+            "machines."
+        ) from None

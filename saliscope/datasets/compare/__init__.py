@@ -1,0 +1,10 @@
+"""Compare two runs: changed predictions, accuracies, and agreement of maps.
+
+`pairing` finds the images that both runs have, `comparing` compares their rows in batches, `agreement` compares maps,
+`alignment` finds the part of the images that both networks received, `statistics` has the tests and intervals.
+`content` and `texts` describe the result, and `page` writes it.
+"""
+
+from saliscope.datasets.compare.page import write
+
+__all__ = ["write"]

@@ -1,0 +1,142 @@
+"""The sentences of a comparison, for its page and for the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from saliscope.datasets.compare import statistics
+from saliscope.datasets.report.analysis.summary import Rate
+from saliscope.datasets.report.text import percent, plural
+
+if TYPE_CHECKING:
+    from saliscope.datasets.compare.alignment import Alignment
+    from saliscope.datasets.compare.comparing import Comparison
+    from saliscope.datasets.run_data import RunData
+
+SETTINGS = ("model", "own", "method", "layer", "target", "options", "precision", "seed", "where", "batch_size")
+
+
+def number_of(value: float) -> str:
+    """Format a value with two decimals."""
+    return f"{value:.2f}".replace("-", "−")
+
+
+def p_text(p: float, prefix: str = "p") -> str:
+    """Format a p-value: "p = 0.031" or "p < 0.001"."""
+    return f"{prefix} < 0.001" if p < 0.001 else f"{prefix} = {p:.3f}" if prefix else f"{p:.3f}"
+
+
+def accuracy_lines(result: Comparison) -> list[str]:
+    """Return the accuracies of both runs over the same images, their difference, and the test."""
+    labeled, gained, lost = (result.total(name) for name in ("labeled", "gained", "lost"))
+    lines = []
+    if result.compared:
+        same = percent(result.agree / result.compared)
+        lines.append(f"Same prediction for {same} of {plural(result.compared, 'image')}.")
+    if not labeled:
+        return [*lines, "Accuracies were not compared: no image has a label that is a class of both networks."]
+    texts = []
+    for letter in "ab":
+        rate = Rate(result.total(f"correct_{letter}"), labeled)
+        low, high = rate.interval
+        texts.append(f"{100 * rate.value:.1f}% in {letter.upper()} ({100 * low:.1f} to {100 * high:.1f}%)")
+    difference, low, high = (100 * each for each in statistics.paired_difference(gained, lost, labeled))
+    p = statistics.mcnemar(gained, lost)
+    verdict = "significant" if p < 0.05 else "not significant"
+    points = f"{difference:+.1f} points, 95% interval {low:+.1f} to {high:+.1f}".replace("-", "−")
+    lines.append(f"Accuracy over the same {plural(labeled, 'image')}: {texts[0]} and {texts[1]}.")
+    lines.append(f"B − A: {points}; {gained:,} gained, {lost:,} lost; {verdict} (McNemar's exact test, {p_text(p)}).")
+    return lines
+
+
+def map_lines(result: Comparison, alignment: Alignment) -> list[str]:
+    """Return the agreement of the maps and how they were compared."""
+    mean, overlap = result.correlation.mean(), result.overlap.mean()
+    lines = []
+    if mean is not None and overlap is not None:
+        lines.append(
+            f"Maps of {plural(mean.count, 'image')} with the same prediction: mean rank correlation "
+            f"{number_of(mean.value)} (95% interval {number_of(mean.low)} to {number_of(mean.high)}), "
+            f"{percent(overlap.value)} of the highest 10% of cells in common ({100 * overlap.low:.1f} to "
+            f"{100 * overlap.high:.1f}%; unrelated maps: about 10%)."
+        )
+    if result.agree:
+        lines.append(alignment.note)
+    lines += [_sizes(result)] if _sizes(result) else []
+    lines += [
+        f"{plural(count, 'image')} with the same prediction: maps not compared ({note})."
+        for note, count in sorted(result.map_notes.items())
+    ]
+    if result.other_targets:
+        lines.append(
+            f"{plural(result.other_targets, 'image')} with the same prediction: maps not compared, because the runs "
+            "explain different classes."
+        )
+    return lines
+
+
+def _sizes(result: Comparison) -> str:
+    """Return how maps of different sizes were compared."""
+    different = sorted({sizes for sizes in result.map_sizes if sizes[0] != sizes[1]})
+    if not different:
+        return ""
+    shown = ", ".join(f"{a[0]} × {a[1]} and {b[0]} × {b[1]}" for a, b in different[:3])
+    more = " …" if len(different) > 3 else ""
+    return f"Maps of different sizes ({shown}{more}) were averaged to the coarser grid before the comparison."
+
+
+def differences(runs: Sequence[RunData]) -> list[dict[str, str]]:
+    """Return the settings of both runs, and whether they differ."""
+    manifests = [run.manifest for run in runs]
+    rows = [
+        (name.replace("_", " ").capitalize(), *(_text(each["settings"].get(name)) for each in manifests))
+        for name in SETTINGS
+    ]
+    rows += [
+        ("Weights", *(str(each.get("weights_sha256", ""))[:16] for each in manifests)),
+        ("Classes", *(f"{len(each.get('classes') or []):,}" for each in manifests)),
+        ("Source", *(_text(each.get("source")) for each in manifests)),
+        ("Images", *(f"{len(run):,}" for run in runs)),
+        ("Finished", *(str(each.get("finished", ""))[:16].replace("T", " ") for each in manifests)),
+    ]
+    methods = [each["settings"].get("method") for each in manifests]
+    note = "; maps are compared by the order of their values, since values of different methods have different units"
+    return [
+        {"name": name, "a": a, "b": b, "note": note if name == "Method" and methods[0] != methods[1] else ""}
+        | {"differs": "yes" if a != b else ""}
+        for name, a, b in rows
+        if a or b
+    ]
+
+
+def _text(value: Any) -> str:
+    if value in (None, "", {}, []):
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)
+
+
+def printed(result: Comparison, alignment: Alignment, page: str, table: str) -> str:
+    """Return the summary for the terminal."""
+    pairing = result.pairing
+    alone = f"{result.changes['only_a']:,} only in A, {result.changes['only_b']:,} only in B"
+    lines = [f"{plural(pairing.paired, 'image')} in both runs; {alone}."]
+    lines += [*accuracy_lines(result), *map_lines(result, alignment)]
+    return "\n".join([*lines, f"{page!r}: open it in a browser. {table!r}: one row per image."])
+
+
+def numbers(result: Comparison) -> dict[str, Any]:
+    """Return the main numbers of a comparison."""
+    names = ("labeled", "correct_a", "correct_b", "gained", "lost")
+    counts = {name: result.total(name) for name in names}
+    mean = result.correlation.mean()
+    return {
+        "paired": result.pairing.paired,
+        "compared": result.compared,
+        "agree": result.agree,
+        **counts,
+        "p": statistics.mcnemar(counts["gained"], counts["lost"]) if counts["labeled"] else None,
+        "rank_correlation": None if mean is None else mean.value,
+        "changes": dict(result.changes),
+    }

@@ -1,0 +1,68 @@
+"""Maps as gray images of whole photos."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from saliscope.zoo import Preparation
+
+    Floats = NDArray[np.float64]
+
+SIDE = 512
+"""Maximum length of the longer side of a heatmap; a larger one has no more detail than a map."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heatmap:
+    """A map as gray pixels `[h, w]`: 0 is `low` and 255 is `high`, in the unit of the map.
+
+    `low` is 0, or −`high` for a map with negative values, for which 127.5 is 0. Pixels outside the part of the image
+    that the network received have the value 0 of the map.
+    """
+
+    pixels: NDArray[np.uint8]
+    low: float
+    high: float
+
+    def png(self) -> bytes:
+        """Return the pixels as a PNG file."""
+        file = io.BytesIO()
+        Image.fromarray(self.pixels).save(file, "PNG")
+        return file.getvalue()
+
+
+def window(preparation: Preparation, size: tuple[int, int]) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom of the map as fractions of an image of this width and height."""
+    return preparation.window(*size)
+
+
+def place(values: Floats, box: tuple[float, float, float, float], size: tuple[int, int]) -> Floats:
+    """Return a map `[h, w]` at its position in an image of this width and height, with 0 outside of it."""
+    width, height = size
+    left, top, right, bottom = (round(edge * side) for edge, side in zip(box, (width, height) * 2, strict=True))
+    inner = max(1, right - left), max(1, bottom - top)
+    scaled = np.asarray(Image.fromarray(values.astype(np.float32)).resize(inner, Image.Resampling.BILINEAR))
+    whole = np.zeros((height, width))
+    x, y = max(left, 0), max(top, 0)
+    part = scaled[y - top : height - top, x - left : width - left]
+    whole[y : y + part.shape[0], x : x + part.shape[1]] = part
+    return whole
+
+
+def heatmap(values: Floats, preparation: Preparation, size: tuple[int, int]) -> Heatmap:
+    """Return the heatmap of a map `[h, w]` for an image of this width and height."""
+    values = np.where(np.isfinite(values), values, 0.0)
+    scale = min(1.0, SIDE / max(size))
+    small = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+    placed = place(values, window(preparation, size), small)
+    high = float(np.abs(values).max()) or 1.0
+    low = -high if values.min() < 0 else 0.0
+    return Heatmap(np.round((placed - low) / (high - low) * 255).clip(0, 255).astype(np.uint8), low, high)

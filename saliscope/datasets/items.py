@@ -1,0 +1,237 @@
+"""One image of a source, and its bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from saliscope.errors import Refused
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_BYTES = 2**28
+"""Bytes of an image above which nothing more is read; the decoder rejects much smaller files already."""
+
+PAUSES = (0.5, 2.0)
+"""Seconds before an image of a store is requested again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The location of one image. It is small, so that a million of them fit in memory and can be sent to workers."""
+
+    path: str
+    """Path relative to the source, unique within the source."""
+    label: str | None
+    """The class according to the source, or None."""
+    url: str
+    """The file to open with fsspec: an absolute path or a URL."""
+    offset: int = -1
+    """First byte of the image in its file, for a member of a tar. -1: the file is the image."""
+    size: int = -1
+    """Number of bytes from `offset` on."""
+    row: int = -1
+    """Row of a Parquet or Arrow file with a column of images. -1: the file is not a table."""
+
+
+def read(item: Item) -> bytes:
+    """Return the encoded bytes of an image. After an error of a store, the image is requested again, at most twice.
+
+    Errors   Refused, with the message for the row of the image
+    """
+    for pause in PAUSES:  # a store may fail for a moment
+        with contextlib.suppress(_Unavailable):
+            return _read(item)
+        time.sleep(pause)
+    return _read(item)
+
+
+class _Unavailable(Refused):
+    """An error of a store that may not occur again."""
+
+
+def _read(item: Item) -> bytes:
+    try:
+        return _row_bytes(item) if item.row >= 0 else _file_bytes(item)
+    except Refused:
+        raise
+    except FileNotFoundError:
+        raise Refused(f"File not found: {item.url}.") from None
+    except IsADirectoryError:
+        raise Refused(f"{item.url} is a folder, not an image.") from None
+    except PermissionError:
+        raise Refused(f"Permission denied: {item.url}.") from None
+    except Exception as error:  # each file system raises its own types of errors; the run continues with the next image
+        kind = Refused if is_local(item.url) else _Unavailable
+        raise kind(f"Cannot read {item.url}: {error or type(error).__name__}.") from error
+
+
+def _file_bytes(item: Item) -> bytes:
+    _refuse_large(item.size)
+    data = _local_bytes(item) if is_local(item.url) else _store_bytes(item)
+    if 0 <= item.size != len(data):
+        raise Refused(f"{item.url} is truncated: {len(data)} of {item.size} bytes of {item.path} were found.")
+    return data
+
+
+def _local_bytes(item: Item) -> bytes:
+    mode = os.stat(item.url).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe could block forever
+        raise Refused(f"{item.url} is a pipe or a device, not an image.")
+    with open(item.url, "rb") as file:
+        if item.offset < 0:
+            _refuse_large(os.fstat(file.fileno()).st_size)
+            return file.read(MOST_BYTES)
+        file.seek(item.offset)
+        return file.read(item.size)
+
+
+def _store_bytes(item: Item) -> bytes:
+    fs, path = file_system(item.url)
+    if item.offset >= 0:  # by keyword: the second parameter of s3fs is the version
+        return bytes(fs.cat_file(path, start=item.offset, end=item.offset + item.size))
+    try:
+        data = bytes(fs.cat_file(path, start=0, end=MOST_BYTES + 1))
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception:
+        if _size(fs, path) != 0:
+            raise
+        data = b""  # S3 refuses requests for a part of an empty file
+    if len(data) > MOST_BYTES:
+        _refuse_large(max(_size(fs, path), len(data)))
+    return data
+
+
+def _size(fs: Any, path: str) -> int:
+    """Return the size of a file in a store, or -1 if it is not known."""
+    try:
+        return int(fs.size(path))
+    except Exception:  # each file system raises its own types of errors
+        return -1
+
+
+def _refuse_large(size: int) -> None:
+    if size > MOST_BYTES:
+        raise Refused(f"The file has {size / 1e6:,.0f} MB, too much for an image. Save a smaller copy, such as a JPEG.")
+
+
+def is_local(url: str) -> bool:
+    """Return whether a file is on this machine; other URLs contain `protocol://`.
+
+    The name of a local file may contain the same characters.
+    """
+    return ("://" not in url and "::" not in url) or url.startswith("/") or os.path.lexists(url)
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL and the path in it.
+
+    Errors   Refused for an unknown protocol, or if its package is not installed
+    """
+    import fsspec  # slow to import, or an extra
+
+    if is_local(url):
+        return fsspec.filesystem("file"), os.path.abspath(url)
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise Refused(f"Opening {url} needs another package: {error}.") from None
+    except ValueError as error:
+        raise Refused(f"Cannot open {url}: {error}. Supported: see fsspec.available_protocols().") from None
+    except Exception as error:  # for example, a zip file is opened here
+        raise Refused(f"Cannot open {url}: {error or type(error).__name__}.") from None
+    return fs, str(path)
+
+
+def _row_bytes(item: Item) -> bytes:
+    start, column = _read_row_group(os.getpid(), item.url, *_find_row_group(os.getpid(), item.url, item.row))
+    value = column[item.row - start].as_py()
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, dict) and value.get("bytes"):
+        return bytes(value["bytes"])
+    name = value.get("path") if isinstance(value, dict) else value
+    if not name:
+        raise Refused(f"Row {item.row} of {item.url} has no image.")
+    if not os.path.isabs(name) and is_local(name):
+        name = item.url.rpartition("/")[0] + "/" + name
+    return read(Item(item.path, item.label, name))
+
+
+def _find_row_group(_process: int, url: str, row: int) -> tuple[int, int]:
+    """Return the first row and the index of the row group that contains a row; Arrow files have one group."""
+    starts = _group_starts(_process, url)
+    group = max(i for i, start in enumerate(starts) if start <= row)
+    return starts[group], group
+
+
+@functools.lru_cache(maxsize=64)
+def _group_starts(_process: int, url: str) -> list[int]:
+    if is_arrow(url):
+        return [0]
+    import pyarrow.parquet as pq  # slow to import, or an extra
+
+    fs, path = file_system(url)
+    with pq.ParquetFile(path, filesystem=fs) as file:
+        sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+    return [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+@functools.lru_cache(maxsize=1)
+def _read_row_group(_process: int, url: str, start: int, group: int) -> tuple[int, pa.ChunkedArray]:
+    """Return the images of one row group. The last group is cached, because a source is read in order.
+
+    `_process` is part of the key, so that a forked process reads the file itself.
+    """
+    import pyarrow.parquet as pq  # slow to import, or an extra
+
+    if is_arrow(url):
+        table = arrow_table(url)
+        return start, table[str(image_column(table.schema))]
+    fs, path = file_system(url)
+    with pq.ParquetFile(path, filesystem=fs) as file:
+        name = str(image_column(file.schema_arrow))
+        return start, file.read_row_group(group, columns=[name])[name]
+
+
+def is_arrow(url: str) -> bool:
+    """Return whether a table is an Arrow file, as written by save_to_disk; otherwise it is a Parquet file."""
+    return url.lower().endswith(".arrow")
+
+
+def arrow_table(url: str) -> pa.Table:
+    """Return the table in an Arrow file or stream. Local files are memory-mapped."""
+    import pyarrow as pa  # slow to import, or an extra
+
+    fs, path = file_system(url)
+    source = pa.memory_map(path) if is_local(url) else pa.BufferReader(fs.cat_file(path))
+    try:
+        return pa.ipc.open_stream(source).read_all()
+    except pa.ArrowInvalid:
+        source.seek(0)
+        return pa.ipc.open_file(source).read_all()
+
+
+IMAGE_COLUMNS = ("image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp")
+
+
+def image_column(schema: pa.Schema) -> str | None:
+    """Return the column of images: structs with bytes as in Hugging Face datasets, or bytes with a known name."""
+    import pyarrow as pa  # slow to import, or an extra
+
+    def is_image(field: pa.Field) -> bool:
+        if pa.types.is_struct(field.type):
+            names = {field.type.field(i).name for i in range(field.type.num_fields)}
+            return "bytes" in names
+        binary = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
+        return binary and field.name.lower() in IMAGE_COLUMNS
+
+    names = [field.name for field in schema if is_image(field)]
+    return min(names, key=lambda name: name.lower() not in IMAGE_COLUMNS, default=None)

@@ -1,0 +1,218 @@
+"""The settings of a run, and the differences between the settings of two runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saliscope.errors import Refused
+from saliscope.names import did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from saliscope.zoo import Model
+
+PREDICTED, LABEL = "predicted", "label"
+WRONG = "wrong"
+PRECISIONS = ("auto", "float32", "bf16")
+SHARD = 512
+"""Images per shard."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The user's settings. `where` is "", "wrong" or "label=NAME"; `own` has the arguments of `zoo.add` besides `name`.
+
+    `target` is "predicted", "label" (or the predicted class if the network does not have the label) or a class.
+    """
+
+    model: str = "auto"
+    own: Mapping[str, Any] = field(default_factory=dict)
+    method: str = "grad_cam"
+    layer: str | None = None
+    target: str = PREDICTED
+    where: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int = 16
+    shard: int = SHARD
+    precision: str | None = None
+    seed: int = 0
+
+    @property
+    def only_label(self) -> str:
+        """The label in `where`, or empty."""
+        return self.where.partition("=")[2] if self.where.startswith("label=") else ""
+
+    def method_options(self) -> dict[str, Any]:
+        """Return the options of the method, including those of the run.
+
+        Errors   Refused if the method does not have an option, or for an invalid value
+        """
+        from explainers import METHODS  # torch takes seconds to start
+
+        method = METHODS[self.method]
+        options = dict(self.options)
+        for name, value in {"seed": self.seed, "precision": self.precision}.items():
+            if name in options and value not in (None, 0, options[name]):
+                raise Refused(f"--{name} {value} and --option {name}={options[name]} conflict. Use only one of them.")
+        if "seed" in method.options:
+            options.setdefault("seed", self.seed)
+        if self.precision is not None:
+            if self.precision not in PRECISIONS:
+                raise Refused(f"Invalid --precision {self.precision}. Use {', '.join(PRECISIONS)}.")
+            if "precision" in method.options:
+                options["precision"] = self.precision
+            elif self.precision == "bf16":
+                raise Refused(f"{self.method} computes in float32, so --precision bf16 is not supported. Omit it.")
+        if self.layer is not None and not method.takes_layer:
+            raise Refused(f"{self.method} explains the input, so --layer {self.layer} is not supported. Omit it.")
+        for name, value in options.items():
+            if name not in method.options:
+                known = ", ".join(method.options) or "none"
+                raise Refused(f"{self.method} has no option {name!r}. Available: {known}.")
+            try:
+                method.options[name].check(value)
+            except ValueError as error:
+                raise Refused(str(error)) from None
+        return options | ({"layer": self.layer} if self.layer is not None else {})
+
+    def check(self) -> None:
+        """Check the settings before any work starts.
+
+        Errors   Refused
+        """
+        from explainers import METHODS  # torch takes seconds to start
+
+        if self.method not in METHODS:
+            suggestion = did_you_mean(map(repr, nearest(self.method, METHODS)))
+            raise Refused(f"Unknown method {self.method!r}. {suggestion}Run `saliscope methods` to see all methods.")
+        for name, value in {"--batch-size": self.batch_size, "shard": self.shard}.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise Refused(f"Invalid {name} {value!r}. Use an integer of at least 1.")
+        if not isinstance(self.target, str):
+            raise Refused(f"Target {self.target!r} is not a string. Use predicted, label, or a class: {self.target!s}.")
+        if METHODS[self.method].returns not in ("grid", "pixels", "heat"):
+            raise Refused(f"{self.method} returns {METHODS[self.method].returns}, not a map. Choose another --method.")
+        if self.where and self.where != WRONG and not self.only_label:
+            raise Refused(f"Invalid --where {self.where!r}. Use wrong, or label=NAME.")
+        self.method_options()
+
+    def record(self, model: Model, listing: str) -> dict[str, Any]:
+        """Return the record of a run that is stored in its folder; runs with equal records have equal rows."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        name = model.name if self.model == "auto" else self.model  # the user's own network is found by this name
+        interface = repr((model.labels, model.preparation))  # a file of labels may have changed
+        if model.preparation.position != type(model.preparation).position:  # runs of older versions have the default
+            interface += repr(model.preparation.position)
+        return {
+            **fields,
+            "model": name,
+            "own": dict(self.own),
+            "options": dict(self.options),
+            "pictures": listing,
+            "labels_and_preprocessing": hashlib.sha256(interface.encode("utf-8", "backslashreplace")).hexdigest()[:16],
+        }
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the settings that differ, each as "name: old in the folder, new now"."""
+    return [
+        f"{name}: {old.get(name)!r} in the folder, {new.get(name)!r} now"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
+
+
+def weights_hash(model: Model) -> str:
+    """Return the SHA-256 of all parameters and buffers with their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.network.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(_bytes()).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _bytes() -> Any:
+    import torch  # torch takes seconds to start
+
+    return torch.uint8
+
+
+WNIDS = Path(__file__).with_name("imagenet_wnids.txt")
+"""The WordNet IDs of the thousand ImageNet classes in order, which are the names of the folders of ImageNet."""
+WHOLE = re.compile(r"\d+\.0+")
+"""The index of a class in a column of floats, as pandas writes it if other labels are missing."""
+DIGITS = 10
+TENCH = "tench"
+"""The first ImageNet class, by which a network with these classes is recognized."""
+
+
+def is_imagenet(names: Sequence[str]) -> bool:
+    """Return whether these are the thousand classes of ImageNet."""
+    return len(names) == 1000 and _plain(names[0].partition(",")[0]) == TENCH
+
+
+class Classes:
+    """The network's classes by name.
+
+    A label is the name of a class, one of its comma-separated synonyms, or its index. For networks with the thousand
+    ImageNet classes, it may also be a WordNet ID such as n01440764. A name shared by several classes matches none.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+        parts = [[word.strip() for word in name.split(",")] for name in self.names]
+        whole = [[name] for name in self.names]
+        both = [[name, *words] for name, words in zip(self.names, parts, strict=True)]
+        # Exact matches take precedence: ImageNet has Cardigan, a dog, and cardigan, a garment.
+        self._exact, self._normalized = [_unique(whole, str), _unique(parts, str)], _unique(both, _plain)
+        if is_imagenet(self.names):
+            self._normalized |= {wnid: index for index, wnid in enumerate(WNIDS.read_text(encoding="ascii").split())}
+
+    def find(self, label: str | None) -> int | None:
+        """Return the class of a label, or None if the network has no such class or several."""
+        if label is None:
+            return None
+        index = self._find_name(label)
+        number = label.partition(".")[0] if WHOLE.fullmatch(label) else label
+        if index is None and number != label:
+            index = self._find_name(number)
+        if index is None and number.isdecimal() and len(number) < DIGITS and int(number) < len(self.names):
+            return int(number)
+        if index is None and "," in label:
+            classes = {self._find_name(word.strip()) for word in label.split(",")} - {None}
+            return classes.pop() if len(classes) == 1 else None
+        return index
+
+    def _find_name(self, word: str) -> int | None:
+        exact = next((known[word] for known in self._exact if word in known), None)
+        return self._normalized.get(_plain(word)) if exact is None else exact
+
+    def near(self, label: str) -> str:
+        """Return classes with a similar name, as a question; empty if there are none."""
+        words = [name for name in self.names if _plain(label) in _plain(name)][:5]
+        if words:
+            return did_you_mean(map(repr, words))
+        known = [word.strip() for name in self.names for word in name.split(",")]
+        return did_you_mean(map(repr, nearest(label, known)))
+
+    def name(self, index: int) -> str:
+        """Return the name of the class, or its index if it has no name."""
+        return self.names[index] if index < len(self.names) else str(index)
+
+
+def _unique(names: list[list[str]], normalize: Callable[[str], str]) -> dict[str, int]:
+    """Return the classes by those of their names that no other class has."""
+    classes_by_name: dict[str, set[int]] = {}
+    for index, words in enumerate(names):
+        for word in words:
+            classes_by_name.setdefault(normalize(word), set()).add(index)
+    return {word: next(iter(classes)) for word, classes in classes_by_name.items() if len(classes) == 1}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("_", " ").casefold().split())

@@ -1,0 +1,186 @@
+"""The text of an edit, as in an address, and its operations. Nothing here computes.
+
+    brush.0c.4k2B4k9Z_invert_fill.mean_rotate.90
+
+Operations are separated by "_" and have fields after ".". Those of the region are applied in their order. Positions are
+fractions of the width and height of the crop in two digits to base 62, so that a point of a stroke has four characters.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from saliscope.errors import Refused
+from saliscope.images.edits import messages
+
+DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+FINEST = len(DIGITS) ** 2 - 1
+"""The number of steps from 0 to 1 of a position."""
+LONGEST = 12_000  # characters of an edit; a request has at most 20 kB
+IN_ADDRESS = 4_000  # characters of an edit in an address, as in static/page/address.js
+FILLS = ("blur", "mean", "noise", "inpaint", "image")
+RANGES = {
+    "rotate": (-180, 180),
+    "shift": (-4096, 4096),
+    "brightness": (0, 300),
+    "contrast": (0, 300),
+    "noise": (0, 100),
+    "jpeg": (1, 100),
+    "top": (1, 1000),
+    "first": (0, 10**9),
+}
+"""The ranges of whole numbers: degrees, pixels of the input, percent, JPEG quality, tenths of a percent, pixels."""
+FLIPS = ("x", "y", "xy")
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """The pixels within `radius` (a fraction of the shorter side) of a line, added to the region or removed from it."""
+
+    points: tuple[Point, ...]
+    radius: float
+    add: bool = True
+
+
+@dataclass(frozen=True)
+class Box:
+    """The pixels between two corners, added to the region or removed from it."""
+
+    corners: tuple[Point, Point]
+    add: bool = True
+
+
+@dataclass(frozen=True)
+class Highest:
+    """The pixels with the highest values of the map, added to the region: a `share` of all, or their `count`."""
+
+    share: float | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True)
+class Invert:
+    """All pixels that are not in the region."""
+
+
+Operation = Stroke | Box | Highest | Invert
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Changes of the whole image, in the order in which they are applied; the defaults change nothing."""
+
+    flip: str = ""
+    """ "x" exchanges left and right, "y" exchanges top and bottom, "xy" both."""
+    rotate: int = 0
+    """Degrees, counterclockwise."""
+    shift: tuple[int, int] = (0, 0)
+    """Pixels of the network input, to the right and down."""
+    brightness: int = 100
+    """Percent of each value."""
+    contrast: int = 100
+    """Percent of the distance from the mean brightness."""
+    noise: int = 0
+    """Standard deviation of Gaussian noise, in percent of the range of the values."""
+    jpeg: int | None = None
+    """Quality of a JPEG."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A region with its fill, then changes of the whole image."""
+
+    region: tuple[Operation, ...] = ()
+    fill: str = "blur"
+    whole: Whole = Whole()
+
+    @property
+    def needs_map(self) -> bool:
+        """Whether the region depends on the map."""
+        return any(isinstance(operation, Highest) for operation in self.region)
+
+    @property
+    def needs_image(self) -> bool:
+        """Whether the region is filled with pixels of a second image."""
+        return self.fill == "image" and bool(self.region)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is changed."""
+        return not self.region and self.whole == Whole()
+
+
+def parse(text: str) -> Edit:
+    """Return the edit of a text, which may come from an untrusted link.
+
+    Errors   Refused for an unknown operation, a value out of its range, or a text that is too long
+    """
+    if len(text) > LONGEST:
+        raise Refused(messages.too_long(len(text), LONGEST))
+    region: list[Operation] = []
+    values: dict[str, str | int | tuple[int, int]] = {}
+    fill = "blur"
+    for part in filter(None, text.split("_")):
+        name, *fields = part.split(".")
+        if name in ("brush", "unbrush") and len(fields) == 2:
+            region.append(Stroke(_points(part, fields[1]), _radius(part, fields[0]), name == "brush"))
+        elif name in ("box", "unbox") and len(fields) == 1 and len(fields[0]) == 8:
+            first, second = _points(part, fields[0])
+            region.append(Box((first, second), name == "box"))
+        elif name == "top":
+            region.append(Highest(share=_number(part, name, fields, 1)[0] / 1000))
+        elif name == "first":
+            region.append(Highest(count=_number(part, name, fields, 1)[0]))
+        elif name == "invert" and not fields:
+            region.append(Invert())
+        elif name == "fill" and fields and fields[0] in FILLS and len(fields) == 1:
+            fill = fields[0]
+        elif name == "flip" and fields and fields[0] in FLIPS and len(fields) == 1:
+            values["flip"] = fields[0]
+        elif name == "shift":
+            x, y = _number(part, name, fields, 2)
+            values["shift"] = x, y
+        elif name in ("rotate", "brightness", "contrast", "noise", "jpeg"):
+            values[name] = _number(part, name, fields, 1)[0]
+        else:
+            raise Refused(messages.unknown(part))
+    return Edit(tuple(region), fill, Whole(**values))  # type: ignore[arg-type]
+
+
+def _number(part: str, name: str, fields: list[str], count: int) -> list[int]:
+    """Return the whole numbers of an operation.
+
+    Errors   Refused if they are not whole numbers in the range of the operation
+    """
+    low, high = RANGES[name]
+    numbers = [int(field) for field in fields if re.fullmatch(r"-?[0-9]{1,10}", field)]
+    if len(numbers) != len(fields) or len(fields) != count:
+        raise Refused(messages.no_number(name, ".".join(fields), count))
+    for number in numbers:
+        if not low <= number <= high:
+            raise Refused(messages.out_of_range(name, number, low, high))
+    return numbers
+
+
+def _points(part: str, text: str) -> tuple[Point, ...]:
+    """Return the points of a stroke or the corners of a box."""
+    if not text or len(text) % 4:
+        raise Refused(messages.unknown(part))
+    numbers = [_fraction(part, text[at : at + 2]) for at in range(0, len(text), 2)]
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _radius(part: str, text: str) -> float:
+    radius = _fraction(part, text)
+    if not radius:
+        raise Refused(messages.NO_SIZE)
+    return radius
+
+
+def _fraction(part: str, text: str) -> float:
+    if len(text) != 2 or not (text.isascii() and text.isalnum()):
+        raise Refused(messages.unknown(part))
+    return (DIGITS.index(text[0]) * len(DIGITS) + DIGITS.index(text[1])) / FINEST

@@ -1,0 +1,192 @@
+"""Remove the metadata of an image before it is stored in a bundle.
+
+- JPEG, PNG and WebP files keep their compressed pixels and their color profile. Location, time, camera, comments,
+  thumbnails and any data after the image are removed. A rotated JPEG keeps its orientation tag.
+- An image with bands becomes an NPY file with the same values; NPY files contain only values.
+- Any other file, and a file whose pixels would change without its metadata, becomes a PNG of the explained pixels.
+
+The resulting file is decoded again and compared: its pixels are exactly those of the original file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from saliscope.errors import Refused
+from saliscope.images import bands, npy, uploads
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ORIENTATION = 0x0112
+PNG_START = b"\x89PNG\r\n\x1a\n"
+PNG_KEPT = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT", b"cICP"}
+WEBP_KEPT = {b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ICCP", b"ANIM", b"ANMF"}
+WEBP_FLAGS = 0x08 | 0x04  # EXIF, XMP
+
+
+class Unreadable(ValueError):
+    """The file does not follow its format; its pixels are stored as PNG."""
+
+
+@dataclass(frozen=True)
+class StrippedFile:
+    """A file without metadata."""
+
+    data: bytes
+    suffix: str
+    same_file: bool
+    """Whether the compressed pixels are those of the uploaded file."""
+
+
+def strip_metadata(data: bytes, channels: int) -> StrippedFile:
+    """Return an uploaded file without metadata, for a network with this number of channels.
+
+    Errors   Refused, if the image cannot be decoded
+    """
+    with uploads.decoding("TIFF"):
+        values = bands.read(data, channels)
+    if values is not None:
+        return _strip_bands(data, values, channels)
+    image = uploads.open_image(data)
+    for start, suffix, cut in _CUTS:
+        if data.startswith(start):
+            with contextlib.suppress(Unreadable, struct.error, IndexError, Refused):
+                short = cut(data)
+                if _same(image, uploads.open_image(short)):
+                    return StrippedFile(short, suffix, True)
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return StrippedFile(file.getvalue(), ".png", False)
+
+
+def _same(a: Image.Image, b: Image.Image) -> bool:
+    return a.size == b.size and a.tobytes() == b.tobytes()
+
+
+def _strip_bands(data: bytes, values: np.ndarray, channels: int) -> StrippedFile:
+    """Return an image with bands as NPY, or unchanged if an NPY file would be read with other axes."""
+    import numpy as np  # takes 0.1 s, and is only needed for raw values
+
+    if data.startswith(npy.START):
+        return StrippedFile(data, ".npy", True)
+    file = io.BytesIO()
+    np.save(file, values)
+    try:
+        decoded = npy.read(file.getvalue(), channels)
+    except Refused:
+        return StrippedFile(data, ".tif", True)  # as many rows as bands, so NPY would be ambiguous
+    same = decoded.shape == values.shape and decoded.tobytes() == values.tobytes()
+    return StrippedFile(file.getvalue(), ".npy", False) if same else StrippedFile(data, ".tif", True)
+
+
+# JPEG
+
+
+def _jpeg(data: bytes) -> bytes:
+    """Return the required segments and the pixels, up to the end of the image."""
+    parts = [b"\xff\xd8"]
+    if orientation := _orientation_segment(data):
+        parts.append(orientation)
+    for marker, segment in _segments(data):
+        if marker == 0xE0 and segment[4:9] == b"JFIF\0":
+            segment = b"\xff\xe0\0\x10" + segment[4:16] + b"\0\0"  # without its thumbnail
+        elif marker == 0xEE and segment[4:9] == b"Adobe":
+            segment = b"\xff\xee\0\x0e" + segment[4:16]
+        elif marker == 0xFE or (0xE0 <= marker <= 0xEF and not (marker == 0xE2 and segment[4:16] == b"ICC_PROFILE\0")):
+            continue
+        parts.append(segment)
+    return b"".join(parts)
+
+
+def _orientation_segment(data: bytes) -> bytes:
+    """Return an EXIF segment with only the orientation, or nothing if the image is upright."""
+    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+        number = image.getexif().get(ORIENTATION, 1)
+    if number not in range(2, 9):
+        return b""
+    exif = b"Exif\0\0" + struct.pack("<2sHIHHHIHHI", b"II", 42, 8, 1, ORIENTATION, 3, 1, number, 0, 0)
+    return b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield marker and bytes of every segment after the first; pixels belong to the segment before them."""
+    start = 2
+    while True:
+        if data[start] != 0xFF:
+            raise Unreadable
+        while data[start + 1] == 0xFF:
+            start += 1
+        marker = data[start + 1]
+        if marker == 0xD9:
+            yield marker, data[start : start + 2]
+            return
+        size = 0 if marker == 1 or 0xD0 <= marker <= 0xD7 else int.from_bytes(data[start + 2 : start + 4], "big")
+        end = start + 2 + size
+        if end > len(data) or end < start + 2:
+            raise Unreadable
+        if marker == 0xDA:
+            end = _scan(data, end)
+        yield marker, data[start:end]
+        start = end
+
+
+def _scan(data: bytes, start: int) -> int:
+    """Return where the pixels that start here end: at the next marker that is not part of the scan."""
+    while True:
+        start = data.find(b"\xff", start)
+        if start < 0 or start + 1 >= len(data):
+            raise Unreadable
+        if data[start + 1] == 0 or 0xD0 <= data[start + 1] <= 0xD7:
+            start += 2
+        elif data[start + 1] == 0xFF:
+            start += 1
+        else:
+            return start
+
+
+# PNG and WebP
+
+
+def _png(data: bytes) -> bytes:
+    parts, start = [PNG_START], len(PNG_START)
+    while True:
+        size, kind = struct.unpack_from(">I4s", data, start)
+        end = start + size + 12
+        if end > len(data):
+            raise Unreadable
+        if kind in PNG_KEPT:
+            parts.append(data[start:end])
+        if kind == b"IEND":
+            return b"".join(parts)
+        start = end
+
+
+def _webp(data: bytes) -> bytes:
+    whole = int.from_bytes(data[4:8], "little") + 8
+    parts, start = [], 12
+    while start + 8 <= min(whole, len(data)):
+        kind, size = struct.unpack_from("<4sI", data, start)
+        end = start + 8 + size + size % 2
+        chunk = data[start:end]
+        if kind == b"VP8X":
+            chunk = chunk[:8] + bytes([chunk[8] & ~WEBP_FLAGS]) + chunk[9:]
+        if kind in WEBP_KEPT:
+            parts.append(chunk)
+        start = end
+    body = b"WEBP" + b"".join(parts)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+_CUTS: tuple[tuple[bytes, str, Callable[[bytes], bytes]], ...] = (
+    (b"\xff\xd8\xff", ".jpg", _jpeg),
+    (PNG_START, ".png", _png),
+    (b"RIFF", ".webp", _webp),
+)

@@ -1,0 +1,107 @@
+"""Conversions of decoded pixels: 8 bits per channel, sRGB, on white."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from PIL import Image, ImageCms
+
+from saliscope import limits
+
+if TYPE_CHECKING:
+    pass
+
+Range = tuple[float, float]
+"""The values of black and white."""
+
+
+def pixel_hash(image: Image.Image) -> str:
+    """Return the SHA-256 hash of the RGB values of an image."""
+    return hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()
+
+
+def eight_bits(image: Image.Image, shown: Range | None = None) -> Image.Image:
+    """Return the image with 8 bits per channel, in a mode that can be resized: L, LA, RGB, RGBA or CMYK.
+
+    `shown` is the range of a grayscale image with more than 8 bits; by default that of this image.
+    """
+    if is_deep(image):
+        return _stretch(image, shown or range_of([image]))
+    if image.mode in ("PA", "RGBa") or (image.mode == "P" and "transparency" in image.info):
+        return image.convert("RGBA")
+    if image.mode in ("1", "L", "RGB") and "transparency" in image.info:
+        return image.convert("RGBA")
+    if image.mode == "La":
+        return image.convert("LA")
+    if image.mode == "1":
+        return image.convert("L")
+    return image if image.mode in ("L", "LA", "RGB", "RGBA", "CMYK") else image.convert("RGB")
+
+
+def is_deep(image: Image.Image) -> bool:
+    """Return whether this is a grayscale image with more than 8 bits."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def _stretch(image: Image.Image, shown: Range) -> Image.Image:
+    """Return 16-bit, 32-bit and float grayscale as 8 bits, converted in blocks of rows to save memory."""
+    import numpy as np  # takes 0.1 s, and is only needed for raw values
+
+    values = np.asarray(image)
+    low, high = shown
+    factor = 255.0 / (high - low) if high > low else 0.0
+    shallow = np.empty(values.shape, np.uint8)
+    for top in range(0, len(values), 256):
+        band = values[top : top + 256].astype(np.float64)
+        band = np.where(np.isfinite(band), band, low)
+        shallow[top : top + 256] = ((band - low) * factor).clip(0, 255).round()
+    plain = Image.fromarray(shallow)
+    key = image.info.get("transparency")
+    if not isinstance(key, int):
+        return plain
+    plain.putalpha(Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8)))
+    return plain
+
+
+def range_of(images: Iterable[Image.Image]) -> Range:
+    """Return the values of black and white: the range of the type if the values use it, or else their own range."""
+    import numpy as np  # takes 0.1 s, and is only needed for raw values
+
+    ends: list[float] = []
+    full = 65535.0
+    for image in images:
+        values = np.asarray(image)
+        if values.dtype.kind == "f":
+            values, full = values[np.isfinite(values)], 1.0
+        if values.size:
+            ends += [float(values.min()), float(values.max())]
+    low, high = (min(ends), max(ends)) if ends else (0.0, 0.0)
+    return (0.0, full) if low >= 0 and full / 16 < high <= full else (low, high)
+
+
+def on_white(image: Image.Image, profile: object) -> Image.Image:
+    """Convert colors to sRGB, and then blend transparency with white in sRGB."""
+    alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
+    colors = image.convert(image.mode.rstrip("A")) if alpha else image
+    colors = _to_srgb(colors, profile)
+    if alpha is None:
+        return colors
+    white = Image.new("RGB", colors.size, "white")
+    white.paste(colors, mask=alpha)
+    return white
+
+
+def _to_srgb(image: Image.Image, profile: object) -> Image.Image:
+    """Return the image in sRGB; a profile that is invalid, too large or for another mode is ignored."""
+    if isinstance(profile, bytes) and 0 < len(profile) <= limits.PROFILE:
+        with contextlib.suppress(ImageCms.PyCMSError, OSError, ValueError, TypeError):
+            source = ImageCms.getOpenProfile(io.BytesIO(profile))
+            if "sRGB" not in ImageCms.getProfileDescription(source):
+                converted = ImageCms.profileToProfile(image, source, ImageCms.createProfile("sRGB"), outputMode="RGB")
+                if converted is not None:
+                    return converted
+    return image.convert("RGB")

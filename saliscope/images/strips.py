@@ -1,0 +1,395 @@
+"""Reduce images that are too large to be decoded as a whole, strip by strip.
+
+Pillow decodes PNG and TIFF files as a whole. Therefore, each strip is passed to it as a small file of its own:
+
+- PNG: the filters of a row use the row above, so a strip starts with the last decoded row of the previous one. Pillow
+  gets the bytes of a row as 8-bit samples, which have the same filters, and then converts them.
+- interlaced PNG: the seven passes are decoded in strips, and the pixels of each cell of the reduced image are summed.
+- TIFF: the blocks of the strip with the tags of the file.
+
+Other images are decoded as a whole if their mode has few bytes per pixel, such as 1-bit scans.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
+
+from saliscope import limits
+from saliscope.errors import Refused
+from saliscope.images import pixels
+
+Check = Callable[[], None]
+"""Raises an error if decoding takes too long."""
+
+TOO_LARGE = (
+    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because such a file cannot be "
+    "read in parts. Save it as {remedy}."
+)
+TOO_LONG = (
+    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because decoding it takes too "
+    "long. Save it as {remedy}."
+)
+STRIP = 4_000_000
+"""Approximate pixels of a strip."""
+_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
+"""Bytes per pixel of a decoded image; 4 in other modes."""
+_COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
+"""Color type of a PNG with 8-bit samples, by the distance in bytes that its filters use."""
+_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_DIRECTORY_TAGS = {256, 258, 259, 262, 266, 277, 284, 292, 293, 317, 320, 322, 323, 338, 339, 347, 530}
+_HEIGHT, _STRIPS, _ROWS, _STRIP_SIZES, _TILES, _TILE_SIZES = 257, 273, 278, 279, 324, 325
+
+
+def is_too_large(image: Image.Image) -> bool:
+    """Return whether an opened image, or its conversion to colors, is too large to be decoded as a whole."""
+    return image.width * image.height > limits.WHOLE
+
+
+def reduce_image(
+    image: Image.Image, data: bytes, size: tuple[int, int], check: Check
+) -> tuple[Image.Image, int | None]:
+    """Return an opened image as 8 bits per channel, reduced to `size`: by a whole factor in strips, and then as usual.
+
+    Returns  the image and its EXIF orientation, or None if the loaded `image` has it
+    Errors   Refused for a file that must be decoded as a whole; errors of Pillow
+    """
+    factor = max(2, int(min(image.width / size[0], image.height / size[1]) / 2))
+    if isinstance(image, PngImageFile) and _is_interlaced(image, data):
+        # With a power of two, a cell has whole groups of pixels of each pass.
+        factor = min(MOST_REDUCED, 1 << (factor.bit_length() - 1))
+        orientation: int | None = _png_orientation(data)
+        reduced, sides = _reduce_passes(image, data, factor, check), image.size
+    else:
+        read, sides, orientation = _reader(image, data, check)
+        reduced = _reduce_strips(image, read, sides, factor, check)
+    covered = (0.0, 0.0, sides[0] / factor, sides[1] / factor)  # the last cells may be larger than the image
+    size = size if sides == image.size else size[::-1]
+    return reduced.resize(size, Image.Resampling.LANCZOS, covered), orientation
+
+
+def _reduce_strips(
+    image: Image.Image, read: Callable[[], Iterator[Image.Image]], sides: tuple[int, int], factor: int, check: Check
+) -> Image.Image:
+    """Return the strips, reduced by `factor`."""
+    shown = pixels.range_of(read()) if pixels.is_deep(image) else None
+    reduced, rest, top = None, None, 0
+    for strip in read():
+        check()
+        plain = pixels.eight_bits(strip, shown)
+        strip = plain if rest is None else _join(rest, plain)
+        rows, rest = strip.height, None
+        if top * factor + rows < sides[1]:  # the rows of a cell may be in two strips
+            rows = rows // factor * factor
+            rest = strip.crop((0, rows, strip.width, strip.height)) if rows < strip.height else None
+        if reduced is None:
+            reduced = Image.new(plain.mode, (math.ceil(sides[0] / factor), math.ceil(sides[1] / factor)))
+        if rows:
+            part = strip.crop((0, 0, strip.width, rows)).reduce(factor)
+            reduced.paste(part, (0, top))
+            top += part.height
+    if reduced is None or top < reduced.height:
+        raise ValueError("the file has fewer rows than it declares")
+    return reduced
+
+
+def check_expansion(image: Image.Image, data: bytes) -> None:
+    """Refuse a PNG or TIFF that takes seconds to decode although its file is small, as no photo is.
+
+    Errors   Refused
+    """
+    if not isinstance(image, (PngImageFile, TiffImageFile)):
+        return
+    size = _filter_distance(data) if isinstance(image, PngImageFile) else _BYTES.get(image.mode, 4)
+    # The range of deep values is found first, and transparency is blended with white.
+    cost = size * (2.0 if pixels.is_deep(image) else 1.5 if image.mode in ("LA", "RGBA") else 1.0)
+    if limits.EXPANSION * len(data) < image.width * image.height * cost > limits.RAW:
+        about = {"kind": f"such a small {image.format} file", "remedy": "JPEG, or with half of the width and height"}
+        limit = int(limits.RAW / cost) // 10**6
+        raise Refused(TOO_LONG.format(width=image.width, height=image.height, limit=limit, **about))
+
+
+def _join(upper: Image.Image, lower: Image.Image) -> Image.Image:
+    joined = Image.new(lower.mode, (lower.width, upper.height + lower.height))
+    joined.paste(upper, (0, 0))
+    joined.paste(lower, (0, upper.height))
+    return joined
+
+
+def _reader(
+    image: Image.Image, data: bytes, check: Check
+) -> tuple[Callable[[], Iterator[Image.Image]], tuple[int, int], int | None]:
+    """Return a function that reads the strips from top to bottom, the size of all strips, and their orientation.
+
+    Errors   Refused for a file that must be decoded as a whole
+    """
+    if image.width * image.height * _BYTES.get(image.mode, 4) <= 4 * limits.WHOLE:
+        image.load()
+        return lambda: _crops(image), image.size, None
+    if isinstance(image, PngImageFile) and _png_has_strips(image, data):
+        return lambda: _png_strips(image, data, check), image.size, _png_orientation(data)
+    if isinstance(image, TiffImageFile) and not _blocks_are_large(image):
+        tags = image.tag_v2
+        return lambda: _tiff_strips(image, data), (tags[256], tags[257]), int(tags.get(0x0112, 1))
+    names = {
+        "PNG": ("a PNG with animation or 16-bit colors", "a plain PNG with 8 bits"),
+        "TIFF": ("a TIFF with large blocks", "a TIFF with tiles, or as JPEG or PNG"),
+    }
+    kind = image.format or ""
+    name, remedy = names.get(kind, (kind.replace("WEBP", "WebP"), "JPEG or PNG"))
+    limit = 4 * limits.WHOLE // _BYTES.get(image.mode, 4) // 10**6
+    raise Refused(TOO_LARGE.format(width=image.width, height=image.height, kind=name, limit=limit, remedy=remedy))
+
+
+def _crops(image: Image.Image) -> Iterator[Image.Image]:
+    """Yield the strips of a loaded image."""
+    rows = max(1, STRIP // image.width)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(image.height, top + rows)))
+        strip.info = image.info  # the transparent color
+        yield strip
+
+
+def check_scans(data: bytes, width: int, height: int) -> None:
+    """Refuse a JPEG with several scans whose coefficients, which are all decoded, need too much memory.
+
+    Errors   Refused
+    """
+    at, frame, samples = 2, b"", 0.0
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        body = data[at + 4 : at + 2 + length]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and len(body) > 5:
+            frame, sides = body, [(factors >> 4) * (factors & 15) for factors in body[7::3]]
+            widest = max([(factors >> 4) for factors in body[7::3]], default=1)
+            highest = max([(factors & 15) for factors in body[7::3]], default=1)
+            samples = sum(sides) / max(1, widest * highest)
+            if marker not in (0xC0, 0xC1):
+                break
+        elif marker == 0xDA:
+            if frame and body and body[0] == frame[5]:
+                return  # one scan with all components
+            break
+        at += 2 + length
+    if 2 * samples * width * height > limits.COEFFICIENTS:
+        limit = int(limits.COEFFICIENTS / (2 * samples)) // 10**6
+        about = {"kind": "a progressive JPEG with these colors", "remedy": "a JPEG without progressive scans"}
+        raise Refused(TOO_LARGE.format(width=width, height=height, limit=limit, **about))
+
+
+# PNG
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = 8
+    while at + 8 <= len(data):
+        length = int.from_bytes(data[at : at + 4], "big")
+        yield data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        at += 12 + length
+
+
+def _filter_distance(data: bytes) -> int:
+    """Return the number of bytes of a pixel."""
+    depth, color = data[24], data[25]
+    return max(1, _SAMPLES.get(color, 0) * depth // 8)
+
+
+def _png_has_strips(image: PngImageFile, data: bytes) -> bool:
+    return _filter_distance(data) in _COLOR_TYPES and not getattr(image, "is_animated", False)
+
+
+def _is_interlaced(image: PngImageFile, data: bytes) -> bool:
+    """Return whether the image is stored in the seven passes of Adam7, and must be read in parts."""
+    is_small = image.width * image.height * _BYTES.get(image.mode, 4) <= 4 * limits.WHOLE
+    return bool(image.info.get("interlace")) and not is_small and _png_has_strips(image, data)
+
+
+def _png_strips(image: PngImageFile, data: bytes, check: Check) -> Iterator[Image.Image]:
+    return _decoded(image, data, _parts(image.width, image.height), check)
+
+
+def _parts(width: int, height: int, multiple: int = 1) -> Iterator[tuple[int, int, int]]:
+    """Yield the width, first row and number of rows of every strip; the first row is a multiple of `multiple`."""
+    rows = max(1, STRIP // width // multiple) * multiple
+    yield from ((width, top, min(rows, height - top)) for top in range(0, height, rows))
+
+
+def _decoded(
+    image: PngImageFile, data: bytes, parts: Iterable[tuple[int, int, int]], check: Check
+) -> Iterator[Image.Image]:
+    """Yield consecutive parts of the decompressed rows, as returned by `_parts`, as images."""
+    depth, color = data[24], data[25]
+    distance, unpack = _filter_distance(data), image.tile[0].args
+    inflate = _Inflate(data, check)
+    previous = b""
+    for width, top, count in parts:
+        row = (width * _SAMPLES[color] * depth + 7) // 8
+        raw_width = row // distance
+        previous = previous if top else bytes(row)
+        head = struct.pack(">IIBBBBB", raw_width, count + 1, 8, _COLOR_TYPES[distance], 0, 0, 0)
+        body = zlib.compress(b"\0" + previous + inflate.read(count * (row + 1)), 0)
+        small = b"".join([data[:8], _chunk(b"IHDR", head), _chunk(b"IDAT", body), _chunk(b"IEND", b"")])
+        with Image.open(io.BytesIO(small), formats=("PNG",)) as opened:
+            raw = opened.crop((0, 1, raw_width, count + 1)).tobytes()
+        previous = raw[-row:]
+        strip = Image.frombytes(image.mode, (width, count), raw, "raw", unpack)
+        if image.palette:
+            strip.putpalette(image.palette.palette, image.palette.rawmode or "RGB")
+        strip.info = image.info  # the transparent color
+        yield strip
+
+
+MOST_REDUCED = 16
+"""The largest factor for an interlaced image: sums of 16 x 16 bytes have 16 bits."""
+_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+"""First column and row of each pass of an interlaced PNG, and the distances of its columns and rows."""
+
+
+def _png_passes(
+    image: PngImageFile, data: bytes, check: Check
+) -> Iterator[tuple[Image.Image, tuple[int, int, int, int]]]:
+    """Return the strips of an interlaced PNG with their first column and row, and the distances of both."""
+    parts, places = [], []
+    for x, y, across, down in _PASSES:
+        columns, rows = -(-(image.width - x) // across), -(-(image.height - y) // down)
+        for part in _parts(columns, rows, MOST_REDUCED) if columns > 0 and rows > 0 else ():
+            parts.append(part)
+            places.append((x, y + part[1] * down, across, down))
+    return zip(_decoded(image, data, parts, check), places, strict=True)
+
+
+def _reduce_passes(image: PngImageFile, data: bytes, factor: int, check: Check) -> Image.Image:
+    """Return an interlaced PNG, reduced by a power of two: the mean of the pixels in each cell, of all passes."""
+    import numpy as np  # takes 0.1 s, and is only needed here
+
+    strips = (strip for strip, _ in _png_passes(image, data, check))
+    shown = pixels.range_of(strips) if pixels.is_deep(image) else None
+    width, height = (math.ceil(side / factor) for side in image.size)
+    sums: Any = None
+    for strip, (x, y, across, down) in _png_passes(image, data, check):
+        plain = np.asarray(pixels.eight_bits(strip, shown))
+        part = _sum_groups(_sum_groups(plain.swapaxes(0, 1), factor // across).swapaxes(0, 1), factor // down)
+        if sums is None:
+            sums = np.zeros((height, width, *plain.shape[2:]), np.uint16)
+        top, left = y // factor, x // factor
+        lines, columns = max(1, down // factor), max(1, across // factor)
+        sums[top::lines, left::columns][: part.shape[0], : part.shape[1]] += part
+    assert sums is not None
+    rows, cells = (np.minimum(factor, side - factor * np.arange(math.ceil(side / factor))) for side in image.size[::-1])
+    reduced = np.empty(sums.shape, np.uint8)
+    for top in range(0, height, 256):  # in blocks, to save memory
+        count = np.outer(rows[top : top + 256], cells).reshape(-1, width, *[1] * (sums.ndim - 2)).astype(np.uint16)
+        reduced[top : top + 256] = (sums[top : top + 256] + count // 2) // count
+    return Image.fromarray(reduced)
+
+
+def _sum_groups(values: Any, count: int) -> Any:
+    """Return the sums of groups of `count` consecutive rows; the last group may have fewer."""
+    if count <= 1:
+        return values
+    sums = values[::count].astype("uint16")
+    for k in range(1, count):
+        part = values[k::count]
+        sums[: len(part)] += part
+    return sums
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+class _Inflate:
+    """Read the decompressed bytes of a PNG in parts."""
+
+    def __init__(self, data: bytes, check: Check) -> None:
+        self._check, self._stream = check, zlib.decompressobj()
+        self._chunks = (body for name, body in _chunks(data) if name == b"IDAT")
+        self._compressed = b""
+
+    def read(self, count: int) -> bytes:
+        """Return exactly `count` bytes; a file with fewer raises ValueError."""
+        found = bytearray()
+        while len(found) < count:
+            self._check()
+            part = self._stream.decompress(self._compressed, count - len(found))
+            self._compressed = self._stream.unconsumed_tail
+            found += part
+            if not part and not self._compressed:  # no output is pending
+                following = next(self._chunks, None)
+                if following is None:
+                    raise ValueError("the file has fewer rows than it declares")
+                self._compressed = following
+        return bytes(found)
+
+
+def _png_orientation(data: bytes) -> int:
+    """Return the EXIF orientation of a PNG; Pillow decodes the whole image to find it."""
+    exif = Image.Exif()
+    exif.load(next((body for name, body in _chunks(data) if name == b"eXIf"), b""))
+    return int(exif.get(0x0112, 1))
+
+
+# TIFF
+
+
+def _layout(image: TiffImageFile) -> tuple[int, int, int]:
+    """Return the rows of a block, the blocks side by side, and the number of planes with their own blocks."""
+    tags = image.tag_v2
+    planes = int(tags.get(277, 1)) if tags.get(284, 1) == 2 else 1
+    if _TILES in tags:
+        return int(tags[323]), math.ceil(tags[256] / tags[322]), planes
+    return min(int(tags.get(_ROWS, tags[_HEIGHT])), int(tags[_HEIGHT])), 1, planes
+
+
+def _blocks_are_large(image: TiffImageFile) -> bool:
+    rows = _layout(image)[0]
+    return rows < 1 or rows * image.tag_v2[256] > 4 * STRIP
+
+
+def _tiff_strips(image: TiffImageFile, data: bytes) -> Iterator[Image.Image]:
+    """Yield the strips of a TIFF, without its orientation."""
+    tags, (rows, across, planes) = image.tag_v2, _layout(image)
+    names = (_TILES, _TILE_SIZES) if _TILES in tags else (_STRIPS, _STRIP_SIZES)
+    offsets, sizes = (values if isinstance(values, tuple) else (values,) for values in map(tags.__getitem__, names))
+    down = math.ceil(tags[_HEIGHT] / rows)
+    if not len(offsets) == len(sizes) == down * across * planes:
+        raise ValueError("the blocks do not match the size")
+    step = max(1, STRIP // (rows * tags[256]))
+    for first in range(0, down, step):
+        last = min(down, first + step)
+        chosen = [plane * down * across + k for plane in range(planes) for k in range(first * across, last * across)]
+        blocks = [data[offsets[k] : offsets[k] + sizes[k]] for k in chosen]
+        height = min(tags[_HEIGHT], last * rows) - first * rows
+        with Image.open(io.BytesIO(_small_tiff(image, blocks, height)), formats=("TIFF",)) as opened:
+            opened.load()
+            yield opened.copy()
+
+
+def _small_tiff(image: TiffImageFile, blocks: list[bytes], height: int) -> bytes:
+    """Return a TIFF file with some blocks of an image."""
+    tags = image.tag_v2
+    head = struct.pack("<2sHI" if tags.prefix == b"II" else ">2sHI", tags.prefix, 42, 8)
+    directory = ImageFileDirectory_v2(head)
+    for tag in _DIRECTORY_TAGS & set(tags):
+        directory.tagtype[tag] = tags.tagtype[tag]
+        directory[tag] = tags[tag]
+    starts, names = [0], (_TILES, _TILE_SIZES) if _TILES in tags else (_STRIPS, _STRIP_SIZES)
+    for block in blocks[:-1]:
+        starts.append(starts[-1] + len(block))
+    numbers = {_HEIGHT: height, names[0]: tuple(starts), names[1]: tuple(map(len, blocks))}
+    if _ROWS in tags:
+        numbers[_ROWS] = min(int(tags[_ROWS]), height)
+    for tag, value in numbers.items():
+        directory.tagtype[tag] = 4
+        directory[tag] = value
+    if _TILES in tags:  # Pillow moves the offsets of strips only
+        directory[_TILES] = tuple(start + 8 + len(directory.tobytes(8)) for start in starts)
+    return b"".join([head, directory.tobytes(8), *blocks])

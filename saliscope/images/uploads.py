@@ -1,0 +1,365 @@
+"""Decode untrusted files to RGB images. All uploads are decoded here.
+
+Names, types and sizes declared by a client are not trusted. The rules (limits are in `saliscope/limits.py`):
+
+- The first bytes determine the format, out of a few decoders: a JPEG named x.txt is opened, HTML named x.png is not.
+- Width and height in the header are checked before anything is decoded.
+- EXIF orientation is applied, transparency is blended with white, colors are converted to sRGB, and only the first
+  frame of an animation is used.
+- 16-bit grayscale maps 0..65535 to 0..255 if the maximum is above 4095. Otherwise (12-bit cameras, depth maps), the
+  result would be black, so the minimum and maximum of the image are used. Floats map 0..1 if they are in that range, or
+  else their minimum and maximum. Non-finite values are set to the minimum.
+- Large images are reduced (`limits.SIDE`), very large ones while decoding: JPEG by its decoder, PNG and TIFF in strips
+  (`strips.py`).
+- Truncated files are rejected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import re
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, features
+
+from saliscope import limits
+from saliscope.errors import Refused
+from saliscope.images import pixels, strips
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))
+_NAMES = ", ".join(name.replace("WEBP", "WebP") for name in FORMATS[:-1]) + " or " + FORMATS[-1]
+_CHOOSE = f"Choose an image in {_NAMES} format."
+
+NOTHING = f"No image. {_CHOOSE}"
+NOT_FOUND = "The image is no longer on the server. Upload it again."
+FOLDER = f"This is a folder, not an image. {_CHOOSE}"
+EMPTY = f"The file is empty. {_CHOOSE}"
+TOO_HEAVY = "The file has {megabytes:.1f} MB. The maximum is {limit} MB. Save a smaller copy, for example as JPEG."
+TOO_LARGE = "The image has {width} x {height} pixels. The maximum is {limit} million pixels. Save a smaller copy."
+TOO_LARGE_UNSEEN = "The image has too many pixels. The maximum is {limit} million. Save a smaller copy."
+TOO_NARROW = "The image has {width} x {height} pixels. One side may be at most {limit} times the other. Crop it."
+TOO_SLOW = "Decoding the image takes too long. Save it again as a plain JPEG or PNG."
+NOT_AN_IMAGE = "This file is {kind}, which is not supported. {choose}"
+DAMAGED = "This {kind} image is damaged or truncated. Save or download it again, or choose another one."
+FOREIGN = "Only images that were uploaded here can be opened. Upload the file first."
+LINK = "Links are not supported. Download the image and upload the file."
+
+# Signatures (offset, bytes) of files that users upload by mistake, with a description.
+_KINDS = (
+    (0, b"%PDF", "a PDF document"),
+    (0, b"PK\x03\x04", "a zip archive or an office document"),
+    (0, b"PK\x05\x06", "a zip archive"),
+    (0, b"\x1f\x8b", "a compressed archive"),
+    (0, b"7z\xbc\xaf", "a compressed archive"),
+    (0, b"Rar!", "a compressed archive"),
+    (0, b"8BPS", "a Photoshop document"),
+    (0, b"\x00\x00\x00\x0cjP", "a JPEG 2000 image"),
+    (0, b"\x00\x00\x00\x0cJXL", "a JPEG XL image"),
+    (0, b"\xff\x0a", "a JPEG XL image"),
+    (0, b"\x00\x00\x01\x00", "an icon"),
+    (0, b"\x93NUMPY", "a NumPy array"),
+    (4, b"ftyphe", "a HEIC image (save it as JPEG first)"),
+    (4, b"ftypmif1", "a HEIC image (save it as JPEG first)"),
+    (4, b"ftypmsf1", "a HEIC image (save it as JPEG first)"),
+    (4, b"ftypcrx", "a raw camera image (save it as JPEG first)"),
+    (4, b"ftyp", "a video"),
+    (8, b"AVI ", "a video"),
+    (0, b"\x1aE\xdf\xa3", "a video"),
+    (8, b"WAVE", "an audio file"),
+    (0, b"ID3", "an audio file"),
+    (0, b"OggS", "an audio file"),
+    (0, b"fLaC", "an audio file"),
+    (0, b"MZ", "a program"),
+    (0, b"\x7fELF", "a program"),
+)
+_SIGNATURES = (
+    (0, b"\xff\xd8\xff", "JPEG"),
+    (0, b"\x89PNG\r\n", "PNG"),
+    (8, b"WEBP", "WebP"),
+    (0, b"GIF8", "GIF"),
+    (0, b"BM", "BMP"),
+    (0, b"II*\x00", "TIFF"),
+    (0, b"MM\x00*", "TIFF"),
+    (0, b"II+\x00", "TIFF"),
+    (0, b"MM\x00+", "TIFF"),
+    (4, b"ftypavi", "AVIF"),
+)
+_RUNS = (b"\1\0\0\0", b"\2\0\0\0")
+"""The compressions of a BMP as runs of pixels."""
+_ORIENTATIONS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_large_lock = threading.Lock()
+Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, limits.PIXELS)  # twice of it is an error, before `check_size`
+
+
+def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
+    """Return the image in a file or in bytes as RGB pixels.
+
+    Returns  an RGB image, upright, on white, in sRGB; its shorter side is at most `limits.SIDE`.
+    Errors   Refused, with a message for the user
+    """
+    data = source if isinstance(source, bytes) else read(source)
+    if not data:
+        raise Refused(EMPTY)
+    if len(data) > limits.FILE:
+        raise Refused(too_large_file(len(data)))
+    kind = _match(data, _SIGNATURES)
+    if kind is None or (kind == "AVIF" and "AVIF" not in FORMATS):
+        raise Refused(NOT_AN_IMAGE.format(kind=_describe(data), choose=_CHOOSE))
+    if (kind == "JPEG" and data.count(b"\xff\xda") > limits.SCANS) or _is_slow(kind, data):
+        raise Refused(TOO_SLOW)
+    with decoding(kind):
+        return _decode(data)
+
+
+@contextlib.contextmanager
+def decoding(kind: str) -> Iterator[None]:
+    """Convert all errors of a decoder to Refused; `kind` is the name of the format."""
+    try:
+        yield
+    except Refused:
+        raise
+    except _Timeout:
+        raise Refused(TOO_SLOW) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError):
+        raise Refused(TOO_LARGE_UNSEEN.format(limit=limits.PIXELS // 10**6)) from None
+    except Exception as error:  # decoders raise many types of errors for damaged files
+        raise Refused(DAMAGED.format(kind=kind)) from error
+
+
+def large_image_lock(values: int) -> contextlib.AbstractContextManager[object]:
+    """Return a lock for large images, which are decoded one at a time."""
+    return _large_lock if values > limits.HUGE else contextlib.nullcontext()
+
+
+class TimedDecoder:
+    """Decode the TIFF and PNG images in one file, all within the time limit of one image."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + limits.DECODE_SECONDS
+
+    def __call__(self, data: bytes) -> Image.Image:
+        """Return the decoded image, in its original mode."""
+        with Image.open(_TimedBytes(data, self._end - time.monotonic()), formats=("TIFF", "PNG")) as image:
+            image.load()
+            return image.copy()
+
+
+def upload_folder() -> Path:
+    """Return the folder that the web server stores uploads in: Gradio's GRADIO_TEMP_DIR or its default."""
+    return Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir()) / "gradio").resolve()
+
+
+def inside_uploads(path: str | os.PathLike[str]) -> Path:
+    """Return the uploaded file for a path sent by a client.
+
+    Returns  the resolved path. Links are followed first, so that no link can lead out of Gradio's upload folder.
+    Errors   Refused for anything else: another folder, a folder, a URL, or a value that is not a path
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise Refused(FOREIGN)
+    if "://" in str(path) or str(path).startswith("data:"):
+        raise Refused(LINK)
+    folder = upload_folder()
+    try:
+        resolved = Path(path).resolve(strict=True)
+    except FileNotFoundError:
+        inside = Path(os.path.abspath(path)).is_relative_to(folder)
+        raise Refused(NOT_FOUND if inside else FOREIGN) from None
+    except (OSError, ValueError, RuntimeError):
+        raise Refused(FOREIGN) from None
+    if not resolved.is_relative_to(folder) or not resolved.is_file():
+        raise Refused(FOREIGN)
+    return resolved
+
+
+class _Timeout(Exception):
+    """Decoding takes too long. This is not an OSError, because decoders catch those."""
+
+
+class _TimedBytes(io.BytesIO):
+    """Bytes that raise `_Timeout` if they are read too late; every decoder reads in a loop over blocks."""
+
+    def __init__(self, data: bytes, seconds: float) -> None:
+        super().__init__(data)
+        self._end = time.monotonic() + seconds
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if time.monotonic() > self._end:
+            raise _Timeout
+        return super().read(size)
+
+
+def read(source: Any) -> bytes:
+    """Return the bytes of a regular file, at most one byte more than the limit.
+
+    Errors   Refused for a file that cannot be read, and for a file above the limit
+    """
+    if source is None or source == "":
+        raise Refused(NOTHING)
+    if not isinstance(source, (str, os.PathLike)):  # open() would use a number as a file descriptor
+        raise Refused(FOREIGN)
+    if "://" in str(source) or str(source).startswith("data:"):
+        raise Refused(LINK)
+    try:
+        status = os.stat(source)
+        if stat.S_ISDIR(status.st_mode):
+            raise Refused(FOLDER)
+        if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device would be endless
+            raise Refused(FOREIGN)
+        if status.st_size > limits.FILE:
+            raise Refused(too_large_file(status.st_size))
+        with open(source, "rb") as file:
+            return file.read(limits.FILE + 1)
+    except Refused:
+        raise
+    except (OSError, ValueError):  # missing, unreadable, or an invalid name
+        raise Refused(NOT_FOUND) from None
+
+
+def too_large_file(size: int) -> str:
+    """Return the message for a file of too many bytes."""
+    return TOO_HEAVY.format(megabytes=math.ceil(size / limits.MB * 10) / 10, limit=limits.FILE // limits.MB)
+
+
+def _is_slow(kind: str, data: bytes) -> bool:
+    """Return whether a file has so many parts that Pillow, which reads them in Python, takes seconds."""
+    if kind == "BMP":
+        return data[30:34] in _RUNS and len(data) > limits.RUNS
+    if kind == "JPEG":
+        return _count_segments(data) > limits.PARTS
+    if kind == "PNG":
+        return _count_chunks(data) > limits.PARTS
+    return kind == "GIF" and _count_blocks(data) > limits.PARTS
+
+
+def _count_segments(data: bytes) -> int:
+    """Return the number of segments before the pixels of a JPEG, at most one more than the limit."""
+    at, count = 2, 0
+    is_segment = re.compile(rb"\xff[^\xda]", re.DOTALL).match
+    while is_segment(data, at) and count <= limits.PARTS:
+        at, count = at + 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big")), count + 1
+    return count
+
+
+def _count_chunks(data: bytes) -> int:
+    """Return the number of chunks of a PNG, at most one more than the limit; pixels may have twenty times as many."""
+    at, others, pixels = 8, 0, 0
+    while at + 8 <= len(data) and max(others, pixels // 20) <= limits.PARTS:
+        if data[at + 4 : at + 8] in (b"IDAT", b"fdAT"):  # encoders write parts of 8 kB
+            pixels += 1
+        else:
+            others += 1
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+    return max(others, pixels // 20)
+
+
+def _count_blocks(data: bytes) -> int:
+    """Return the number of blocks of comments and extensions before the pixels of a GIF, as for segments."""
+    colors = data[10] if len(data) > 10 else 0
+    at, count = 13 + (3 << ((colors & 7) + 1) if colors & 128 else 0), 0
+    while data[at : at + 1] == b"\x21" and count <= limits.PARTS:
+        at += 2
+        while (size := data[at] if at < len(data) else 0) and count <= limits.PARTS:
+            at, count = at + 1 + size, count + 1
+        at, count = at + 1, count + 1
+    return count
+
+
+def _match(data: bytes, table: tuple[tuple[int, bytes, str], ...]) -> str | None:
+    return next((name for offset, start, name in table if data.startswith(start, offset)), None)
+
+
+def _describe(data: bytes) -> str:
+    """Return a description of a file that is not a supported image."""
+    head = data[:2048].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if b"<svg" in head:
+        return "an SVG drawing"
+    if b"<html" in head or head.startswith(b"<!doctype html"):
+        return "a web page"
+    known = _match(data, _KINDS)
+    if known:
+        return known
+    with contextlib.suppress(UnicodeDecodeError):
+        text = data[:2048].decode("utf-8", "strict" if len(data) <= 2048 else "ignore")
+        if all(letter.isprintable() or letter in "\t\r\n\f" for letter in text):
+            return "a text file"
+    return "in an unknown format"
+
+
+def _decode(data: bytes) -> Image.Image:
+    with Image.open(_TimedBytes(data, limits.DECODE_SECONDS), formats=FORMATS) as image:
+        width, height = image.size
+        check_size(width, height)
+        strips.check_expansion(image, data)
+        scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        profile = image.info.get("icc_profile")
+        with large_image_lock(width * height):
+            if image.format in ("JPEG", "MPO"):
+                strips.check_scans(data, width, height)
+            image.draft(image.mode, size)  # only has an effect for JPEG
+            plain, orientation = _load(image, data, size)
+            if plain.size != size:
+                plain = plain.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+    upright = pixels.on_white(plain, profile)
+    if orientation is not None:
+        upright = upright.transpose(orientation)
+    upright.info = {}
+    return upright
+
+
+def _load(image: Image.Image, data: bytes, size: tuple[int, int]) -> tuple[Image.Image, Image.Transpose | None]:
+    """Return the pixels of an opened image in 8 bits, and its orientation unless it is applied already."""
+    if not strips.is_too_large(image):
+        image.load()
+        return pixels.eight_bits(image), _orientation(image)
+
+    end = time.thread_time() + limits.DECODE_SECONDS  # of this thread: the file is long, and the machine may be busy
+
+    def check() -> None:
+        if time.thread_time() > end:
+            raise _Timeout
+
+    reduced, number = strips.reduce_image(image, data, size, check)
+    orientation = _orientation(image) if number is None else _ORIENTATIONS.get(number)
+    if number is not None and image.format == "TIFF" and orientation is not None:  # as Pillow does when it loads one
+        return reduced.transpose(orientation), None
+    return reduced, orientation
+
+
+def check_size(width: int, height: int, most: int = limits.PIXELS) -> None:
+    """Refuse images with too many pixels, and very elongated images.
+
+    Errors   Refused
+    """
+    if width * height > most:
+        raise Refused(TOO_LARGE.format(width=width, height=height, limit=most // 10**6))
+    if max(width, height) > limits.RATIO * min(width, height):
+        raise Refused(TOO_NARROW.format(width=width, height=height, limit=limits.RATIO))
+
+
+def _orientation(image: Image.Image) -> Image.Transpose | None:
+    """Return the EXIF orientation, read after loading because Pillow rotates TIFF; None if missing or invalid."""
+    try:
+        return _ORIENTATIONS.get(image.getexif().get(0x0112, 1))
+    except _Timeout:
+        raise
+    except Exception:
+        return None

@@ -1,0 +1,191 @@
+"""Explain uploaded images with the network, method and layer of the page, and write the report, step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saliscope import limits
+from saliscope.errors import Refused
+from saliscope.images import uploads
+from saliscope.images.decoder import pool
+from saliscope.page.batch import archive, messages
+from saliscope.session import engine
+from saliscope.session.answers import Settings, Waiting
+from saliscope.session.jobs.runs import Run
+from saliscope.session.jobs.turns import turns
+from saliscope.session.request import Request
+from saliscope.session.text_messages import NO_SENTENCE
+
+if TYPE_CHECKING:
+    from saliscope.datasets.items import Item
+    from saliscope.datasets.run import Job
+
+BATCH = 8
+"""Images per batch; a click waits at most for one batch."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of the run."""
+
+    message: str
+    fraction: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """The finished report as HTML, and its status message."""
+
+    message: str
+    html: str
+
+
+class _StopRun(Exception):
+    """Raised between two batches to stop the run."""
+
+
+Upload = tuple[str, str]
+"""The path of an upload, and its original file name."""
+
+
+def parse_uploads(value: Any) -> list[Upload]:
+    """Return the uploads named in a message of the browser.
+
+    Errors   Refused for files that are not uploads, too many files, or too many bytes
+    """
+    pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2] if isinstance(value, list) else []
+    if len(pairs) > limits.BATCH:
+        raise Refused(messages.TOO_MANY.format(count=len(pairs), most=limits.BATCH))
+    files = [(str(uploads.inside_uploads(path)), str(name)[: archive.LONGEST]) for path, name in pairs]
+    if sum(os.path.getsize(path) for path, _ in files) > limits.BATCH_BYTES:
+        raise Refused(messages.TOO_MUCH)
+    return files
+
+
+def explain(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Waiting | Progress | Report]:
+    """Explain all images of these uploads and write the report.
+
+    Errors   Refused, and the errors of the library
+    """
+    if limits.SHARED_GPU:
+        raise Refused(messages.LENT)
+    if not files:
+        raise Refused(messages.NONE)
+    settings = yield from engine.resolve_settings(replace(request, image=None), run)
+    _check(settings)
+    with tempfile.TemporaryDirectory(prefix="saliscope-batch-") as folder:
+        items = _items(files, Path(folder))
+        with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
+            yield from engine.wait_turn(turn)
+            yield (yield from engine.stream(partial(_report, settings, items, Path(folder)), run, turn=turn))
+
+
+def _check(settings: Settings) -> None:
+    """Refuse networks and methods that a batch does not support."""
+    loaded, method = settings.loaded, settings.method
+    if loaded.detects_objects:
+        raise Refused(messages.CLASSIFIER.format(title=loaded.title))
+    if loaded.encodes_text and settings.sentences is None:
+        raise Refused(settings.refusal or NO_SENTENCE)
+    if loaded.model.channels not in (1, 3):
+        raise Refused(messages.CHANNELS.format(title=loaded.title, channels=loaded.model.channels))
+    if method.long:
+        raise Refused(messages.LONG.format(title=method.title))
+
+
+def _items(files: Sequence[Upload], folder: Path) -> list[Item]:
+    """Return the images of all uploads, sorted by name, with the folders of a zip archive as labels."""
+    from saliscope.datasets.items import Item  # only needed by this tab
+    from saliscope.datasets.sources.labels import folder_labels  # as above
+    from saliscope.datasets.sources.location import is_image  # as above
+
+    images: list[tuple[str, str]] = []
+    for number, (path, name) in enumerate(files):
+        if archive.is_archive(path):
+            inside = folder / f"zip{number}"
+            inside.mkdir()
+            images += archive.unpack(path, name, inside, is_image)
+        else:
+            images.append((name, path))
+        if len(images) > limits.BATCH:
+            raise Refused(messages.TOO_MANY.format(count=len(images), most=limits.BATCH))
+    if not images:
+        raise Refused(messages.EMPTY.format(names=", ".join(name for _, name in files)))
+    labels = folder_labels([name for name, _ in images])
+    items: dict[str, Item] = {}
+    for name, path in sorted(images):
+        unique = name if name not in items else f"{name} ({len(items)})"
+        items[unique] = Item(unique, labels.get(name), path)
+    return list(items.values())
+
+
+def _report(settings: Settings, items: list[Item], folder: Path, report: Callable[[Any], bool]) -> Report:
+    """Return the report on all images, or on the images that were done when the user stopped."""
+    from saliscope.datasets import run as runs  # torch takes seconds to start
+    from saliscope.datasets.report import write  # as above
+    from saliscope.datasets.settings import PREDICTED  # as above
+    from saliscope.datasets.settings import Settings as RunSettings  # as above
+    from saliscope.datasets.shards import open_run  # as above
+    from saliscope.datasets.sources import Listing  # as above
+
+    options = {**settings.method_options}
+    layer = settings.layer if settings.method.takes_layer else None
+    target = settings.sentences.name if settings.sentences else PREDICTED
+    run_settings = RunSettings(
+        settings.loaded.name, {}, settings.method.name, layer, target, options=options, batch_size=BATCH
+    )
+    model, out = settings.loaded.model, folder / "run"
+    listing = Listing.of(items, "uploads", None)
+    job = runs.create_job(run_settings, listing, "uploads", out, model, str(settings.loaded.device))
+    done = _run(job, report)
+    if not done:
+        raise Refused(messages.STOPPED)
+    partial_job = replace(job, listing=listing.first(done))
+    if done < len(items):
+        partial_job.finish(0.0)
+    finished = open_run(out)
+    paths = {item.path: item.url for item in items}
+
+    def progress(count: int, total: int) -> None:
+        report(Progress(messages.drawing(count, total), 0.5 + 0.5 * count / max(1, total)))
+
+    page = write(
+        finished, folder / "report.html", read=lambda path: _open_image(paths[path]), model=model, progress=progress
+    )
+    unreadable = int(finished.manifest["counts"]["unreadable"])
+    title, method = settings.loaded.title, settings.method.title
+    message = messages.finished(done, len(items), unreadable, title, method)
+    return Report(message, page.read_text(encoding="utf-8"))
+
+
+def _run(job: Job, report: Callable[[Any], bool]) -> int:
+    """Explain the images of a job; return how many are done when it ends or is stopped."""
+    from saliscope.datasets import run as runs  # torch takes seconds to start
+
+    reached = 0
+
+    total = job.listing.count or 0
+
+    def step(done: int, _: int | None) -> None:
+        nonlocal reached
+        reached = done
+        if not report(Progress(messages.explaining(done, total), 0.5 * done / total)) and done < total:
+            raise _StopRun
+
+    with contextlib.suppress(_StopRun):
+        runs.run(job, decode=pool.open_image, workers=0, report=step)
+    return reached
+
+
+def _open_image(path: str) -> Any:
+    try:
+        return pool.open_image(path)
+    except Refused:
+        return None

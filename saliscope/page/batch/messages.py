@@ -1,0 +1,81 @@
+"""Labels and messages of the batch tab."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saliscope import limits
+
+BATCH = "Batch"
+NONE = "No files selected. Choose images or a zip archive of images."
+TOO_MANY = "{count} images selected, but at most {most} are supported. Select fewer, or run `saliscope explain`."
+EMPTY = "No images found in {names}. Choose images or a zip archive of images."
+DAMAGED = "{name} is not a readable zip archive. Create it again, or choose the images themselves."
+MEGABYTES = limits.BATCH_BYTES // limits.MB
+TOO_MUCH = f"The files are larger than {MEGABYTES} MB in total. Select fewer, or run `saliscope explain`."
+LOCKED = "{name} is encrypted. Create a zip archive without a password."
+TOO_LARGE = "{name} unpacks to more than {limit} MB. Choose fewer or smaller images."
+LONG = "{title} is too slow for a batch. Choose a method that takes at most about a second, or run `saliscope explain`."
+CLASSIFIER = "{title} is not a classifier, and reports only support classifiers. Choose another network."
+CHANNELS = "{title} needs {channels} channels, but images have 3. Choose another network."
+LENT = "This server provides a GPU for a few seconds at a time, too short for a batch. Run the app on your own machine."
+STOPPED = "Stopped before the first batch. Press Explain all to start again."
+UNKNOWN = "Internal error. See the server log for details. Press Explain all to try again."
+
+TITLE = "Explain a batch of images"
+FOR_CLASS, FOR_SENTENCE = "its predicted class", "the sentence under Text"
+TEXT = (
+    "Explains every image with the current network, method and layer, for {target}. The report shows misclassified "
+    "images, mean maps, and clusters of maps within a class, which can reveal shortcuts. If the folders of a zip "
+    f"archive are named by class, they are used as labels. Up to {limits.BATCH} images with at most {MEGABYTES} MB in "
+    f"total. Each file, including a zip archive, can have at most {limits.FILE // limits.MB} MB."
+)
+
+TERMS: dict[str, Any] = {
+    "start": "Explain all",
+    "stop": "Stop",
+    "stop_name": "Stop the batch",
+    "save": "Save report",
+    "asked": "Waiting for the network …",
+    "progress": "Progress",
+    "frame": "Report",
+    "choose": "Choose images or a zip archive",
+    "drop": "or drop them here",
+    "examples": "Try it with the {count} examples",
+    "show": "Explain {name} on the page",
+    "clear": "Clear",
+    "shown": "Selected files",
+    "selected": ["1 file, {size} MB", "{count} files, {size} MB"],
+    "sending": "{done} of {all} files uploaded …",
+    "heavy": f"{{name}} has {{size}} MB, but at most {limits.FILE // limits.MB} MB are supported. Save a smaller file.",
+    "many": TOO_MANY.replace("{most}", str(limits.BATCH)),
+    "large": TOO_MUCH,
+    "failed": "{name} could not be uploaded. Choose it again.",
+}
+
+STEPS: dict[str, str] = {
+    "group": "Images of the batch",
+    "previous": "Previous image",
+    "next": "Next image",
+    "close": "Close the batch",
+    "at": "{number} of {count}: {name}",
+}
+"""Labels used by static/batch/steps.js."""
+
+
+def explaining(done: int, total: int) -> str:
+    """Return the progress of the explanations."""
+    return f"{done} of {total} images explained"
+
+
+def drawing(done: int, total: int) -> str:
+    """Return the progress of the report."""
+    return f"Report: {done} of {total} images rendered"
+
+
+def finished(done: int, total: int, unreadable: int, title: str, method: str) -> str:
+    """Return the summary of a finished or stopped run."""
+    read = done - unreadable
+    count = f"{read} of {total} images" if read < total else f"{read} image{'s' * (read != 1)}"
+    text = f"{'Stopped: ' * (done < total)}{count} explained with {method} for {title}"
+    return text + (f"; {unreadable} could not be read." if unreadable else ".")

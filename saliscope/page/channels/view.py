@@ -1,0 +1,205 @@
+"""The wire format of channels for static/channels/channels.js, channel.js and planes.js."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from saliscope.page.components import view
+from saliscope.session.answers import Answer, unit_name
+from saliscope.session.channels import messages
+from saliscope.session.channels.answers import (
+    Channel,
+    Contribution,
+    Identifiers,
+    InputGradient,
+    Measures,
+    ReceptiveFields,
+    Sheet,
+)
+from saliscope.session.channels.engine import TILE, sparsity
+
+if TYPE_CHECKING:
+    import torch
+
+THUMBNAIL = 28  # cells of the longer side of a plane in the row below a map
+THUMBNAILS = 400_000  # bytes of all thumbnails
+GRADIENT_SIDE = 256  # pixels of the longer side of the gradient map
+SATURATED = 0.98  # quantile of the channel maxima at which a shared color range ends
+
+
+def sheet(step: Sheet, key: str, ident: int) -> dict[str, Any]:
+    """Pack tiles, statistics of all channels, and the image below them."""
+    from explainers.maps.overlays import sprite  # torch takes seconds to start
+
+    planes, low, high = sprite(step.maps, TILE)
+    grid = list(step.maps.shape[1:])
+    return {
+        "id": ident,
+        "key": key,
+        **_ids(step.ids),
+        "layer": step.settings.layer,
+        "total": step.total,
+        "pages": step.pages,
+        "grid": grid,
+        "cell": list(planes.shape[1:]),
+        "numbers": step.numbers,
+        "planes": _text(planes.numpy().tobytes()),
+        "lo": _column(low),
+        "hi": _column(high),
+        "range": _shared(step),
+        "mean": _column(step.means),
+        "highest": _column(step.highest),
+        "sparsity": _column(step.sparsity) if math.prod(grid) > 1 else None,
+        "dead": step.dead.nonzero()[:, 0].tolist(),
+        "crop": view.jpeg(step.crop, 256),
+        "name": messages.sheet_file(step.settings),
+        "note": messages.sheet(step, (planes.shape[1], planes.shape[2])),
+    }
+
+
+def _shared(step: Sheet) -> list[float]:
+    """Return the shared range of all tiles: from 0 (or the negative end) to the quantile of the channel maxima."""
+    import torch  # torch takes seconds to start
+
+    largest = torch.maximum(step.highest.abs(), step.lowest.abs())
+    largest = largest[largest.isfinite()]
+    end = float(largest.quantile(SATURATED)) if len(largest) else 0.0
+    lowest = float(step.lowest[step.lowest.isfinite()].min()) if step.lowest.isfinite().any() else 0.0
+    end = end or (float(largest.max()) if len(largest) else 0.0) or 1.0
+    return [-end if lowest < 0 else 0.0, end]
+
+
+def same(key: str, ids: Identifiers, ident: int) -> dict[str, Any]:
+    """Tell the page to keep its tiles."""
+    return {"id": ident, "key": key, **_ids(ids), "same": True}
+
+
+def measures(step: Measures, ident: int) -> dict[str, Any]:
+    """Pack a measure of all channels."""
+    note = messages.measured(step)
+    values = {"id": ident, **_ids(step.ids), "kind": step.kind, "values": _column(step.values), "note": note}
+    return values | {"total": float(step.values.double().sum()), "subject": step.subject.name}
+
+
+def channel(step: Channel, ident: int) -> dict[str, Any]:
+    """Pack an enlarged channel."""
+    return {
+        "v": 1,
+        "id": ident,
+        "state": "done",
+        "about": f"{step.settings.loaded.name}/{step.settings.layer}/{step.number}",
+        "map": view.floats(step.map),
+        "crop": view.jpeg(step.crop),
+        "name": messages.channel_file(step),
+        "words": messages.channel(step),
+    }
+
+
+def open_channel(step: Channel, ident: int) -> dict[str, Any]:
+    """Pack the number of the open channel."""
+    return {"id": ident, **_ids(step.ids), "number": step.number, "total": step.total, "layer": step.settings.layer}
+
+
+def facts(step: Channel, ident: int) -> dict[str, Any]:
+    """Pack the statistics of a channel, without its contribution and its receptive fields."""
+    import torch  # torch takes seconds to start
+
+    plane = step.map[None]
+    sparse = float(sparsity(plane, torch.tensor([not bool(plane.any())])))
+    peak = divmod(int(step.map.nan_to_num(float("-inf")).argmax()), step.map.shape[1])
+    packed = {"id": ident, "number": step.number, "peak": list(peak), "facts": messages.facts(step, sparse)}
+    if step.settings.loaded.detects_objects:  # channels cannot be a target of detectors
+        return packed
+    name = unit_name(step.settings.layer, step.number)
+    return {**packed, "target": name, "explained": name == step.settings.names["target"]}
+
+
+def no_channel(message: str, ident: int) -> dict[str, Any]:
+    """Pack a message that no channel is open."""
+    return {"id": ident, "number": None, "sentence": message}
+
+
+def more(step: Contribution | ReceptiveFields) -> dict[str, Any]:
+    """Pack an addition to an open channel: its contribution to the class, or the receptive fields of its cells."""
+    if isinstance(step, Contribution):
+        return {"share": {"title": messages.contribution_title(step), "lines": messages.contribution(step)}}
+    rows, columns = step.spans if step.spans else (None, None)
+    return {"fields": {"rows": rows, "columns": columns, "size": step.size, "line": messages.receptive_fields(step)}}
+
+
+def input_gradient(step: InputGradient, ident: int) -> dict[str, Any]:
+    """Pack the input gradient as a small map over the image."""
+    packed: dict[str, Any] = {"id": ident, "number": step.number, "line": messages.input_gradient(step)}
+    plane, crop, (rows, columns) = step.map, step.crop, step.grid
+    box = (step.cell[1] / columns, step.cell[0] / rows, (step.cell[1] + 1) / columns, (step.cell[0] + 1) / rows)
+    if plane is not None and step.window:
+        (height, width), (left, top, right, bottom) = plane.shape, step.window
+        crop = _part(crop, (left / width, top / height, right / width, bottom / height))
+        plane = plane[top:bottom, left:right]
+        across, down = width / (right - left), height / (bottom - top)
+        box = (
+            (box[0] - left / width) * across,
+            (box[1] - top / height) * down,
+            (box[2] - left / width) * across,
+            (box[3] - top / height) * down,
+        )
+    if plane is not None and bool(plane.any()):
+        packed |= {"map": view.floats(_small(plane), exact=False, by_size=True)}
+    return packed | {"box": box, "crop": view.jpeg(crop, GRADIENT_SIDE)}
+
+
+def _part(crop: Image.Image, box: tuple[float, float, float, float]) -> Image.Image:
+    """Crop a part of the image and resize it."""
+    width, height = crop.size
+    edges = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
+    size = (GRADIENT_SIDE, max(1, round(GRADIENT_SIDE * (edges[3] - edges[1]) / max(1.0, edges[2] - edges[0]))))
+    return crop.convert("RGB").resize(size, Image.Resampling.BICUBIC, box=edges)
+
+
+def _small(plane: torch.Tensor) -> torch.Tensor:
+    """Reduce the map to a maximum side of `WHY` by averaging."""
+    from torch.nn import functional  # torch takes seconds to start
+
+    height, width = plane.shape
+    shrink = max(height, width) / GRADIENT_SIDE
+    if shrink <= 1:
+        return plane
+    return functional.adaptive_avg_pool2d(plane[None], (round(height / shrink), round(width / shrink)))[0]
+
+
+def planes(step: Answer, ident: int) -> dict[str, Any] | None:
+    """Pack the pager of a map with several planes, with a thumbnail of each plane, or return None for a single map."""
+    if not step.planes:
+        return None
+    from explainers.maps.overlays import sprite  # torch takes seconds to start
+
+    raw = step.explanation.raw[0]
+    side = min(THUMBNAIL, max(4, math.isqrt(THUMBNAILS // len(raw))))
+    small, low, high = sprite(raw, side)
+    return {
+        "id": ident,
+        "plane": step.plane,
+        "count": step.planes,
+        "cell": list(small.shape[1:]),
+        "planes": _text(small.numpy().tobytes()),
+        "lo": _column(low),
+        "hi": _column(high),
+        "crop": view.jpeg(step.crop, 128),
+        "words": messages.planes(step),
+    }
+
+
+def _ids(ids: Identifiers) -> dict[str, str]:
+    return {"about": ids.channels, "whom": ids.target}
+
+
+def _column(values: torch.Tensor) -> dict[str, Any]:
+    return {"b64": _text(values.float().contiguous().cpu().numpy().tobytes()), "dtype": "float32"}
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

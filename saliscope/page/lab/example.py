@@ -1,0 +1,33 @@
+"""The finished run that the training lab shows before the user starts one: the first preset.
+
+Run `python -m saliscope.page.lab.example` to regenerate it; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from saliscope.page.lab import view
+from saliscope.session import model_cache
+from saliscope.session.jobs.runs import Run
+from saliscope.session.lab import messages
+from saliscope.session.lab import training as lab_training
+
+FILE = Path(__file__).resolve().parents[1] / "static" / "lab" / "example.json"
+SECONDS = 600.0
+
+
+def compute() -> dict[str, Any]:
+    """Train the first preset and return its curves in the format of `static/lab/training.js`."""
+    model_cache.start(delay=0.0)
+    list(model_cache.wait())
+    preset = next(iter(lab_training.PRESETS.values()))
+    *_, last = lab_training.train(lab_training.parse_form(asdict(preset)), Run(SECONDS))
+    return view.curves(last, 0) | {"line": messages.example_line(last.step, last.loss[-1])}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(compute(), separators=(",", ":")) + "\n", encoding="utf-8")

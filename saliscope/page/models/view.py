@@ -1,0 +1,67 @@
+"""The wire format of the comparison of two models."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from saliscope.page.components import view as page_view
+from saliscope.session import messages as page_messages
+from saliscope.session import network_calls
+from saliscope.session.answers import LoadedModel, Waiting
+from saliscope.session.models import engine, messages
+
+SIDE = 96  # pixels of the longer side of a thumbnail
+
+
+def waiting(number: int, step: Waiting) -> dict[str, Any]:
+    """Pack the progress."""
+    return _message(number, "waiting", step.message, step.fraction)
+
+
+def refused(number: int, message: str) -> dict[str, Any]:
+    """Pack an error message; the script keeps the last result and marks it as old."""
+    return _message(number, "refused", message)
+
+
+def compared(number: int, step: engine.Compared) -> dict[str, Any]:
+    """Pack the result: a row for each image, the similarity of the stages, and the differences of the layers."""
+    found = step.result
+    (classes_a, classes_b), correlations = found.predictions, found.map_correlations.tolist()
+    rows = [
+        {
+            "name": name,
+            "src": page_view.jpeg(step.crops[k], SIDE)["src"],
+            "a": _prediction(step.a, found.scores_a[k], classes_a[k]),
+            "b": _prediction(step.b, found.scores_b[k], classes_b[k]),
+            "same": classes_a[k] == classes_b[k],
+            "correlation": _rounded(correlations[k]),
+        }
+        for k, name in enumerate(step.names)
+    ]
+    similarity = [[_rounded(value) for value in row] for row in found.similarity.tolist()]
+    return _message(number, "done", messages.summary(found, step.method.title)) | {
+        "models": [step.a.title, step.b.title],
+        "notes": list(step.notes),
+        "rows": rows,
+        "layers": [found.layers_a, found.layers_b],
+        "similarity": similarity if len(rows) >= 4 else None,
+        "few": messages.FEW,
+        "divergence": messages.divergence(found, engine.TOLERANCE, step.same_inputs),
+        "differences": [[name, f"{value:.2g}"] for name, value in found.differences.items()],
+        "first": found.first_difference,
+    }
+
+
+def _prediction(loaded: LoadedModel, scores: Any, index: int) -> str:
+    """Return the predicted class and its probability."""
+    probabilities = network_calls.probabilities(loaded, scores)
+    return f"{loaded.names[index]}, {page_messages.class_score(float(probabilities[index]), loaded)}"
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, 3) if math.isfinite(value) else None
+
+
+def _message(number: int, state: str, text: str, fraction: float | None = None) -> dict[str, Any]:
+    return {"id": page_view.number(), "number": number, "state": state, "text": text, "fraction": fraction}

@@ -1,0 +1,63 @@
+"""The preprocessing of the user's own network: what was assumed about it, and a form to change it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saliscope import limits
+from saliscope.page.panel import messages
+from saliscope.session.answers import LoadedModel
+
+
+def pack(loaded: LoadedModel) -> dict[str, Any]:
+    """Return the notes on a network, its settings, and the name and settings without changes; empty if it needs none.
+
+    A change selects the model `NAME?size=...`, so links, batches and the API have it too.
+    """
+    from saliscope.zoo import devices, overrides, variants  # torch takes seconds to start
+
+    base, changes = variants.split_name(loaded.name)
+    changed = dict(part.split("=", 1) for part in changes.split("&")) if changes else {}
+    model = loaded.model
+    available = [] if limits.SHARED_GPU else devices.available()
+    choice = {"device": devices.full_name(loaded.device)} if len(available) > 1 else {}
+    if not (model.notes or set(changed) - {"crop", "device"}):
+        if not choice:
+            return {"notes": []}
+        own = {"notes": [], "base": base, "values": choice, "changed": changed, "devices": available}
+        return own | {"summary": messages.device(choice["device"])}
+    hints = (f" {overrides.SET_THEM}.", f" {overrides.SET_SCORE}.")  # options of the command line
+    notes = list(model.notes)
+    for hint in hints:
+        notes = [note.replace(hint, "") for note in notes]
+    height, width = model.size
+    values = {
+        "size": f"{height}x{width}",
+        "mean": _numbers(model.preparation.mean),
+        "std": _numbers(model.preparation.std),
+    }
+    if model.task == "classification" and not loaded.encodes_text:
+        values["score"] = loaded.score
+    summary = messages.preprocessing(height, width, values["mean"], values["std"])
+    found = {"notes": notes, "base": base, "values": values | choice, "changed": changed, "devices": available}
+    return found | {"summary": summary}
+
+
+def crop(loaded: LoadedModel) -> dict[str, Any]:
+    """Return the crop of a network: its position (None for the whole image), and the name of the model without it.
+
+    It is empty for a network with its own preprocessing, whose crop cannot be moved.
+    """
+    from saliscope.zoo import variants  # torch takes seconds to start
+    from saliscope.zoo.model import Preparation  # as above
+
+    preparation = loaded.model.preparation
+    if type(preparation) is not Preparation:
+        return {}
+    base, changes = variants.split_name(loaded.name)
+    others = [part for part in changes.split("&") if part and not part.startswith("crop=")]
+    return {"base": base, "others": others, "position": preparation.position}
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -1,0 +1,251 @@
+"""The wire format of the ranking; each row is packed once and reused in later steps."""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from saliscope.page.components import view
+from saliscope.session import messages as page_messages
+from saliscope.session.answers import Waiting
+from saliscope.session.methods import badges
+from saliscope.session.methods.messages import NO_WEIGHTS
+from saliscope.session.ranking import messages
+from saliscope.session.ranking.engine import Ranking
+
+if TYPE_CHECKING:
+    import torch
+
+    from explainers.metrics.recommendation import RankedMap, Recommendation
+
+SIDE = 16
+"""Cells of the side of a small map, which the table draws at 40 pixels."""
+IMAGE = 96
+
+Row = dict[str, Any]
+Packed = dict[tuple[str, int], Row]
+"""The rows of one run by map and number of curve steps, and the image."""
+CROP = "", 0
+
+
+def waiting(step: Waiting) -> dict[str, Any]:
+    """Pack the status before the first result."""
+    return _status("busy", [step.message], step.fraction)
+
+
+def refused(message: str) -> dict[str, Any]:
+    """Pack an error message; the table does not change."""
+    return _status("error", [message])
+
+
+def ranking(step: Ranking, known: Packed) -> dict[str, Any]:
+    """Pack the current table."""
+    import explainers  # torch takes seconds to start
+
+    result, settings = step.result, step.settings
+    over = step.left is None
+    if result is None:
+        return _status("busy", messages.started(step.target), 0.0) | {"rows": []}
+    groups = _groups(result)
+    rows = [_row(group, index, known) for index, group in enumerate(groups)]
+    for row, group, rank in zip(rows, groups, _ranks(groups), strict=True):
+        row |= {"rank": rank, "best": rank == 1 and row["beats"]}
+        row["badges"] = badges.badges(explainers.METHODS[group[0].method], settings.loaded)
+    parts = (
+        messages.finished(result, step.target, _conclusion(rows), step.stopped)
+        if over
+        else messages.progress(result, step.target, step.left or 0.0)
+    )
+    value = _status("stopped" if step.stopped else "done" if over else "busy", parts, None if over else step.fraction)
+    if CROP not in known:
+        known[CROP] = view.jpeg(step.crop, IMAGE)
+    value |= {"rows": [*rows, *_controls(groups)], "crop": known[CROP]}
+    value["steps"] = [
+        min((row.steps for row in result.rows), default=0),
+        max((r.steps for r in result.rows), default=0),
+    ]
+    value["subject"] = settings.subject
+    return value | ({"notes": _notes(result), "refused": _refused(result)} if over else {})
+
+
+def _groups(result: Recommendation) -> list[list[RankedMap]]:
+    """Return the rows, equal maps together: those with full curves first, then by insertion minus deletion."""
+    groups: dict[str, list[RankedMap]] = {}
+    for row in sorted(result.rows, key=lambda row: bool(row.same_as)):
+        groups.setdefault(row.same_as or row.name, []).append(row)
+
+    def key(group: list[RankedMap]) -> tuple[int, float]:
+        difference = _difference(group[0].values)
+        return -group[0].steps, math.inf if difference is None else -difference
+
+    return sorted(groups.values(), key=key)
+
+
+def _ranks(groups: list[list[RankedMap]]) -> list[int | None]:
+    """Return the rank of every group: the same one for equal differences, as displayed, and None for short curves."""
+    longest = max((group[0].steps for group in groups), default=0)
+    full = [_shown(group) if group[0].steps == longest else None for group in groups]
+    known = [value for value in full if value is not None]
+    return [None if value is None else 1 + sum(other > value for other in known) for value in full]
+
+
+def _shown(group: list[RankedMap]) -> float | None:
+    """Return the difference of a group as the table displays it."""
+    difference = _difference(group[0].values)
+    return None if difference is None else round(difference, messages.DIGITS)
+
+
+def _conclusion(rows: list[Row]) -> messages.Conclusion:
+    """Return the first row, the first one that is better than all controls, and whether that has a warning."""
+    better = next((row for row in rows if row["beats"] and row["rank"]), None)
+    first, found = (messages.title(row["title"], row["layer"]) if row else "" for row in (rows[0], better))
+    warned = better is not None and any(label == NO_WEIGHTS for label, _ in better["badges"])
+    return messages.Conclusion(first, found, warned)
+
+
+def _status(state: str, parts: list[Any], fraction: float | None = None) -> dict[str, Any]:
+    return page_messages.status(state, *parts, ident=view.number(), fraction=fraction)
+
+
+def _row(group: list[RankedMap], index: int, known: Packed) -> Row:
+    row, *others = group
+    key = row.name, row.steps
+    if key not in known:
+        known[key] = _pack_row(row)
+    equal = [[each.method, each.layer or "", _title(each.name)] for each in others]
+    return known[key] | _compare(row) | {"order": index, "equal": equal}
+
+
+def _compare(row: RankedMap) -> Row:
+    """Pack the comparison with the controls, which depends on the number of rows."""
+    comparisons = [comparison for by_control in row.comparisons.values() for comparison in by_control.values()]
+    return {
+        "beside": messages.compared(row),
+        "beats": bool(comparisons) and all(comparison.verdict == "better" for comparison in comparisons),
+        "about": [row.sentence(name) for name in row.values],
+    }
+
+
+def _pack_row(row: RankedMap) -> Row:
+    """Pack the part of a row that does not depend on other rows."""
+    import explainers  # torch takes seconds to start
+
+    method = explainers.METHODS[row.method]
+    values = row.values
+    comparisons = [
+        comparison for by_control in row.evaluation.unadjusted.values() for comparison in by_control.values()
+    ]
+    return {
+        "id": row.name,
+        "method": row.method,
+        "title": method.title,
+        "layer": row.layer or "",
+        "insertion": _number(values.get("insertion")),
+        "deletion": _number(values.get("deletion")),
+        "difference": _difference(values),
+        "margin": _number(min((comparison.in_spreads for comparison in comparisons), default=None)),
+        "seconds": _number(row.seconds),
+        "steps": row.steps,
+        "cut": row.cut,
+        "map": _small(row.evaluation.maps[0]),
+        "by_size": method.by_size,
+    }
+
+
+def _small(plane: torch.Tensor) -> dict[str, Any]:
+    """Pack a map [h, w] as the means of a few cells, scaled to a maximum of 127."""
+    from torch.nn import functional  # torch takes seconds to start
+
+    small = functional.adaptive_avg_pool2d(plane[None, None].float(), SIDE)[0, 0].nan_to_num()
+    scaled = (127 * small / small.abs().max().clamp(min=1e-30)).round().char()
+    return {"h": SIDE, "w": SIDE, "b64": base64.b64encode(scaled.cpu().numpy().tobytes()).decode("ascii")}
+
+
+def _controls(groups: list[list[RankedMap]]) -> list[Row]:
+    """Pack the controls at their position in the table.
+
+    A control is among the rows with full curves if it is better than one of them, otherwise among the rows with short
+    curves, with its results for short curves.
+    """
+    lengths = sorted({group[0].steps for group in groups}, reverse=True)
+    rows = []
+    for control in messages.CONTROLS:
+        for steps in lengths:
+            inside = [index for index, group in enumerate(groups) if group[0].steps == steps]
+            values = _values(groups[inside[0]][0], control)
+            if not values:
+                break
+            difference = _difference(values)
+            own = -math.inf if difference is None else difference
+            worse = [index for index in inside if own >= (_difference(groups[index][0].values) or 0.0)]
+            if worse or steps == lengths[-1]:
+                order = (worse[0] if worse else inside[-1] + 1) - 0.5
+                rows.append((-own, _control(control, values, order, steps)))
+                break
+    return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+
+
+def _values(row: RankedMap, control: str) -> dict[str, float]:
+    """Return the results of a control, which are the same for every map."""
+    control_values = {name: values[control] for name, values in row.evaluation.controls.items() if control in values}
+    return {name: float(values[values.isfinite()].double().mean()) for name, values in control_values.items()}
+
+
+def _control(control: str, values: dict[str, float], order: float, steps: int) -> Row:
+    title = messages.CONTROLS[control]
+    return {
+        "id": control,
+        "control": True,
+        "title": title[0].upper() + title[1:],
+        "order": order,
+        "insertion": _number(values.get("insertion")),
+        "deletion": _number(values.get("deletion")),
+        "difference": _difference(values),
+        "margin": None,
+        "seconds": None,
+        "steps": steps,
+    }
+
+
+def _notes(result: Recommendation) -> list[str]:
+    """Return whether the metrics agree on the order."""
+    import explainers  # torch takes seconds to start
+
+    compared = _full_rows(result)
+    return [
+        messages.agreement(explainers.METRICS[a].title, explainers.METRICS[b].title, rho)
+        for (a, b), rho in compared.agreement.items()
+    ]
+
+
+def _full_rows(result: Recommendation) -> Recommendation:
+    """Return the rows with full curves if there are at least three, or else the rows with short curves."""
+    short = min((row.steps for row in result.rows), default=0)
+    if len(result.compared) > 2:
+        return result
+    return replace(result, rows=tuple(row for row in result.rows if row.steps == short))
+
+
+def _refused(result: Recommendation) -> list[list[str]]:
+    return [[_title(name), page_messages.plain(reason)] for name, reason in result.refused.items()]
+
+
+def _title(name: str) -> str:
+    """Return the title of a map: "Grad-CAM at head" for "grad_cam at head"."""
+    import explainers  # torch takes seconds to start
+
+    method, _, layer = name.partition(" at ")
+    return messages.title(explainers.METHODS[method].title, layer or None)
+
+
+def _difference(values: dict[str, float]) -> float | None:
+    return _number(values["insertion"] - values["deletion"]) if {"insertion", "deletion"} <= values.keys() else None
+
+
+def _number(value: float | None) -> float | None:
+    """Round to four digits; NaN becomes None, and infinity a large number, because JSON supports neither."""
+    if value is None or value != value:
+        return None
+    return float(f"{max(-1e9, min(1e9, value)):.4g}")

@@ -1,0 +1,102 @@
+"""Labels of components that several features use."""
+
+NAVIGATION = {
+    "views": "Views",
+    "view": "{name} view",
+    "more": "More",
+    "theme": "Light or dark theme",
+    "present": "Presentation mode",
+    "leave": "Leave presentation mode (Esc)",
+}
+"""Labels used by static/navigation/navigation.js."""
+
+SNIPPETS = {
+    "copy": "Copy",
+    "copy_named": "Copy: {name}",
+    "copied": "Copied",
+    "failed": "Copying failed: select and copy the text",
+}
+"""Labels used by static/panel/snippets.js."""
+
+READING = {
+    "cell": "{value} at row {row}, column {column} of {h} × {w}",
+    "colors": "Colors from {low} to {high} {unit}",
+    "percent": "{percent} percent",
+    "color_maps": {"auto": "Automatic", "magma": "Magma", "viridis": "Viridis", "signed": "Blue to red"},
+}
+"""Labels of a drawn map, used by the overlay and the comparison."""
+
+DRAWING = {
+    "cells": "{h} × {w} cells. ",
+    "contours": "Contours at {low}% and {high}% of the color range.",
+    "drawn_magnitudes": "magnitudes",
+    "saturated": "saturated at the {percentile}th percentile",
+    "blurred": "blurred by {pixels}",
+    "pixel": "a pixel",
+    "pixels": "{count} pixels",
+    "gradient": "|gradient|",
+    "magnitude": "|score|",
+    "in_unit": "{quantity} in {unit}",
+}
+"""How a map is drawn; labels used by static/drawing/describe.js."""
+
+MAP = (
+    READING
+    | DRAWING
+    | {
+        "shown": "Display mode",
+        "modes": {
+            "overlay": ["Overlay", "The map over the desaturated image"],
+            "photograph": ["Image", "Only the image. Press and hold for a quick look, or hold P on the image"],
+            "map": ["Map", "Only the map"],
+            "swipe": ["Swipe", "Image and overlay with a draggable divider"],
+        },
+        "divider": "Divider between image and overlay",
+        "divided": "image on the left {percent} percent",
+        "opacity": "Opacity",
+        "colors_and_range": "Colors",
+        "colours": "Color map",
+        "smooth": "Smooth",
+        "smooth_title": "Off: show the map's cells with their edges",
+        "signed": "Signed",
+        "signed_title": "Show negative values in blue; off: show magnitudes",
+        "cached": "Cached",
+        "progress": "Progress",
+        "progress_title": "Partial maps of the run",
+        "final_map": ", the final map",
+        "limits": "Color limits",
+        "low": "Lower limit",
+        "high": "Upper limit",
+        "to": "to",
+        "pin": "Pin",
+        "pinned": "Pinned",
+        "pin_title": "Keep these limits for other layers, classes, methods and images",
+        "reset": "Reset",
+        "reset_title": "Reset to the map's own limits",
+        "no_number": "Enter a number for both limits. The last valid limits are still in use.",
+        "not_less": "The lower limit must be less than the upper limit. The last valid limits are still in use.",
+        "other_unit": "The limits were pinned for {pinned}; this map is in {unit}.",
+        "no_unit": "values without a unit",
+        "drawing": "The read-out and the saved array contain the unmodified map",
+        "histogram": "Histogram of {count} values from {low} to {high}, on the axis of the color bar. "
+        "Heights are square roots of the counts.",
+    }
+)
+"""Labels used by static/overlay/overlay.js."""
+
+SECOND_IMAGE = {
+    "title": "Second image",
+    "example": "Second image: {name}",
+    "upload": "Upload",
+    "uploading": "Uploading …",
+    "uploaded": "Uploaded: {name}",
+    "upload_failed": "The file could not be uploaded. Try again, or choose a smaller file.",
+    "gone": "The second image was uploaded by a user, and links do not contain images. Choose it again.",
+    "accept": "image/*,.npy,.tif,.tiff",
+}
+"""Labels used by static/panel/second_image.js."""
+
+STOPPING = "The server is stopping. Try again in a moment."
+NO_METRICS = (
+    "--monitoring needs the package prometheus_client, which is not installed. Run: pip install 'saliscope[monitoring]'"
+)

@@ -1,0 +1,130 @@
+// A map in a notebook: opacity, color limits, a divider and the value at the pointer, without a server.
+import { bar, view } from "../drawing/paint.js";
+import { Surface, loadImage } from "../drawing/surface.js";
+import { ticksOf } from "../drawing/ticks.js";
+import { describeCell, floats, make } from "../wire.js";
+
+const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
+const rounded = (value) => String(Number(value.toPrecision(4)));
+
+class NotebookMap {
+  /** `data`: see explainers/display/map_html.py. */
+  constructor(image, { map, colors, limits, signed, unit, label, terms }) {
+    Object.assign(this, { map: { ...map, values: floats(map) }, colors, limits, signed, unit, label, terms });
+    this.cell = null;
+    this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
+    this.surface = new Surface(this.canvas);
+    this.surface.image = image;
+    this.makeControls();
+    this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
+    this.ticks = make("div", { class: "saliscope-ticks" });
+    this.read = make("output", { class: "saliscope-read", "aria-live": "polite" });
+    this.root = make("div", {}, this.tools, this.canvas, this.bar, this.ticks, this.read);
+    this.listen();
+  }
+
+  makeControls() {
+    const { terms } = this;
+    const modes = ["overlay", "photograph", "map", "swipe"].map((mode) =>
+      make("option", { value: mode, text: terms[mode] }),
+    );
+    this.mode = make("select", { "aria-label": terms.view, oninput: () => this.mix() }, ...modes);
+    this.share = make("input", { type: "range", min: 0, max: 1, step: 0.01, value: 1, oninput: () => this.mix() });
+    this.shareName = make("span", { text: terms.opacity });
+    const limit = (name) =>
+      make("input", { type: "number", step: "any", "aria-label": terms[name], oninput: () => this.readLimits() });
+    [this.low, this.high] = [limit("low"), limit("high")];
+    this.reset = make("button", { type: "button", text: terms.reset, onclick: () => this.setLimits(null) });
+    const opacity = make("label", {}, this.shareName, this.share);
+    const range = make("span", {}, `${terms.colors} `, this.low, ` ${terms.to} `, this.high);
+    this.tools = make("div", { class: "saliscope-tools" }, this.mode, opacity, range, this.reset);
+  }
+
+  listen() {
+    const { canvas } = this;
+    canvas.addEventListener("pointermove", (event) => {
+      const rect = canvas.getBoundingClientRect();
+      const [x, y] = [(event.clientX - rect.left) / rect.width, (event.clientY - rect.top) / rect.height];
+      if (this.mode.value === "swipe") {
+        this.share.value = x;
+        this.mix();
+      }
+      this.point(Math.floor(y * this.map.h), Math.floor(x * this.map.w));
+    });
+    canvas.addEventListener("pointerleave", () => this.point(null));
+    canvas.addEventListener("keydown", (event) => {
+      const step = KEYS[event.key];
+      if (!step) return;
+      event.preventDefault();
+      event.stopPropagation(); // notebooks move to another cell
+      const [row, column] = this.cell || [Math.floor(this.map.h / 2), Math.floor(this.map.w / 2)];
+      this.point(row + step[0], column + step[1]);
+    });
+    new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
+  }
+
+  readLimits() {
+    const limits = [this.low.valueAsNumber, this.high.valueAsNumber];
+    const isRange = limits.every(Number.isFinite) && limits[1] > limits[0];
+    for (const field of [this.low, this.high]) field.setCustomValidity(isRange ? "" : this.terms.invalid);
+    if (isRange) this.setLimits(limits, true);
+    else this.high.reportValidity();
+  }
+
+  setLimits(limits, typed = false) {
+    this.limits = limits;
+    this.draw(typed);
+  }
+
+  /** Draw the map and its color bar; `typed`: without changing the fields, in which somebody types. */
+  draw(typed = false) {
+    this.rendering = view(this.map, { colors: this.colors, limits: this.limits, signed: this.signed });
+    const { low, high } = this.rendering;
+    if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
+    const context = this.bar.getContext("2d"),
+      pixels = context.createImageData(256, 1),
+      ticks = ticksOf(this.rendering);
+    bar(pixels.data, this.rendering);
+    context.putImageData(pixels, 0, 0);
+    const [first, last] = [ticks[0].text, `${ticks.at(-1).text} ${this.unit}`];
+    this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
+    this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
+    this.paint();
+  }
+
+  paint() {
+    this.surface.paint(this.rendering);
+    this.mix();
+  }
+
+  mix() {
+    const mode = this.mode.value,
+      share = this.share.valueAsNumber,
+      hasDivider = mode === "swipe";
+    this.shareName.textContent = hasDivider ? this.terms.divider : this.terms.opacity;
+    this.share.disabled = mode === "photograph" || mode === "map";
+    this.surface.mix(hasDivider ? 1 : share, { mode, split: share });
+  }
+
+  /** Show the value of a cell; null removes it. */
+  point(row, column) {
+    const { h, w } = this.map;
+    this.cell = row === null ? null : [stay(row, h), stay(column, w)];
+    this.read.textContent = this.cell ? describeCell(this.terms, this.map, ...this.cell, this.unit) : "";
+  }
+}
+
+/**
+ * Replace the static image in an element by the map with its controls.
+ * @param {?Element} root
+ * @param {object} data
+ */
+export async function showMap(root, data) {
+  const image = root && (await loadImage(data.image));
+  if (!image) return; // the static image remains
+  const map = new NotebookMap(image, data);
+  root.replaceChildren(map.root);
+  map.surface.fit();
+  map.draw();
+}

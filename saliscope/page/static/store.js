@@ -1,0 +1,148 @@
+// The state that several parts of the page share, and the named actions of its components.
+
+/**
+ * The resolved request of the page. It arrives before its answer.
+ * @typedef {object} Question
+ * @property {number} id larger than the ids of all earlier requests and answers
+ * @property {string} key identifies requests with the same answer; empty if nothing is explained
+ * @property {string} subject image and class, for which methods can be ranked
+ * @property {{model: string, layer: string, target: string, method: string}} names
+ * @property {object} options options of the method by name
+ * @property {Object<string, string>} unused why the map does not depend on a setting, by setting
+ * @property {Object<string, string>} address the request as parameters of the address
+ */
+
+/**
+ * What the network rail shows.
+ * @typedef {object} Rail
+ * @property {?string} chosen name of the selected layer
+ * @property {?string} wanted key of the gradient norms of the current request; empty if nothing is explained
+ * @property {string} note a note on the selected layer
+ * @property {Map<string, {key: string, model: string, name: string, norms: ?number[]}>} norms gradient norms by key
+ */
+
+/**
+ * The map of another layer that is shown on the large image for a moment.
+ * @typedef {object} Preview
+ * @property {string} layer
+ * @property {string} text states that it is a preview, with its method, class, layer and size
+ * @property {string} unit
+ * @property {{field: object}} step the map; the overlay stores its drawing here
+ * @property {?{field: object}} before the map from which it fades
+ * @property {number} share from 0 to 1, how far it has faded
+ */
+
+/**
+ * What the Channels tab shows.
+ * @typedef {object} Channels
+ * @property {?object} sheet statistics and tiles of the layer, see channels.js
+ * @property {number} key id of the answer that the tiles belong to
+ * @property {number[]} order listed channels
+ * @property {?number} number the open channel
+ * @property {boolean} closed whether the user has closed the open channel
+ * @property {boolean} selecting whether a click selects a channel instead of opening it
+ * @property {number[]} selected selected channels in ascending order
+ */
+
+/**
+ * @typedef {object} State
+ * @property {?Question} question
+ * @property {string} [imagePath] path of the page's image, "" without one, undefined before it is known
+ * @property {?Array} form the values of the page's form when an answer arrived and the Compare tab was visible
+ * @property {number} explained how often Explain was pressed
+ * @property {string} example id of the selected example image
+ * @property {boolean} awaitsImage whether the image field has yet to get the example that was clicked
+ * @property {?{key: string}} answered the newest answer, by its id as text
+ * @property {Object<string, number>} drawn ids of the answers that components show, by component
+ * @property {Object<string, ?{row: number, column: number}>} cells selected cells of maps, by component
+ * @property {Object<string, ?number[]>} fields boxes over maps (left, top, right, bottom from 0 to 1), by component
+ * @property {{label: string, value: string}[]} classes the classes of the network, in the order of its outputs
+ * @property {{name: string, text: string}[]} likely the most likely classes, most likely first, and their scores
+ * @property {?object} crop the crop of the image that the network receives, with its position in the image
+ * @property {?{of: number, items: object[], crop: object}} smallMaps maps of the most likely classes
+ * @property {?object} network structure of the network, see saliscope/session/rail/network.py
+ * @property {?object} gradients the newest message on gradient norms: what to measure, norms, or an error
+ * @property {?object} description sizes and costs of the layers of a network, or an error
+ * @property {Rail} rail
+ * @property {?Preview} preview
+ * @property {Channels} channels
+ * @property {Object<number, object>} compared newest answers of the comparison's panels, by slot
+ * @property {?{files: File[], at: number}} steps images of a batch, and which of them the page explains
+ * @property {?object[]} comparison panels that the comparison has yet to show
+ * @property {?object[]} models the list of models for the comparison of two models
+ * @property {string} erasing the edit with which another view opens the erase view
+ */
+
+/** @type {State} Change it only with `update` and `change`. */
+export const state = {
+  question: null,
+  imagePath: undefined,
+  form: null,
+  explained: 0,
+  example: "",
+  awaitsImage: false,
+  answered: null,
+  drawn: {},
+  cells: {},
+  fields: {},
+  classes: [],
+  likely: [],
+  crop: null,
+  smallMaps: null,
+  network: null,
+  gradients: null,
+  description: null,
+  rail: { chosen: null, wanted: null, note: "", norms: new Map() },
+  preview: null,
+  channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [] },
+  compared: {},
+  comparison: null,
+  models: null,
+  erasing: "",
+  steps: null,
+};
+
+const listeners = new Map(); // sets of functions by key
+const actions = new Map();
+
+/**
+ * Set values of the state, and call the listeners of those that differ.
+ * @param {Partial<State>} values
+ */
+export function update(values) {
+  const changed = Object.keys(values).filter((key) => state[key] !== values[key]);
+  Object.assign(state, values);
+  for (const listener of new Set(changed.flatMap((key) => [...(listeners.get(key) || [])]))) listener();
+}
+
+/**
+ * Replace some fields of an object in the state.
+ * @param {keyof State} key
+ * @param {object} fields
+ */
+export function change(key, fields) {
+  update({ [key]: { ...state[key], ...fields } });
+}
+
+/**
+ * Call `listener` after changes of these values.
+ * @param {(keyof State)[]} keys
+ * @param {() => void} listener
+ */
+export function subscribe(keys, listener) {
+  for (const key of keys) listeners.set(key, (listeners.get(key) || new Set()).add(listener));
+}
+
+/**
+ * Offer an action to other components; a component that is mounted again replaces its own.
+ * @param {string} name
+ * @param {Function} action
+ */
+export function provide(name, action) {
+  actions.set(name, action);
+}
+
+/** Run a named action; returns undefined if no component offers it yet. */
+export function perform(name, ...values) {
+  return actions.get(name)?.(...values);
+}

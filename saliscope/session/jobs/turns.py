@@ -1,0 +1,120 @@
+"""The queue for the network: one job computes at a time, quick jobs first.
+
+Gradio's queue is first come, first served: a quick request would wait for a long one of another user, and the latest
+request of a user would wait for the previous ones. Therefore every job starts at once and waits for its turn here. A
+long job lets quick jobs go first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+from saliscope.session.jobs.memory import FreedMemory
+from saliscope.session.jobs.runs import Run
+
+QUICK = 0.5
+"""Estimated seconds of a quick job, and seconds that a long job usually computes before it yields its turn."""
+
+
+class Turn:
+    """The position of a job in the queue, and its compute time."""
+
+    def __init__(self, run: Run, long: bool, min_seconds: float) -> None:
+        self.run, self.long, self.min_seconds = run, long, min_seconds
+        self.left = run.seconds if long else QUICK
+        """Estimated seconds of remaining work."""
+        self.start = 0.0
+        self.earlier = 0.0
+        """Start of the current turn, and seconds computed in previous turns."""
+
+    @property
+    def spent(self) -> float:
+        """Seconds of compute time."""
+        return self.earlier + time.monotonic() - self.start
+
+
+class Turns:
+    """The queue: `enqueue` a job, `wait` for its turn, and `report` the progress of a long job."""
+
+    def __init__(self) -> None:
+        self._memory = FreedMemory()
+        self._changed = threading.Condition()
+        self._holder: Turn | None = None
+        self._waiting: list[Turn] = []
+
+    @contextlib.contextmanager
+    def enqueue(self, run: Run, *, long: bool, min_seconds: float = QUICK) -> Iterator[Turn]:
+        """Add a job to the queue for the duration of the block; call `wait` before any work.
+
+        A long job computes for `min_seconds` before it yields its turn to quick jobs.
+        """
+        turn = Turn(run, long, min_seconds)
+        with self._changed:
+            self._insert(turn)
+        try:
+            yield turn
+        finally:
+            with self._changed:
+                if self._holder is turn:
+                    self._start_next()
+                elif turn in self._waiting:
+                    self._waiting.remove(turn)
+
+    def wait(self, turn: Turn) -> Iterator[tuple[float, bool]]:
+        """Wait for the turn; yield every 0.5 s the estimated waiting time, and whether another user's job is ahead.
+
+        The time limit of the job starts with its turn. Returns early if the job is stopped.
+        """
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._holder is turn or turn.run.cancelled, 0.5):
+                    break
+                jobs_ahead = [self._holder, *self._waiting[: self._waiting.index(turn)]]
+                seconds = sum(other.left for other in jobs_ahead if other)
+                other_user = any(other.run.session != turn.run.session for other in jobs_ahead if other)
+            yield seconds, other_user
+        turn.start = time.monotonic()
+        turn.run.until = turn.start + turn.run.seconds
+
+    def waiting(self) -> int:
+        """Return the number of jobs that wait."""
+        return len(self._waiting)
+
+    def report(self, turn: Turn, fraction: float | None) -> None:
+        """Report the progress of a long job; waiting quick jobs go first, and the time limit is extended."""
+        now, turn.left = time.monotonic(), turn.run.left
+        if fraction:
+            turn.left = min(turn.left, turn.spent * (1 - fraction) / fraction)
+        with self._changed:
+            may_yield = self._holder is turn and turn.long and now - turn.start >= turn.min_seconds
+            if not may_yield or all(other.long for other in self._waiting):
+                return
+            self._insert(turn, first=True)
+            self._start_next()
+            while not self._changed.wait_for(lambda: self._holder is turn or turn.run.cancelled, 0.25):
+                pass  # a stopped run does not notify this condition
+        turn.earlier += now - turn.start
+        turn.start = time.monotonic()
+        turn.run.until += turn.start - now
+
+    def _insert(self, turn: Turn, *, first: bool = False) -> None:
+        """Insert a job: quick jobs before long ones, and a job that yields its turn (`first`) before its own kind."""
+        quick = sum(not other.long for other in self._waiting)
+        self._waiting.insert(len(self._waiting) if turn.long and not first else quick, turn)
+        if self._holder is None:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        """Start the next job in the queue."""
+        if self._holder is None:
+            self._memory.job_started()
+        else:
+            self._memory.job_ended(is_last=not self._waiting)
+        self._holder = self._waiting.pop(0) if self._waiting else None
+        self._changed.notify_all()
+
+
+turns = Turns()

@@ -1,0 +1,55 @@
+"""The sizes and costs of all layers of a network, measured when the table is opened, once for each network."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from saliscope.session import engine, network_calls
+from saliscope.session.answers import LoadedModel, Waiting
+from saliscope.session.jobs.runs import Run
+from saliscope.session.jobs.turns import turns
+from saliscope.session.request import Request
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from explainers.experiments.description.table import Description
+    from saliscope import zoo
+
+_known: weakref.WeakKeyDictionary[zoo.Model, Description] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Described:
+    """The description of a network."""
+
+    loaded: LoadedModel
+    description: Description
+
+
+def describe(request: Request, run: Run) -> Iterator[Waiting | Described]:
+    """Yield the description of the network of a request, for a black image of the size of its input.
+
+    Errors   as `explainers.describe`
+    """
+    settings = yield from engine.resolve_settings(request, run)
+    loaded = settings.loaded
+    model = loaded.model
+    found = _known.get(model)
+    if found is None:
+        import torch  # torch takes seconds to start
+
+        with turns.enqueue(run, long=False) as turn:
+            yield from engine.wait_turn(turn)
+            images = torch.zeros(1, model.channels, *model.size)
+            found = _known[model] = network_calls.run(loaded.name, _describe, images)
+    yield Described(loaded, found)
+
+
+def _describe(network: Any, images: Tensor) -> Description:
+    import explainers  # torch takes seconds to start
+
+    return explainers.describe(network, images)

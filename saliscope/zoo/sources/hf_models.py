@@ -1,0 +1,200 @@
+"""Image classifiers of transformers: `hf:USER/NAME` or `hf:USER/NAME@REVISION` on the Hub, or `hf:FOLDER`.
+
+Networks with an image and a text encoder, such as CLIP and SigLIP, are loaded with their tokenizer. The preprocessing
+is that of the processor that comes with the weights, the class names are those of the configuration. Code from the Hub
+is never run. transformers is an optional dependency and is imported when one of these names is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from saliscope.zoo.downloads import Progress
+from saliscope.zoo.model import MODES, Model, Preparation, Tokenize
+from saliscope.zoo.overrides import UNKNOWN
+from saliscope.zoo.sources import hub
+from saliscope.zoo.sources.source import ModelUnavailable, OpenSource
+from saliscope.zoo.transforms import BadTransform, measure
+
+PREFIX = "hf:"
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""transformers only reads local files, and never runs code that came with the weights."""
+
+
+class HuggingFaceModels(OpenSource):
+    """Image classifiers in the cache of the Hub, or in a folder written by `save_pretrained`."""
+
+    def accepts(self, name: str) -> bool:
+        return name.startswith(PREFIX)
+
+    def load(self, name: str, progress: Progress | None = None) -> Model:
+        folder = _folder(name)
+        config = _configuration(name, folder)
+        architecture = _two_encoders(config) or _transformers().AutoModelForImageClassification
+        try:
+            network, report = architecture.from_pretrained(
+                folder, config=config, dtype=torch.float32, weights_only=True, output_loading_info=True, **LOCAL
+            )
+        except Exception as error:  # many types of errors from transformers and torch
+            raise ModelUnavailable(f"Cannot load {name!r}: {hub.first_line(error)}") from error
+        _check_complete(name, report)
+        return _model(name, network, config, folder)
+
+    def build(self, name: str, classes: int | None) -> Model:
+        folder = _folder(name)
+        config = _configuration(name, folder)
+        if architecture := _two_encoders(config):
+            return _model(name, architecture(config), config, folder)
+        if classes and classes != config.num_labels:
+            config.num_labels = classes
+        network = _transformers().AutoModelForImageClassification.from_config(config, trust_remote_code=False)
+        return _model(name, network, config, folder)
+
+    def ready(self, name: str) -> bool:
+        try:
+            return _folder(name, fetch=False).is_dir()
+        except ModelUnavailable:
+            return False
+
+
+SOURCE = HuggingFaceModels()
+
+
+def _transformers() -> Any:
+    try:
+        import transformers  # optional; the import takes seconds
+    except ImportError as error:
+        raise ModelUnavailable(hub.missing("transformers", "hf")) from error
+    return transformers
+
+
+def _folder(name: str, fetch: bool = True) -> Path:
+    """Return the folder with config.json, the weights and the settings of the processor.
+
+    Errors   ModelUnavailable
+    """
+    _transformers()
+    repository = name.removeprefix(PREFIX)
+    folder = Path(repository).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelUnavailable(f"{folder} has no config.json. Use a folder written by save_pretrained")
+        return folder
+    if repository.startswith(("/", ".", "~")) or "\\" in repository or repository.count("/") > 1:
+        raise ModelUnavailable(f"Folder not found: {folder}")
+    return hub.folder(repository, fetch=fetch)
+
+
+def _configuration(name: str, folder: Path) -> Any:
+    """Return the configuration of the network.
+
+    Errors   ModelUnavailable if transformers does not have the network's code, or if it is not an image classifier
+    """
+    transformers = _transformers()
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, **LOCAL)
+    except Exception as error:  # unreadable files, custom code, networks of a newer version
+        raise ModelUnavailable(
+            f"{name!r} is not supported by transformers {transformers.__version__} ({hub.first_line(error)}). Code "
+            "that comes with weights is never run"
+        ) from error
+    if _two_encoders(config) is None and type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+        raise ModelUnavailable(
+            f"{name!r} has the model type {config.model_type!r}, for which transformers has no image classifier"
+        )
+    return config
+
+
+def _two_encoders(config: Any) -> Any:
+    """Return the class of a network with an image and a text encoder, or None for other networks."""
+    found = getattr(_transformers(), (config.architectures or [""])[0], None)
+    return found if hasattr(found, "get_image_features") and hasattr(found, "get_text_features") else None
+
+
+def _tokenizer(name: str, config: Any, folder: Path) -> Tokenize:
+    """Return the tokenizer in the folder, which fills the whole context, as SigLIP was trained.
+
+    Errors   ModelUnavailable
+    """
+    if not any(True for pattern in hub.VOCABULARY for _ in folder.glob(pattern)):
+        # transformers would return a tokenizer without words
+        raise ModelUnavailable(f"{name!r} has no tokenizer ({', '.join(hub.VOCABULARY)}). Save it in the same folder")
+    try:
+        tokenizer = _transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
+    except Exception as error:  # missing or unreadable files
+        raise ModelUnavailable(f"Cannot load the tokenizer of {name!r}: {hub.first_line(error)}") from error
+    longest = config.text_config.max_position_embeddings
+
+    def tokenize(sentences: list[str]) -> dict[str, Tensor]:
+        found = tokenizer(sentences, padding="max_length", truncation=True, max_length=longest, return_tensors="pt")
+        return {key: value for key, value in found.items() if key != "token_type_ids"}
+
+    return tokenize
+
+
+def _check_complete(name: str, report: dict[str, Any]) -> None:
+    """Check for missing weights, which transformers initializes randomly, such as the head of a pretrained backbone.
+
+    Errors   ModelUnavailable
+    """
+    problems = []
+    for title, key in (("missing", "missing_keys"), ("shape mismatch", "mismatched_keys")):
+        names = sorted(str(entry[0] if isinstance(entry, tuple) else entry) for entry in report.get(key) or ())
+        if names:
+            more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+            problems.append(f"{title} ({len(names)}): {', '.join(names[:12])}{more}")
+    if problems:
+        raise ModelUnavailable(f"The weights of {name!r} are incomplete: {'; '.join(problems)}")
+
+
+def _model(name: str, network: nn.Module, config: Any, folder: Path) -> Model:
+    """Return the network with its preprocessing and labels; UNKNOWN preprocessing if the folder has none."""
+    if _two_encoders(config):
+        channels = int(getattr(config.vision_config, "num_channels", 3) or 3)
+        tokenize = _tokenizer(name, config, folder)
+        return Model(name, network, [], _preparation(name, channels, folder), tokenize=tokenize)
+    names = config.id2label or {}
+    labels = [str(names[index]) for index in range(len(names))] if set(names) == set(range(len(names))) else []
+    return Model(name, network, labels, _preparation(name, int(getattr(config, "num_channels", 3) or 3), folder))
+
+
+def _preparation(name: str, channels: int, folder: Path) -> Preparation:
+    """Return the preprocessing of the processor; only its size, mean and std for other than 1 or 3 channels."""
+    if not any((folder / file).is_file() for file in hub.SETTINGS[1:]):
+        return UNKNOWN
+    try:
+        processor = _transformers().AutoImageProcessor.from_pretrained(folder, **LOCAL)
+        if channels in MODES:
+            return measure(_pixels(processor), channels)
+        return _of_bands(processor, channels)
+    except Exception as error:  # reading and running the processor raises many types of errors
+        raise ModelUnavailable(f"Cannot use the image processor of {name!r}: {hub.first_line(error)}") from error
+
+
+def _pixels(processor: Any) -> Callable[[Image.Image], Tensor]:
+    """Return a function that returns the processor's output [C, h, w] for an image."""
+
+    def pixels(image: Image.Image) -> Tensor:
+        values = processor(images=image, return_tensors="pt")["pixel_values"]
+        return values[0]
+
+    return pixels
+
+
+def _of_bands(processor: Any, channels: int) -> Preparation:
+    """Return the size, mean and std in the settings of the processor, for a network of N bands.
+
+    Errors   BadTransform if the settings are for another number of channels
+    """
+    mean, std, size = processor.image_mean, processor.image_std, dict(processor.size or {})
+    side = size.get("shortest_edge")
+    height, width = int(size.get("height", side) or 0), int(size.get("width", side) or 0)
+    if mean is None or len(mean) != channels or len(std) != channels or not (height and width):
+        raise BadTransform(f"its settings are not for {channels} channels. Set size, mean and std")
+    return Preparation(height if height == width else (height, width), (height, width), tuple(mean), tuple(std))

@@ -1,0 +1,85 @@
+"""Channels tab: selecting channels, changing them, and the result."""
+
+from __future__ import annotations
+
+import re
+
+from PIL import Image
+
+import explainers
+from saliscope.zoo import catalog
+from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit
+
+TILES = "#hl-grid [role=option]"
+
+
+def select(visit: Visit, query: str) -> Visit:
+    visit.open(query)
+    visit.page.get_by_role("tab", name="Channels").click()
+    visit.painted("grid", 0)
+    visit.page.locator(".hl-channels-tools").get_by_role("button", name="Select").click()
+    return visit
+
+
+def apply(visit: Visit) -> None:
+    visit.after(lambda: visit.page.locator("#hl-change").get_by_role("button", name="Apply").click(), "change")
+    visit.page.wait_for_function("document.querySelector('.hl-change-line button').hidden", timeout=PATIENCE)
+
+
+def test_selected_channels_are_changed(visit: Visit) -> None:
+    """Oracle: `explainers.intervene`. Wrong input, and a change of the settings, mark the result as old."""
+    page = select(visit, "?example=cat&layer=stages.2").page
+    change = page.locator("#hl-change")
+    text, result = change.locator("input[name=channels]"), change.locator(".hl-change-result")
+    numbers = page.evaluate(f"[...document.querySelectorAll('{TILES}')].map((e) => Number(e.dataset.channel))")
+    opened = page.locator("#hl-opened input").input_value()
+
+    page.locator(TILES).nth(1).click()
+    page.locator(TILES).nth(4).click(modifiers=["Shift"])
+    page.locator(TILES).nth(2).focus()
+    page.keyboard.press("Space")
+    chosen = sorted(numbers[k] for k in (1, 3, 4))
+    checked = page.evaluate(
+        f"[...document.querySelectorAll('{TILES}[aria-checked=true]')].map((e) => +e.dataset.channel)"
+    )
+    assert sorted(checked) == chosen and page.locator("#hl-opened input").input_value() == opened
+    assert "3 of 40 selected" in change.inner_text()
+    text.fill("3, 17-24")
+    text.press("Tab")
+    assert page.locator(f"{TILES}[aria-checked=true]").count() == 9 and result.is_hidden()
+    apply(visit)
+
+    model = catalog.load_model("efficientnet_lite0")
+    images = model.prepare(Image.open(ROOT / "assets/examples/cat.jpg").convert("RGB"))
+    expected = explainers.intervene(model.network, images, "stages.2", channels=[3, *range(17, 25)])
+    before, after = expected.before.softmax(1)[0], expected.after.softmax(1)[0]
+    cells = result.locator("tbody tr").first.locator("th, td").all_inner_texts()
+    top = int(before.argmax())
+    assert cells[0] == model.labels[top] and cells[3] == f"{100 * float(after[top] - before[top]):+.1f} pp".replace(
+        "-", "−"
+    )
+    assert result.locator("figure").count() == 2 and result.get_attribute("data-old") == "false"
+    result.locator("canvas").first.hover()
+    assert re.fullmatch(r"−?[\d.]+ → −?[\d.]+ logit", result.locator("output").inner_text())
+
+    text.fill("3, 99")
+    text.press("Enter")
+    assert "Layer stages.2 has no channel 99. Choose channels from 0 to 39." in change.inner_text()
+    assert result.get_attribute("data-old") == "true" and "Result of former settings" in result.inner_text()
+    change.get_by_role("button", name="Reset").click()
+    assert result.is_hidden() and page.locator(f"{TILES}[aria-checked=true]").count() == 0
+    change.get_by_role("button", name="Top 10 by effect").click()
+    page.wait_for_function("document.querySelector('#hl-change').innerText.includes('10 of 40')", timeout=PATIENCE)
+    effects = explainers.channel_effects(model.network, images, top, layer="stages.2")[0]
+    best = page.evaluate(f"[...document.querySelectorAll('{TILES}[aria-checked=true]')].map((e) => +e.dataset.channel)")
+    assert sorted(best) == sorted(effects.topk(10).indices.tolist())
+
+    change.locator("select[name=kind]").select_option("swap")
+    apply(visit)
+    assert "No second image. Choose an example" in change.locator(".hl-change-line").inner_text()
+    change.locator("[data-id=goldfish]").click()
+    change.get_by_role("button", name="All", exact=True).click()
+    apply(visit)
+    assert "changes from tiger cat to goldfish" in result.inner_text()
+    visit.choose("class", "goldfish")
+    page.wait_for_function("document.querySelector('.hl-change-result').dataset.old === 'true'", timeout=PATIENCE)

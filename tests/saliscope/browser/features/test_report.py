@@ -1,0 +1,236 @@
+"""The report in a browser: all controls, no requests, no errors, in light and dark mode, narrow and wide."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+import explainers
+from saliscope.datasets import report
+from saliscope.datasets.rows import SCHEMA
+from saliscope.datasets.run_data import RunData
+from tests.saliscope.browser.conftest import PATIENCE
+
+NAMES = ["cat", "dog", "owl"]
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory) -> Path:
+    """Write a report on 90 images of three classes, every third one wrong, the last one unreadable."""
+    folder = tmp_path_factory.mktemp("report")
+    random = np.random.default_rng(0)
+    rows = []
+    for k in range(90):
+        label, prediction = k % 3, (k % 3 + (k % 9 == 0)) % 3
+        findings = {"findings": ["flat"], "finding_texts": ["The map is even."]} if k % 10 == 0 else {}
+        values = random.random((7, 7)) * np.linspace(0, 1, 7) ** (label + 1)
+        rows.append(
+            {
+                "path": f"{NAMES[label]}/{k:03d}.png",
+                "label": NAMES[label],
+                "label_index": label,
+                "label_probability": 0.2,
+                "prediction": NAMES[prediction],
+                "prediction_index": prediction,
+                "probability": 0.5 + k / 200,
+                "correct": label == prediction,
+                "top5": [{"class": NAMES[prediction], "index": prediction, "probability": 0.5 + k / 200}],
+                "target": NAMES[prediction],
+                "target_index": prediction,
+                "score": 2.0,
+                "map": values.astype("<f2").tobytes(),
+                "map_height": 7,
+                "map_width": 7,
+                **findings,
+            }
+        )
+    rows.append({"path": "owl/gone.png", "label": "owl", "error": "The file is cut off."})
+    rows.sort(key=lambda row: row["path"])
+    settings = {"model": "toy", "method": "grad_cam", "target": "predicted", "options": {}}
+    finished = RunData(folder, {"settings": settings, "source": "toys"}, pa.Table.from_pylist(rows, SCHEMA))
+    return report.write(finished, folder / "report.html", read=photograph, link="http://127.0.0.1:7860")
+
+
+def photograph(path: str) -> Image.Image:
+    random = np.random.default_rng(int(re.findall(r"\d+", path)[0]))
+    small = Image.fromarray(random.integers(0, 255, (6, 8, 3), dtype=np.uint8))
+    return small.resize((160, 120), Image.Resampling.BICUBIC)
+
+
+@pytest.fixture
+def reader(browser, page_file: Path):
+    """Open the page, which may make no requests and log no errors."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    requests, errors = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: message.type in ("error", "warning") and errors.append(message.text))
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached")
+    yield page
+    asked = [url for url in requests if not url.startswith("data:")]
+    assert asked == [page_file.as_uri()], asked
+    assert not errors, errors
+    context.close()
+
+
+def column(page, section: str, number: int) -> list[str]:
+    return page.locator(f"#{section} tbody tr > :nth-child({number})").all_inner_texts()
+
+
+def count(page) -> str:
+    return page.locator("#count").inner_text()
+
+
+@pytest.mark.slow
+def test_every_table_sorts(reader) -> None:
+    for section in ("classes", "confusions", "relevance", "findings", "about"):
+        for header in reader.locator(f"#{section} thead th button").all():
+            cell = header.locator("xpath=..")
+            header.click()
+            first = cell.get_attribute("aria-sort")
+            header.click()
+            assert {first, cell.get_attribute("aria-sort")} == {"ascending", "descending"}
+    accuracy = reader.locator("#classes thead th button", has_text="Accuracy")
+    accuracy.click()
+    shares = [float(text.rstrip("%")) for text in column(reader, "classes", 3)]
+    assert shares == sorted(shares, reverse=accuracy.locator("xpath=..").get_attribute("aria-sort") == "descending")
+    assert len(set(shares)) > 1
+    reader.locator("#classes thead th button", has_text="Class").first.click()
+    assert column(reader, "classes", 1) in (NAMES, NAMES[::-1])
+
+
+def test_images_are_filtered(reader) -> None:
+    """Oracle: 90 images k, 30 per class; k % 9 == 0 is wrong (all of them cats), k % 10 == 0 has a finding."""
+    form = reader.locator("#filters")
+    assert count(reader) == "90 of 90 images, 80 correct"
+    assert reader.locator("#grid .cell").count() == 60
+    reader.locator("#more").click()
+    assert reader.locator("#grid .cell").count() == 90 and reader.locator("#more").is_hidden()
+    form.locator("[name=class]").select_option("cat")
+    assert count(reader) == "30 of 90 images, 20 correct"
+    form.locator("[name=correct]").select_option("wrong")
+    assert count(reader) == "10 of 90 images, 0 correct"
+    form.locator("[name=prediction]").select_option("owl")
+    assert count(reader) == "No image matches these filters. Reset them, or use fewer filters."
+    form.locator("[type=reset]").click()
+    reader.locator("#count", has_text=re.compile("^90 of")).wait_for()
+    form.locator("[name=finding]").select_option("flat")
+    assert count(reader).startswith("9 of 90")
+    form.locator("[type=reset]").click()
+    form.locator("[name=text]").fill("CAT/00")
+    assert count(reader).startswith("4 of 90")  # 0, 3, 6, 9
+    form.locator("[name=order]").select_option("high")
+    assert "cat/009.png" in reader.locator("#grid .cell").first.get_attribute("aria-label")
+    form.locator("[name=order]").select_option("low")
+    assert "cat/000.png" in reader.locator("#grid .cell").first.get_attribute("aria-label")
+    form.locator("[name=order]").select_option("border")
+    form.locator("[name=maps]").uncheck()
+    assert reader.locator("#grid canvas[data-plain]").count() == 4
+
+
+@pytest.mark.slow
+def test_tables_link_to_their_images(reader) -> None:
+    reader.locator("#confusions button.link").first.click()
+    reader.locator("#count", has_text=re.compile("^10 of")).wait_for()
+    reader.locator("#classes button.link", has_text="owl").click()
+    reader.locator("#count", has_text=re.compile("^30 of")).wait_for()
+    reader.locator("#findings button.link").first.click()
+    reader.locator("#count", has_text=re.compile("^9 of")).wait_for()
+    reader.locator("nav a", has_text="Clusters").click()
+    for summary in reader.locator("#clusters summary").all():
+        summary.click()
+
+
+def test_an_image_opens_large(reader) -> None:
+    """Arrow keys, buttons, the slider and Esc work; the focus returns."""
+    first = reader.locator("#grid .cell").first
+    first.click()
+    reader.wait_for_selector("#large[open] #stage[data-shown='0']")
+    assert reader.locator("#previous").is_disabled()
+    drawn = reader.evaluate("document.getElementById('stage').toDataURL()")
+    reader.locator("#opacity").fill("0")
+    later = "new Promise((done) => setTimeout(() => done(document.getElementById('stage').toDataURL()), 200))"
+    assert reader.evaluate(later) != drawn
+    reader.locator("#close").focus()
+    reader.keyboard.press("ArrowRight")
+    reader.wait_for_selector("#stage[data-shown='1']")
+    reader.locator("#next").click()
+    reader.wait_for_selector("#stage[data-shown='2']")
+    reader.keyboard.press("ArrowLeft")
+    reader.wait_for_selector("#stage[data-shown='1']")
+    link = reader.locator("#details a")
+    assert link.get_attribute("href").startswith("http://127.0.0.1:7860/?model=toy&class=")
+    assert "The app must be started with this run" in reader.locator("#details").inner_text()
+    reader.keyboard.press("Escape")
+    assert reader.locator("#large[open]").count() == 0
+    assert first.evaluate("element => element === document.activeElement")
+    reader.locator("#mistakes .thumb").first.click()
+    reader.locator("#close").click()
+    reader.locator("#all-mistakes").click()
+    assert reader.locator(".mistake:visible").count() == 10
+
+
+@pytest.mark.slow
+def test_a_map_is_drawn_as_in_the_app(reader, page_file: Path) -> None:
+    """Oracle: `explainers.overlay` of the same map and image."""
+    import json
+
+    text = page_file.read_text("utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+    picture = data["images"][1]
+    packed = data["maps"][picture["map"]]
+    steps = np.frombuffer(base64.b64decode(packed["b"]), np.int8).reshape(7, 7)
+    photo = Image.open(io.BytesIO(base64.b64decode(picture["image"].partition(",")[2]))).convert("RGB")
+
+    reader.locator("#grid .cell").nth(1).click()
+    reader.wait_for_selector("#stage[data-shown='1']")
+
+    shown = reader.evaluate("document.getElementById('stage').toDataURL().split(',')[1]")
+    actual = Image.open(io.BytesIO(base64.b64decode(shown))).convert("RGB")
+    values = torch.from_numpy(steps.astype(np.float32)) / 127 * packed["m"]
+    expected = explainers.overlay(photo.resize(actual.size, Image.Resampling.BILINEAR), values)
+    apart = np.abs(np.asarray(actual, dtype=float) - np.asarray(expected, dtype=float))
+    assert apart.mean() < 4 and actual.size == (640, 480)
+    plain = np.abs(np.asarray(photo.resize(actual.size), dtype=float) - np.asarray(expected, dtype=float))
+    assert plain.mean() > 20, "the map must not be empty"
+
+
+def test_all_images_are_printed(reader) -> None:
+    """Also those that were never scrolled to, and those below "Show more"."""
+    blank = "[...document.querySelectorAll('canvas:not(#stage)')].filter((each) => !('drawn' in each.dataset)).length"
+    assert reader.evaluate(blank) > 10 and reader.locator("#more").is_visible()
+    printed = reader.pdf()
+    assert reader.evaluate(blank) == 0
+    assert reader.locator("#grid .cell").count() == 90
+    assert printed.count(b"/Subtype /Image") >= 90
+    reader.set_viewport_size({"width": 718, "height": 1000})  # A4
+    reader.emulate_media(media="print")
+    cut = "[...document.querySelectorAll('main *')].filter((each) => each.scrollWidth > each.clientWidth + 2 "
+    cut += "&& getComputedStyle(each).overflowX !== 'visible').length"
+    assert reader.evaluate("document.documentElement.scrollWidth") == 718 and reader.evaluate(cut) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone(reader, scheme) -> None:
+    reader.emulate_media(color_scheme=scheme)
+    reader.set_viewport_size({"width": 390, "height": 844})
+    assert reader.evaluate("document.documentElement.scrollWidth") == 390
+    style = "getComputedStyle(document.documentElement)"
+    ground, ink = reader.evaluate(f"[{style}.backgroundColor, {style}.color]")
+    light = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ground, ink)]
+    assert light[0] - light[1] > 400 if scheme == "light" else light[1] - light[0] > 400
+    reader.locator("#grid .cell").first.click()
+    reader.wait_for_selector("#stage[data-shown]")
+    assert reader.evaluate("document.getElementById('large').scrollWidth") <= 390

@@ -1,0 +1,27 @@
+"""The comparison of two models in Chromium: a link, a refusal, and settings that change."""
+
+from __future__ import annotations
+
+from tests.saliscope.browser.conftest import Visit
+
+
+def test_a_link_compares_two_models(visit: Visit) -> None:
+    """The same network with another crop: all predictions are listed, and the inputs differ already."""
+    visit.open("?example=dog&tab=models&other=efficientnet_lite0%3Fcrop%3Dwhole")
+    visit.painted("models", 0)
+    page, rows = visit.page, visit.page.locator(".hl-models-results tbody").first.locator("tr")
+
+    assert page.locator(".hl-models-status .hl-line").inner_text().startswith("The predictions differ for ")
+    assert rows.count() == 9 and rows.first.locator("td").first.inner_text() == "German shepherd, 94%"
+    matrix = page.locator(".hl-models-matrix tbody tr")
+    assert matrix.count() == 5 and matrix.first.locator("td").count() == 5
+    assert "inputs of the models differ already" in page.locator(".hl-models-first").inner_text()
+
+    page.get_by_label("Include the nine examples").click()
+    assert page.get_by_text("Outdated: the settings of the page have changed.").is_visible()
+    visit.choose("models", "EfficientNet-Lite0")
+    page.get_by_role("button", name="Compare models").click()
+    page.locator(".hl-models-status .hl-line[data-kind=error]").wait_for()
+    assert "Choose another second model" in page.locator(".hl-models-status .hl-line").inner_text()
+    assert rows.count() == 9, "the last result stays"
+    assert page.locator(".hl-models-results").get_attribute("data-old") == "true"

@@ -1,0 +1,224 @@
+"""Detection and segmentation models: found objects, selecting them by click and keyboard, and no detections.
+
+The app is served with the two blob networks of tests/support/dense_nets.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.saliscope.browser.conftest import Visit, served
+from tests.support import dense_nets
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("dense"), "-m", "tests.support.dense_nets") as found:
+        yield found
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    """Return an image of two red blobs and a green one."""
+    dense_nets.scene().save(tmp_path / "scene.png")
+    return tmp_path / "scene.png"
+
+
+def open_with(visit: Visit, model: str, picture: Path, query: str = "") -> None:
+    visit.open(f"?model=blobs_{model}{query}")
+    visit.after(lambda: visit.upload(picture))
+
+
+def at(x: float, y: float) -> dict[str, float]:
+    """Return the relative position of a pixel of the scene."""
+    return {"x": x / 256, "y": y / 192}
+
+
+def click_at(visit: Visit, place: dict[str, float]) -> None:
+    canvas = visit.page.locator("#hl-overlay canvas").first
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    canvas.click(position={"x": box["width"] * place["x"], "y": box["height"] * place["y"]})
+
+
+def ink(visit: Visit) -> int:
+    """Return the number of drawn pixels of boxes or outlines."""
+    return visit.page.evaluate(
+        "(() => { const c = document.querySelector('#hl-overlay .hl-things');"
+        "const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height);"
+        "return data.filter((v, i) => i % 4 === 3 && v).length; })()"
+    )
+
+
+def names(visit: Visit) -> list[str]:
+    return visit.page.locator("#hl-bars .hl-name").all_inner_texts()
+
+
+@pytest.mark.slow
+def test_detections_are_listed_and_drawn_and_chosen_in_the_list(visit: Visit, picture: Path) -> None:
+    open_with(visit, "detection", picture)
+
+    assert names(visit) == ["red blob", "green blob", "red blob#2"] and ink(visit) > 1000
+    assert visit.status.startswith("HiResCAM for red blob at backbone")
+    assert re.match(r"Red blob, \d+%\.", visit.headline)
+    assert visit.page.locator("#hl-bars h2").inner_text() == "Detected objects"
+    assert visit.page.locator("#hl-class").get_by_text("Object", exact=True).count() == 1
+
+    last = visit.page.locator("#hl-bars button").nth(2)
+    last.focus()
+    visit.after(lambda: visit.page.keyboard.press("Enter"))
+
+    assert "red blob#2" in visit.status
+    assert visit.page.locator("#hl-class input").first.input_value() == "red blob#2"
+    assert last.get_attribute("aria-pressed") == "true"
+    visit.page.locator("#hl-link").click()
+    visit.page.locator("#hl-linked input").wait_for()
+    assert "class=red+blob%232" in visit.page.locator("#hl-linked input").input_value()
+
+
+@pytest.mark.slow
+def test_a_box_is_selected_by_click_and_by_key_on_the_image(visit: Visit, picture: Path) -> None:
+    open_with(visit, "detection", picture)
+
+    visit.after(lambda: click_at(visit, at(190, 150)))
+    assert "green blob" in visit.status
+
+    before = visit.number("overlay")
+    click_at(visit, at(130, 12))
+    click_at(visit, at(190, 150))
+    assert visit.number("overlay") == before, "there is no other object"
+
+    canvas = visit.page.locator("#hl-overlay canvas").first
+    canvas.focus()
+    for _ in range(16):
+        visit.page.keyboard.press("ArrowLeft")
+    for _ in range(3):
+        visit.page.keyboard.press("ArrowRight")
+    for _ in range(3):
+        visit.page.keyboard.press("ArrowUp")
+    assert visit.page.locator("#hl-overlay .hl-read").inner_text().endswith("· red blob#2")
+    visit.after(lambda: visit.page.keyboard.press("Enter"))
+    assert "red blob#2" in visit.status
+
+
+@pytest.mark.slow
+def test_a_region_is_chosen_by_a_click_and_its_class_by_the_next(visit: Visit, picture: Path) -> None:
+    open_with(visit, "segmentation", picture)
+
+    assert names(visit) == ["red blob", "red blob#1", "red blob#2", "green blob", "__background__"]
+    assert "of the pixels" in visit.headline and ink(visit) > 1000
+    place = at(64, 88)
+    for name in ("red blob#1", "red blob", "red blob#1"):
+        visit.after(lambda: click_at(visit, place))
+        assert f"for {name} at " in visit.status
+    visit.after(lambda: click_at(visit, at(190, 140)))
+    assert "green blob" in visit.status
+    visit.after(lambda: visit.page.locator("#hl-bars .hl-bars button").last.click())
+    assert "__background__" in visit.status
+
+
+@pytest.mark.slow
+def test_no_detections_are_reported_and_a_lower_score_is_offered(visit: Visit, picture: Path, tmp_path: Path) -> None:
+    open_with(visit, "detection", picture)
+    dense_nets.blobs(("#b04040", (40, 40, 140, 140))).save(tmp_path / "pale.png")
+
+    visit.after(lambda: visit.upload(tmp_path / "pale.png"))
+
+    strongest = "the strongest detection is red blob"
+    assert visit.status.startswith(f"No object detected with a score of at least 0.5 ({strongest}")
+    assert visit.page.locator("html").get_attribute("data-hl-state") == "done"
+    assert names(visit) == [] and ink(visit) == 0 and visit.page.locator("#hl-strip canvas").count() == 0
+    assert not visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True).is_visible()
+    drawn = visit.page.evaluate(
+        "Array.from(document.querySelector('#hl-overlay canvas').getContext('2d').getImageData(150, 150, 1, 1).data)"
+    )
+    assert drawn[3] == 255, "the image is shown"
+    visit.after(lambda: visit.page.locator("#hl-findings button").click())
+    assert visit.headline.startswith("Red blob, 14%") and names(visit) == ["red blob"]
+    assert visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True).is_visible()
+
+
+@pytest.mark.slow
+def test_an_unknown_class_in_a_link_is_reported(visit: Visit, picture: Path) -> None:
+    open_with(visit, "segmentation", picture)
+    visit.page.locator("#hl-bars button").nth(3).click()
+    visit.page.wait_for_function("document.querySelector('#hl-status .hl-line').innerText.includes('green blob')")
+    visit.settled()
+
+    visit.page.locator("#hl-pin input").check()
+    visit.after(lambda: visit.page.locator("#hl-examples button[data-id=coffee]").click())
+
+    note = visit.page.locator("#hl-findings").inner_text()
+    assert "“green blob” was not detected in this image. Detected: red blob" in note and "for red blob" in visit.status
+
+
+@pytest.mark.slow
+def test_a_classifier_restores_its_classes_and_methods(visit: Visit, picture: Path) -> None:
+    visit.open()
+    visit.after(lambda: visit.upload(picture))
+    assert "Grad-CAM" in visit.status
+
+    visit.after(lambda: visit.choose("model", "Blobs · detection"))
+    assert visit.status.startswith("HiResCAM for red blob") and ink(visit) > 1000
+
+    visit.after(lambda: visit.choose("model", "EfficientNet-Lite0"))
+    assert visit.status.startswith("Grad-CAM for ") and ink(visit) == 0
+    assert visit.page.locator("#hl-class").get_by_text("Class", exact=True).count() == 1
+    visit.after(lambda: visit.choose("class", "goldfish"))
+    assert "goldfish" in visit.status
+
+
+@pytest.mark.slow
+def test_a_slow_method_of_a_detector_shows_partial_maps_and_stops(visit: Visit, picture: Path) -> None:
+    open_with(visit, "detection", picture, '&method=occlusion&options={"window":16,"stride":16}')
+    visit.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
+    assert visit.page.locator("#hl-option-min_score").input_value() == "0.5"
+    for name in ("window", "stride"):
+        visit.page.locator(f"#hl-option-{name}").fill("1")
+    before = visit.number("overlay")
+    visit.page.locator("#hl-explain").click()
+    visit.page.locator("#hl-overlay .hl-frame[data-state=partial]").wait_for()
+    assert ink(visit) > 1000
+
+    visit.page.locator("#hl-stop").click()
+
+    visit.page.wait_for_function("document.querySelector('#hl-status .hl-line').innerText.includes('stopped at')")
+    assert visit.number("overlay") > before and "red blob" in visit.status
+
+
+@pytest.mark.slow
+def test_channels_and_code_are_about_the_object(visit: Visit, picture: Path) -> None:
+    open_with(visit, "detection", picture)
+
+    visit.page.get_by_role("tab", name="Channels").click()
+    visit.painted("grid", 0)
+    visit.after(lambda: visit.page.locator("#hl-grid select[name=sort]").select_option("effect"), "grid")
+    assert "the score of red blob" in visit.page.locator("#hl-grid .hl-quiet").inner_text()
+    visit.page.locator("#hl-grid [role=option]").first.click()
+    visit.page.wait_for_function("document.querySelector('#hl-channel-facts').innerText.includes('set to zero')")
+    assert "Contribution to red blob" in visit.page.locator("#hl-channel-facts").inner_text()
+
+    visit.open_view("API")
+    visit.page.locator("#hl-api pre").filter(has_text="target = explainers.BoxScores(").wait_for()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_boxes_fit_a_phone_and_can_be_hidden(browser, app: str, picture: Path, scheme: str) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme, device_scale_factor=2)
+    visit = Visit(context.new_page(), app)
+    open_with(visit, "detection", picture)
+
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 390
+    sizes = visit.page.evaluate(
+        "[...document.querySelectorAll('#hl-overlay canvas')].slice(0, 2).map((c) => Math.round(c.clientHeight))"
+    )
+    assert abs(sizes[0] - sizes[1]) <= 1 and ink(visit) > 1000
+    visit.page.locator("#hl-overlay input[name=things]").uncheck()
+    assert ink(visit) == 0
+    visit.check()
+    context.close()

@@ -1,0 +1,103 @@
+"""Maps in notebooks, in Chromium: controls, values at the pointer, and what remains where scripts are blocked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from explainers import Explanation, explain, show
+
+
+def explained() -> Explanation:
+    layers = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]
+    images = torch.full((1, 3, 8, 8), 0.5)
+    images[..., 6:] = 0.9
+    return explain("input_x_gradient", nn.Sequential(*layers).eval(), images, 1)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Explanation]:
+    path, e = tmp_path_factory.mktemp("notebook") / "page.html", explained()
+    show([e, e]).to_html(path)
+    return path, e
+
+
+@pytest.fixture
+def page(browser, written) -> Iterator:
+    page = browser.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: request.url.startswith(("file:", "data:")) or errors.append(request.url))
+    page.goto(written[0].as_uri())
+    page.wait_for_selector(".saliscope canvas[tabindex]")
+    yield page
+    page.close()
+    assert errors == []
+
+
+def colors(page, x: float, y: float) -> list[int]:
+    """Return the color of the first map at a relative position."""
+    return page.locator("canvas[tabindex]").first.evaluate(
+        "(canvas, [x, y]) => [...canvas.getContext('2d')"
+        ".getImageData(x * canvas.width, y * canvas.height, 1, 1).data].slice(0, 3)",
+        [x, y],
+    )
+
+
+def test_the_value_at_the_pointer_and_of_the_keyboard_is_that_of_the_map(page, written) -> None:
+    canvas, read = page.locator("canvas[tabindex]").first, page.locator("output").first
+    box = canvas.bounding_box()
+    canvas.hover(position={"x": box["width"] * 6.5 / 8, "y": box["height"] * 2.5 / 8})
+    value = float(read.inner_text().split()[0].replace("\N{MINUS SIGN}", "-"))
+    assert value == pytest.approx(float(written[1].map[0, 2, 6]), rel=5e-3)
+    assert "row 3, column 7 of 8 × 8" in read.inner_text()
+    page.mouse.move(0, 0)
+    assert read.inner_text() == ""
+    canvas.press("ArrowLeft")
+    assert "row 5, column 4" in read.inner_text()
+
+
+def test_modes_opacity_and_the_divider_change_what_is_drawn(page) -> None:
+    mode, share = page.locator("select").first, page.locator("input[type=range]").first
+    overlay = colors(page, 0.1, 0.5)
+    mode.select_option("photograph")
+    image = colors(page, 0.1, 0.5)
+    assert all(abs(value - 128) < 6 for value in image)
+    assert overlay != image
+    assert share.is_disabled()
+    mode.select_option("overlay")
+    share.fill("0")
+    assert colors(page, 0.1, 0.5) == image
+    mode.select_option("swipe")
+    share.fill("0.5")
+    assert colors(page, 0.1, 0.5) == image
+    mode.select_option("map")
+    assert colors(page, 0.1, 0.5) != image
+
+
+def test_color_limits_are_set_refused_and_reset(page) -> None:
+    low, high = page.locator("input[type=number]").first, page.locator("input[type=number]").nth(1)
+    own = high.input_value()
+    before = colors(page, 0.9, 0.5)
+    high.fill(str(100 * float(own)))
+    assert "100" in str(round(float(page.locator(".saliscope-ticks").first.inner_text().split()[-2]) / float(own)))
+    assert colors(page, 0.9, 0.5) != before
+    low.fill(str(1e9))  # above the upper limit: refused, the drawing stays
+    assert not low.evaluate("field => field.validity.valid")
+    page.get_by_role("button", name="Reset").first.click()
+    assert high.input_value() == own
+    assert colors(page, 0.9, 0.5) == before
+
+
+def test_where_scripts_are_blocked_a_static_image_remains(browser, written) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(written[0].as_uri())
+    assert page.locator(".saliscope figure img").count() == 2
+    assert page.locator("canvas").count() == 0
+    assert page.locator("img").first.get_attribute("alt").startswith("Input × gradient")
+    context.close()

@@ -1,0 +1,314 @@
+"""Storage that fails and runs that are stopped: a clear message, the right exit code, and no row lost or repeated."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pytest
+from fsspec import register_implementation
+from fsspec.implementations.memory import MemoryFileSystem
+from pyarrow import parquet as pq
+
+from saliscope.cli.commands import Exit
+from saliscope.cli.stopping import StopOnTerminate, Terminated
+from saliscope.datasets import items, stores
+from saliscope.datasets.shards import open_run
+from saliscope.datasets.sources import list_items, sets
+from saliscope.errors import Refused
+from tests.saliscope.datasets.test_dataset_cli import command
+from tests.saliscope.datasets.test_dataset_stores import COUNT, child, explain, model, source
+
+__all__ = ["command", "model", "source"]  # fixtures
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "assets" / "examples"
+
+
+class Denied(MemoryFileSystem):
+    """A bucket that refuses every request."""
+
+    protocol = "denied"
+
+    def _deny(self, *_: Any, **__: Any) -> Any:
+        raise PermissionError("Forbidden")
+
+    ls = info = cat_file = pipe_file = _open = _deny
+
+
+class Flaky(MemoryFileSystem):
+    """A store whose first requests fail."""
+
+    protocol = "flaky"
+    failures = 2
+
+    def cat_file(self, path: str, *_: Any, **__: Any) -> bytes:
+        if Flaky.failures:
+            Flaky.failures -= 1
+            raise ConnectionError("reset by peer")
+        return (EXAMPLES / "dog.jpg").read_bytes()
+
+
+class Versioned(MemoryFileSystem):
+    """A store as in s3fs: the second parameter is a version, and a part of an empty file cannot be requested."""
+
+    protocol = "versioned"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("versioned://", "memory://")))
+
+    def cat_file(self, path: str, version: Any = None, start: Any = None, end: Any = None, **_: Any) -> bytes:
+        assert version is None
+        content = bytes(super().cat_file(path, start, end))
+        if start is not None and not content:
+            raise OSError("The requested range is not satisfiable")
+        return content
+
+
+register_implementation("versioned", Versioned, clobber=True)
+register_implementation("denied", Denied, clobber=True)
+register_implementation("flaky", Flaky, clobber=True)
+
+
+def test_bucket_without_permission():
+    with pytest.raises(Refused, match=r"Permission denied: denied://bucket/images\."):
+        list_items("denied://bucket/images")
+    with pytest.raises(Refused, match=r"Cannot write to 'denied://bucket/run' \(Permission denied\). Check the name"):
+        stores.open_store("denied://bucket/run").write("settings.json", b"{}")
+    with pytest.raises(Refused, match=r"Permission denied: denied://bucket/run\. Check the credentials"):
+        open_run("denied://bucket/run")
+
+
+def test_image_of_a_store_is_requested_three_times(monkeypatch):
+    monkeypatch.setattr(items, "PAUSES", (0.0, 0.0))
+    item = items.Item("dog.jpg", None, "flaky://bucket/dog.jpg")
+    assert items.read(item) == (EXAMPLES / "dog.jpg").read_bytes() and Flaky.failures == 0
+    Flaky.failures = 3
+    with pytest.raises(Refused, match="Cannot read flaky://bucket/dog.jpg: reset by peer"):
+        items.read(item)
+    assert Flaky.failures == 0
+
+
+@pytest.mark.parametrize("place", ["local", "memory", "versioned"])
+def test_huge_files_are_not_read(place, tmp_path, monkeypatch):
+    """Neither whole files nor members of tars. An empty file stays an empty file."""
+    monkeypatch.setattr(items, "MOST_BYTES", 5_000_000)
+    fs = fsspec.filesystem("file" if place == "local" else place)
+    root = str(tmp_path) if place == "local" else "/huge"
+    for name, size in {"huge.jpg": 7_000_000, "most.jpg": 5_000_000, "empty.jpg": 0}.items():
+        fs.pipe_file(f"{root}/{name}", b"x" * size)
+    url = root if place == "local" else f"{place}:/{root}"
+    for offset, size in ((-1, -1), (10, 6_000_000)):
+        with pytest.raises(Refused, match=r"The file has [67] MB, too much for an image"):
+            items.read(items.Item("huge.jpg", None, f"{url}/huge.jpg", offset, size))
+    assert len(items.read(items.Item("most.jpg", None, f"{url}/most.jpg"))) == 5_000_000
+    assert items.read(items.Item("empty.jpg", None, f"{url}/empty.jpg")) == b""
+    fs.pipe_file(f"{root}/a.tar", b"0123456789")
+    assert items.read(items.Item("a.jpg", None, f"{url}/a.tar", 2, 3)) == b"234"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_file_size_limit_while_a_batch_is_written(source, model, tmp_path):
+    """The limit applies to real files; without it, the same command computes all images."""
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        try:
+            explain(source, tmp_path / "run", model)
+        except Refused as error:
+            if "exceeds the file-size limit" not in str(error) or "run the same command again" not in str(error):
+                raise AssertionError from error
+            raise
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child(limited), 0)[1]) == 3
+    assert [path.name for path in (tmp_path / "run").rglob("*.*")] == ["settings.json"]
+    assert explain(source, tmp_path / "run", model).new == COUNT == len(open_run(tmp_path / "run"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a disk of 120 kB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=120k", "tmpfs", str(disk)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_full_disk(source, model, tmp_path, small_disk):
+    """The finished batches are kept, no file is incomplete, and with more space the same command ends the run."""
+    explain(source, tmp_path / "whole", model)
+    out, batches = small_disk / "run", 0
+    while batches < 20:  # other files fill the disk from one batch to the next
+        (small_disk / "ballast").write_bytes(bytes(4096 * max(1, 18 - 2 * batches)))
+        try:
+            explain(source, out, model, _fill(small_disk))
+        except Refused as error:
+            assert "is full. Finished batches are kept. Free some space and run the same command again" in str(error)
+            assert not [path for path in out.rglob(".*") if path.is_file()]
+            batches += 1
+            for path in small_disk.glob("fill*"):
+                path.unlink()
+        else:
+            break
+    assert 0 < batches < 20
+    assert [{**row, "seconds": None} for row in open_run(out).table.to_pylist()] == [
+        {**row, "seconds": None} for row in open_run(tmp_path / "whole").table.to_pylist()
+    ]
+
+
+def _fill(disk: Path) -> Callable[[int, int | None], None]:
+    def report(done: int, total: int | None) -> None:
+        with contextlib.suppress(OSError):
+            (disk / f"fill{done}").write_bytes(bytes(16384))
+
+    return report
+
+
+def test_files_that_vanish_after_they_are_listed(model, tmp_path):
+    """A missing image is a row with an error; a missing tar ends the run, which continues once it is back."""
+    images = sorted(EXAMPLES.glob("*.jpg"))[:6]
+    (tmp_path / "images").mkdir()
+    for path in images:
+        shutil.copy(path, tmp_path / "images")
+
+    def vanish(done: int, total: int | None) -> None:
+        (tmp_path / "images" / images[-1].name).unlink(missing_ok=True)
+
+    counts = explain(str(tmp_path / "images"), tmp_path / "run", model, vanish).counts
+    errors = open_run(tmp_path / "run").table["error"].to_pylist()
+    assert counts["unreadable"] == 1 and errors[:5] == [None] * 5 and "File not found" in errors[5]
+
+
+def test_tar_that_vanishes_during_the_run(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(sets, "FILES", 1)
+    (tmp_path / "tars").mkdir()
+    for number in range(3):
+        with tarfile.open(tmp_path / "tars" / f"{number}.tar", "w") as tar:
+            for name in ("dog", "cat"):
+                tar.add(EXAMPLES / f"{name}.jpg", f"{number}-{name}.jpg")
+
+    def vanish(done: int, total: int | None) -> None:
+        if done == 2 and (tmp_path / "tars" / "2.tar").exists():
+            (tmp_path / "tars" / "2.tar").rename(tmp_path / "2.tar")
+
+    with pytest.raises(Refused, match=r"Cannot read .*2\.tar"):
+        explain(str(tmp_path / "tars"), tmp_path / "run", model, vanish)
+    (tmp_path / "2.tar").rename(tmp_path / "tars" / "2.tar")
+    assert explain(str(tmp_path / "tars"), tmp_path / "run", model).new == 2
+    paths = open_run(tmp_path / "run").table["path"].to_pylist()
+    assert paths == [f"{k}.tar/{k}-{name}.jpg" for k in range(3) for name in ("cat", "dog")]
+
+
+def test_table_that_differs_ends_the_run_and_can_be_replaced(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(sets, "FILES", 1)
+    (tmp_path / "tables").mkdir()
+    images = [(EXAMPLES / f"{name}.jpg").read_bytes() for name in ("dog", "cat")]
+
+    def write(number: int, column: str) -> None:
+        rows = [{"image": {"bytes": data, "path": None}, column: "a"} for data in images]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "tables" / f"{number}.parquet")
+
+    for number, column in enumerate(("label", "label", "other")):
+        write(number, column)
+    with pytest.raises(Refused, match=r"different columns: 2\.parquet has .* labels in no column"):
+        explain(str(tmp_path / "tables"), tmp_path / "run", model)
+    write(2, "label")
+    assert explain(str(tmp_path / "tables"), tmp_path / "run", model).new == 2
+    assert len(open_run(tmp_path / "run")) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"name,label\nx.jpg,dog\n", "has no column path. Its first line is name, label."),
+        ("a.tsv", b"label\tname\ndog\tx.jpg\n", "has no column path. Its first line is label, name."),
+        ("a.jsonl", b'{"name": "x.jpg"}\n', "Line 1 of"),
+        ("a.parquet", None, "has no column path or image. Its columns are name."),
+        ("a.csv", b"path,label\nnot_here.jpg,dog\n", "None of the 1 files"),
+    ],
+)
+def test_lists_with_missing_columns_are_refused(command, tmp_path, name, content, message):
+    if content is None:
+        pq.write_table(pa.table({"name": ["x.jpg"]}), tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(content)
+    code, output = command("explain", tmp_path / name, "--out", tmp_path / "run")
+    assert code == Exit.ERROR == 1 and message in output and not (tmp_path / "run").exists()
+
+
+def test_bucket_without_permission_ends_the_command(command, tmp_path):
+    code, output = command("explain", "denied://bucket/images", "--out", tmp_path / "run")
+    assert code == 1 and "Permission denied: denied://bucket/images." in output and not (tmp_path / "run").exists()
+    code, output = command("explain", EXAMPLES, "--out", "denied://bucket/run", "--limit", 1)
+    assert code == 1 and "Permission denied: denied://bucket/run" in output
+
+
+def test_tables_with_different_columns(tmp_path):
+    def write(name: str, **more: Any) -> None:
+        image = {"bytes": (EXAMPLES / "dog.jpg").read_bytes(), "path": "dog.jpg"}
+        pq.write_table(pa.Table.from_pylist([{"image": image, **more}]), tmp_path / name)
+
+    write("a.parquet", label="dog")
+    write("b.parquet", label="dog")
+    assert [item.label for item in list_items(str(tmp_path)).items] == ["dog", "dog"]
+    write("c.parquet")
+    message = r"different columns: c.parquet has .* labels in no column; a.parquet has .* label\."
+    with pytest.raises(Refused, match=message):
+        list_items(str(tmp_path))
+
+
+def test_signal_ends_the_run_after_its_batch():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopOnTerminate() as stop:
+        stop.running = True
+        stop(1, 9)
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop(9, 9)
+        with pytest.raises(Terminated):
+            stop(2, 9)
+        with pytest.raises(SystemExit, match="143"):  # repeated
+            os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit, match="143"), StopOnTerminate():  # before the first batch
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+    threading.Thread(target=lambda: StopOnTerminate().__enter__()).start()  # only the main thread has signals
+
+
+@pytest.mark.slow
+def test_terminated_command_keeps_its_batches(tmp_path):
+    """As on a spot instance: SIGTERM to all processes of the command, and the same command again."""
+    for i in range(120):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        (tmp_path / "images" / f"{i:03d}.jpg").write_bytes((EXAMPLES / "dog.jpg").read_bytes())
+    arguments = ["explain", tmp_path / "images", "--out", tmp_path / "run", "--batch-size", "4", "--workers", "1"]
+    command = [sys.executable, "-m", "saliscope", *map(str, arguments)]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE)
+    work = tmp_path / "run" / "work"
+    while not list(work.glob("*.arrow")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    error = io.TextIOWrapper(process.stderr).read()
+    assert process.wait(timeout=60) == Exit.TERMINATED == 143
+    assert "Terminated. Finished batches are kept" in error and "Traceback" not in error
+    kept = len(list(work.glob("*.arrow")))
+    assert 0 < kept < 30
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"{120 - 4 * kept} new" in again and len(open_run(tmp_path / "run")) == 120

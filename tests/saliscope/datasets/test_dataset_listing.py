@@ -1,0 +1,354 @@
+"""Large sources are listed lazily: the same images and labels as at once, and runs that resume and notice changes."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from saliscope.datasets import ray_engine, run, sources
+from saliscope.datasets.finished.finding import Finder
+from saliscope.datasets.items import Item
+from saliscope.datasets.ray_engine import running
+from saliscope.datasets.settings import Settings
+from saliscope.datasets.shards import open_run, read_manifest
+from saliscope.datasets.shards.planning import plan
+from saliscope.datasets.sources import list_items, listing, lists, partitions, sets
+from saliscope.errors import Refused
+from saliscope.images.uploads import open_image
+from tests.saliscope.datasets.test_dataset_ray import sender
+from tests.saliscope.datasets.test_dataset_stores import Killed, model
+
+__all__ = ["model"]  # a fixture
+
+
+@pytest.fixture
+def lazy(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that sets how many images are listed at once."""
+
+    def set_whole(count: int) -> None:
+        for module in (partitions, listing, sets, run):
+            monkeypatch.setattr(module, "WHOLE", count)
+        monkeypatch.setattr(lists, "BLOCK", count)
+
+    return set_whole
+
+
+def png(seed: int) -> bytes:
+    noise = torch.randint(0, 256, (32, 32, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise.numpy()).save(file, "PNG")
+    return file.getvalue()
+
+
+def fill(folder: Path, names: str) -> Path:
+    for number, name in enumerate(names.split()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png(number) if name.endswith("png") else b"text")
+    return folder
+
+
+def tars(folder: Path, *members: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for number, names in enumerate(members):
+        with tarfile.open(folder / f"s-{number:03d}.tar", "w") as tar:
+            for index, name in enumerate(names.split()):
+                info = tarfile.TarInfo(name)
+                data = png(100 * number + index)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "a/1.png a/2.png b/1.png b/x/0.png b-c/1.png b.d/1.png",
+        "train/a/1.png train/b/1.png val/a/2.png val/b/3.png",
+        "train/a/1.png val/a/2.png",
+        "root/train/a/1.png root/train/b/1.png root/val/b/1.png notes/text.md",
+        "a/1.png b/1.png 0.png",
+        "a/1.png b/1.png empty/text.md a/.hidden/9.png",
+        "x/only/1.png x/only/2.png x/only/3.png",
+        "train/1.png train/b/1.png val/a/2.png",
+        "val/1.png other/2.png",
+        "y/a/1.png y/a.png/2.png y/a-b/3.png",
+    ],
+)
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_large_folder_has_the_images_and_labels_of_a_small_one(names, place, lazy, tmp_path):
+    """Oracle: the same folder listed at once, which sees all paths."""
+    source = str(fill(tmp_path / "images", names))
+    if place == "memory":
+        import fsspec
+
+        store = fsspec.filesystem("memory")
+        store.store.clear()
+        for name in names.split():
+            store.pipe(f"/images/{name}", (tmp_path / "images" / name).read_bytes())
+        source = "memory://images"
+    expected = list_items(source)
+    lazy(1)
+    found = list_items(source)
+    assert found.known is None and found.kind == "folder"
+    assert list(found) == expected.known == found.items
+    assert list_items(source, 3).items == expected.items[:3]
+
+
+def test_a_link_to_a_missing_file_is_listed(tmp_path):
+    """It is an unreadable image of the run, and not left out without a word."""
+    folder = fill(tmp_path / "images", "a/1.png")
+    (folder / "a" / "2.png").symlink_to(tmp_path / "missing.png")
+    (folder / "a" / "3.png").symlink_to("/dev/zero")  # reading it would never end
+    assert [item.path for item in list_items(str(folder))] == ["a/1.png", "a/2.png"]
+
+
+def test_large_folder_with_a_file_of_labels(lazy, tmp_path):
+    folder = fill(tmp_path, "train/a/1.png train/a/2.png train/b/3.png")
+    (folder / "train" / "metadata.csv").write_text("file_name,label\na/1.png,fox\na/2.png,owl\n")
+    expected = list_items(folder)
+    lazy(2)
+    assert list_items(folder).items == expected.items and expected.kind == "huggingface"
+
+
+@pytest.mark.parametrize("kind", ["csv", "txt", "jsonl", "parquet"])
+def test_long_list_is_sorted_in_blocks(kind, lazy, tmp_path):
+    """Oracle: blocks of four entries, each sorted."""
+    names = [f"{k * 7 % 11:02d}.png" for k in range(11)]
+    source = fill(tmp_path, " ".join(names)) / f"list.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table({"path": names}), source)
+    elif kind == "jsonl":
+        source.write_text("".join(f'{{"path": "{name}"}}\n' for name in names))
+    else:
+        source.write_text("path\n" * (kind == "csv") + "\n".join(names))
+    lazy(4)
+    found = list_items(source)
+    blocks = [names[start : start + 4] for start in range(0, 11, 4)]
+    assert found.known is None and [item.path for item in found] == [name for own in blocks for name in sorted(own)]
+    lazy(11)
+    assert [item.path for item in list_items(source).items] == sorted(names)
+
+
+def test_repeated_entries_of_a_long_list(lazy, tmp_path):
+    source = fill(tmp_path, "1.png 2.png 3.png") / "list.csv"
+    source.write_text("path,label\n1.png,a\n1.png,a\n2.png,a\n3.png,a\n")
+    lazy(2)
+    assert [item.path for item in list_items(source)] == ["1.png", "2.png", "3.png"], "within a block"
+    source.write_text("path,label\n1.png,a\n2.png,a\n3.png,a\n./1.png,b\n")
+    with pytest.raises(Refused, match=r"lists 1\.png more than once"):
+        list(list_items(source))
+    source.write_text("path,label\n1.png,a\n2.png,a\n3.png,a\n,b\n")
+    with pytest.raises(Refused, match=r"Entry 4 of .* has no path"):
+        list(list_items(source))
+    source.write_bytes(b"path,label\n1.png,a\n2.png,a\n3.png,\xff\n")
+    with pytest.raises(Refused, match=r"not UTF-8 text \(byte 33\)"):
+        list(list_items(source))
+
+
+def test_repetitions_are_found_in_every_block():
+    from saliscope.datasets.sources.repetitions import Repetitions
+
+    known, blocks = Repetitions(), [[f"{k}-{i}" for i in range(50)] for k in range(40)]
+    assert all(known.add(block) is None for block in blocks)
+    for k, block in enumerate(blocks):
+        assert known.add(["new", block[k]]) == 1
+
+
+def test_set_of_tars_is_listed_file_by_file(lazy, tmp_path):
+    """Labels are the folders in the tars, which the first tars show; the second one has only one of them."""
+    source = tars(tmp_path / "tars", "a/2.png b/1.png a/1.png", "b/3.png", "a/4.png b/5.png")
+    expected = list_items(source)
+    lazy(3)
+    found = list_items(source)
+    assert found.known is None and len(found.partitions) == 3 and list(found) == expected.items
+    assert [item.label for item in found] == [*"aabbab"]
+    assert list_items(source, 4).items == expected.items[:4] and len(list_items(source, 4).partitions) == 2
+
+
+def test_set_of_tables_and_of_lists(lazy, tmp_path):
+    for number in range(3):
+        rows = [{"image": {"bytes": png(k), "path": None}, "label": "ab"[k % 2]} for k in range(2 + number)]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{number}.parquet")
+        pq.write_table(pa.table({"path": [f"{number}-{k}.png" for k in (1, 0)]}), tmp_path / f"{number}.list.parquet")
+        fill(tmp_path, f"{number}-0.png {number}-1.png")
+    for pattern, kind, count in (("?.parquet", "huggingface", 9), ("*.list.parquet", "list", 6)):
+        lazy(65_536)
+        expected = list_items(f"{tmp_path}/{pattern}")
+        lazy(3)
+        found = list_items(f"{tmp_path}/{pattern}")
+        assert (found.kind, len(found.partitions), len(found.items)) == (kind, 3, count)
+        assert found.items == expected.items and expected.known is not None
+    pq.write_table(pa.table({"image": [{"bytes": b""}]}), tmp_path / "2.parquet")
+    with pytest.raises(Refused, match="different columns: 2.parquet has .* labels in no column; 0.parquet has"):
+        list(list_items(f"{tmp_path}/?.parquet"))
+
+
+def test_shards_do_not_depend_on_the_blocks():
+    items = [Item(f"{k:03d}", None, "") for k in range(23)]
+    whole = [(shard.number, shard.batches) for shard in plan(2, [items], 8, 3)]
+    assert [number for number, _ in whole] == [2 * 10**9 + k for k in range(3)]
+    assert [[len(batch) for batch in batches] for _, batches in whole] == [[3, 3, 2], [3, 3, 2], [3, 3, 1]]
+    for size in (1, 5, 8, 22):
+        blocks = itertools.batched(items, size) if hasattr(itertools, "batched") else _batched(items, size)
+        assert [(shard.number, shard.batches) for shard in plan(2, map(list, blocks), 8, 3)] == whole
+
+
+def _batched(items: list[Item], size: int) -> Iterator[list[Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+# Runs
+
+
+def prepare(source: object, out: Path, model: Any, **settings: Any) -> run.Job:
+    return run.prepare(Settings(**{"batch_size": 2, "shard": 4, **settings}), str(source), out, model=model)
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [{**row, "seconds": None} for row in open_run(out).table.to_pylist()]
+
+
+@pytest.fixture
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a folder of eleven images, or a set of three tars."""
+    if request.param == "folder":
+        return fill(tmp_path / "images", " ".join(f"{'ab'[k % 2]}/{k:02d}.png" for k in range(11)))
+    names = ["a/1.png b/1.png a/2.png b/2.png a/3.png", "b/4.png", " ".join(f"a/{k}.png" for k in range(5))]
+    return tars(tmp_path / "images", *names)
+
+
+@pytest.mark.parametrize("source", ["folder", "tars"], indirect=True)
+def test_killed_lazy_run_ends_with_the_same_rows(source, model, lazy, tmp_path):
+    """The process is stopped after each of its batches in turn. The shards of a tar do not contain other tars."""
+    lazy(3)
+    run.run(prepare(source, tmp_path / "whole", model), decode=open_image, workers=0)
+    expected, manifest = rows(tmp_path / "whole"), read_manifest(tmp_path / "whole")
+    counts = {name: manifest["counts"][name] for name in ("looked_at", "pictures", "unreadable", "labelled")}
+    assert counts == {"looked_at": 11, "pictures": 11, "unreadable": 0, "labelled": 11}
+    parts = [f"part-{k:05d}.parquet" for k in range(3)]
+    if list_items(source).kind == "tar":
+        parts = [f"part-00000{p}-{k:05d}.parquet" for p, k in ((1, 0), (1, 1), (2, 0), (3, 0), (3, 1))]
+    assert manifest["parts"] == parts
+    assert [row["path"] for row in expected] == [item.path for item in list_items(source)]
+
+    def kill(done: int, total: int | None) -> None:
+        assert total is None
+        raise Killed
+
+    seen = 0
+    for _ in range(20):
+        try:
+            summary = run.run(prepare(source, tmp_path / "cut", model), decode=open_image, workers=0, report=kill)
+            break
+        except Killed:
+            seen += 1
+    assert seen >= 6 and rows(tmp_path / "cut") == expected and summary.new == 0
+    known = read_manifest(tmp_path / "cut")
+    assert {**known, "finished": 0, "seconds": 0} == {**manifest, "finished": 0, "seconds": 0}
+    assert run.run(prepare(source, tmp_path / "cut", model), decode=open_image, workers=0).new == 0
+
+
+@pytest.mark.parametrize("source", ["folder", "tars"], indirect=True)
+@pytest.mark.parametrize("unfinished", [0, 1, 4])
+def test_changed_source_is_noticed(source, model, lazy, tmp_path, unfinished):
+    """A new image changes the shard that it belongs to. Finished rows are kept."""
+    lazy(3)
+    batches = itertools.count(1)
+
+    def kill(done: int, total: int | None) -> None:
+        if next(batches) == 7 - unfinished:
+            raise Killed
+
+    job = prepare(source, tmp_path / "run", model)
+    if unfinished:
+        with pytest.raises(Killed):
+            run.run(job, decode=open_image, workers=0, report=kill)
+    else:
+        run.run(job, decode=open_image, workers=0)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").glob("part*")}
+    if list_items(source).kind == "tar":
+        tars(source, "a/1.png b/1.png a/2.png b/2.png a/25.png a/3.png")
+    else:
+        (source / "a" / "000.png").write_bytes(png(0))
+    for engine in (run, ray_engine):
+        with pytest.raises(Refused, match="The source has changed since the run in .* was"):
+            again = prepare(source, tmp_path / "run", model)
+            if engine is run:
+                run.run(again, decode=open_image, workers=0)
+            else:
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(running.importlib.util, "find_spec", lambda name: True)
+                    patch.setattr(running, "_receive", sender(model, again.settings, lambda found: found))
+                    ray_engine.run(again, decode=open_image)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").glob("part*")} == before
+
+
+def test_source_with_fewer_images_is_noticed(model, lazy, tmp_path):
+    source = fill(tmp_path / "images", " ".join(f"{k:02d}.png" for k in range(11)))
+    lazy(3)
+
+    def kill(done: int, total: int | None) -> None:
+        if done == 10:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run.run(prepare(source, tmp_path / "run", model), decode=open_image, workers=0, report=kill)
+    for k in range(4, 11):
+        (source / f"{k:02d}.png").unlink()
+    with pytest.raises(Refused, match="fewer images now"):
+        run.run(prepare(source, tmp_path / "run", model), decode=open_image, workers=0)
+
+
+@pytest.mark.parametrize("source", ["folder", "tars"], indirect=True)
+@pytest.mark.parametrize("where", ["", "wrong", "label=b"])
+def test_cluster_lists_the_source_and_has_the_same_rows(source, model, lazy, tmp_path, monkeypatch, where):
+    """The process that starts the run never lists a whole source; only half of the batches arrive at first."""
+    lazy(3)
+    own = {"where": where}
+    run.run(prepare(source, tmp_path / "local", model, **own), decode=open_image, workers=0)
+    monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
+    job, attempts = prepare(source, tmp_path / "cluster", model, **own), itertools.count()
+
+    def half(batches: list[Any]) -> list[Any]:
+        return batches[::-2] if next(attempts) == 0 else batches[::-1]
+
+    monkeypatch.setattr(running, "_receive", sender(model, job.settings, half))
+    monkeypatch.setattr(run.Job, "planned", None)
+    seen: list[int] = []
+    ray_engine.run(job, decode=open_image, report=lambda done, total: seen.append(done))
+    assert rows(tmp_path / "cluster") == rows(tmp_path / "local") and seen == sorted(seen)
+    names = ("counts", "parts", "listing", "labelled")
+    for name in names:
+        assert read_manifest(tmp_path / "cluster")[name] == read_manifest(tmp_path / "local")[name]
+
+
+def test_images_of_a_run_are_found_without_listing(tmp_path, monkeypatch):
+    """Oracle: the listing itself, for every kind of source."""
+    folder = fill(tmp_path / "images", "a/1.png b/2.png b/x.tar/3.png")
+    (folder / "list.csv").write_text(f"path\na/1.png\n{folder}/b/2.png\n")
+    tars(tmp_path / "tars", "a/1.png b/1.png", "a/1.png")
+    rows_ = [{"image": {"bytes": png(k), "path": None}} for k in range(3)]
+    (tmp_path / "tables").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows_), tmp_path / "tables" / "x.parquet")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "\udcff.png").write_bytes(b"x")
+    names = ["images", "images/list.csv", "tars", "tars/s-000.tar", "tables", "tables/x.parquet", "odd", "tars/s-*.tar"]
+    found = {name: list_items(tmp_path / name).items for name in [*names, "images/a/1.png"]}
+    for module in (sources, listing):
+        monkeypatch.setattr(module, "list_items", None)
+    for name, expected in found.items():
+        finder = Finder(str(tmp_path / name))
+        assert expected and [finder.find(item.path) for item in expected] == [
+            Item(item.path, None, item.url, item.offset, item.size, item.row) for item in expected
+        ]
+    assert Finder(str(tmp_path / "tars")).find("s-000.tar/nothing.png") is None

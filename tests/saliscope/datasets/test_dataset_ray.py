@@ -1,0 +1,374 @@
+"""Ray: a run on a cluster has exactly the rows of a run on one machine, even if machines are lost."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from saliscope.datasets import ray_engine, run, shards
+from saliscope.datasets.decoding import ImageReader
+from saliscope.datasets.explaining import Explainer
+from saliscope.datasets.ray_engine import Workers, driver, running, stages
+from saliscope.datasets.ray_engine.task import Batch, End, Task, picklable
+from saliscope.datasets.ray_engine.wheel import build_wheel
+from saliscope.datasets.settings import Settings
+from saliscope.datasets.shards.planning import Stamp
+from saliscope.datasets.shards.writing import ShardFiles
+from saliscope.datasets.sources import sets
+from saliscope.datasets.stores import open_store
+from saliscope.errors import Refused
+from saliscope.images.uploads import open_image
+from saliscope.zoo.model import Model, Preparation
+from tests.saliscope.datasets.test_dataset_stores import server
+
+__all__ = ["server"]  # a fixture
+COUNT = 120
+needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs the extra ray")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """Return a small convolutional network with ten classes."""
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(32, 10),
+    ).eval()  # fmt: skip
+    return Model("small", network, [f"class {i}" for i in range(10)], Preparation(64, 64, (0.5,) * 3, (0.5,) * 3))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Write random images and one invalid file."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for i in range(COUNT - 1):
+        noise = torch.randint(0, 256, (64, 64, 3), generator=torch.Generator().manual_seed(i), dtype=torch.uint8)
+        Image.fromarray(noise.numpy()).save(folder / f"{i:03d}.png")
+    (folder / "zzz.png").write_bytes(b"no image")
+    return str(folder)
+
+
+def prepare(source: str, out: Path, model: Model, **settings: Any) -> run.Job:
+    return run.prepare(Settings(**{"batch_size": 4, "shard": 16, **settings}), source, out, model=model)
+
+
+@pytest.fixture(scope="module")
+def expected(source: str, model: Model, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return the rows of a run on one machine."""
+    out = tmp_path_factory.mktemp("one") / "out"
+    run.run(prepare(source, out, model), decode=open_image, workers=0)
+    return rows(out)
+
+
+def rows(out: str | Path) -> list[dict[str, Any]]:
+    found = [{**row, "seconds": None} for row in shards.open_run(out).table.to_pylist()]
+    assert len(found) == COUNT and found[-1]["error"]
+    return found
+
+
+def sender(
+    model: Model, settings: Settings, change: Callable[[list[Any]], list[Any]]
+) -> Callable[[Any], Iterator[Any]]:
+    """Return a replacement of the cluster that sends its results, changed by `change`."""
+
+    def send(task: Any) -> Iterator[Any]:
+        reader, explain = ImageReader(task.decode, model.preparation), Explainer(model, settings)
+        found = list(task.unfinished())
+        for batch in change([each for each in found if isinstance(each, Batch)]):
+            result = {**stages._describe(batch), "closes": False, "stamp": Stamp.of(batch.items), "errors": 0}
+            yield result | {"rows": explain(reader[batch.items])}
+        yield from ({"end": each} for each in found if isinstance(each, End))
+
+    return send
+
+
+def test_batches_in_any_order_with_repetitions_and_losses(source, model, expected, tmp_path, monkeypatch):
+    """At first, half of the batches arrive, some twice and in reverse order; the others are requested again."""
+    if not importlib.util.find_spec("ray"):
+        monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
+    job, requested = prepare(source, tmp_path / "out", model), []
+
+    def half(batches: list[Any]) -> list[Any]:
+        requested.append(len(batches))
+        return [*batches[::-2], *batches[::-4]] if len(requested) == 1 else batches
+
+    monkeypatch.setattr(running, "_receive", sender(model, job.settings, half))
+    seen: list[int] = []
+    summary = ray_engine.run(job, decode=open_image, report=lambda done, of: seen.append(done))
+    assert requested == [30, 15] and rows(tmp_path / "out") == expected
+    assert summary.new == COUNT and seen == sorted(set(seen)) and seen[-1] == COUNT
+    assert ray_engine.run(job, decode=open_image).new == 0
+
+
+@pytest.mark.parametrize("out", ["local", "memory://bucket/workers"])
+def test_workers_write_the_shards(out, source, model, expected, tmp_path, monkeypatch):
+    """The starting process receives only counts; a batch that arrives twice does not matter."""
+    if not importlib.util.find_spec("ray"):
+        monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
+    job = prepare(source, tmp_path / "out" if out == "local" else out, model)
+
+    def send(task: Any) -> Iterator[Any]:
+        files, open_shards = ShardFiles(open_store(task.out)), stages.OpenShards()
+        for result in sender(model, job.settings, lambda batches: [*batches[::-1], batches[0]])(task):
+            if "end" in result:
+                yield result
+                continue
+            rows_ = result.pop("rows")
+            if not job.shards.is_committed(result["shard"]):
+                files.write_batch(result["shard"], result["index"], rows_, result["stamp"])
+            yield {**result, "closes": True}
+            if open_shards.finish(result):
+                yield stages.close_shard(task.out, result["shard"], result["batches"], model.labels)
+
+    monkeypatch.setattr(running, "_receive", send)
+    monkeypatch.setattr(shards.Shards, "write_batch", None)
+    monkeypatch.setattr(shards.Shards, "merge", None)
+    summary = ray_engine.run(job, decode=open_image)
+    assert rows(job.shards.folder) == expected and summary.new == COUNT
+    assert summary.counts == {"looked_at": COUNT, "pictures": COUNT, "unreadable": 1, "labelled": 0, "correct": 0}
+
+
+def test_error_of_a_worker_that_writes_a_shard(source, model, tmp_path):
+    found = stages.close_shard(str(tmp_path), 0, 1, model.labels)
+    assert isinstance(found["error"], Refused) and "disappeared" in str(found["error"])
+
+
+def test_shard_that_another_task_has_written(source, model, expected, tmp_path):
+    """As after a driver that has given up while its task wrote the shard and deleted the batches."""
+    job = prepare(source, tmp_path / "out", model)
+    with pytest.raises(StopIteration):
+        run.run(job, decode=open_image, workers=0, report=lambda done, of: next(iter([0] if done < 16 else [])))
+    found = stages.close_shard(str(tmp_path / "out"), 0, 4, model.labels)
+    assert found["shard"] == 0 and found["commit"]["counts"]["pictures"] == 16
+
+
+def test_missing_ray_is_reported(source, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Refused, match=r'pip install "saliscope\[ray\]"'):
+        ray_engine.run(prepare(source, tmp_path / "out", model), decode=open_image)
+
+
+def test_errors_that_cannot_be_pickled_become_messages():
+    class Local(Exception):
+        """A class that other processes cannot import."""
+
+    assert str(picklable(Local("no space"))) == "Local: no space"
+    assert isinstance(picklable(Refused("as it is")), Refused)
+
+
+def test_wheel_installs_without_other_packages(tmp_path):
+    """Oracle: pip, and an import that does not see this clone. Equal code has an equal name, which Ray compares."""
+    wheel, again = build_wheel(tmp_path), tmp_path / "again"
+    again.mkdir()
+    assert wheel.name == build_wheel(again).name and wheel.read_bytes() == (again / wheel.name).read_bytes()
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check"]
+    subprocess.run([*command, f"--target={tmp_path / 'site'}", str(wheel)], check=True)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); from importlib.metadata import version; "
+        "from saliscope import __file__ as file, resources; import explainers; "
+        "print(version('saliscope'), file, explainers.__file__, resources.networks())"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
+    number, *places = done.stdout.split()
+    assert f"saliscope-{number}-py3" in wheel.name and all(place.startswith(str(tmp_path)) for place in places)
+
+
+def test_networks_of_an_installed_project_are_sent(monkeypatch):
+    """They are loaded by path, so a worker cannot import them by name, although their folder is that of a package."""
+    folder = Path(str(run.__file__)).parents[1] / "_models"
+    module = ModuleType("saliscope_model_test")
+    module.__file__ = str(folder / "test.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert module not in running._user_modules()
+    monkeypatch.setattr(running.resources, "networks", lambda: folder)
+    assert module in running._user_modules()
+
+
+@pytest.fixture
+def cluster(monkeypatch, tmp_path) -> Iterator[Any]:
+    """Start two machines with three CPUs each and one declared GPU, in separate processes, without Saliscope."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)  # its pip installs the wheel
+    memory = {"object_store_memory": 200 * 2**20, "include_dashboard": False}
+    quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    head = {"num_cpus": 3, "num_gpus": 1, "_system_config": quick, **memory}
+    found = Cluster(initialize_head=True, head_node_args=head)
+    found.second = found.add_node(num_cpus=3, **memory)
+    found.wait_for_nodes()
+    yield found
+    found.shutdown()
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
+def test_run_survives_a_killed_node(cluster, source, model, expected, tmp_path, workers):
+    """Two workers fit on the remaining machine; of four workers, some do not, and their work is given to the others."""
+    killed: list[int] = []
+
+    def kill(done: int, of: int) -> None:
+        if done >= of // 4 and not killed:
+            killed.append(done)
+            cluster.remove_node(cluster.second, allow_graceful=False)
+
+    job = prepare(source, tmp_path / "out", model)
+    limit = Workers(most=workers, cpus=1)
+    summary = ray_engine.run(job, decode=open_image, address=cluster.address, workers=limit, report=kill, patience=10.0)
+    assert killed and killed[0] < COUNT
+    assert summary.counts["pictures"] == COUNT and summary.counts["unreadable"] == 1
+    assert rows(tmp_path / "out") == expected
+
+
+@needs_ray
+@pytest.mark.slow
+def test_run_stopped_on_a_cluster_resumes_on_one_machine(cluster, source, model, expected, tmp_path):
+    """Batches finished by one engine are not computed again by the other one; errors keep their type."""
+
+    class Stop(Exception):
+        """Raised by the caller."""
+
+    def stop(done: int, of: int) -> None:
+        if done >= of // 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        ray_engine.run(
+            prepare(source, tmp_path / "out", model), decode=open_image, address=cluster.address, report=stop
+        )
+    summary = run.run(prepare(source, tmp_path / "out", model), decode=open_image, workers=0)
+    assert summary.new <= COUNT // 2 and rows(tmp_path / "out") == expected
+    with pytest.raises(Refused, match=r"too small \(CPUs: 6, GPUs: 1\): a worker needs 1 CPUs and 2 GPUs"):
+        job = prepare(source, tmp_path / "other", model)
+        ray_engine.run(job, decode=open_image, address=cluster.address, workers=Workers(gpus=2))
+
+
+class Recorder(nn.Module):
+    """A network that writes where its code comes from, and which GPUs Ray has assigned to its process."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder, self.layer, self.last = folder, nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the scores of three classes."""
+        found = {"code": str(Path(str(run.__file__)).parents[2]), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        with contextlib.suppress(PackageNotFoundError):
+            found["version"] = version("saliscope")
+        (self.folder / f"{os.getpid()}.json").write_text(json.dumps(found))
+        return self.last(self.layer(x).relu().mean((2, 3)))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_parquet_partitions_on_halves_of_a_declared_gpu(cluster, tmp_path, monkeypatch):
+    """Machines without Saliscope get it as a wheel; two actors share the GPU; a task lists each table.
+
+    The GPU exists only for Ray, so the actors compute on the CPU. Oracle: a run on one machine.
+    """
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as `running` does with a user's modules
+    write_tables(tmp_path / "tables", 3, 16)
+    monkeypatch.setattr(sets, "FILES", 2)
+    (tmp_path / "seen").mkdir()
+    network = Recorder(tmp_path / "seen").eval()
+    own = Model("recorder", network, [*"abc"], Preparation(16, 16, (0.5,) * 3, (0.5,) * 3))
+    source = str(tmp_path / "tables")
+    run.run(prepare(source, tmp_path / "one", own), decode=open_image, workers=0)
+    job = prepare(source, tmp_path / "out", own)
+    for file in (tmp_path / "seen").iterdir():
+        file.unlink()
+    assert [part.name for _, part in job.numbered()] == ["0.parquet", "1.parquet", "2.parquet"]
+    with driver.connect(cluster.address), job.shards.writing():
+        workers = driver.fit(Workers(least=2, cpus=1, gpus=0.5, device="cuda"))
+        assert (workers.least, workers.most) == (2, 2)
+        task = Task(
+            job.model, job.settings, job.numbered(), job.shards.finished, open_image, cluster.address,
+            replace(workers, device="cpu"), out=str(tmp_path / "out"),
+        )  # fmt: skip
+        data = stages.build(task)
+        monkeypatch.setattr(stages, "build", lambda task: data)
+        collector = running.Collector(job, None, None)
+        collector.start()
+        for result in stages.results(task):
+            collector.add(result)
+        job.finish(0, collector.numbers())
+        names = data.stats()
+    assert plain(tmp_path / "out") == plain(tmp_path / "one")
+    seen = [json.loads(file.read_text()) for file in (tmp_path / "seen").iterdir()]
+    assert len(seen) == 2 and {each["gpus"] for each in seen} == {"0"}
+    assert all("py_modules_files" in each["code"] and "+" in each["version"] for each in seen)
+    assert all(name in names for name in ("ReadImages", "decode_images", "Explain", "write_rows"))
+
+
+def write_tables(folder: Path, tables: int, count: int) -> None:
+    """Write a Hugging Face dataset of Parquet files."""
+    folder.mkdir()
+    for number in range(tables):
+        images = []
+        for k in range(count):
+            with io.BytesIO() as file:
+                Image.new("RGB", (16, 16), (number, k, 0)).save(file, "PNG")
+                images.append({"bytes": file.getvalue(), "path": f"{k}.png"})
+        labels = [k % 3 for k in range(count)]
+        pq.write_table(pa.table({"image": images, "label": labels}), folder / f"{number}.parquet")
+
+
+def plain(out: Path) -> list[dict[str, Any]]:
+    return [{**row, "seconds": None} for row in shards.open_run(out).table.to_pylist()]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ray_starts_locally_without_an_address(source, model, expected, tmp_path, monkeypatch):
+    """The workers write the rows."""
+    monkeypatch.setattr(shards.Shards, "write_batch", None)
+    ray_engine.run(prepare(source, tmp_path / "out", model), decode=open_image)
+    assert rows(tmp_path / "out") == expected
+    monkeypatch.undo()
+    with pytest.raises(Refused, match=r"Cannot connect to a Ray cluster at 127\.0\.0\.1:1"):
+        ray_engine.run(prepare(source, tmp_path / "none", model), decode=open_image, address="127.0.0.1:1")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_workers_write_to_s3(server, source, model, expected):
+    out = f"s3://bucket/ray{random.getrandbits(64)}"
+    ray_engine.run(prepare(source, out, model), decode=open_image)
+    assert rows(out) == expected
+
+
+@needs_ray
+def test_cluster_file_is_valid():
+    """Oracle: Ray's own validation, the first step of `ray up`, which rejects the file with an additional line."""
+    yaml = pytest.importorskip("yaml")
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    read = yaml.safe_load((Path(__file__).parents[3] / "docs" / "cluster.yaml").read_text(encoding="utf-8"))
+    validate_config(found := prepare_config(dict(read)))
+    gpu = found["available_node_types"]["gpu"]
+    assert gpu["resources"] == {"CPU": 8, "GPU": 1} and gpu["min_workers"] == found["max_workers"] == 16
+    with pytest.raises(Exception, match="surprise"):
+        validate_config(prepare_config({**read, "surprise": 1}))

@@ -1,0 +1,401 @@
+"""Sources: every kind lists the same images with the same bytes, and unsupported sources are reported."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shutil
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from saliscope.datasets.items import Item, read
+from saliscope.datasets.sources import Listing, list_items
+from saliscope.errors import Refused
+
+IMAGES = {"cat/1.png": "cat", "cat/2.JPG": "cat", "dog/10.png": "dog", "dog/9.webp": "dog"}
+
+
+def image(name: str) -> bytes:
+    """Return an image whose color depends on its name."""
+    file = io.BytesIO()
+    color = sum(name.encode()) % 256
+    Image.new("RGB", (8, 8), (color, 0, 255 - color)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Write folder/class/image, and a file that is not an image."""
+    return fill(tmp_path / "photos", {name: image(name) for name in IMAGES} | {"readme.txt": b"hello"})
+
+
+def fill(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def tar(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def labels(listing: Listing) -> dict[str, str | None]:
+    return {item.path: item.label for item in listing.items}
+
+
+def check(listing: Listing, names: dict[str, str] = IMAGES) -> None:
+    """Oracle: the dictionary that the source was written from, and the bytes of each image."""
+    assert labels(listing) == names
+    assert [item.path for item in listing.items] == sorted(names)
+    for item in pickle.loads(pickle.dumps(listing.items)):
+        assert read(item) == image(item.path)
+
+
+def refusal(source: object, *parts: str) -> str:
+    with pytest.raises(Refused) as refused:
+        list_items(str(source))
+    message = str(refused.value)
+    assert all(part in message for part in parts), message
+    assert message.endswith(".") and "\n" not in message
+    return message
+
+
+def test_a_folder_of_classes(folder: Path) -> None:
+    listing = list_items(str(folder))
+    check(listing)
+    assert (listing.kind, listing.classes) == ("folder", ["cat", "dog"])
+    assert [item.path for item in list_items(str(folder), limit=2).items] == sorted(IMAGES)[:2]
+
+
+def test_relative_path_is_read_from_another_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    listing = list_items("photos/")
+    monkeypatch.chdir("/")
+    check(listing)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("a.png b.png", ""),  # no folders
+        ("x/a.png x/b.png", ""),  # a single folder is not a class
+        ("x/a.png y/b.png c.png", ""),  # one image is not in a folder
+        ("x/images/a.png y/images/b.png", "x y"),
+        ("train/x/a.png val/y/b.png", "x y"),
+        ("val/x/a.png val/y/b.png", "x y"),
+        ("all/x/a.png all/y/b.png", "x y"),
+        ("all/train/x/a.png all/val/y/b.png", "x y"),
+        ("x/.cache/a.png y/b.png x/._c.png __MACOSX/y/b.png x/d.png", "x y"),
+    ],
+)
+def test_labels_of_folders(tmp_path: Path, names: str, expected: str) -> None:
+    fill(tmp_path, dict.fromkeys(names.split(), b""))
+    assert (list_items(str(tmp_path)).classes or []) == expected.split()
+
+
+def test_links_names_and_loops(folder: Path, tmp_path: Path) -> None:
+    """Folders behind links are listed, except a parent folder; so are names that are not UTF-8 and links to no file."""
+    (folder / "dog" / "up").symlink_to(folder)
+    (folder / "bird").symlink_to(fill(tmp_path / "else", {"3.png": image("bird/3.png")}))
+    check(list_items(str(folder)), {**IMAGES, "bird/3.png": "bird"})
+    (folder / "gone.png").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "pipe.png")
+    (folder / os.fsdecode(b"bird/\xff.png")).write_bytes(b"x")
+    (odd, gone) = (item for item in list_items(str(folder)).items if item.path not in IMAGES and "3" not in item.path)
+    assert odd.path.encode() and read(odd) == b"x"
+    assert gone.path == "gone.png"
+    with pytest.raises(Refused, match=r"File not found: .*gone\.png"):
+        read(gone)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,label\n{}",
+        "\ufefflabel,extra,Path\n{reversed}",
+        "{}",
+        "path;label\n{semicolons}",
+    ],
+)
+def test_a_csv(folder: Path, text: str) -> None:
+    rows = IMAGES.items()
+    written = text.format(
+        "\n".join(f"{name},{label}" for name, label in rows),
+        reversed="\r\n".join(f'"{label}",1,{name}' for name, label in rows),
+        semicolons="\n".join(f"{name};{label}" for name, label in rows),
+    )
+    (folder / "list.csv").write_text(written)
+    listing = list_items(str(folder / "list.csv"))
+    check(listing)
+    assert listing.kind == "list"
+
+
+def test_a_list_without_labels_and_with_missing_files(folder: Path) -> None:
+    (folder / "list.txt").write_text(f"./cat/1.png\n{folder}/dog/10.png\n\ncat/3.png\ncat/1.png\n")
+    listing = list_items(str(folder / "list.txt"))
+    assert labels(listing) == {"cat/1.png": None, "cat/3.png": None, f"{folder}/dog/10.png": None}
+    assert listing.classes is None
+    with pytest.raises(Refused, match=r"File not found: .*cat/3\.png"):
+        read(next(item for item in listing.items if item.path == "cat/3.png"))
+
+
+def test_a_parquet_list(folder: Path) -> None:
+    table = pa.table({"label": pa.array(list(IMAGES.values())).dictionary_encode(), "path": list(IMAGES)})
+    pq.write_table(table, folder / "list.parquet")
+    check(list_items(str(folder / "list.parquet")))
+
+
+def test_a_tar_with_label_files(tmp_path: Path) -> None:
+    """WebDataset: a key is everything before the first dot, and its label has the key's name."""
+    files = {"a/1.png": b"", "a/1.cls": b"7\n", "a/2.jpg": b"", "a/2.json": b'{"label": "cat"}', "3.png": b""}
+    files |= {"3.txt": "café".encode(), "4.png": b"", "4.json": b"{"}
+    path = tar(tmp_path / "set.tar", {name: data or image(name) for name, data in files.items()})
+    listing = list_items(str(path))
+    check(listing, {"a/1.png": "7", "a/2.jpg": "cat", "3.png": "café", "4.png": None})
+    assert listing.kind == "tar"
+
+
+def test_a_tar_of_folders_and_a_folder_of_tars(folder: Path, tmp_path: Path) -> None:
+    files = {f"./{name}": image(name) for name in IMAGES}
+    check(list_items(str(tar(tmp_path / "one.tar", files))))
+    tar(tmp_path / "tars" / "1.tar", files) if (tmp_path / "tars").mkdir() is None else None
+    listing = list_items(str(tmp_path / "tars"))
+    assert labels(listing) == {f"1.tar/{name}": label for name, label in IMAGES.items()}
+    assert read(listing.items[0]) == image(min(IMAGES))
+
+
+@pytest.mark.parametrize("end", [1100, 1500, 2048 + 100, 4 * 1024, -10240])
+def test_a_tar_that_is_cut_off(tmp_path: Path, end: int) -> None:
+    """Four members of two blocks each; a tar that ends between two members has no end mark."""
+    path = tar(tmp_path / "set.tar", {name: image(name) for name in IMAGES})
+    data = path.read_bytes()
+    assert len(data) == 10240
+    end = end if end > 0 else 10240
+    path.write_bytes(data[:end])
+    if end == 10240:
+        assert len(list_items(str(path)).items) == 4
+        return
+    whole = end // 1024
+    parts = ("inside", list(IMAGES)[whole]) if end % 1024 > 512 else ("without its last block",)
+    if end % 1024 == 76:  # inside the second member's header
+        parts = ("truncated",)
+    refusal(path, f"{whole} members before", "truncated", *parts)
+
+
+def test_a_tar_with_a_damaged_header(tmp_path: Path) -> None:
+    path = tar(tmp_path / "set.tar", {name: image(name) for name in IMAGES})
+    data = bytearray(path.read_bytes())
+    data[2 * 1024 + 150] ^= 1
+    path.write_bytes(data)
+    refusal(path, "The 2 members before", "Copy it again")
+
+
+def hugging_face_table(names: dict[str, str]) -> pa.Table:
+    features = {"image": {"_type": "Image"}, "label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}
+    return pa.table(
+        {
+            "image": [{"bytes": image(name), "path": None} for name in names],
+            "label": [["dog", "cat"].index(label) for label in names.values()],
+        }
+    ).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def test_hugging_face_parquet(tmp_path: Path) -> None:
+    """Every row of several row groups and files is found."""
+    (tmp_path / "data").mkdir()
+    names = dict(sorted(IMAGES.items()) * 3)
+    pq.write_table(hugging_face_table(names), tmp_path / "data" / "test-0.parquet", row_group_size=3)
+    pq.write_table(hugging_face_table(names), tmp_path / "data" / "test-1.parquet", row_group_size=1)
+    (tmp_path / "logo.png").write_bytes(b"other file")
+    listing = list_items(str(tmp_path))
+    assert (listing.kind, listing.classes, len(listing.items)) == ("huggingface", ["dog", "cat"], 8)
+    assert [item.path for item in listing.items] == [f"data/test-{i}.parquet#{j:08d}" for i in (0, 1) for j in range(4)]
+    for item, name in zip(listing.items, [*names, *names], strict=True):
+        assert (item.label, read(item)) == (IMAGES[name], image(name))
+    assert len(list_items(str(tmp_path / "data" / "test-0.parquet")).items) == 4
+
+
+def test_hugging_face_save_to_disk(tmp_path: Path) -> None:
+    """Oracle: the datasets package itself."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["dog", "cat"]))
+    data = {
+        "image": [{"bytes": image(n)} for n in IMAGES],
+        "label": [["dog", "cat"].index(IMAGES[n]) for n in IMAGES],
+    }
+    saved = datasets.Dataset.from_dict(data, features=features)
+    datasets.DatasetDict(train=saved, test=saved).save_to_disk(tmp_path / "set", num_shards={"train": 2, "test": 1})
+    listing = list_items(str(tmp_path / "set"))
+    assert (listing.kind, len(listing.items), listing.classes) == ("huggingface", 8, ["dog", "cat"])
+    assert [read(item) for item in listing.items] == [image(name) for name in IMAGES] * 2
+    assert [item.label for item in listing.items] == list(IMAGES.values()) * 2
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_hugging_face_image_folders_have_the_labels_of_their_metadata(kind: str, tmp_path: Path) -> None:
+    """Oracle: the dictionary that the files were written from. The name of the folder would be another label."""
+    names = {"a/1.png": "fox", "a/2.png": "owl", "b/3.png": "fox"}
+    fill(tmp_path / "set", {f"train/{name}": image(f"train/{name}") for name in names})
+    table = pa.table({"file_name": list(names), "label": list(names.values())})
+    file = tmp_path / "set" / "train" / f"metadata.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, file)
+    elif kind == "csv":
+        file.write_text("file_name,label\n" + "".join(f"{name},{label}\n" for name, label in names.items()))
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    listing = list_items(str(tmp_path / "set"))
+    check(listing, {f"train/{name}": label for name, label in names.items()})
+    assert (listing.kind, listing.classes) == ("huggingface", ["fox", "owl"])
+
+    fill(tmp_path / "set", {"train/c/4.png": image("train/c/4.png"), "test/5.png": image("test/5.png")})
+    assert labels(list_items(str(tmp_path / "set")))["train/c/4.png"] is None, "not listed in the metadata"
+
+
+def test_other_metadata_leaves_the_labels_of_folders(folder: Path) -> None:
+    (folder / "metadata.csv").write_text("id,title\n1,holiday\n")
+    check(list_items(str(folder)))
+    (folder / "metadata.csv").write_text("file_name,title\ncat/1.png,holiday\n")
+    check(list_items(str(folder)))
+    (folder / "metadata.jsonl").write_text('{"file_name": "cat/1.png", "label": "cat"}\n{broken\n')
+    refusal(folder, "metadata.jsonl", "Line 2 of", "is not a JSON object")
+
+
+def test_json_lines(folder: Path) -> None:
+    note = {"note": "one\u2028line"}  # a line's end to Python, not to JSON
+    lines = [json.dumps({"path": name, "label": label} | note, ensure_ascii=False) for name, label in IMAGES.items()]
+    (folder / "list.jsonl").write_text("\n".join([*lines, ""]))
+    check(list_items(str(folder / "list.jsonl")))
+    (folder / "list.jsonl").write_text('{"width": 3}')
+    refusal(folder / "list.jsonl", "Line 1 of", "has no path. Its keys are width")
+
+
+def test_row_without_image_is_reported(tmp_path: Path) -> None:
+    image = [{"bytes": None, "path": "1.png"}, {"bytes": None, "path": None}, {"bytes": None, "path": "gone.png"}]
+    pq.write_table(pa.table({"image": image}), tmp_path / "x.parquet")
+    (tmp_path / "1.png").write_bytes(b"one")
+    first, second, third = list_items(str(tmp_path / "x.parquet")).items
+    assert read(first) == b"one"
+    with pytest.raises(Refused, match="Row 1 .* has no image"):
+        read(second)
+    with pytest.raises(Refused, match="File not found: .*gone.png"):
+        read(third)
+
+
+def test_remote_sources(tmp_path: Path) -> None:
+    """A folder, a tar, a list and a dataset in fsspec's memory file system equal those on the disk."""
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    for name in IMAGES:
+        memory.pipe(f"/set/{name}", image(name))
+    memory.pipe("/set/list.csv", b"path\n" + "\n".join(IMAGES).encode())
+    memory.pipe("/set.tar", tar(tmp_path / "s.tar", {name: image(name) for name in IMAGES}).read_bytes())
+    check(list_items("memory://set"))
+    check(list_items("memory://set.tar"))
+    check(list_items("memory://set/list.csv"), dict.fromkeys(IMAGES))
+    pq.write_table(hugging_face_table(IMAGES), tmp_path / "x.parquet")
+    memory.pipe("/hf/x.parquet", (tmp_path / "x.parquet").read_bytes())
+    assert [read(item) for item in list_items("memory://hf").items] == [image(name) for name in IMAGES]
+    refusal("memory://nowhere", "not found: memory://nowhere")
+    memory.store.clear()
+
+
+@pytest.mark.parametrize("address", ["zip://::{}", "zip://photos::{}", "zip::{}", "simplecache::zip://photos::{}"])
+def test_sources_in_archives(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive with a relative path is opened by fsspec and read from another folder."""
+    archive = shutil.make_archive(str(folder.parent / "all"), "zip", folder.parent, "photos")
+    monkeypatch.chdir(folder.parent)
+    listing = list_items(address.format(Path(archive).name))
+    monkeypatch.chdir("/")
+    whole = "photos" not in address
+    assert labels(listing) == {f"photos/{name}" if whole else name: label for name, label in IMAGES.items()}
+    assert [read(item) for item in listing.items] == [image(name) for name in sorted(IMAGES)]
+    refusal(address.format("nowhere.zip"), "nowhere.zip")
+
+
+def test_unsupported_sources(tmp_path: Path, folder: Path) -> None:
+    """Each message names the source and what was found."""
+    refusal(tmp_path / "nowhere", "not found", "nowhere")
+    refusal("", "source is empty")
+    refusal("nosuch://x/y", "nosuch")
+    (tmp_path / "empty").mkdir()
+    refusal(tmp_path / "empty", "empty folder")
+    refusal(fill(tmp_path / "text", {"a.txt": b"", "b.txt": b"", "c.md": b""}), "3 files", "2 .txt", "1 .md")
+    files = fill(
+        tmp_path / "files",
+        {
+            "no_path.csv": b"name,label\nx,y\n",
+            "empty.csv": b"",
+            "header.csv": b"path,label\n",
+            "gone.csv": b"path,label\na.png,x\nb.png,y\n",
+            "two.csv": b"path,label\n../photos/cat/1.png,x\n../photos/cat/1.png,y\n",
+            "hole.csv": b"path,label\n,y\n",
+            "latin.csv": "path,label\nä.png,x\n".encode("latin-1"),
+            "x.bin": bytes(range(256)),
+            "x.tar.gz": b"\x1f\x8b\x08\x00",
+            "x.zip": b"PK\x03\x04",
+            "x.parquet": b"PAR1 and no more",
+        },
+    )
+    pq.write_table(pa.table({"name": ["a"]}), files / "other.parquet")
+    tar(files / "none.tar", {"a.txt": b"hello"})
+    refusal(files / "no_path.csv", "no column path", "name, label")
+    refusal(files / "empty.csv", "empty")
+    refusal(files / "header.csv", "only a header")
+    refusal(files / "gone.csv", "None of the 2 files", "files/a.png")
+    refusal(files / "two.csv", "two labels, x and y")
+    refusal(files / "hole.csv", "Entry 1")
+    refusal(files / "latin.csv", "UTF-8")
+    refusal(files / "x.bin", "not a supported file")
+    refusal(files / "x.tar.gz", "compressed (gzip)", "gzip -d x.tar.gz")
+    refusal(files / "x.zip", "compressed (zip)")
+    refusal(files / "x.parquet", "damaged")
+    refusal(files / "other.parquet", "no column path", "name")
+    refusal(files / "none.tar", "without images")
+    with pytest.raises(Refused, match="Invalid limit 0"):
+        list_items(str(folder), limit=0)
+
+
+def test_single_image_is_a_source(folder: Path) -> None:
+    assert list_items(str(folder / "cat" / "1.png")).items == [Item("1.png", None, str(folder / "cat" / "1.png"))]
+
+
+def test_pipes_and_folders_in_a_list_are_reported(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.png")
+    for name, reason in (("pipe.png", "pipe"), ("cat", "a folder")):
+        with pytest.raises(Refused, match=reason):
+            read(Item(name, None, str(folder / name)))
+
+
+def test_sets_of_shards_in_braces(tmp_path):
+    """Oracle: the members of the tars. A file with braces in its name is a file."""
+    pytest.importorskip("braceexpand")
+    for number in range(12):
+        with tarfile.open(tmp_path / f"train-{number:04d}.tar", "w") as tar:
+            for name in ("b.jpg", "a.jpg"):
+                info = tarfile.TarInfo(name)
+                info.size = 3
+                tar.addfile(info, io.BytesIO(b"abc"))
+    paths = [item.path for item in list_items(f"{tmp_path}/train-{{0002..0010}}.tar").items]
+    assert paths == [f"train-{k:04d}.tar/{name}" for k in range(2, 11) for name in ("a.jpg", "b.jpg")]
+    assert [item.path for item in list_items(f"{tmp_path}/train-000{{3,1}}.tar", 1).items] == ["train-0001.tar/a.jpg"]
+    with pytest.raises(Refused, match=r"2 of the 4 files in .* do not exist: .*train-0012.tar, .*train-0013.tar"):
+        list_items(f"{tmp_path}/train-{{0010..0013}}.tar")
+    with pytest.raises(Refused, match="not balanced"):
+        list_items(f"{tmp_path}/train-{{0001.tar")
+    (tmp_path / "{0..1}.jpg").write_bytes(b"abc")
+    assert [item.path for item in list_items(f"{tmp_path}/{{0..1}}.jpg").items] == ["{0..1}.jpg"]

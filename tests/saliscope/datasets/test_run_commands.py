@@ -1,0 +1,134 @@
+"""The commands that use runs: compare, export, layers, --dry-run, progress and logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from pyarrow import parquet as pq
+
+from saliscope.cli import commands, completion
+from saliscope.cli.progress import LOG, Progress
+from tests.saliscope.datasets.test_dataset_cli import EXAMPLES, saliscope
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    monkeypatch.setattr(commands, "_keep_freed_memory", lambda: None)  # it would affect all tests in this process
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    yield lambda *arguments: saliscope(monkeypatch, capsys, *arguments)
+    LOG.quiet, LOG.format = False, "text"
+
+
+def test_runs_are_compared_and_exported(command, tmp_path):
+    """Grad-CAM and HiRes-CAM of one network have equal predictions and similar maps."""
+    runs = {"grad_cam": tmp_path / "a", "hires_cam": tmp_path / "b"}
+    for method, folder in runs.items():
+        command("explain", EXAMPLES, "--out", folder, "--limit", 4, "--method", method, "--workers", 0)
+    code, output = command("compare", *runs.values(), "--out", tmp_path / "c.html")
+    assert code == 0 and "4 images in both runs; 0 only in A, 0 only in B." in output
+    assert "Same prediction for 100% of 4 images." in output
+    assert re.search(r"Maps of 4 images with the same prediction: mean rank correlation (0\.\d\d|1\.00)", output)
+    assert len(pq.read_table(tmp_path / "c.parquet")) == 4 and "grad_cam" in (tmp_path / "c.html").read_text("utf-8")
+    code, output = command("export", tmp_path / "a", "--to", "coco", "--out", tmp_path / "coco")
+    assert code == 0 and "4 images in" in output and "annotations.json" in output
+    code, output = command("export", tmp_path / "a", "--to", "coco", "--out", tmp_path / "coco")
+    assert code == 1 and "not an empty folder" in output
+    assert command("export", tmp_path / "a", "--to", "yolo", "--out", tmp_path / "x")[0] == 2
+
+
+@pytest.mark.parametrize("name", ["compare", "export", "report"])
+def test_folders_without_a_run_are_refused(name, command, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished" / "settings.json").write_text("{}")
+    more = {"compare": ["--out", tmp_path / "c.html"], "export": ["--out", tmp_path / "e"], "report": []}[name]
+    for folder, message in {
+        "empty": "does not contain a run",
+        "unfinished": "is not finished",
+        "no": "not found",
+    }.items():
+        folders = [tmp_path / folder] * (2 if name == "compare" else 1)
+        code, output = command(name, *folders, *more)
+        assert code == 1 and message in output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "unfinished"]
+
+
+def test_a_dry_run_writes_nothing(command, tmp_path):
+    code, output = command("explain", EXAMPLES, "--out", tmp_path / "run", "--dry-run", "--batch-size", 2)
+    assert code == 0 and not (tmp_path / "run").exists()
+    assert re.search(r"9 images \(folder\), grad_cam of \w+, target predicted, batches of 2\.", output)
+    assert re.search(r"Measured on \d images: [\d.]+ ms to read and [\d.]+ ms to explain each, [\d,]+ bytes", output)
+    assert re.search(r"Estimate: \d+ s in one process, [\d.]+ images/s, [\d.]+ MB\.\nNothing was written\.", output)
+    code, output = command("explain", EXAMPLES, "--out", tmp_path / "run", "--dry-run", "--log-format", "json")
+    event = json.loads(output)
+    assert event["event"] == "finished" and event["images"] == 9 and event["seconds"] > 0 and event["bytes"] > 0
+    assert command("explain", tmp_path / "no", "--out", tmp_path / "run", "--dry-run")[0] == 1
+
+
+def test_quiet_and_json(command, tmp_path):
+    assert command("explain", EXAMPLES, "--out", tmp_path / "a", "--limit", 2, "--workers", 0, "--quiet") == (0, "")
+    code, output = command("explain", EXAMPLES, "--out", tmp_path / "b", "--limit", 2, "--log-format", "json")
+    events = [json.loads(line) for line in output.splitlines()]
+    assert code == 0 and [each["event"] for each in events] == ["progress", "finished"]
+    assert (events[0]["done"], events[0]["total"], events[0]["errors"], events[0]["shards"]) == (2, 2, 0, 1)
+    assert events[1]["pictures"] == 2 and events[1]["folder"] == str(tmp_path / "b")
+    code, output = command("report", tmp_path / "no", "--log-format", "json")
+    assert code == 1 and json.loads(output)["event"] == "error"
+    code, output = command("report", tmp_path / "no", "--quiet")
+    assert code == 1 and "Folder not found" in output, "errors are printed"
+    assert command("report", tmp_path / "a", "--log-format", "xml")[0] == 2
+
+
+def test_progress_has_speed_errors_and_shard(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Progress("Explained") as progress:
+        for done, errors in ((40, 0), (60, 1), (80, 1), (100, 0)):
+            progress.detail(errors, done // 50 + 1, 3)
+            progress(done, 100)
+            now[0] += 31
+    assert capsys.readouterr().err.splitlines() == [
+        "Explained 60 of 100, 0.645 images/s, 62 s left, 1 error, shard 2 of 3",
+        "Explained 80 of 100, 0.645 images/s, 31 s left, 2 errors, shard 2 of 3",
+        "Explained 100 of 100, 2 errors",
+    ]
+
+
+def test_layers_are_listed_and_completed(command, monkeypatch):
+    code, output = command("layers", "efficientnet_lite0")
+    names = [line.split()[0] for line in output.splitlines()]
+    assert code == 0 and len(names) == len(set(names)) > 10 and " × " in output
+    context = type("Context", (), {"params": {"model": "efficientnet_lite0"}})()
+    found = list(completion.layers(context, names[3][:3]))
+    assert names[3] in dict(found) and all(name.startswith(names[3][:3]) for name, _ in found)
+    context.params["model"] = "no_such_model"
+    assert list(completion.layers(context, "")) == []
+    assert "grad_cam" in completion.methods("grad_c") and "efficientnet_lite0" in completion.models("effi")
+    assert command("layers", "no_such_model")[0] == 1
+
+
+def test_the_shell_completes_layers(monkeypatch):
+    """As bash calls it, for `saliscope explain --model efficientnet_lite0 --layer TAB`."""
+    from typer.testing import CliRunner
+
+    words = "saliscope explain images --model efficientnet_lite0 --layer "
+    environment = {"_SALISCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "6"}
+    output = CliRunner().invoke(commands.app, [], env=environment, prog_name="saliscope").output
+    assert len(output.split()) > 10
+
+
+def test_commands_load_no_compiler():
+    """torchvision imports torch's compiler, which takes 1.7 s and 150 MB in each process."""
+    code = (
+        "import sys; from saliscope import zoo; from saliscope.cli import run_commands; "
+        "from saliscope.zoo import devices; "
+        "from saliscope.datasets import explaining, ray_engine, report, run; from saliscope.datasets.finished import "
+        "finished_run; zoo.load_model('efficientnet_lite0'); devices.choose('cpu'); "
+        "assert not {'torch._dynamo', 'sympy', 'triton'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,75 @@
+"""Reading the rows of a run: batches and single rows equal the whole table, and damage is reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from saliscope.datasets.rows import SCHEMA
+from saliscope.datasets.run_data import RunData
+from saliscope.datasets.shards import open_run
+from saliscope.errors import Refused
+
+
+def write_parts(folder: Path, sizes: tuple[int, ...], schema: pa.Schema = SCHEMA) -> Path:
+    """Write a run of empty rows in files of these sizes; the path of a row is its index."""
+    first, names = 0, []
+    for number, size in enumerate(sizes):
+        rows = [{"path": str(first + k), "error": "Not read."} for k in range(size)]
+        names.append(f"part-{number:05d}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows, schema), folder / names[-1])
+        first += size
+    manifest = {"settings": {}, "weights_sha256": "0", "parts": names}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 100])
+def test_batches_are_the_rows_in_order(tmp_path, size):
+    data = open_run(write_parts(tmp_path, (3, 0, 5, 2)))
+    batches = list(data.batches(["path"], size))
+    assert len(data) == 10 and all(len(table) <= size for _, table in batches)
+    assert [int(p) for _, table in batches for p in table["path"].to_pylist()] == list(range(10))
+    assert all(table["path"][0].as_py() == str(first) for first, table in batches)
+
+
+def test_rows_are_taken_in_any_order(tmp_path):
+    data = open_run(write_parts(tmp_path, (3, 0, 5, 2)))
+    for memory in (data, RunData(tmp_path, {}, data.table)):
+        assert memory.take([9, 0, 4, 4, 2], ["path"])["path"].to_pylist() == ["9", "0", "4", "4", "2"]
+        assert len(memory.take([])) == 0 and memory.take(np.array([7])).column_names == SCHEMA.names
+
+
+def test_runs_of_older_versions_have_no_scales_and_other_missing_columns_are_named(tmp_path):
+    old = pa.schema([field for field in SCHEMA if field.name != "map_scale"])
+    assert open_run(write_parts(tmp_path, (2,), old)).table["map_scale"].null_count == 2
+    bad = pa.schema([field for field in SCHEMA if field.name not in ("probability", "map")])
+    with pytest.raises(Refused, match=r"part-00000.parquet of .* has no column probability, map\."):
+        open_run(write_parts(tmp_path, (2,), bad))
+
+
+def test_files_with_other_types_are_converted_or_refused(tmp_path):
+    wide = pa.schema([pa.field(f.name, pa.int64() if f.name == "label_index" else f.type) for f in SCHEMA])
+    data = open_run(write_parts(tmp_path, (2, 3)))
+    pq.write_table(pa.Table.from_pylist([{"path": "x", "label_index": 7}], wide), tmp_path / "part-00001.parquet")
+    assert open_run(tmp_path).columns(["label_index"])["label_index"].to_pylist() == [None, None, 7]
+    bad = pa.schema([pa.field(f.name, pa.string() if f.name == "label_index" else f.type) for f in SCHEMA])
+    pq.write_table(pa.Table.from_pylist([{"path": "x", "label_index": "cat"}], bad), tmp_path / "part-00001.parquet")
+    with pytest.raises(Refused, match="is damaged"):
+        open_run(tmp_path).columns(["label_index"])
+    assert len(data) == 5
+
+
+def test_damaged_and_missing_files_are_reported(tmp_path):
+    part = write_parts(tmp_path, (3, 3)) / "part-00001.parquet"
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(Refused, match="is damaged"):
+        open_run(tmp_path)
+    part.unlink()
+    with pytest.raises(Refused, match=r"is damaged.*part-00001"):
+        open_run(tmp_path)

@@ -1,0 +1,354 @@
+"""Images with N bands: value ranges, displayed bands, and inputs of networks with C channels."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from saliscope import limits
+from saliscope.errors import Refused
+from saliscope.images import bands
+from saliscope.page.api import tab
+from saliscope.session import engine, model_cache
+from saliscope.session.answers import Answer, LoadedModel
+from saliscope.session.jobs import runs
+from saliscope.session.request import Request, from_api, from_form
+from saliscope.zoo import Model, Preparation
+from tests.support.band_files import npy_file, tiff_file, values
+
+pytestmark = pytest.mark.sample
+
+
+@pytest.mark.parametrize(
+    "array, raw, factor, description",
+    [
+        (
+            np.array([[0, 51], [102, 255]], "u1"),
+            False,
+            1 / 255,
+            "0 to 255 are divided by 255, the largest value of the type",
+        ),
+        (np.array([[0, 51], [102, 65535]], "u2"), False, 1 / 65535, "divided by 65,535"),
+        (np.array([[-32768, 51], [102, 32767]], "i2"), False, 1 / 32767, "-32768 to 32767 are divided by 32,767"),
+        (
+            np.array([[0, 51], [102, 4000]], "u2"),
+            False,
+            1 / 65535,
+            "therefore close to 0; if the network was trained",
+        ),
+        (np.array([[0, 0.5], [0.25, 1]], "f4"), False, 1, "0 to 1 are unchanged"),
+        (np.array([[0, 51], [102, 4000]], "u2"), True, 1, "the network's mean and std are in that unit"),
+        (np.array([[0, 51], [102, 4000.5]], "f4"), True, 1, "0 to 4000.5 are unchanged"),
+    ],
+)
+def test_range_of_values(array: np.ndarray, raw: bool, factor: float, description: str) -> None:
+    actual, how = bands.scale_values(array[None], raw)
+
+    np.testing.assert_allclose(actual[0], array.astype("f8") * factor, rtol=1e-6)
+    assert actual.dtype == "float32" and description in how
+
+
+def test_other_values_are_mapped_from_minimum_to_maximum() -> None:
+    actual, how = bands.scale_values(np.array([[[-2, 3], [8, 0]]], "f4"), False)
+    np.testing.assert_allclose(actual[0], [[0, 0.5], [1, 0.2]])
+    assert "-2 to 8 are mapped to 0 to 1" in how
+    for number in (np.nan, np.inf, -np.inf):
+        actual, how = bands.scale_values(np.array([[[-2, number], [8, 0]]], "f4"), False)
+        np.testing.assert_allclose(actual[0], [[0, 0], [1, 0.2]])
+        assert "non-finite values are set to the minimum" in how
+    np.testing.assert_array_equal(bands.scale_values(np.full((1, 2, 2), 7.0), False)[0], np.zeros((1, 2, 2)))
+    np.testing.assert_array_equal(bands.scale_values(np.full((1, 2, 2), np.nan), False)[0], np.zeros((1, 2, 2)))
+    np.testing.assert_allclose(bands.scale_values(np.array([[[0, 100], [50, 25]]], "i8"), False)[0][0, 0], [0, 1])
+
+
+@pytest.mark.parametrize(
+    "requested, count, channels, expected, noted",
+    [
+        ("", 5, 5, (1, 2, 3), False),
+        ("", 13, 13, (4, 3, 2), False),
+        ("", 13, 3, (4, 3, 2), False),
+        ("", 5, 1, (1, 1, 1), False),
+        ("", 3, 1, (1, 2, 3), False),
+        ("", 2, 2, (1, 2, 2), False),
+        ("", 1, 1, (1, 1, 1), False),
+        ("5, 3,1", 5, 5, (5, 3, 1), False),
+        ("5,3,1 of 5", 5, 5, (5, 3, 1), False),
+        ("5,3,1 of 13", 5, 5, (1, 2, 3), False),
+        ("6,3,1", 5, 5, (1, 2, 3), True),
+        ("0,3,1", 5, 5, (1, 2, 3), True),
+        ("5,3", 5, 5, (1, 2, 3), True),
+        ("<img>", 5, 5, (1, 2, 3), True),
+    ],
+)
+def test_displayed_bands(requested: str, count: int, channels: int, expected: Any, noted: bool) -> None:
+    three, note = bands.choose_bands(requested, count, channels)
+
+    assert three == expected and bool(note) == noted
+    assert not noted or f"bands 1 to {count}" in note
+
+
+def test_bands_of_each_network() -> None:
+    """N channels: all bands in order. Three: the selected bands. One: their luminance, or the band itself."""
+    array = values("u1", 5)
+    data = tiff_file(array)
+    whole = bands.open_bands(data, 5, requested="5,4,3")
+    colors = bands.open_bands(data, 3, requested="5,1,2")
+    gray, luma = bands.open_bands(data, 1, requested="4,4,4"), bands.open_bands(data, 1, requested="1,2,3")
+    assert whole and colors and gray and luma
+
+    np.testing.assert_allclose(whole.values, array / 255, rtol=1e-6)
+    np.testing.assert_allclose(colors.values, array[[4, 0, 1]] / 255, rtol=1e-6)
+    np.testing.assert_allclose(gray.values, array[[3]] / 255, rtol=1e-6)
+    gray_image = Image.fromarray(np.moveaxis(array[:3], 0, -1))
+    assert np.abs(luma.values[0] * 255 - np.asarray(gray_image.convert("L"))).max() <= 1
+    assert whole.image.size == (50, 33) and whole.choice.text == "5,4,3 of 5"
+    assert "all 5 bands" in whole.choice.use and "these three" in colors.choice.use
+    with pytest.raises(Refused, match="needs 4 bands, but the image has 5. Use a TIFF or NPY file with 4 bands"):
+        bands.open_bands(data, 4)
+
+
+def test_displayed_image_is_stretched_between_percentiles() -> None:
+    ramp = np.linspace(1000, 1200, 33 * 50).reshape(33, 50).astype("u2")
+    ramp[0, 0], ramp[0, 1] = 65535, 0
+    found = bands.open_bands(npy_file(np.stack([ramp] * 5)), 5)
+    assert found is not None
+    seen = np.asarray(found.image)[..., 0]
+
+    low, high = np.percentile(ramp, [2, 98])
+    np.testing.assert_allclose(seen, ((ramp.astype("f8") - low) / (high - low) * 255).clip(0, 255), atol=1)
+    plain = bands.open_bands(npy_file(values("u1", 3)), 3)
+    assert plain is not None  # eight bits of red, green and blue are an image already
+    np.testing.assert_array_equal(np.moveaxis(np.asarray(plain.image), -1, 0), values("u1", 3))
+
+
+def test_ordinary_images_are_not_bands() -> None:
+    """For a network with three channels, an ordinary TIFF image is read like any other upload."""
+    rgb, gray = Image.new("RGB", (9, 8), "red"), Image.new("L", (9, 8), 7)
+    for image, kind in itertools.product((rgb, gray, rgb.convert("RGBA"), rgb.convert("CMYK")), ("TIFF", "PNG")):
+        if (image.mode, kind) == ("CMYK", "PNG"):
+            continue
+        file = io.BytesIO()
+        image.save(file, kind)
+        assert bands.open_bands(file.getvalue(), 3) is None
+    assert bands.open_bands(tiff_file(values("u2", 3), colors=2), 3) is None
+    assert bands.open_bands(b"", 3) is None and bands.open_bands(b"text", 5) is None
+    near_infrared = bands.open_bands(tiff_file(values("u1", 4), colors=2, extra=(0,)), 3)
+    assert near_infrared is not None and near_infrared.choice.count == 4
+    transparent = tiff_file(values("u1", 4), colors=2, extra=(2,))  # how many programs write red, green, blue, infrared
+    assert bands.open_bands(transparent, 3) is None
+    four = bands.open_bands(transparent, 4)
+    assert four is not None and len(four.values) == 4
+
+
+def test_a_large_image_is_reduced_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SIDE", 20)
+    found = bands.open_bands(npy_file(np.full((5, 60, 90), 51, "u1")), 5)
+    assert found is not None
+
+    assert found.values.shape == (5, 20, 30) and found.image.size == (30, 20)
+    np.testing.assert_allclose(found.values, 0.2, rtol=1e-6)
+
+
+def test_documented_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "your_model.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "bands" in block]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scene.npy").write_bytes(npy_file(values("u2", 13) // 20))
+    names: dict[str, Any] = {"model": model(13)}
+
+    exec(compile(code, "docs/your_model.md", "exec"), names)
+
+    assert names["images"].shape == (1, 13, 32, 32) and Image.open("overlay.png").mode == "RGB"
+    assert str(limits.BANDS) in page and f"{limits.BAND_VALUES // 10**6} million values" in page
+
+
+# Through the engine and the page
+
+
+def network(channels: int) -> torch.nn.Module:
+    """Return a small random convolutional network with biases."""
+    torch.manual_seed(channels)
+    layers = [torch.nn.Conv2d(channels, 8, 3, 2, 1), torch.nn.ReLU(), torch.nn.Conv2d(8, 16, 3, 2, 1), torch.nn.ReLU()]
+    head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 4)]
+    return torch.nn.Sequential(*layers, *head).eval().requires_grad_(False)
+
+
+def model(channels: int) -> Model:
+    """Return a model with four classes at 32 pixels."""
+    preparation = Preparation(32, 36, (0.4,) * channels, (0.2,) * channels)
+    return Model(f"bands{channels}", network(channels), ["forest", "water", "field", "town"], preparation)
+
+
+@pytest.fixture(params=[1, 3, 4, 5])
+def loaded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
+    """Install a network with this number of channels as the only one of the page."""
+    return install(request.param, monkeypatch)
+
+
+def install(channels: int, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
+    import explainers
+
+    made = model(channels)
+    images = torch.zeros(1, channels, 32, 32)
+    layers = explainers.list_layers(made.network, images, spatial=True)
+    default = explainers.default_layer(made.network, images)
+    found = LoadedModel(made.name, made.name, made, made.labels, layers, default, torch.device("cpu"))
+    monkeypatch.setattr(model_cache, "_loaded", {made.name: found})
+    monkeypatch.setattr(model_cache, "wait", lambda *_: iter(()))
+    return found
+
+
+def explain_request(request: Request) -> Answer:
+    with runs.start(None) as run:
+        return next(step for step in engine.explain(request, run) if isinstance(step, Answer))
+
+
+METHODS = [
+    "grad_cam",
+    "integrated_gradients",
+    "input_x_gradient",
+    "smooth_grad",
+    "occlusion",
+    "lrp",
+    "rise",
+    "deep_lift",
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_kind_of_method_works(loaded: LoadedModel, tmp_path: Path, method: str) -> None:
+    channels = loaded.model.channels
+    path = tmp_path / "scene.npy"
+    path.write_bytes(npy_file(values("u1", channels, 40, 60)))
+
+    answer = explain_request(Request(str(path), method=method))
+
+    assert answer.map.isfinite().all() and answer.map.ndim == 2
+    assert answer.crop.mode == "RGB" and answer.crop.size[0] == answer.crop.size[1]
+    if channels != 3:
+        assert answer.settings.bands is not None and answer.settings.bands.count == channels
+
+
+def test_network_receives_the_bands_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Oracle: `Model.prepare` of the same array."""
+    loaded = install(5, monkeypatch)
+    array = values("u2", 5, 40, 60)
+    for name, data in (
+        ("a.tif", tiff_file(array)),
+        ("b.npy", npy_file(array)),
+        ("c.npy", npy_file(np.moveaxis(array, 0, -1))),
+    ):
+        (tmp_path / name).write_bytes(data)
+        settings = engine.resolve(Request(model=loaded.name))
+        _, gray_image, images = engine.load_input(settings, Request(str(tmp_path / name)))
+        torch.testing.assert_close(images, loaded.model.prepare(array))
+        assert gray_image.size == (60, 40)
+
+
+def test_one_channel_network_receives_all_bits_of_a_png(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The input equals that of a TIFF with the same values; a network with three channels receives 8 bits."""
+    array = values("u2", 1, 40, 60)
+    file = io.BytesIO()
+    Image.fromarray(array[0]).save(file, "PNG")
+    deep = bands.open_bands(file.getvalue(), 1)
+    flat = bands.open_bands(tiff_file(array), 1)
+    assert deep is not None and flat is not None
+
+    np.testing.assert_array_equal(deep.values, flat.values)
+    np.testing.assert_allclose(deep.values, array / 65535, rtol=1e-6)
+    assert bands.open_bands(file.getvalue(), 3) is None
+    with pytest.raises(Refused, match="This PNG image is damaged"):
+        bands.open_bands(file.getvalue()[:-999], 1)
+
+
+def test_ordinary_image_and_network_with_other_channels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    image = Image.fromarray(np.moveaxis(values("u1", 3), 0, -1))
+    image.save(tmp_path / "photo.png")
+    request = Request(str(tmp_path / "photo.png"))
+    gray = install(1, monkeypatch)
+    _, _, images = engine.load_input(engine.resolve(request), request)
+    torch.testing.assert_close(images, gray.model.prepare(image.convert("L")))
+    install(4, monkeypatch)
+    with pytest.raises(
+        Refused, match="This network needs 4 bands, but the image has 3. Use a TIFF or NPY file with 4 bands."
+    ):
+        engine.load_input(engine.resolve(request), request)
+
+
+@pytest.mark.parametrize("channels, requested", [(5, "3,2,1"), (3, "5,1,2"), (1, "4,4,4"), (1, "1,2,5")])
+@pytest.mark.parametrize("kind", ["u1", "u2"])
+def test_snippet_prepares_the_same_images(
+    channels: int, requested: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loaded = install(channels, monkeypatch)
+    monkeypatch.setattr("saliscope.zoo.catalog.load_model", lambda name: loaded.model)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "image.npy").write_bytes(npy_file(values(kind, 5, 40, 60)))
+    request = Request("image.npy", bands=requested)
+    settings, _, images = engine.load_input(engine.resolve(request), request)
+    python, library, shell = (item["code"] for item in tab.snippets(settings)["items"])
+    names: dict[str, Any] = {}
+
+    exec(library, names)
+
+    torch.testing.assert_close(names["images"], images, rtol=0, atol=0.02)
+    assert (
+        f"bands='{requested}'" in python and f'"{requested}"]' in shell and "photo.jpg" not in python + library + shell
+    )
+
+
+def test_unknown_bands_are_noted_on_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(5, monkeypatch)
+    (tmp_path / "a.npy").write_bytes(npy_file(values()))
+
+    answer = explain_request(Request(str(tmp_path / "a.npy"), bands="7,7,7"))
+
+    assert answer.settings.bands is not None and answer.settings.bands.three == (1, 2, 3)
+    assert any("Unknown bands '7,7,7'" in note for note in answer.settings.notes)
+
+
+def test_form_and_api_request_the_same_bands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    path = tmp_path / "a.npy"
+    path.write_bytes(npy_file(values()))
+    form = from_form(str(path), "", "", "", "", {"text": "3,2,1"}, {})
+
+    assert replace(form, use_cache=False) == from_api({"path": str(path)}, bands="3,2,1") and form.bands == "3,2,1"
+    assert from_form(str(path), "", "", "", "", {}) == from_form(str(path), "", "", "", "", None, {})
+    assert form.signature != from_form(str(path), "", "", "", "", {}).signature
+    for wrong in ({"text": 5}, {"text": "x" * 600}, [], "3,2,1"):
+        assert from_form(str(path), "", "", "", "", wrong, {}).bands == ""
+
+
+def test_preview_refers_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    array = values("u2", 5)
+    for name, data in (("a.tif", tiff_file(array)), ("b.npy", npy_file(array)), ("c.tif", tiff_file(array[:1]))):
+        path = tmp_path / name
+        path.write_bytes(data)
+        shown = bands.preview(path, 5)
+        assert shown is not None and shown.parent == tmp_path
+        with Image.open(shown) as image:
+            assert (image.format, image.mode, image.size) == ("PNG", "RGB", (50, 33))
+        assert from_form(str(shown), "", "", "", "", {}).image == str(path)
+    assert bands.preview(tmp_path / "a.tif", 5, "5,4,3 of 5") == tmp_path / "a.tif.5-4-3.preview.png"
+    monkeypatch.setattr(limits, "PREVIEWS", len(list(tmp_path.glob("*.preview.png"))))
+    assert bands.preview(tmp_path / "a.tif", 5, "5,4,1") is None and bands.preview(tmp_path / "a.tif", 5) is not None
+    (tmp_path / "photo.png").write_bytes((tmp_path / "a.tif.1-2-3.preview.png").read_bytes())
+    (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
+    assert bands.preview(tmp_path / "photo.png") is None and bands.preview(tmp_path / "broken.npy") is None
+    alone = tmp_path / "gone.tif.1-2-3.preview.png"
+    alone.write_bytes((tmp_path / "photo.png").read_bytes())
+    assert bands.original(alone) == alone
+    (tmp_path / "link.tif").symlink_to("/etc/hostname")
+    linked = tmp_path / "link.tif.1-2-3.preview.png"
+    assert bands.original(linked) == linked

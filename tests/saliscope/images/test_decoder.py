@@ -1,0 +1,230 @@
+"""Decoder processes: the same results as in this process, and a crash or a slow file is one refused request."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saliscope import limits
+from saliscope.errors import Refused
+from saliscope.images import bands, uploads
+from saliscope.images.decoder import pool, protocol, worker
+from tests.support.band_files import npy_file, tiff_file, values
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes() -> Iterator[None]:
+    """Decode in a process for all tests of this file."""
+    pool.start()
+    yield
+    pool.stop()
+
+
+def photo(kind: str = "JPEG", size: tuple[int, int] = (60, 40)) -> bytes:
+    """An image of random colors, to be rotated by its orientation tag."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = io.BytesIO()
+    Image.effect_noise(size, 90).convert("RGB").save(file, kind, exif=exif)
+    return file.getvalue()
+
+
+def message(data: bytes, channels: int = 3) -> str:
+    with pytest.raises(Refused) as caught:
+        pool.open_file(data, channels)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", uploads.FORMATS)
+def test_images_equal_those_of_this_process(kind: str) -> None:
+    data = photo(kind)
+    expected = uploads.open_image(data)
+    for found in (pool.open_image(data), pool.open_file(data, 3)):
+        assert isinstance(found, Image.Image) and found.mode == "RGB" and found.size == expected.size
+        assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize("requested", ["", "3,2,1", "9,9,9"])
+def test_bands_equal_those_of_this_process(channels: int, requested: str) -> None:
+    for data in (tiff_file(values("u2")), npy_file(values("f4"))):
+        expected = bands.open_bands(data, channels, requested=requested)
+        found = pool.open_file(data, channels, requested=requested)
+        assert isinstance(found, bands.Bands) and expected is not None
+        np.testing.assert_array_equal(found.values, expected.values)
+        assert found.values.dtype == np.float32 and found.values.flags.writeable
+        assert (found.choice, found.note) == (expected.choice, expected.note)
+        assert found.image.tobytes() == expected.image.tobytes()
+
+
+def test_previews_equal_those_of_this_process() -> None:
+    for data in (tiff_file(values("u2")), npy_file(values("f4")), photo("TIFF")):
+        found, expected = pool.preview_image(data, 3, "2,1,3"), bands.preview_image(data, 3, "2,1,3")
+        assert found is not None and expected is not None
+        assert found[1] == expected[1] and found[0].tobytes() == expected[0].convert("RGB").tobytes()
+    assert pool.preview_image(photo("JPEG"), 3, "") is None
+
+
+def test_refusals_are_those_of_this_process() -> None:
+    for data in (b"", b"hello", photo()[:300], photo("PNG")[:80], b"\x93NUMPY\x01\x00", bytes(limits.FILE + 1)):
+        with pytest.raises(Refused) as expected:
+            uploads.open_image(data) if bands.open_bands(data, 3) is None else None
+        assert message(data) == str(expected.value)
+    assert "needs 4 bands" in message(tiff_file(values("u2")), 4)
+    assert pool.restarts() == 0
+
+
+def test_a_crash_of_the_decoder_is_one_refused_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is ended after it got the file, as a fault in a decoder would."""
+    one, write = pool.Pool(1), protocol.write
+    one.prepare()
+    (process,) = one.processes()
+
+    def write_and_end(*message: object) -> None:
+        write(*message)  # type: ignore[arg-type]
+        os.kill(process, signal.SIGSEGV)
+
+    with monkeypatch.context() as patch, pytest.raises(Refused, match="could not be decoded"):
+        patch.setattr(protocol, "write", write_and_end)
+        one.call(photo(), task="image")
+    assert one.restarts == 1 and one.processes() == []
+    assert one.call(photo(), task="image")[0] == {"size": [40, 60]} and one.restarts == 1
+
+    os.kill(one.processes()[0], signal.SIGKILL)  # while it is idle
+    time.sleep(0.1)
+    assert one.call(photo(), task="image")[0] == {"size": [40, 60]} and one.restarts == 2
+    one.close()
+
+
+def test_a_decoder_that_takes_too_long_is_replaced() -> None:
+    one = pool.Pool(1, seconds=0.01)
+    with pytest.raises(Refused, match="takes too long"):
+        one.call(photo(), task="image")  # a process does not even start in this time
+    assert one.restarts == 1
+    one.close()
+
+
+def test_all_processes_end_with_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_FILES", 2)
+    one = pool.Pool(1)
+    one.prepare()
+    first = one.processes()
+    for _ in range(2):
+        one.call(photo(), task="image")
+    assert one.processes() == [] and one.restarts == 0, "replaced after two files"
+    one.call(photo(), task="image")
+    assert first != one.processes()
+    process = one._idle[0].process
+    one.close()
+    assert process.poll() is not None
+
+
+def test_a_waiting_request_gets_its_turn() -> None:
+    one, done = pool.Pool(1), list[int]()
+
+    def call() -> None:
+        done.append(one.call(photo(), task="image")[0]["size"][0])
+
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == [40] * 6 and len(one.processes()) == 1
+    one.close()
+
+
+def test_a_decoder_does_not_know_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    one = pool.Pool(1)
+    one.prepare()
+    if sys.platform == "linux":
+        assert b"secret" not in Path(f"/proc/{one.processes()[0]}/environ").read_bytes()
+    one.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has all limits")
+def test_a_decoder_has_little_memory_and_writes_no_files(tmp_path: Path) -> None:
+    code = f"""
+import os, resource
+from saliscope.images.decoder import worker
+worker.limit_process()
+worker.allow_seconds(3)
+assert 4 <= resource.getrlimit(resource.RLIMIT_CPU)[0] <= 9
+try:
+    bytearray({limits.DECODE_MEMORY})
+except MemoryError:
+    pass
+else:
+    raise SystemExit("memory is not limited")
+try:
+    with open({str(tmp_path / "file")!r}, "wb") as file:
+        file.write(b"x")
+except OSError:
+    pass
+else:
+    raise SystemExit("files are not limited")
+assert resource.getrlimit(resource.RLIMIT_NPROC) == (0, 0) and resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_file_that_needs_too_much_memory_is_refused() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bands, "open_bands", lambda *_, **__: bytearray(1 << 60))
+        header = {"task": "open", "channels": 3, "raw": False, "requested": ""}
+        assert "too many pixels" in worker.respond(header, b"x")[0]["refused"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x01",
+        struct.pack("<IQ", 2, 0) + b"[]",
+        struct.pack("<IQ", 2, 0) + b"{",
+        struct.pack("<IQ", 2, 9) + b"{}abc",
+        struct.pack("<IQ", 1 << 31, 0),
+        struct.pack("<IQ", 2, 1 << 62) + b"{}",
+        struct.pack("<IQ", 5, 0) + b"\xff\xff\xff\xff\xff",
+        struct.pack("<IQ", 60_000, 0) + b"[" * 60_000,
+    ],
+)
+def test_a_message_of_a_decoder_is_not_trusted(text: bytes) -> None:
+    with pytest.raises(protocol.Broken):
+        protocol.read(io.BytesIO(text))
+    assert protocol.read(io.BytesIO()) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"size": None},
+        {"size": [2, 2.0]},
+        {"size": [-2, -2]},
+        {"size": [3, 3]},
+        {"size": [1 << 40, 1 << 40]},
+        {"size": [2, 2], "shape": [1, 1]},
+        {"size": [1, 1], "shape": [1, 1, 9], "choice": {"three": [1, 1, 1], "count": 1}},
+        {"size": [1, 1], "shape": [1, 1, 2], "choice": {"three": [1, 1], "count": 1}},
+        {"size": [1, 1], "shape": [1, 1, 2], "choice": {"three": [1, 1, 1], "count": "1"}},
+        {"size": [1, 1], "shape": [1, 1, 2], "choice": ["three", "count"]},
+    ],
+)
+def test_an_answer_of_a_decoder_is_not_trusted(answer: dict[str, object]) -> None:
+    with pytest.raises(Refused):
+        pool._unpack(answer, bytearray(11))

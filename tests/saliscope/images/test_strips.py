@@ -1,0 +1,185 @@
+"""Very large images, which are decoded in strips, have the pixels of images that are decoded as a whole.
+
+The limit is lowered to about 1,000 pixels.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, TiffImagePlugin
+
+from saliscope import limits
+from saliscope.images import strips
+from saliscope.images.uploads import Refused, open_image
+from tests.saliscope.images.test_uploads import chunk, png, save
+
+SIZE = (161, 123)
+
+
+def picture(mode: str) -> Image.Image:
+    """Return an image with edges and noise."""
+    width, height = SIZE
+    y, x = np.mgrid[:height, :width]
+    rng = np.random.default_rng(0)
+    planes = [(2 * x + y) % 256, np.where(x > y, 230, 20), rng.integers(0, 40, (height, width)) + y, 255 - x]
+    values = np.stack(planes, -1).clip(0, 255).astype(np.uint8)
+    if mode in ("I;16", "F"):
+        deep = (values[..., 0].astype(np.float64) * 250 + values[..., 2]).astype(np.uint16 if mode == "I;16" else "f4")
+        return Image.fromarray(deep)
+    colors = Image.fromarray(values[..., :3])
+    if mode in ("RGBA", "LA"):
+        colors.putalpha(Image.fromarray(values[..., 3]))
+    return colors.quantize(16) if mode == "P" else colors.convert(mode)
+
+
+def adam7(image: Image.Image, **options: Any) -> bytes:
+    """Return an interlaced PNG, which Pillow does not write: its passes as plain files, with their rows joined."""
+    passes = [image.crop((x, y, *image.size)) for x, y, _, _ in strips._PASSES]
+    rows = b""
+    for part, (_, _, across, down) in zip(passes, strips._PASSES, strict=True):
+        values = np.asarray(part)[::down, ::across]
+        if values.size:
+            small = Image.fromarray(values)
+            if image.mode == "P":
+                small = Image.fromarray(values, "P")
+                small.putpalette(image.getpalette() or b"")
+            rows += zlib.decompress(idat(save(small, "PNG", **options)))
+    data = save(image, "PNG", **options)
+    head = bytearray(data[16:29])
+    head[12] = 1
+    body = zlib.compress(rows)
+    at = data.index(b"IDAT") - 4
+    halves = [chunk(b"IDAT", body[: len(body) // 2]), chunk(b"IDAT", body[len(body) // 2 :])]
+    return b"".join([data[:8], chunk(b"IHDR", bytes(head)), data[33:at], *halves, chunk(b"IEND", b"")])
+
+
+def idat(data: bytes) -> bytes:
+    return b"".join(body for name, body in strips._chunks(data) if name == b"IDAT")
+
+
+def tiles(image: Image.Image, side: int = 32) -> bytes:
+    """Return an uncompressed TIFF with tiles, which Pillow does not write."""
+    values = np.asarray(image)
+    down, across = -(-values.shape[0] // side), -(-values.shape[1] // side)
+    padded = np.zeros((down * side, across * side, 3), np.uint8)
+    padded[: values.shape[0], : values.shape[1]] = values
+    blocks = [
+        padded[r * side : (r + 1) * side, c * side : (c + 1) * side].tobytes()
+        for r in range(down)
+        for c in range(across)
+    ]
+    directory = TiffImagePlugin.ImageFileDirectory_v2()
+    numbers = {256: image.width, 257: image.height, 258: (8, 8, 8), 259: 1, 262: 2, 277: 3, 322: side, 323: side}
+    numbers |= {325: tuple(map(len, blocks)), 324: tuple(range(len(blocks)))}
+    for tag, value in numbers.items():
+        directory.tagtype[tag] = 4
+        directory[tag] = value
+    start = 8 + len(directory.tobytes(8))
+    directory[324] = tuple(start + k * len(blocks[0]) for k in range(len(blocks)))
+    return b"".join([b"II*\0", struct.pack("<I", 8), directory.tobytes(8), *blocks])
+
+
+def deep_palette() -> bytes:
+    """Return a PNG with 2 bits per pixel, whose rows do not end with a whole byte."""
+    rows = b"".join(b"\0" + bytes((row + k) % 256 for k in range((SIZE[0] + 3) // 4)) for row in range(SIZE[1]))
+    return png(*SIZE, 2, 3, rows, chunk(b"PLTE", bytes(range(0, 240, 20))), chunk(b"tRNS", b"\xff\x80"))
+
+
+def turned(orientation: int) -> dict[str, Any]:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return {"exif": exif}
+
+
+FILES = {
+    **{f"PNG {mode}": lambda mode=mode: save(picture(mode), "PNG") for mode in ("1", "L", "LA", "RGB", "RGBA", "P")},
+    "PNG I;16": lambda: save(picture("I;16"), "PNG"),
+    "PNG with a transparent color": lambda: save(picture("RGB"), "PNG", transparency=(0, 20, 30)),
+    "PNG with 2 bits": deep_palette,
+    "PNG turned": lambda: save(picture("RGB"), "PNG", **turned(6)),
+    **{f"interlaced PNG {mode}": lambda mode=mode: adam7(picture(mode)) for mode in ("1", "L", "LA", "RGB", "RGBA")},
+    "interlaced PNG P": lambda: adam7(picture("P"), bits=8),
+    "interlaced PNG I;16": lambda: adam7(picture("I;16")),
+    "interlaced PNG turned": lambda: adam7(picture("RGB"), **turned(6)),
+    "TIFF strips": lambda: save(picture("RGB"), "TIFF", compression="tiff_lzw", tiffinfo={278: 16}),
+    "TIFF turned": lambda: save(picture("RGB"), "TIFF", compression="tiff_deflate", tiffinfo={278: 16, 274: 8}),
+    "TIFF CMYK": lambda: save(picture("CMYK"), "TIFF", compression="packbits", tiffinfo={278: 7}),
+    "TIFF JPEG": lambda: save(picture("RGB"), "TIFF", compression="jpeg", tiffinfo={278: 16}),
+    "TIFF float": lambda: save(picture("F"), "TIFF", compression="tiff_lzw", tiffinfo={278: 16}),
+    "TIFF palette": lambda: save(picture("P"), "TIFF", compression="tiff_lzw", tiffinfo={278: 16}),
+    "TIFF tiles": lambda: tiles(picture("RGB")),
+    "GIF": lambda: save(picture("P"), "GIF"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_strips_have_the_pixels_of_the_whole_image(name, monkeypatch):
+    monkeypatch.setattr(limits, "SIDE", 25)
+    data = FILES[name]()
+    whole = open_image(data)
+    monkeypatch.setattr(strips, "STRIP", 161 * 13)
+    monkeypatch.setattr(limits, "WHOLE", SIZE[0] * SIZE[1] // 4 + 1 if name == "GIF" else 1300)
+    sizes = []
+    monkeypatch.setattr(strips, "is_too_large", lambda image: sizes.append(image.size) is None)
+    found = open_image(data)
+    assert found.size == whole.size and sizes
+    difference = np.abs(np.asarray(found, "i2") - np.asarray(whole, "i2"))  # transparency is rounded once more
+    assert difference.mean() < 1.5 and difference.max() < 20
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (lambda: save(picture("RGB"), "WEBP"), "WebP"),
+        (lambda: save(picture("RGB"), "PNG", save_all=True, append_images=[picture("RGB").rotate(90)]), "animation"),
+        (lambda: save(picture("RGB"), "TIFF", compression="tiff_lzw", tiffinfo={278: 123}), "large blocks"),
+    ],
+)
+def test_what_cannot_be_read_in_parts_is_refused(data, words, monkeypatch):
+    monkeypatch.setattr(limits, "WHOLE", 1000)
+    monkeypatch.setattr(strips, "STRIP", 161 * 13)
+    with pytest.raises(Refused, match=words) as caught:
+        open_image(data())
+    assert "161 x 123 pixels" in str(caught.value) and "Save it as" in str(caught.value)
+
+
+def test_progressive_jpegs_are_limited_by_their_coefficients(monkeypatch):
+    """The decoder keeps the coefficients of all scans: 3 bytes per pixel if the colors have half the resolution."""
+    files = [save(picture("RGB"), "JPEG", progressive=True), save(picture("RGB"), "JPEG")]
+    monkeypatch.setattr(limits, "COEFFICIENTS", 3 * SIZE[0] * SIZE[1] + 100)
+    assert [open_image(data).size for data in files] == [SIZE, SIZE]
+    monkeypatch.setattr(limits, "COEFFICIENTS", 3 * SIZE[0] * SIZE[1] - 100)
+    with pytest.raises(Refused, match="progressive"):
+        open_image(files[0])
+    assert open_image(files[1]).size == SIZE
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8, 16])
+@pytest.mark.parametrize("mode", ["L", "RGBA"])
+def test_a_cell_of_an_interlaced_image_is_the_mean_of_its_pixels(mode, factor, monkeypatch):
+    monkeypatch.setattr(strips, "STRIP", 161 * 13)
+    data = adam7(picture(mode))
+    with Image.open(io.BytesIO(data)) as opened:
+        found = np.asarray(strips._reduce_passes(opened, data, factor, lambda: None), "f8")
+    values = np.asarray(picture(mode), "f8")
+    rows = [values[top : top + factor].sum(0) for top in range(0, SIZE[1], factor)]
+    sums = np.stack([np.stack(rows)[:, left : left + factor].sum(1) for left in range(0, SIZE[0], factor)], 1)
+    sides = [np.minimum(factor, side - np.arange(0, side, factor)) for side in SIZE[::-1]]
+    means = sums / np.outer(*sides).reshape(*sums.shape[:2], *[1] * (sums.ndim - 2))
+    assert np.abs(found - means).max() <= 0.51
+
+
+@pytest.mark.parametrize("write", [lambda image: save(image, "PNG"), adam7])
+def test_a_truncated_png_is_refused_in_strips(write, monkeypatch):
+    monkeypatch.setattr(limits, "WHOLE", 1000)
+    monkeypatch.setattr(limits, "SIDE", 25)
+    data = write(picture("RGB"))
+    with pytest.raises(Refused, match="damaged"):
+        open_image(data[: len(data) // 2])
+    assert open_image(data).size == (33, 25)

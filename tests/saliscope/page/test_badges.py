@@ -1,0 +1,124 @@
+"""The badges in the method list, from the checked-in verdicts or from sample verdicts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import explainers
+from saliscope.page.methods import picker
+from saliscope.session import model_cache
+from saliscope.session.answers import Settings
+from saliscope.session.methods import badges, messages
+
+METHODS = explainers.METHODS
+NETWORK = "efficientnet_lite0"
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Any:
+    model_cache.ready.set()
+    return model_cache.load(NETWORK)
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Writes verdicts for methods as `python -m benchmarks.faithfulness` does."""
+
+    def write(**methods: dict[str, Any]) -> None:
+        found = {"network": NETWORK, "precision": "bf16", "steps": 12, "photographs": 109, "test": "sign-flip test"}
+        found["methods"] = methods
+        (tmp_path / "verdicts.json").write_text(json.dumps(found), encoding="utf-8")
+        badges.table.cache_clear()
+
+    monkeypatch.setattr(badges, "FILE", tmp_path / "verdicts.json")
+    badges.table.cache_clear()
+    yield write
+    badges.table.cache_clear()
+
+
+def verdict(*beside: str, **more: Any) -> dict[str, Any]:
+    """Return the entry of a method with these verdicts against random maps, edge maps and the center-bias baseline."""
+    places = {control: {"verdict": each} for control, each in zip(("random", "edge", "centre"), beside, strict=True)}
+    better = all(each == "better" for each in beside)
+    found = {"n": 109, "beside": places, "better_than_controls": better}
+    return found | {"logit": 0.1, "cascade": 0.1, "depends_on_weights": True} | more
+
+
+def texts(name: str, loaded: Any) -> list[str]:
+    return [text for text, _ in badges.badges(METHODS[name], loaded)]
+
+
+def test_without_the_table_only_class_agnostic_methods_have_a_badge(loaded: Any, sample: Callable[..., None]) -> None:
+    """Oracle: `reads_class` of the registry."""
+    for method in METHODS.values():
+        assert texts(method.name, loaded) == ([] if method.reads_class else ["class-agnostic"])
+
+
+def test_a_method_that_is_no_better_than_controls_has_a_badge_that_names_them(
+    loaded: Any, sample: Callable[..., None]
+) -> None:
+    sample(
+        grad_cam=verdict("better", "better", "better"),
+        saliency=verdict("better", "worse", "level"),
+        lrp=verdict("better", "level", "better"),
+        rise=verdict("level", "level", "level", n=0),
+        edge_control=verdict("better", "level", "worse"),
+    )
+    assert texts("grad_cam", loaded) == texts("rise", loaded) == [], "better, or not measured"
+    assert texts("saliency", loaded) == ["no better than the controls on this network"]
+    assert texts("lrp", loaded) == ["no better than edge maps on this network"]
+    assert texts("edge_control", loaded) == [messages.NO_CLASS], "a control itself"
+    ((_, tip),) = badges.badges(METHODS["saliency"], loaded)
+    assert tip == (
+        f"Insertion minus deletion over 109 images with {NETWORK}: better than random maps, not significantly "
+        "different from the center-bias baseline, worse than edge maps (sign-flip test, p < 0.05, adjusted for the "
+        "number of comparisons)."
+    )
+    other = replace(loaded, name="resnet18")
+    assert texts("saliency", other) == [f"no better than the controls on {NETWORK}"]
+
+
+def test_a_method_that_fails_the_randomization_test_has_a_badge(loaded: Any, sample: Callable[..., None]) -> None:
+    good = "better", "better", "better"
+    sample(
+        guided_backprop=verdict(*good, logit=0.999, cascade=0.34, depends_on_weights=False),
+        eigen_cam=verdict(*good, logit=1.0, cascade=0.3, depends_on_weights=False),
+        fem=verdict(*good, logit=1.0, cascade=-0.67, depends_on_weights=False),
+        grad_cam=verdict(*good, logit=None, cascade=None, depends_on_weights=None),
+    )
+    assert texts("guided_backprop", loaded) == ["hardly depends on the weights"]
+    assert texts("eigen_cam", loaded) == [messages.NO_CLASS], (
+        "it does not use the last layer, but depends on earlier layers"
+    )
+    assert texts("fem", loaded) == [messages.NO_CLASS, messages.NO_WEIGHTS]
+    assert texts("grad_cam", loaded) == []
+    tip = dict(badges.badges(METHODS["fem"], loaded))[messages.NO_WEIGHTS]
+    assert "1.00 for the last layer, −0.67 for all layers" in tip and NETWORK in tip
+
+
+def test_the_list_has_the_badges_and_an_invalid_file_is_ignored(loaded: Any, sample: Callable[..., None]) -> None:
+    sample(saliency=verdict("level", "worse", "worse"))
+    settings = Settings(loaded, loaded.default, None, METHODS["grad_cam"], {})
+    listed = {name: more.get("badges") for _, name, _, more in picker.items(settings)}
+    assert [text for text, _ in listed["saliency"]] == ["no better than the controls on this network"]
+    assert listed["grad_cam"] is None
+    badges.FILE.write_text("{", encoding="utf-8")
+    badges.table.cache_clear()
+    assert texts("saliency", loaded) == []
+
+
+def test_the_checked_in_table_only_has_known_methods(loaded: Any) -> None:
+    """Every badge has a tooltip with numbers."""
+    badges.table.cache_clear()
+    measured = badges.table().get("methods", {})
+    assert set(measured) <= set(METHODS)
+    for name in measured:
+        for text, tip in badges.badges(METHODS[name], loaded):
+            assert tip.endswith(".") and len(text) <= 60
+            assert text == messages.NO_CLASS or any(letter.isdigit() for letter in tip)

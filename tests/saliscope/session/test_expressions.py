@@ -1,0 +1,346 @@
+"""Expressions of the gradient lab: values and gradients compared with torch, generated code, and syntax errors."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from saliscope import limits
+from saliscope.page.lab import view as lab_view
+from saliscope.session.lab import engine as lab_engine
+from saliscope.session.lab import experiments, expressions
+from saliscope.session.lab.experiments import GALLERY, Experiment
+from saliscope.session.lab.expressions import Refusal
+
+X = [[1.0, 2.0], [3.0, 4.0]]
+CASES: list[tuple[str, Any]] = [
+    ("x = [[1, 2], [3, 4]]; mean(x^2 + 1)", lambda x: (x**2 + 1).mean()),
+    ("x = [[1, 2], [3, 4]]; sum(x * x / 2)", lambda x: (x * x / 2).sum()),
+    ("x = [[1, 2], [3, 4]]; -x^2", lambda x: -(x**2)),
+    ("x = [[1, 2], [3, 4]]; (-x)^2 - 3", lambda x: (-x) ** 2 - 3),
+    ("x = [[1, 2], [3, 4]]; 2^x^2 / 100", lambda x: 2 ** (x**2) / 100),
+    ("x = [[1, 2], [3, 4]]; x - 1 - 2 - x/2/4", lambda x: x - 1 - 2 - x / 2 / 4),
+    ("x = [[1, 2], [3, 4]]; exp(-x) * log(x) + sqrt(x)", lambda x: (-x).exp() * x.log() + x.sqrt()),
+    ("x = [[1, 2], [3, 4]]; tanh(x/4) + sigmoid(x - 2)", lambda x: (x / 4).tanh() + (x - 2).sigmoid()),
+    ("x = [[1, 2], [3, 4]]; relu(x - 2.5)", lambda x: (x - 2.5).relu()),
+    ("x = [[1, 2], [3, 4]]; x * (10, 20)", lambda x: x * torch.tensor([10.0, 20.0])),
+    ("x = [[1, 2], [3, 4]]; [[-1], [+2]] + x", lambda x: torch.tensor([[-1.0], [2.0]]) + x),
+    ("x = [[1, 2], [3, 4]]; x ** -2", lambda x: x**-2),
+    ("x = [[1, 2], [3, 4]]; (-2)^3 * x", lambda x: -8 * x),
+    ("x = [[1, 2], [3, 4]]; 3·x² − 1.5e1", lambda x: 3 * x**2 - 15),
+    ("x = [[1, 2], [3, 4]]; --x", lambda x: x * 1),
+    ("x = [[1, 2], [3, 4]]\n\ny = x * x\nz = y * x ; y + z * y", lambda x: x * x + x * x * x * (x * x)),
+]
+
+
+def outcome(experiment: Experiment) -> lab_engine.Outcome:
+    return lab_engine.run(experiments.make_plan(experiment))
+
+
+@pytest.mark.parametrize("program, truth", CASES, ids=[program for program, _ in CASES])
+def test_values_and_gradients_equal_torch(program: str, truth: Any) -> None:
+    """Oracle: the same expression written in Python."""
+    x = torch.tensor(X, requires_grad=True)
+    expected = truth(x)
+    expected.backward(torch.ones_like(expected))
+
+    found = outcome(Experiment(program))
+
+    result = found.plan.result.name
+    torch.testing.assert_close(found.values[result], expected.detach())
+    torch.testing.assert_close(found.hooked.tensors["x"], x.grad)
+
+
+KNOWN = {
+    "double": ({"v": [2, 4, 6]}, {"v": [1, 2, 3]}),
+    "square": ({"v": [28, 64, 108]}, None),
+    "chain": ({"y": [[1, 2.5], [5, 8.5]], "x": [[2, 10], [30, 68]]}, None),
+    "mean": ({"x": [20200910] * 4}, {"x": [1] * 4}),
+    "product": ({"a": 15, "x": 55, "y": 39}, None),
+    "squared": ({"v": [1, 1, 4]}, {"v": [2, 2, 5]}),
+    "shared": ({"m1": 10, "m2": 5, "m3": 2, "y": 1, "x2": 1, "x1": 5}, None),
+}
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_the_gallery_has_the_expected_gradients(name: str) -> None:
+    first, second = KNOWN[name]
+
+    found = outcome(GALLERY[name])
+
+    for tensor, gradient in first.items():
+        assert found.hooked.tensors[tensor].tolist() == gradient
+    assert (found.again is None) == (second is None)
+    for tensor, gradient in (second or {}).items():
+        assert found.again.tensors[tensor].tolist() == gradient
+
+
+def test_every_gallery_entry_is_described() -> None:
+    from saliscope.session.lab import messages as lab_messages
+
+    assert list(lab_messages.EXPERIMENTS) == list(GALLERY) == list(KNOWN)
+
+
+VARIANTS = [
+    *GALLERY.values(),
+    *(
+        replace(GALLERY["chain"], hook=hook, amount=amount, where=where, again=again)
+        for hook, amount in [("scale", -0.5), ("clip_value", 2.0), ("clip_norm", 3.0), ("zero", 1.0), ("negate", 1.0)]
+        for where, again in [("x", ""), ("y", "keep"), ("t2", "removed")]
+    ),
+    Experiment("x = (1, -2)\ny = (-3)^2 * x^3 / -2 + 2^x\nu = x * 2\n-y - 1", "y", "square", 1.0, "(1, 0.5)"),
+    Experiment("x = 2\ny = 3\nz = (1, 2)\nsum(z * x + relu(y - z) * exp(z/9))", "z", "scale", 1e6, "7", "keep", "2"),
+    Experiment("a = 1; b = 2; b * (1, 2, 3)", "a", "scale", 3.0),
+]
+
+
+@pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
+def test_the_generated_code_gives_the_same_gradients(experiment: Experiment) -> None:
+    plan = experiments.make_plan(experiment)
+    found = lab_engine.run(plan)
+    scope: dict[str, Any] = {}
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(experiments.code(plan), scope)  # generated from names and numbers of the grammar
+
+    shown = (found.again or found.hooked).tensors
+    assert set(shown) == {step.name for step in plan.steps}
+    for step in plan.steps:
+        actual = scope[step.name].grad if step.value is not None else scope["grads"].get(step.name)
+        assert (actual is None) == (shown[step.name] is None), step.name
+        if actual is not None:
+            torch.testing.assert_close(actual, shown[step.name], rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(scope[step.name].detach(), found.values[step.name], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
+def test_the_gradients_on_the_edges_sum_to_that_of_the_tensor(experiment: Experiment) -> None:
+    """Oracle: the chain rule. A tensor's gradient is the sum over its uses, before any hook on it."""
+    found = outcome(experiment)
+    for step in found.plan.steps[:-1]:
+        parts = [g for (source, _, _), g in found.without.edges.items() if source == step.name]
+        if parts:
+            torch.testing.assert_close(sum(parts), found.without.tensors[step.name])
+
+
+def test_a_hook_changes_only_gradients_computed_after_it() -> None:
+    found = outcome(Experiment("x = (1, 2)\ny = x^2\nz = sum(y * 3)", "y", "zero"))
+
+    assert found.without.tensors["y"].tolist() == [3, 3] and found.hooked.tensors["y"].tolist() == [0, 0]
+    assert found.without.tensors["x"].tolist() == [6, 12] and found.hooked.tensors["x"].tolist() == [0, 0]
+    assert found.hooked.edges["y", "t1", 0].tolist() == [3, 3], "the gradient passed to the hook is unchanged"
+
+
+REFUSED = [
+    ("", "The expression is empty"),
+    ("  \n ; ", "The expression is empty"),
+    ("x = (1, 2", "Line 1, position 10: missing closing “)” before the end"),
+    ("x = 1\ny = x +", "Line 2, position 8: expected a number, a name or a bracket, got the end."),
+    ("x = 1\ny = 2 x", "Line 2, position 7: missing operator between 2 and x"),
+    ("x = 1; y = x(2)", "missing operator between x and ("),
+    ("x = 1; q * 2", "unknown name “q”. Defined so far: x"),
+    ("x = (1, 2); y = (1, 2, 3); x * y", "shapes 2 and 3 cannot be broadcast"),
+    ("x = [[1, 2], [3]]", "the same length"),
+    ("x = [[[1]]]", "at most two dimensions"),
+    ("x = (1, y)", "only numbers"),
+    ("x = 1; x = 2", "already defined"),
+    ("x = 1; y = x", "only another name for x"),
+    ("(1, 2)", "a constant needs a name"),
+    ("x = inf", "Line 1, position 5: NaN and ∞ are not supported. Write a number up to 1e12."),
+    ("x = (1, NaN)", "Line 1, position 9: NaN and ∞ are not supported"),
+    ("x = -Infinity", "Line 1, position 6: NaN and ∞ are not supported"),
+    ("x = 1; x * ∞", "Line 1, position 12: NaN and ∞ are not supported"),
+    ("x = 1; y = x / nan", "NaN and ∞ are not supported"),
+    ("inf = 3", "NaN and ∞ are not supported"),
+    ("x = 1e999", "1e999 is too large. The maximum is 1e12."),
+    ("x = [[1, 2], [3, -1e999]]", "1e999 is too large"),
+    ("x = 0/0", "0 / 0 is not a real number up to 1e12."),
+    ("x = 1/0", "1 / 0 is not a real number"),
+    ("x = (-8)^0.5", "-8 ^ 0.5 is not a real number"),
+    ("x = 9^9^9^9", "is not a real number up to 1e12"),
+    ("x = 1e13", "The maximum is"),
+    ("a=1;b=2;c=3;d=4", "at most 3 are allowed"),
+    ("x = 1; mean(2) + x", "mean needs a named tensor"),
+    ("x = 1; mean x", "mean needs brackets"),
+    ("x = 1; (1, 2) + (3, 4) + x", "at least one named tensor"),
+    ("x = 1 = 2", "must follow a single name"),
+    ("x = 1 $ 2", "unexpected character “$”"),
+    ("x = 1; import os", "unknown name “import”"),
+    ("lambda = 1", "is not a valid name"),
+    ("torch = 1", "is not a valid name"),
+    ("mean = 1", "is not a valid name"),
+    ("__class__ = 1", "unexpected character “_”"),
+    ("x = 1; x.__class__", "unexpected character “.”"),
+    ("x = 1; __import__('os').system('true')", "unexpected character “_”"),
+    ("x = 1; exec(x)", "unknown name “exec”"),
+    ("x = '1'", "unexpected character “'”"),
+    ("x = 1; x[0]", "missing operator between x and ["),
+    ("x = 1; " + "(" * 30 + "x" + ")" * 30, "nested too deeply"),
+    ("x = 1; " + "-" * 300 + "x", "nested too deeply"),
+    ("x = 1; " + "2^" * 100 + "x", "nested too deeply"),
+    ("x = 1; x" + " + x" * 60, "at most 24 are allowed"),
+    ("x = (" + "1," * 70 + "1)", "at most 64"),
+    ("x = [[1],[2],[3],[4],[5],[6],[7],[8],[9]]; y = (1,2,3,4,5,6,7,8,9); x * y", "at most 64"),
+    ("x" * 500, "at most 400"),
+    ("x = ١", "unexpected character"),
+    ("x = \u202e1", "an unprintable character"),
+    ("x = <img src=x onerror=alert(1)>", "unexpected character “<”"),
+    ("${Object.assign(window,{__xss:1})}", "unexpected character “$”"),
+]
+
+
+@pytest.mark.parametrize("program, expected", REFUSED, ids=range(len(REFUSED)))
+def test_a_syntax_error_has_a_short_message_with_its_position(program: str, expected: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        expressions.parse(program)
+
+    message = str(refusal.value)
+    assert expected in message and message.endswith(".") and len(message) < 220 and "\n" not in message
+    if "characters" not in message and "empty" not in message:
+        assert message.startswith("Line "), message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        "x",
+        {"program": 1},
+        {"program": "x = 1", "hook": "os.system"},
+        {"program": "x = 1", "hook": ["scale"]},
+        {"program": "x = 1", "hook": "scale", "amount": "2"},
+        {"program": "x = 1", "hook": "scale", "amount": math.nan},
+        {"program": "x = 1", "hook": "scale", "amount": math.inf},
+        {"program": "x = 1", "hook": "scale", "amount": True},
+        {"program": "x = 1", "hook": "scale", "amount": 10**400},
+        {"program": "x = 1", "hook": "clip_norm", "amount": 0},
+        {"program": "x = 1", "hook": "record", "again": "forever"},
+        {"program": "x = 1", "hook": "record", "seed": "(1, 2)"},
+        {"program": "x = 1", "hook": "record", "seed": "open('x')"},
+        {"program": "x = 1", "hook": "record", "seed": "1; 2"},
+        {"program": "x" * 100_000, "hook": "record"},
+        {"program": "x = 1", "hook": "record", "where": {"a": 1}},
+    ],
+    ids=range(18),
+)
+def test_malformed_requests_are_refused(data: Any) -> None:
+    with pytest.raises(Refusal):
+        experiments.make_plan(experiments.parse_form(data))
+
+
+def test_a_hook_on_a_missing_tensor_moves_with_a_note() -> None:
+    plan = experiments.make_plan(Experiment("x = 1\nx * 2", "`${window.__xss=1}`", "zero"))
+
+    assert (
+        plan.where == "x" and "The expression has no `${window.__xss=1}`, so the hook was moved to x." in plan.notes[0]
+    )
+
+
+def test_parsing_is_fast_in_the_worst_case() -> None:
+    """Brackets that are vectors are parsed again at every level."""
+    worst = ["(" * 15 + "1" + ",1)" * 15, "x=1;" + "(" * 14 + "x" + ",1)" * 14, "x=1;" + "x^" * 150 + "x"]
+    start = time.perf_counter()
+    for text in worst:
+        with contextlib.suppress(Refusal):
+            expressions.parse(text[: limits.EXPRESSION_LENGTH])
+
+    assert time.perf_counter() - start < 0.5
+
+
+def test_the_generated_code_only_imports_torch() -> None:
+    for experiment in VARIANTS:
+        plan = experiments.make_plan(experiment)
+        tree = ast.parse(experiments.code(plan))
+        imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        assert imported == ["torch"]
+
+
+FLOAT32 = "the result exceeds 3.4e38, the largest number in single precision"
+NOT_FINITE = [
+    ("x = (1, 0)\ny = log(x)", "y = log(x) is −∞: the logarithm of 0 is not finite."),
+    ("x = (1, -1)\ny = log(x)", "y = log(x) is NaN: a negative number has no real logarithm."),
+    ("x = -4\ny = 2 * sqrt(x)", "t1 = sqrt(x) is NaN: a negative number has no real square root."),
+    ("x = 100\ny = exp(x)", f"y = exp(x) is ∞: {FLOAT32}."),
+    ("x = 1e12\ny = x * x * x * -x", f"y = t2 * t3 is −∞: {FLOAT32}."),
+    ("x = (0, 1)\ny = x / x", "y = x / x is NaN: 0 / 0 is undefined."),
+    ("x = (0, 1)\ny = (2, 2) / x", "y = [2, 2] / x is ∞: division by 0."),
+    ("x = 0\ny = x^-1", "y = x ^ -1 is ∞: division by 0."),
+    ("x = (4, -4)\ny = x^0.5", "y = x ^ 0.5 is NaN: a negative number has no real power with a fractional exponent."),
+    ("x = (1e12, 1e12)\ny = sum(x^3 * 300)", f"y = sum(t2) is ∞: {FLOAT32}."),
+    ("x = 0\ny = sqrt(x)", "The gradient at x is ∞: the derivative of sqrt(x) at 0 is infinite."),
+    ("x = 0\ny = sqrt(x) * x", "The gradient at x is NaN: the derivative of sqrt(x) at 0 is infinite."),
+    ("x = (0, 4)\ny = x^0.5", "The gradient at x is ∞: the derivative of x ^ 0.5 at 0 is infinite."),
+    ("x = 2\ny = (-3)^x", "The gradient at x is NaN: the derivative of -3 ^ x with respect to its exponent needs "),
+    ("x = 1e-9\ny = x/1e12/1e12\nz = 1/y\nz/1e6", f"The gradient at y is −∞: {FLOAT32}."),
+]
+
+
+@pytest.mark.parametrize("program, expected", NOT_FINITE, ids=[program for program, _ in NOT_FINITE])
+def test_a_value_or_gradient_that_is_not_finite_is_explained(program: str, expected: str) -> None:
+    packed = lab_view.outcome(outcome(Experiment(program)), 1)
+
+    assert packed["finding"].startswith(expected), packed["finding"]
+    assert "Infinity" in str(packed) or "NaN" in str(packed)
+
+
+def test_a_hook_with_an_infinite_output_is_reported() -> None:
+    cube = "x = 1e12\ny = x * x * x"
+    for experiment in (Experiment(cube, "y", "square", 1.0, "1e12"), Experiment(cube, "x", "scale", 1e12, "1e12")):
+        found = lab_view.outcome(outcome(experiment), 1)["finding"]
+        assert found.startswith("The gradient at x is ∞: the output of the hook exceeds"), found
+
+
+@pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
+def test_finite_results_have_no_finding(experiment: Experiment) -> None:
+    """Oracle: torch.isfinite of all displayed values."""
+    found = outcome(experiment)
+    passes = [found.without, found.hooked, *([found.again] if found.again else [])]
+    shown = [*found.values.values(), *(g for each in passes for g in each.tensors.values() if g is not None)]
+    assert lab_view.outcome(found, 1)["finding"] == "" or not all(bool(each.isfinite().all()) for each in shown)
+
+
+@pytest.mark.parametrize(
+    "wrong, field",
+    [
+        ({"hook": "scale", "amount": None}, "amount"),
+        ({"hook": "scale", "amount": 2e12}, "amount"),
+        ({"hook": "clip_norm", "amount": 0}, "amount"),
+        ({"hook": "clip_value", "amount": -1}, "amount"),
+        ({"seed": "inf"}, "seed"),
+        ({"seed": "(1, 2, 3)"}, "seed"),
+        ({"again": "keep", "second": "1e999"}, "second"),
+        ({"program": "x = inf"}, "program"),
+    ],
+    ids=str,
+)
+def test_an_error_has_its_form_field(wrong: dict[str, Any], field: str) -> None:
+    form = {"program": "x = (1, 2)", "hook": "record", "amount": 1.0, **wrong}
+    with pytest.raises(Refusal) as refusal:
+        experiments.make_plan(experiments.parse_form(form))
+
+    assert refusal.value.field == field and str(refusal.value).endswith(".")
+
+
+def test_unused_fields_are_not_checked() -> None:
+    form = {"program": "x = 1", "hook": "zero", "amount": None, "second": "?"}
+    plan = experiments.make_plan(experiments.parse_form(form))
+    assert plan.second is None and plan.amount == 1.0
+
+
+def test_answers_with_values_that_are_not_finite_are_valid_json() -> None:
+    import json
+
+    found = outcome(Experiment("x = (0, -1)\nlog(x) / x"))
+    packed = lab_view.outcome(found, 7)
+
+    text = json.dumps(packed, allow_nan=False)
+    assert '"NaN"' in text and '"Infinity"' in text

@@ -1,0 +1,111 @@
+"""The sentence above the map: its words follow from the map. Oracles: sums by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from saliscope.images import examples
+from saliscope.session import engine, headline, messages, model_cache
+from saliscope.session.answers import Answer, Refining
+from saliscope.session.jobs.runs import Run
+from saliscope.session.request import Request
+
+DOG = str(next(iter(examples.all_examples().values())).path)
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Answer]:
+    """Answers for the dog by four kinds of methods."""
+    model_cache.start()
+    found = {}
+    for method in ("grad_cam", "hires_cam", "saliency", "eigen_cam", "random_control"):
+        steps = list(engine.explain(Request(DOG, method=method), Run(60.0), stages=False))
+        found[method] = steps[-1]
+    return found
+
+
+def test_shares_are_areas_times_values() -> None:
+    """Cells that two thirds share are divided by area; negative values do not count."""
+    assert torch.allclose(headline.shares(torch.ones(7, 5)), torch.full((3, 3), 1 / 9, dtype=torch.float64))
+    four = torch.zeros(4, 4)
+    four[1, 0], four[3, 3] = 1.0, -5.0  # rows from 1/4 to 1/2: one third of the cell is in the upper third
+    expected = torch.zeros(3, 3, dtype=torch.float64)
+    expected[0, 0], expected[1, 0] = 1 / 3, 2 / 3
+    assert torch.allclose(headline.shares(four), expected)
+    assert headline.shares(torch.zeros(2, 2)).isnan().all()
+
+
+@pytest.mark.parametrize(
+    "cells, name, fraction",
+    [
+        ({(0, 1): 0.61}, "the upper center", 0.61),
+        ({(1, 1): 0.5}, "the center", 0.5),
+        ({(0, 1): 0.3, (0, 2): 0.3}, "the upper center and the upper right corner", 0.6),
+        ({(2, 0): 0.25, (2, 1): 0.24, (2, 2): 0.25}, "the lower third", 0.74),
+        ({(0, 1): 0.17, (0, 2): 0.16, (1, 1): 0.2, (1, 2): 0.12}, "the upper right", 0.65),
+    ],
+)
+def test_the_smallest_part_with_most_of_the_map_is_named(cells: dict, name: str, fraction: float) -> None:
+    rest = (1 - sum(cells.values())) / (9 - len(cells))
+    values = torch.full((3, 3), rest, dtype=torch.float64)
+    for cell, value in cells.items():
+        values[cell] = value
+    found, amount, mainly = headline.largest_part(values)
+    assert (found, mainly) == (name, True) and amount == pytest.approx(fraction)
+
+
+def test_an_even_map_is_not_mainly_anywhere(answers: dict[str, Answer]) -> None:
+    _, _, mainly = headline.largest_part(torch.full((3, 3), 1 / 9, dtype=torch.float64))
+    assert not mainly
+    flat = replace(answers["grad_cam"], map=torch.ones(7, 7))
+    assert headline.headline(flat)[1] == "The evidence is spread evenly over the crop."
+
+
+def test_the_sentence_claims_only_what_the_method_shows(answers: dict[str, Answer]) -> None:
+    """Evidence, sensitivity, or only the map; a control does not use the network."""
+    sentences = {name: headline.headline(answer) for name, answer in answers.items()}
+    assert all(sentence[0] == "German shepherd, 94%." for sentence in sentences.values())
+    second = {name: sentence[1] for name, sentence in sentences.items()}
+    assert second["grad_cam"] == "The evidence is mainly in the upper right (65% of the map)."
+    signed = replace(answers["hires_cam"], map=answers["hires_cam"].map - 0.3)
+    assert headline.headline(signed)[1].endswith("% of the positive values).")
+    assert second["saliency"].startswith("The sensitivity of the score is ")
+    assert second["eigen_cam"].startswith("The map is ")
+    assert second["random_control"] == "This control map does not use the network."
+    answer = answers["grad_cam"]
+    assert headline.headline(replace(answer, map=-torch.ones(7, 7)))[1] == "The map has no positive values."
+    assert headline.headline(replace(answer, map=torch.full((7, 7), torch.nan)))[1] == "The map is not finite."
+
+
+def test_the_next_question_follows_from_the_answer(answers: dict[str, Answer]) -> None:
+    step = headline.next_step(answers["grad_cam"])
+    assert step == {
+        "label": "Compare with malinois",
+        "compare": [{"own": {}}, {"own": {"target": "malinois"}, "classed": True}],
+    }
+    assert headline.next_step(answers["eigen_cam"]) == {
+        "label": "Explain the class with Grad-CAM",
+        "choose": {"method": "grad_cam"},
+    }
+
+
+def test_a_slow_map_starts_with_the_prediction_and_what_is_computed() -> None:
+    """Only in the first step, which has the predictions; the later ones do not repeat it."""
+    model_cache.start()
+    steps = engine.explain(Request(DOG, method="rise"), Run(60.0), stages=False)
+    first = next(step for step in steps if isinstance(step, Refining))
+    later = next(step for step in steps if isinstance(step, Refining))
+    steps.close()
+    assert later.probabilities is None and messages.subject(later) == "German shepherd", "not only in the first step"
+    assert headline.before_the_map(first) == ["German shepherd, 94%.", "RISE is being computed."]
+    assert messages.file_name(first).endswith("-German_shepherd")
+    assert headline.before_the_map(replace(first, probabilities=None, fraction=0.2)) == []
+
+
+def test_probabilities_have_the_digits_of_the_list(answers: dict[str, Answer]) -> None:
+    loaded = answers["grad_cam"].settings.loaded
+    shown = [messages.class_score(share, loaded) for share in (0.94, 0.0144, 0.001, 0.0004)]
+    assert shown == ["94%", "1.4%", "0.1%", "under 0.1%"]

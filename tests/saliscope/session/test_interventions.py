@@ -1,0 +1,231 @@
+"""Changes of channels on the page: classes and maps before and after, wrong input, and several users at once."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import explainers
+from saliscope.errors import Refused
+from saliscope.page.channels import change_view
+from saliscope.session import model_cache
+from saliscope.session.interventions import changes, engine, messages
+from saliscope.session.interventions.answers import Changed
+from saliscope.session.jobs import runs
+from saliscope.session.request import Request
+from tests.saliscope.browser.conftest import ROOT
+
+CAT = Request(str(ROOT / "assets/examples/cat.jpg"), model="efficientnet_lite0", layer="stages.5", use_cache=True)
+SOME = "3, 17-24"
+NUMBERS = [3, *range(17, 25)]
+
+
+@pytest.fixture(autouse=True)
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine without its background thread."""
+    monkeypatch.setattr(model_cache, "ready", done := model_cache.threading.Event())
+    done.set()
+    model_cache.load("efficientnet_lite0")
+
+
+def answers(data: dict[str, Any], request: Request = CAT, name: str | None = None) -> list[Changed]:
+    with runs.start(name) as run:
+        steps = engine.intervene(request, changes.parse({"channels": SOME} | data), run)
+        return [step for step in steps if isinstance(step, Changed)]
+
+
+def inputs(example: str = "cat") -> tuple[Any, torch.Tensor]:
+    model = model_cache.load("efficientnet_lite0").model
+    return model.network, model.prepare(Image.open(ROOT / f"assets/examples/{example}.jpg").convert("RGB"))
+
+
+@pytest.mark.parametrize(
+    ("data", "new"),
+    [
+        ({"kind": "zero"}, torch.zeros_like),
+        ({"kind": "scale", "numbers": {"factor": "−2"}}, lambda a: -2 * a),
+        ({"kind": "clamp", "numbers": {"low": "-0.5", "high": "1"}}, lambda a: a.clamp(-0.5, 1)),
+        ({"kind": "clamp", "numbers": {"low": "", "high": "0"}}, lambda a: a.clamp(max=0)),
+        ({"kind": "mean"}, lambda a: a.mean((2, 3), keepdim=True).expand_as(a)),
+        ({"kind": "noise", "numbers": {"std": "0.5"}}, explainers.AddNoise(0.5)),
+    ],
+    ids="zero scale clamp limit mean noise".split(),
+)
+def test_classes_and_maps_are_those_of_a_changed_network(data: dict[str, Any], new: Any) -> None:
+    """Oracle: a copy of the network whose layer is followed by a module that makes the change."""
+    network, images = inputs()
+    (step,) = answers(data)
+
+    class Edited(torch.nn.Module):
+        def forward(self, output: torch.Tensor) -> torch.Tensor:
+            found = new(output[:, NUMBERS])
+            parts = [output[:, :3], found[:, :1], output[:, 4:17], found[:, 1:], output[:, 25:]]
+            return torch.cat(parts, 1)
+
+    changed = copy.deepcopy(network)
+    changed.stages[5] = torch.nn.Sequential(changed.stages[5], Edited())
+    top = int(network(images).argmax())
+    torch.testing.assert_close(step.maps.after, explainers.grad_cam(changed, images, top, layer="stages.5")[0])
+    torch.testing.assert_close(step.maps.before, explainers.grad_cam(network, images, top, layer="stages.5")[0])
+    before, after = network(images).softmax(1)[0], changed(images).softmax(1)[0]
+    names = model_cache.load("efficientnet_lite0").names
+    expected = dict.fromkeys([*before.topk(5).indices.tolist(), *after.topk(5).indices.tolist()])
+    assert [each.name for each in step.classes] == [names[index] for index in expected]
+    for each, index in zip(step.classes, expected, strict=True):
+        assert each.before == pytest.approx(float(before[index]), rel=1e-4)
+        assert each.after == pytest.approx(float(after[index]), rel=1e-3)
+    assert step.place.channels == NUMBERS and messages.title(step).startswith("9 channels of stages.5 ")
+    packed = change_view.changed(step)
+    assert packed["classes"][0]["texts"][0] == "tiger cat" and len(packed["maps"]) == 2
+
+
+def test_a_swap_and_its_positions() -> None:
+    """Oracle: the library's activation patching; all channels of the last layer swapped are the other image."""
+    network, images = inputs()
+    _, other = inputs("goldfish")
+    (whole,) = answers({"kind": "swap", "second": {"example": "goldfish"}, "channels": "0-191"})
+    assert max(whole.classes, key=lambda each: each.after).name == "goldfish"
+    top = int(network(images).argmax())
+
+    swap = {"kind": "swap", "second": {"example": "goldfish"}, "positions": True}
+    (every,) = answers(swap)
+    expected = explainers.patch_effects(network, images, other, top, layer="stages.5", channels=NUMBERS)[0]
+    torch.testing.assert_close(every.effects, expected)
+    assert every.shown_cell == divmod(int(expected.abs().argmax()), 7) == every.place.cell
+    (one,) = answers(swap | {"cell": [2, 5]})
+    result = explainers.intervene(
+        network, images, "stages.5", channels=NUMBERS, cells=[(2, 5)], value=explainers.Swap(other)
+    )
+    assert one.effects is None and one.place.cell == (2, 5)
+    assert one.classes[0].after == pytest.approx(float(result.after.softmax(1)[0, top]), rel=1e-4)
+    assert "at row 3, column 6" in messages.title(one)
+    assert change_view.changed(every)["effects"]["title"] == "Change of the logit of tiger cat by position"
+    with pytest.raises(Refused, match="No cell at row 8"):
+        answers(swap | {"cell": [7, 0]})
+
+
+def test_a_long_method_shows_the_classes_before_its_maps() -> None:
+    """Oracle: the method on the network inside `applied`."""
+    network, images = inputs()
+    request = replace(CAT, method="occlusion", options={"window": 96, "stride": 64}, target="tabby")
+    first, last = answers({"kind": "zero"}, request)
+
+    assert first.maps is None and first.classes == last.classes and last.subject == "tabby"
+    options = {"target": 281, "window": 96, "stride": 64}
+    result = explainers.intervene(network, images, "stages.5", channels=NUMBERS)
+    with result.applied(network):
+        torch.testing.assert_close(last.maps.after, explainers.explain("occlusion", network, images, **options).map[0])
+    torch.testing.assert_close(last.maps.before, explainers.explain("occlusion", network, images, **options).map[0])
+    assert not torch.allclose(last.maps.before, last.maps.after)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("rise", {"samples": 4}), ("score_cam", {"channels": 4, "layer": "head"})]
+)
+def test_slow_methods_run_on_the_changed_network(method: str, options: dict[str, Any]) -> None:
+    """They may run faster copies of the network. Oracle: a network whose weights make the same change."""
+    network, images = inputs()
+    with explainers.intervene(network, images, "stages.5.0.project", channels=NUMBERS).applied(network):
+        found = explainers.explain(method, network, images, 281, **options).raw
+    changed = copy.deepcopy(network)
+    norm = changed.stages[5][0].project[1]
+    norm.weight.data[NUMBERS] = norm.bias.data[NUMBERS] = 0
+    torch.testing.assert_close(found, explainers.explain(method, changed, images, 281, **options).raw)
+    assert not torch.allclose(found, explainers.explain(method, network, images, 281, **options).raw)
+
+
+def test_two_users_at_once_do_not_affect_each_other() -> None:
+    """One user changes all channels while another one explains: both get what they get alone."""
+    from saliscope.session import engine as page_engine
+
+    def plain() -> torch.Tensor:
+        with runs.start("other") as run:
+            *_, last = page_engine.explain(replace(CAT, use_cache=False), run, stages=False)
+            return last.map
+
+    def changed() -> list[Any]:
+        return [answers({"kind": "zero", "channels": "0-191"}, name="one/change")[-1].maps.after, None]
+
+    network, images = inputs()
+    alone, alone_changed, scores = plain(), changed()[0], network(images)
+    found: dict[str, list[torch.Tensor]] = {"plain": [], "changed": [], "direct": []}
+    work = {"plain": plain, "changed": lambda: changed()[0], "direct": lambda: network(images)}
+
+    def repeat(kind: str) -> None:
+        found[kind] += [work[kind]() for _ in range(4)]
+
+    threads = [threading.Thread(target=repeat, args=[kind]) for kind in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.allclose(each, alone) for each in found["plain"]) and len(found["plain"]) == 4
+    assert all(torch.allclose(each, alone_changed) for each in found["changed"])
+    assert all(torch.allclose(each, scores) for each in found["direct"]), "also without a queue"
+    assert not torch.allclose(alone, alone_changed)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"kind": "zero", "channels": ""}, "No channel is selected"),
+        ({"kind": "zero", "channels": "3, x"}, "“x” is not a channel or a range"),
+        ({"kind": "zero", "channels": "5-2"}, "“5-2” is not a channel or a range"),
+        ({"kind": "zero", "channels": "190-192"}, "Layer stages.5 has no channel 192. Choose a channel from 0 to 191"),
+        ({"kind": "scale"}, "The factor is missing. Enter a number from −1000 to 1000"),
+        ({"kind": "scale", "numbers": {"factor": "1e9"}}, "“1e9” is not a valid factor"),
+        ({"kind": "scale", "numbers": {"factor": "nan"}}, "“nan” is not a valid factor"),
+        ({"kind": "noise", "numbers": {"std": "-1"}}, "Enter a number from 0 to 100"),
+        ({"kind": "clamp", "numbers": {}}, "Both limits are empty"),
+        ({"kind": "clamp", "numbers": {"low": "2", "high": "-1"}}, "The lower limit 2 is above the upper limit −1"),
+        ({"kind": "swap"}, "No second image"),
+        ({"kind": "swap", "second": {"file": "/etc/passwd"}}, "Only images that were uploaded"),
+        ({"kind": "explode"}, "The change is not valid"),
+        ({"kind": "zero", "channels": 3}, "The change is not valid"),
+    ],
+)
+def test_wrong_input_is_refused(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(Refused, match=message.replace(".", r"\.")):
+        answers(data)
+
+
+def test_networks_without_classes_and_other_sizes_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    loaded = model_cache.load("efficientnet_lite0")
+    real = engine.engine.load_input
+
+    def smaller(settings: Any, request: Request) -> Any:
+        settings, image, images = real(settings, request)
+        return settings, image, images[..., :96] if "goldfish" in request.image else images
+
+    monkeypatch.setattr(engine.engine, "load_input", smaller)
+    with pytest.raises(Refused, match="input of 224 × 96 pixels, but the explained image has 224 × 224"):
+        answers({"kind": "swap", "second": {"example": "goldfish"}})
+    monkeypatch.setattr(engine.engine, "load_input", real)
+    settings = replace(next(_settings()), loaded=replace(loaded, layers=[]))
+    monkeypatch.setattr(
+        engine.engine, "resolve_settings", lambda request, run: iter(()) if False else _return(settings)
+    )
+    with pytest.raises(Refused, match="No layer of this network has cells"):
+        answers({"kind": "zero"})
+    detector = replace(loaded.model, task="detection")
+    settings = replace(settings, loaded=replace(loaded, model=detector))
+    monkeypatch.setattr(engine.engine, "resolve_settings", lambda request, run: _return(settings))
+    with pytest.raises(Refused, match="returns objects or regions"):
+        answers({"kind": "zero"})
+
+
+def _settings() -> Iterator[Any]:
+    yield engine.engine.resolve(CAT)
+
+
+def _return(value: Any) -> Any:
+    yield from ()
+    return value

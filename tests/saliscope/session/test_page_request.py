@@ -1,0 +1,219 @@
+"""Requests from the form, a link and the API, and the cost of answering them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from saliscope import limits
+from saliscope.errors import Refused
+from saliscope.images import examples, uploads
+from saliscope.page.api import tab
+from saliscope.page.serving import endpoints
+from saliscope.session import engine, network_calls
+from saliscope.session.answers import Answer, Refining, Stages
+from saliscope.session.bundles import links
+from saliscope.session.jobs import runs
+from saliscope.session.model_cache import load
+from saliscope.session.request import NAMES, Request, from_api, from_form, split
+
+MODEL = "efficientnet_lite0"
+DOG = next(iter(examples.all_examples().values()))
+SETTINGS = {"model": MODEL, "layer": "stages.4", "target": "goldfish", "method": "layer_cam"}
+
+
+@pytest.fixture
+def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An image in the upload folder of Gradio."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    return str(shutil.copy(DOG.path, tmp_path / "holiday.jpg"))
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load the network directly instead of in a thread."""
+    monkeypatch.setattr(engine.model_cache, "wait", lambda run, model: iter(()))
+    load(MODEL)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, *names: str) -> Counter[str]:
+    """Count the calls of these functions of `owner`."""
+    calls: Counter[str] = Counter()
+
+    def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return function(*values, **named)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(owner, name, counting(name, getattr(owner, name)))
+    return calls
+
+
+@pytest.mark.parametrize("method", ["grad_cam", "smooth_grad", "token_pca"])
+def test_a_click_prepares_the_image_once(ready: None, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """From the click to the maps of all stages, the image is opened, cropped and converted to a tensor once."""
+    from saliscope.zoo import Model
+
+    prepared = counted(monkeypatch, Model, "prepare", "crop")
+    opened = counted(monkeypatch, uploads, "open_image")
+    request = Request(str(DOG.path), MODEL, method=method, options={"samples": 2} if method == "smooth_grad" else {})
+
+    with runs.start(None) as run:
+        steps = [type(step) for step in engine.explain(request, run)]
+
+    assert Answer in steps and steps[-1] is Stages and (Refining in steps) == (method == "smooth_grad")
+    assert prepared == {"prepare": 1, "crop": 1} and opened == {"open_image": 1}
+
+
+def test_form_link_and_api_make_the_same_request(uploaded: str) -> None:
+    options = {"relu": False}
+    form = from_form(uploaded, *SETTINGS.values(), {"model": MODEL, "values": options})
+    program = from_api({"path": uploaded}, json.dumps(options), **SETTINGS)
+    query = {links.PARAMETERS[name]: value for name, value in SETTINGS.items()} | {"options": json.dumps(options)}
+    link, example, notes = links.read(query)
+
+    assert replace(form, use_cache=False) == program == Request(uploaded, **SETTINGS, options=options)
+    assert (link.image, example.id, notes) == (str(DOG.path), DOG.id, [])
+    assert form.signature == from_api({"path": uploaded}, options, **SETTINGS).signature != link.signature
+    assert {name: getattr(link, name) for name in NAMES} == SETTINGS and link.options == options
+
+
+def test_the_settings_of_an_answer_reproduce_its_request(ready: None) -> None:
+    """The page compares signatures, so a request with the settings of an answer must have the same signature."""
+    request = Request(str(DOG.path), **SETTINGS, options={"relu": False})
+    with runs.start(None) as run:
+        answer = next(step for step in engine.explain(request, run) if isinstance(step, Answer))
+
+    assert answer.settings.names == SETTINGS and answer.settings.options == {"relu": False}
+    assert answer.explanation.raw.shape == (1, *answer.map.shape) and not answer.planes
+    assert answer.target == answer.settings.loaded.names.index("goldfish")
+    assert answer.confidence == pytest.approx(float(answer.probabilities[answer.target]))
+    assert [share for _, share in answer.top] == sorted(answer.probabilities.tolist(), reverse=True)[:5]
+
+
+def test_after_a_change_of_model_the_request_is_lenient(uploaded: str) -> None:
+    form = {"model": "resnet50", "values": {}}
+
+    assert from_form(uploaded, MODEL, "layer4", "", "", form).lenient
+    assert not from_form(uploaded, "resnet50", "layer4", "", "", form).lenient
+
+
+@pytest.mark.parametrize(
+    "query, left_out",
+    [
+        ({"layer": "x" * 501}, "layer"),
+        ({"options": "{"}, "options"),
+        ({"options": "[" * 1999}, "options"),
+        ({"options": "[1]"}, "options"),
+        ({"options": json.dumps({"x": "y" * 2000})}, "options"),
+    ],
+)
+def test_an_unreadable_link_gives_the_default_request_and_a_note(query: dict[str, str], left_out: str) -> None:
+    request, _, notes = links.read(query)
+
+    assert getattr(request, left_out) == getattr(Request(), left_out)
+    assert len(notes) == 1 and f"The link is damaged: {left_out} cannot be read" in notes[0]
+
+
+def test_a_link_to_an_unknown_example_has_a_note() -> None:
+    request, example, notes = links.read({"example": "unicorn"})
+
+    assert example == DOG and request.image == str(DOG.path)
+    assert len(notes) == 1 and "unicorn" in notes[0]
+
+
+def test_a_remedy_is_split_into_names_and_options() -> None:
+    assert split({"layer": "head", "relu": False, "target": None}) == ({"layer": "head"}, {"relu": False})
+    assert split(None) == split(["layer"]) == ({}, {})
+
+
+@pytest.mark.parametrize("values", [("/etc/passwd",), ("https://example.org/a.png",)])
+def test_an_image_path_outside_the_upload_folder_is_refused(values: tuple[str], uploaded: str) -> None:
+    for ask in (lambda: from_form(*values, "", "", "", "", None), lambda: from_api({"path": values[0]})):
+        with pytest.raises(Refused):
+            ask()
+
+
+def test_a_long_method_keeps_within_the_memory_of_a_job(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the shapes of the layers, times four bytes."""
+    import torch
+
+    from explainers import list_layers
+    from explainers.passes.scoring import Scoring
+
+    loaded, images = load(MODEL), torch.zeros(1, 3, 224, 224)
+    layers = list_layers(loaded.model.network, images, spatial=True)
+    row = 4 * sum(torch.Size(layer.shape).numel() for layer in layers)
+    batches: list[int] = []
+    # Without the limit, the library uses more than three rows on any machine.
+    monkeypatch.setattr("explainers.passes.batches.batch_size.SECONDS", 1e9)
+    monkeypatch.setattr("explainers.passes.batches.batch_size.reused_bytes", lambda: 2**32)
+    values = Scoring.values
+
+    def counted(self: Scoring, batch: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:
+        batches.append(len(batch))
+        return values(self, batch, indices)
+
+    monkeypatch.setattr(Scoring, "values", counted)
+    for memory, most in ((3 * row + 1, 3), (1, 1)):
+        monkeypatch.setattr(limits, "MEMORY", memory)
+        batches.clear()
+        network_calls.explain(MODEL, "occlusion", images, lambda step: True, window=112, stride=112, target=1)
+        assert max(batches) == most, "three rows, and at least one"
+
+
+def test_all_jobs_of_a_user_who_leaves_are_stopped() -> None:
+    with runs.start("ann") as one, runs.start("ann/features") as two, runs.start("anna") as other:
+        runs.end("ann")
+
+        assert one.cancelled and two.cancelled and not other.cancelled
+
+
+def test_snippets_call_with_the_settings_on_the_page(ready: None) -> None:
+    """Parsed with the rules of Python and of the shell, for a class with an apostrophe in its name."""
+    names = {**SETTINGS, "target": "jack-o'-lantern"}
+    settings = engine.resolve(Request(**names, options={"relu": False}))
+    python, library, shell = (item["code"] for item in tab.snippets(settings)["items"])
+
+    calls = [node for node in ast.walk(ast.parse(python)) if isinstance(node, ast.Call)]
+    (predict,) = [call for call in calls if isinstance(call.func, ast.Attribute)]
+    given = {word.arg: word.value for word in predict.keywords if word.arg not in ("image", "api_name")}
+    assert {name: ast.literal_eval(value) for name, value in given.items()} == {**names, "options": {"relu": False}}
+
+    words = shlex.split(shell.replace("$(", " ").replace(")", " "))
+    path, *values = json.loads(words[words.index("-d", words.index("-H")) + 1])["data"]
+    assert path == {"path": "$file", "meta": {"_type": "gradio.FileData"}}
+    order = list(inspect.signature(endpoints.explain).parameters)[1:]
+    assert dict(zip(order, values, strict=True)) == {**names, "options": {"relu": False}, "bands": ""}
+    assert f"target={settings.target}, relu=False)" in library and ast.parse(library)
+
+
+def test_a_quick_call_leaves_a_core_to_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long call uses all threads; the number of the calling thread is restored."""
+    threads: list[int] = []
+
+    def count(*_: object, **__: object) -> torch.Tensor:
+        threads.append(torch.get_num_threads())
+        return torch.zeros(1)
+
+    monkeypatch.setattr(network_calls, "_most_threads", lambda: 3)
+    before = torch.get_num_threads()
+    for more in ({}, {"progress": None}, {"budget": 1.0}):
+        network_calls.run(MODEL, count, torch.zeros(1), **more)
+    monkeypatch.setattr(network_calls, "_most_threads", lambda: 1)
+    network_calls.run(MODEL, count, torch.zeros(1))
+    assert threads == [2, 3, 3, 1] and torch.get_num_threads() == before

@@ -1,0 +1,277 @@
+"""The page, the API, bundles and data sets report the probability that a network means."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from shutil import copyfile
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import explainers
+from saliscope import zoo
+from saliscope.datasets import report, shards
+from saliscope.datasets import run as runs_of_datasets
+from saliscope.datasets.finished import evaluation
+from saliscope.datasets.finished.finished_run import FinishedRun
+from saliscope.datasets.settings import Settings as RunSettings
+from saliscope.images.uploads import open_image
+from saliscope.page.components import view
+from saliscope.page.methods import guide
+from saliscope.page.serving import endpoints
+from saliscope.session import engine, messages, model_cache
+from saliscope.session.answers import Answer
+from saliscope.session.bundles import messages as captions
+from saliscope.session.bundles import record
+from saliscope.session.jobs import runs
+from saliscope.session.request import Request
+from saliscope.session.trust import messages as trust_messages
+
+FILE = """
+from torch import nn
+import torch
+
+SCORE = {score}
+PREPROCESSING = {{"size": 32, "resize": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3}}
+
+def labels():
+    return ["fox", "owl", "elk", "cow"][:{classes}]
+
+def build():
+    torch.manual_seed(3)
+    head = nn.Linear(8, {classes})
+    nn.init.normal_(head.weight, std=4.0)
+    body = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(*body, head{end})
+"""
+KINDS = {
+    "classes": (None, 4, "", "softmax"),
+    "labels": ("sigmoid", 4, "", "sigmoid"),
+    "softmax": (None, 4, ", nn.Softmax(1)", "identity"),
+    "logsoftmax": (None, 4, ", nn.LogSoftmax(1)", "softmax"),
+    "sigmoids": (None, 4, ", nn.Sigmoid()", "identity"),
+    "logit": (None, 1, "", "sigmoid"),
+    "sigmoid": (None, 1, ", nn.Sigmoid()", "identity"),
+    "regression": ("logit", 4, "", "logit"),
+}
+"""SCORE, the number of classes, the end of the network, and how its scores become probabilities."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name, (score, classes, end, _) in KINDS.items():
+        text = FILE.format(score=repr(score), classes=classes, end=end)
+        (folder / f"ends_in_{name}.py").write_text(text, encoding="utf-8")
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 255, (32, 32, 3), generator=generator, dtype=torch.uint8)
+    for count in range(3):
+        (folder / "images").mkdir(exist_ok=True)
+        Image.fromarray(pixels.roll(count, 0).numpy()).save(folder / "images" / f"{count}.png")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def offered(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(files))
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    monkeypatch.setattr(model_cache, "_loaded", model_cache._loaded.copy())
+    monkeypatch.setattr(model_cache, "ready", ready := model_cache.threading.Event())
+    ready.set()
+
+
+def ask(files: Path, name: str, **more: Any) -> Answer:
+    with runs.start(None) as run:
+        steps = engine.explain(Request(str(files / "images" / "0.png"), model=f"ends_in_{name}", **more), run=run)
+        return next(step for step in steps if isinstance(step, Answer))
+
+
+def meant(files: Path, name: str, path: str = "0.png") -> torch.Tensor:
+    """Return the probabilities by hand."""
+    model = zoo.load_model(f"ends_in_{name}")
+    with torch.no_grad():
+        y = model.network(model.prepare(Image.open(files / "images" / path)))[0]
+    return {"softmax": y.softmax(0), "sigmoid": y.sigmoid(), "identity": y, "logit": y}[KINDS[name][3]]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_page_shows_the_probability_that_the_network_means(files: Path, name: str) -> None:
+    answer, expected = ask(files, name), meant(files, name)
+    loaded = answer.settings.loaded
+
+    assert loaded.score == KINDS[name][3]
+    assert [index for index, _ in answer.top] == expected.argsort(descending=True).tolist()
+    assert [share for _, share in answer.top] == pytest.approx(expected.sort(descending=True).values.tolist(), rel=1e-5)
+    assert answer.target == int(expected.argmax()) == answer.explanation.target[0]
+    bars = view.classes(answer, 1)["items"]
+    title = "".join(part if isinstance(part, str) else str(part) for part in messages.answer_parts(answer))
+    caption = captions.caption(record.record(answer, {"h": 1, "w": 1, "dtype": "float32", "b64": ""}))[0]
+    if name == "regression":
+        assert [each["text"] for each in bars] == [
+            f"{value:.3g}".replace("-", "−") for value in expected.sort(descending=True).values
+        ]
+        assert all(0 <= each["share"] <= 1 for each in bars) and f"(score {float(expected.max()):.3g})" in title
+        assert "%" not in title + caption
+    else:
+        assert [each["share"] for each in bars] == [share for _, share in answer.top] and "text" not in bars[0]
+        assert f"{100 * float(expected.max()):.0f}%" in title and f"{100 * float(expected.max()):.0f}%" in caption
+
+
+def test_methods_without_scores_report_the_same(files: Path) -> None:
+    """EigenCAM needs no scores, so the engine computes them itself."""
+    own, other = ask(files, "labels", method="eigen_cam"), ask(files, "labels")
+    assert own.explanation.scores is None and dict(own.top) == pytest.approx(dict(other.top))
+
+
+def test_the_api_has_a_score_where_there_is_no_probability(files: Path) -> None:
+    answer, labels = ask(files, "regression"), ask(files, "labels")
+    assert endpoints._target(answer)["probability"] is None
+    assert endpoints._target(answer)["score"] == pytest.approx(float(meant(files, "regression").max()))
+    assert endpoints._target(labels) == {
+        "index": labels.target, "name": labels.name, "probability": pytest.approx(float(meant(files, "labels").max()))
+    }  # fmt: skip
+
+
+def test_units_name_what_the_scores_are(files: Path) -> None:
+    words = {"classes": "logit", "labels": "logit", "softmax": "probability", "regression": "score"}
+    for name, word in words.items():
+        settings = ask(files, name).settings
+        assert messages.measure(settings) == word
+        description = guide.unit(settings.method, settings)
+        assert ("softmax" in description) == (name == "classes") and description.endswith(".")
+
+
+SENTENCES = {
+    "softmax": ("logits, the class score before softmax", "the score (logit)", "logits"),
+    "sigmoid": ("logits, the class score before the sigmoid", "the score (logit)", "logits"),
+    "identity": ("probabilities, the output of the network", "the score (probability)", "probabilities"),
+    "log": ("log-probabilities, the output of the network", "the score (log-probability)", "log-probabilities"),
+    "logit": ("the unit of the score", "the score", "scores"),
+    "detection": ("the detection score times the overlap with its box", "the score", "score"),
+    "segmentation": ("logits, averaged over the pixels of the region", "the score (logit)", "logits"),
+    "channel": ("the unit of the channel's output", "the mean of the channel", "units of the channel's output"),
+}
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_the_description_of_the_unit_follows_the_kind_of_the_score(files: Path, kind: str) -> None:
+    settings = ask(files, "classes").settings
+    if kind in ("detection", "segmentation"):
+        settings = replace(settings, loaded=replace(settings.loaded, model=replace(settings.loaded.model, task=kind)))
+    elif kind == "channel":
+        settings = replace(settings, unit=("0", 1))
+    else:
+        settings = replace(settings, loaded=replace(settings.loaded, score=kind))
+    values, score, plural = SENTENCES[kind]
+
+    def sentence(name: str) -> str:
+        return guide.unit(explainers.METHODS[name], settings)
+
+    assert sentence("grad_cam") == f"Values are in {values}."
+    assert sentence("saliency") == f"Values are the change of {score} per unit of input."
+    assert sentence("var_grad") == f"Values are the squared change of {score} per unit of input."
+    assert sentence("occlusion").startswith(f"Values are in {plural} per pixel: ")
+    assert sentence("internal_influence") == f"Values are the change of {score} per unit of the layer."
+    assert sentence("le_grad") == f"Values are in {plural} per unit of attention."
+    assert sentence("eigen_cam") == "Values are in the units of the layer output."
+
+
+@pytest.mark.parametrize(("name", "word"), [("labels", "logit"), ("softmax", "probability"), ("regression", "score")])
+def test_the_mistakes_of_a_report_have_the_unit_of_the_scores(
+    files: Path, tmp_path: Path, name: str, word: str
+) -> None:
+    """In the note about the differences between the maps of two classes; the class of an image is its folder."""
+    folder, best = tmp_path / "images", int(meant(files, name).argmax())
+    for k in (1, 2):
+        path = folder / ["fox", "owl", "elk", "cow"][(best + k) % 4] / "0.png"
+        path.parent.mkdir(parents=True)
+        copyfile(files / "images" / "0.png", path)
+    job = runs_of_datasets.prepare(RunSettings(model=f"ends_in_{name}"), str(folder), tmp_path / "run")
+    runs_of_datasets.run(job, decode=open_image, workers=0)
+    report.write(
+        shards.open_run(tmp_path / "run"),
+        tmp_path / "report.html",
+        read=lambda path: open_image(str(folder / path)),
+        model=zoo.load_model(f"ends_in_{name}"),
+    )
+    assert f"difference ({word}): red" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_curves_have_the_unit_of_the_scores(files: Path) -> None:
+    for name, expected in {"classes": "probability", "logit": "probability", "regression": "output"}.items():
+        settings = ask(files, name).settings
+        measured: Any = SimpleNamespace(options={"score": settings.loaded.score})
+        assert trust_messages.unit(settings, measured) == expected
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_data_sets_store_the_probability_that_the_network_means(files: Path, name: str, tmp_path: Path) -> None:
+    settings = RunSettings(model=f"ends_in_{name}", batch_size=2)
+    job = runs_of_datasets.prepare(settings, str(files / "images"), tmp_path / "run")
+    runs_of_datasets.run(job, decode=open_image, workers=0)
+    data = shards.open_run(tmp_path / "run")
+
+    assert data.manifest["score"] == KINDS[name][3]
+    for row in data.table.to_pylist():
+        expected = meant(files, name, Path(row["path"]).name)
+        assert [each["index"] for each in row["top5"]] == expected.argsort(descending=True).tolist()
+        if name == "regression":
+            assert row["probability"] is None and {each["probability"] for each in row["top5"]} == {None}
+        else:
+            assert row["probability"] == pytest.approx(float(expected.max()), rel=1e-4)
+        statistics = {each["name"]: each["value"] for each in row["statistics"]}
+        assert statistics.get("probability") == (
+            None if name == "regression" else pytest.approx(float(expected.max()), rel=1e-4)
+        )
+    found = evaluation.evaluate(FinishedRun(data, open_image), images=2, metrics=["deletion"], steps=2)
+    word = {"identity": "output probability", "logit": "score"}.get(KINDS[name][3], f"{KINDS[name][3]} probability")
+    assert found["metrics"]["deletion"]["unit"] == f"mean {word}"
+
+
+def test_reports_of_scores_without_probabilities_are_complete(files: Path, tmp_path: Path) -> None:
+    settings = RunSettings(model="ends_in_regression", batch_size=2)
+    job = runs_of_datasets.prepare(settings, str(files / "images"), tmp_path / "run")
+    runs_of_datasets.run(job, decode=open_image, workers=0)
+    out = tmp_path / "report.html"
+    report.write(shards.open_run(tmp_path / "run"), out, read=lambda path: None)
+    text = out.read_text(encoding="utf-8")
+    assert "the scores of the network are not probabilities" in text and "nan%" not in text.lower()
+
+
+# Settings of models
+
+
+def test_the_user_sets_the_score(files: Path) -> None:
+    assert zoo.load_model("ends_in_classes", score="sigmoid").score_kind == "sigmoid"
+    assert zoo.load_model("ends_in_labels").score == "sigmoid", "from the file"
+    assert zoo.load_model("ends_in_labels", score="softmax").score_kind == "softmax"
+    with pytest.raises(zoo.ModelUnavailable, match="score='identity' .* range from"):
+        zoo.load_model("ends_in_classes", score="identity")
+    with pytest.raises(zoo.ModelUnavailable, match="score='odds' is not valid"):
+        zoo.load_model("ends_in_classes", score="odds")
+    (files / "wrong.py").write_text((files / "ends_in_labels.py").read_text().replace("'sigmoid'", "'sigmoids'"))
+    with pytest.raises(zoo.ModelUnavailable, match="SCORE in wrong.py: score='sigmoids' .* Did you mean"):
+        zoo.load_model("wrong")
+    (files / "wrong.py").unlink()
+
+
+def test_one_output_is_announced_as_a_sigmoid(files: Path) -> None:
+    (files / "alone.py").write_text((files / "ends_in_logit.py").read_text().replace("PREPROCESSING", "OTHER"))
+    with pytest.warns(UserWarning, match="one output, whose sigmoid is reported"):
+        zoo.load_model("alone", size=32)
+
+
+def test_the_command_line_sets_the_score(files: Path, tmp_path: Path) -> None:
+    from saliscope.cli import commands
+
+    arguments = ["explain", str(files / "images"), "--out", str(tmp_path / "run"), "--model", "ends_in_classes"]
+    with pytest.raises(SystemExit) as end:
+        commands.main([*arguments, "--score", "sigmoid"])
+    assert end.value.code in (0, None)
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["score"] == "sigmoid" and manifest["settings"]["own"] == {"score": "sigmoid"}

@@ -1,0 +1,123 @@
+"""torchvision's segmentation networks and detectors: the list, the preprocessing, the network and its class names.
+
+For their use in the session and the API, see tests/saliscope/session/test_dense_answers.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from torchvision.models import get_model, get_model_weights
+
+from saliscope import zoo
+from saliscope.zoo import downloads
+from saliscope.zoo.sources.torchvision_dense import preparation_of, weights_by_name
+from saliscope.zoo.sources.torchvision_titles import title_of
+
+SEGMENTATION = torchvision.models.list_models(module=torchvision.models.segmentation)
+DETECTION = torchvision.models.list_models(module=torchvision.models.detection)
+
+
+@pytest.fixture(autouse=True)
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use an empty cache without downloads, and accept any checksum, because published weights are not available."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    for name in ("SALISCOPE_MODEL", "SALISCOPE_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(downloads, "digest_of", lambda url: "")
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def random_image(width: int, height: int) -> Image.Image:
+    values = torch.rand(3, height, width, generator=torch.Generator().manual_seed(0))
+    return torchvision.transforms.functional.to_pil_image(values)
+
+
+def cached_random(name: str) -> torch.nn.Module:
+    """Save random weights of a network in the cache, under the published name; return the network."""
+    torch.manual_seed(0)
+    network = get_model(name, weights=None, weights_backbone=None, num_classes=len(zoo.labels(name)))
+    torch.save(network.state_dict(), downloads.path_of(get_model_weights(name).DEFAULT.url))
+    return network.eval()
+
+
+def test_segmentation_networks_and_detectors_are_listed_after_the_classifiers() -> None:
+    found = zoo.list_models()
+    tasks = [info.task for info in found]
+    names = {task: {info.name for info in found if info.task == task} for task in set(tasks)}
+
+    assert tasks == sorted(tasks, key=["classification", "segmentation", "detection"].index)
+    assert names["segmentation"] == set(SEGMENTATION) and len(SEGMENTATION) >= 6
+    assert names["detection"] == {name for name in DETECTION if "keypoint" not in name} and len(DETECTION) >= 12
+    by_name = {info.name: info for info in found}
+    small, boxes = by_name["lraspp_mobilenet_v3_large"], by_name["ssdlite320_mobilenet_v3_large"]
+    assert (small.classes, small.side, small.accuracy, small.measure) == (21, 520, 57.9, "mIoU")
+    assert (boxes.classes, boxes.side, boxes.accuracy, boxes.measure) == (91, 320, 21.3, "box mAP")
+    titles = [title_of(name) for name in weights_by_name()]
+    assert len(set(titles)) == len(titles) and not set(titles) & set(weights_by_name())
+
+
+@pytest.mark.parametrize(("width", "height"), [(90, 70), (70, 110), (64, 64)])
+def test_segmentation_preprocessing_matches_the_weights_transforms(width: int, height: int) -> None:
+    image = random_image(width, height)
+    preparation = preparation_of("lraspp_mobilenet_v3_large")
+
+    actual = preparation.tensor(image)
+
+    expected = get_model_weights("lraspp_mobilenet_v3_large").DEFAULT.transforms()(image)[None]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
+    assert preparation.crop(image).size == image.size and preparation.region(width, height)[2:] == (width, height)
+
+
+@pytest.mark.parametrize("name", [name for name in DETECTION if "keypoint" not in name])
+def test_detector_inputs_already_have_the_detectors_size(name: str) -> None:
+    """Oracle: the network's own transform, which then neither resizes nor pads, unless it makes a square."""
+    with torch.device("meta"):
+        own = get_model(name, weights=None, weights_backbone=None).transform
+    preparation = preparation_of(name)
+    short = own.fixed_size[0] if own.fixed_size else min(own.min_size)
+    if preparation.longest:
+        assert 0 <= own.max_size - preparation.longest < own.size_divisible
+        own.max_size = preparation.longest
+
+    assert preparation.size == (short, short)
+    for width, height in ((3, 3), (4, 3), (3, 4), (16, 9), (9, 16), (39, 10)):
+        images = preparation.tensor(random_image(10 * width, 10 * height))
+        seen, _ = own([*images])
+        if own.fixed_size:
+            assert min(images.shape[-2:]) == short
+        else:
+            assert seen.tensors.shape == images.shape and seen.image_sizes == [tuple(images.shape[-2:])]
+            assert images.shape[-1] / images.shape[-2] == pytest.approx(width / height, rel=0.1)
+    exact = random_image(short, short)
+    torch.testing.assert_close(preparation.tensor(exact), torchvision.transforms.functional.to_tensor(exact)[None])
+
+
+@pytest.mark.parametrize("name", ["lraspp_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large"])
+def test_loaded_network_matches_torchvision(name: str) -> None:
+    network = cached_random(name)
+
+    model = zoo.load_model(name)
+    images = model.prepare(random_image(80, 60))
+    actual, expected = model.network(images), network(images if model.task == "segmentation" else [*images])
+
+    assert model.task == ("segmentation" if name in SEGMENTATION else "detection")
+    assert model.labels[0] == "__background__" and len(model.labels) == len(zoo.labels(name))
+    assert not any(parameter.requires_grad for parameter in model.network.parameters())
+    if model.task == "detection":
+        assert actual[0].keys() == {"boxes", "labels", "scores"}
+        actual, expected = actual[0], expected[0]
+    for key in expected:
+        torch.testing.assert_close(actual[key], expected[key])
+
+
+def test_missing_weights_are_reported() -> None:
+    with pytest.raises(zoo.ModelUnavailable, match=r"LR-ASPP MobileNetV3 large"):
+        zoo.load_model("lraspp_mobilenet_v3_large")

@@ -1,0 +1,167 @@
+"""Model files: every `.py` file with a function build() in the folder named by SALISCOPE_MODELS_DIR is a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import explainers
+from saliscope import zoo
+from saliscope.zoo import ModelInfo, ModelUnavailable
+
+TINY = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+"""
+DESCRIBED = (
+    TINY.replace("def build():", "def build(pretrained=True, classes=3):").replace(
+        "nn.Linear(8, 3)", "nn.Linear(8, classes)"
+    )
+    + """
+
+TITLE = "Tiny network"
+WEIGHTS = "random"
+CLASSES = 3
+PREPROCESSING = {"size": 32, "resize": 40, "mean": (0.5,) * 3, "std": (0.25,) * 3}
+
+def labels():
+    return ["fox", "owl", "elk"]
+"""
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Create a folder of model files; downloads are forbidden."""
+    for name in ("SALISCOPE_MODEL", "SALISCOPE_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(tmp_path))
+    return tmp_path
+
+
+def find(name: str) -> ModelInfo:
+    (info,) = [info for info in zoo.list_models() if info.name == name]
+    return info
+
+
+def test_class_names_are_checked_or_completed(folder: Path) -> None:
+    """A visitor of the page could load a network with fewer names than classes, and got an internal error."""
+    settings = 'PREPROCESSING = {"size": 32, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}\n'
+    (folder / "unnamed.py").write_text(TINY + settings, encoding="utf-8")
+    (folder / "few.py").write_text(TINY + settings + "def labels():\n    return ['fox', 'owl']\n", encoding="utf-8")
+
+    model = zoo.load_offered("unnamed")
+
+    assert model.labels == ["class 0", "class 1", "class 2"] and model.size == (32, 32) and model.notes == ()
+    with pytest.raises(ModelUnavailable, match="'few' has 3 outputs but 2 labels were given"):
+        zoo.load_offered("few")
+
+
+def test_file_with_settings_is_listed_and_loaded(folder: Path) -> None:
+    (folder / "tiny_net.py").write_text(DESCRIBED, encoding="utf-8")
+
+    info, model = find("tiny_net"), zoo.load_model("tiny_net")
+
+    assert (info.title, info.weights, info.classes, info.side, info.cached) == ("Tiny network", "random", 3, 32, True)
+    assert info.error == "" and not info.fetched
+    assert model.labels == zoo.labels("tiny_net") == ["fox", "owl", "elk"] and model.notes == ()
+    assert not model.network.training and not any(p.requires_grad for p in model.network.parameters())
+    images = model.prepare(Image.effect_noise((60, 50), 80).convert("RGB"))
+    assert images.shape == (1, 3, 32, 32)
+    assert explainers.explain("grad_cam", model.network, images).map.isfinite().all()
+
+
+def test_file_without_settings_gets_defaults(folder: Path) -> None:
+    (folder / "plain.py").write_text(TINY, encoding="utf-8")
+
+    with pytest.warns(UserWarning, match="is unknown; using"):
+        model = zoo.load_model("plain")
+
+    assert find("plain").cached and model.size == (224, 224)
+    assert model.labels == ["class 0", "class 1", "class 2"]
+
+
+def test_other_weights_and_classes_are_passed_to_build(folder: Path) -> None:
+    (folder / "tiny_net.py").write_text(DESCRIBED, encoding="utf-8")
+    network = zoo.load_model("tiny_net").network
+    network[4] = torch.nn.Linear(8, 2)
+    torch.save(network.state_dict(), folder / "w.pt")
+
+    model = zoo.load_model("tiny_net", weights=folder / "w.pt", labels=["a", "b"])
+
+    assert model.labels == ["a", "b"] and model.size == (32, 32)
+    assert all(torch.equal(value, network.state_dict()[name]) for name, value in model.network.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import no_such_package", "Cannot import broken.py: ModuleNotFoundError: No module named 'no_such_package'"),
+        ("def build(:", "Cannot import broken.py: SyntaxError"),
+        ("x = 1", "broken.py has no function build(). Add one that returns an nn.Module"),
+    ],
+)
+def test_broken_file_is_listed_with_its_error(code: str, message: str, folder: Path) -> None:
+    (folder / "broken.py").write_text(code, encoding="utf-8")
+
+    info = find("broken")
+
+    assert message in info.error and not info.cached
+    with pytest.raises(ModelUnavailable) as caught:
+        zoo.load_model("broken")
+    assert info.error.rstrip(".") in str(caught.value)
+    assert "efficientnet_lite0" in [info.name for info in zoo.list_models()]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise KeyError('no data')", "Cannot build the network in fails.py. KeyError: 'no data'"),
+        ("return None", r"build\(\) of fails.py returned NoneType. Return an nn.Module"),
+    ],
+)
+def test_failing_build_is_reported(body: str, message: str, folder: Path) -> None:
+    (folder / "fails.py").write_text(f"def build():\n    {body}\n", encoding="utf-8")
+
+    with pytest.raises(ModelUnavailable, match=message):
+        zoo.load_model("fails")
+
+
+def test_changed_file_is_loaded_again(folder: Path) -> None:
+    path = folder / "tiny_net.py"
+    path.write_text("x = 1", encoding="utf-8")
+    assert find("tiny_net").error
+
+    path.write_text(DESCRIBED + "\nTITLE = 'Another title'\n", encoding="utf-8")
+
+    assert find("tiny_net").title == "Another title" and not find("tiny_net").error
+
+
+@pytest.mark.parametrize("name", ["models", "saliscope", "torch", "page"])
+def test_file_name_may_be_that_of_a_package(name: str, folder: Path) -> None:
+    (folder / f"{name}.py").write_text(DESCRIBED, encoding="utf-8")
+
+    assert zoo.load_model(name).labels == ["fox", "owl", "elk"]
+    assert find("efficientnet_lite0").cached
+
+
+def test_file_can_import_its_neighbors_and_names_with_an_underscore_are_ignored(folder: Path) -> None:
+    (folder / "_blocks.py").write_text(TINY, encoding="utf-8")
+    (folder / "uses_blocks.py").write_text("from _blocks import build\n", encoding="utf-8")
+
+    names = [info.name for info in zoo.list_models()]
+
+    assert "uses_blocks" in names and "_blocks" not in names
+    assert zoo.load_model("uses_blocks", size=32, mean=[0.5] * 3, std=[0.5] * 3).notes == ()
+
+
+def test_project_file_takes_precedence(folder: Path) -> None:
+    (folder / "efficientnet_lite0.py").write_text(TINY, encoding="utf-8")
+
+    assert len(zoo.load_model("efficientnet_lite0").labels) == 1000

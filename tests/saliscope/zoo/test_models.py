@@ -1,0 +1,424 @@
+"""The model zoo: names, preprocessing, crop and class names, the default, loading without random initialization."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from PIL import Image, ImageOps
+from torchvision.models import get_model, get_model_weights
+
+import explainers
+from saliscope import zoo
+from saliscope.zoo import Model, ModelUnavailable, Preparation, downloads
+from saliscope.zoo.sources import model_files
+from saliscope.zoo.sources.torchvision_classifiers import preparation_of, weights_by_name
+from saliscope.zoo.sources.torchvision_titles import title_of
+
+LITE = model_files.load_file(model_files.files()["efficientnet_lite0"])
+ASSETS = Path(__file__).parents[3] / "assets"
+EXAMPLES = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
+NAMES = torchvision.models.list_models(module=torchvision.models)
+
+
+@pytest.fixture(autouse=True)
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use an empty cache without downloads."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    monkeypatch.delenv("SALISCOPE_MODEL", raising=False)
+    monkeypatch.delenv("SALISCOPE_MODELS", raising=False)
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def any_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accept any checksum in the cache, because published weights are not available."""
+    monkeypatch.setattr(downloads, "digest_of", lambda url: "")
+
+
+@cache
+def gradient_image(width: int, height: int, seed: int = 0) -> Image.Image:
+    """A smooth color gradient with noise; every region is different."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (
+        torch.linspace(0, 1, width)[None].expand(height, width),
+        torch.linspace(0, 1, height)[:, None].expand(height, width),
+    )
+    noise = torch.rand(3, height, width, generator=generator) * 0.2
+    values = (torch.stack([x, y, (x * 9 + y * 5).sin() / 2 + 0.5]) * 0.8 + noise) * 255
+    return torchvision.transforms.functional.to_pil_image(values.byte())
+
+
+def cache_random_weights(name: str, checkpoints: Path) -> torch.nn.Module:
+    """Save random weights of that network in the cache, under the published name; return the network."""
+    torch.manual_seed(0)
+    extra = {"init_weights": False, "aux_logits": True} if name in ("googlenet", "inception_v3") else {}
+    network = get_model(name, weights=None, **extra)
+    torch.save(network.state_dict(), downloads.path_of(get_model_weights(name).DEFAULT.url))
+    return network.eval()
+
+
+def test_every_classifier_of_torchvision_is_listed() -> None:
+    """80 names in torchvision 0.29, each with its default weights; the built-in model is first."""
+    found = [info.name for info in zoo.list_models() if info.task == "classification"]
+
+    assert found[0] == "efficientnet_lite0" and len(found) == len(set(found))
+    assert set(NAMES) <= set(found) and len(NAMES) >= 80
+    assert {name.partition(":")[0] for name in found[1:]} == set(NAMES)
+    assert "vgg16:IMAGENET1K_FEATURES" not in found, "the backbone of a detector, not a classifier"
+
+
+def test_list_contains_the_metadata_of_the_weights() -> None:
+    by_name = {info.name: info for info in zoo.list_models()}
+
+    v1, v2 = by_name["resnet50:IMAGENET1K_V1"], by_name["resnet50"]
+
+    assert (v1.weights, v2.weights) == ("IMAGENET1K_V1", "IMAGENET1K_V2")
+    assert (v2.title, v1.title) == ("ResNet-50", "ResNet-50 (V1)")
+    assert (v2.classes, v2.side, v2.megabytes, v2.accuracy, v2.cached) == (1000, 224, 102.5, 80.858, False)
+    assert by_name["efficientnet_b7"].side == 600
+
+
+def test_every_name_has_a_title() -> None:
+    titles = {name: title_of(name) for name in NAMES}
+
+    assert not [name for name, title in titles.items() if title == name or "{" in title]
+    assert len(set(titles.values())) == len(titles)
+
+
+@pytest.mark.parametrize(("width", "height"), [(500, 333), (333, 501), (60, 41)])
+def test_prepare_matches_the_weights_transforms(width: int, height: int) -> None:
+    """Oracle: `transforms()` of all weights in torchvision, each setting once."""
+    image, seen = gradient_image(width, height), set()
+    for weights in weights_by_name().values():
+        preparation = preparation_of(weights)
+        if preparation.side > 300 or preparation in seen:
+            continue
+        seen.add(preparation)
+
+        actual = preparation.tensor(image)
+
+        torch.testing.assert_close(actual, weights.transforms()(image)[None], rtol=0, atol=1e-6)
+        assert actual.shape == (1, 3, preparation.side, preparation.side) and actual.dtype == torch.float32
+    assert len(seen) > 10
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])
+def test_prepare_takes_any_mode(mode: str) -> None:
+    assert zoo.load_model("efficientnet_lite0").prepare(gradient_image(80, 70).convert(mode)).shape == (1, 3, 224, 224)
+
+
+@pytest.mark.parametrize(("side", "resize"), [(224, 256), (224, 232), (64, 64), (299, 342), (384, 384)])
+@pytest.mark.parametrize(("width", "height"), [(640, 427), (427, 640), (300, 300), (1601, 512), (50, 37)])
+def test_crop_matches_the_network_input(side: int, resize: int, width: int, height: int) -> None:
+    """Oracle: an image whose red and green are its coordinates; they must be equal in crop and tensor."""
+    x, y = torch.meshgrid(torch.arange(width), torch.arange(height), indexing="xy")
+    values = torch.stack([x / width * 255, y / height * 255, x * 0]).round().byte()
+    image = torchvision.transforms.functional.to_pil_image(values)
+    preparation = Preparation(side, resize, (0.0,) * 3, (1.0,) * 3)
+
+    crop = preparation.crop(image)
+
+    own = side * min(width, height) / resize
+    assert crop.mode == "RGB" and crop.size == (round(own), round(own)), "the resolution of the image"
+    shown = torchvision.transforms.functional.pil_to_tensor(crop).float()[None] / 255
+    shown = torch.nn.functional.interpolate(shown, (side, side), mode="bilinear", antialias=True, align_corners=False)
+    # Half a pixel of the smaller image, plus the rounding to 8 bits.
+    allowed = 0.75 / min(own, side) * own / min(width, height) + 2 / 255
+    inner = slice(2, -2)
+    assert (shown - preparation.tensor(image))[..., inner, inner].abs().max() < allowed
+
+
+@pytest.mark.parametrize("position", [(0.0, 1.0), (0.25, 0.5), None])
+def test_the_crop_can_be_moved_or_be_the_whole_image(position: tuple[float, float] | None) -> None:
+    """Oracle: torchvision's steps by hand, and an image whose red and green are its coordinates."""
+    x, y = torch.meshgrid(torch.arange(300), torch.arange(200), indexing="xy")
+    image = torchvision.transforms.functional.to_pil_image(torch.stack([x / 300 * 255, y, x * 0]).round().byte())
+    preparation = dataclasses.replace(Preparation(64, 80, (0.0,) * 3, (1.0,) * 3), position=position)
+
+    actual, (left, top, right, bottom) = preparation.tensor(image)[0], preparation.window(300, 200)
+
+    transform = torchvision.transforms.functional
+    if position is None:
+        resized = transform.to_tensor(transform.resize(image, [43, 64], antialias=True))
+        expected = transform.pad(resized, [0, 10, 0, 11])
+        assert (left, right) == (0, 1) and top < 0 and bottom > 1
+        assert preparation.crop(image).getpixel((5, 5)) == (0, 0, 0), "a margin"
+    else:
+        resized = transform.to_tensor(transform.resize(image, [80], antialias=True))
+        at = [round((resized.shape[1] - 64) * position[1]), round((resized.shape[2] - 64) * position[0])]
+        expected = resized[:, at[0] : at[0] + 64, at[1] : at[1] + 64]
+        assert actual[0, 32, 0] == pytest.approx(left, abs=0.02) and actual[0, 32, -1] == pytest.approx(right, abs=0.02)
+        assert top == pytest.approx(at[0] / 80) and bottom == pytest.approx((at[0] + 64) / 80)
+    torch.testing.assert_close(actual, expected, atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 13])
+def test_input_has_the_channels_of_the_network(channels: int) -> None:
+    """Oracle: torchvision's steps, band by band. A PIL image only matches one or three channels."""
+    mean, std = tuple(0.1 * k for k in range(channels)), tuple(1.0 + k for k in range(channels))
+    preparation = Preparation(16, 20, mean, std)
+    bands = torch.rand(channels, 30, 50)
+
+    actual = preparation.tensor(bands)
+
+    resized = torchvision.transforms.functional.resize(bands, [20], antialias=True)
+    each = torchvision.transforms.functional.center_crop(resized, [16])
+    expected = torch.stack([(each[k] - mean[k]) / std[k] for k in range(channels)])[None]
+    torch.testing.assert_close(actual, expected)
+    assert preparation.channels == channels and Model("m", torch.nn.Identity(), [], preparation).channels == channels
+    if channels == 1:
+        gray = preparation.tensor(gradient_image(50, 30))
+        torch.testing.assert_close(gray, preparation.tensor(gradient_image(50, 30).convert("L")))
+    else:
+        with pytest.raises(ValueError, match=f"needs {channels} channels, but the image has mode RGB"):
+            preparation.tensor(gradient_image(50, 30))
+    for kind in (torch.uint8, torch.uint16, torch.int16):
+        whole = (bands * torch.iinfo(kind).max).round().to(kind)
+        raw = Preparation(16, 20, (100.0,) * channels, std)
+        assert raw.raw and (preparation.raw == (channels > 1)) and not torch.is_floating_point(whole)
+        unit = Preparation(16, 20, (0.0,) * channels, (1.0,) * channels)
+        torch.testing.assert_close(unit.tensor(whole.numpy()), unit.tensor(bands), atol=0.003, rtol=0)
+        torch.testing.assert_close(raw.tensor(whole), raw.tensor(whole.float()))
+    whole = (bands * 255).byte().numpy()
+    for array in (whole.astype(">u2"), whole.astype("<f8"), whole[:, ::-1, ::-1][:, ::-1, ::-1]):
+        array.flags.writeable = False
+        torch.testing.assert_close(raw.tensor(array), raw.tensor(torch.from_numpy(whole).float()))
+    with pytest.raises(ValueError, match="str is not an image. Pass a PIL image"):
+        preparation.tensor("photo.tif")
+    for wrong in (bands[:, 0], torch.rand(channels + 1, 30, 50), (bands * 255).long()):
+        with pytest.raises(ValueError, match=f"needs {channels} channels, but the image has torch"):
+            preparation.tensor(wrong)
+
+
+@pytest.mark.parametrize("size", [(48, 80), (80, 48)])
+@pytest.mark.parametrize("resize", [90, (60, 100), (48, 80)])
+def test_input_may_be_rectangular(size: tuple[int, int], resize: int | tuple[int, int]) -> None:
+    """Oracle: coordinates as colors, as above. An input larger than the resized image has a black margin."""
+    x, y = torch.meshgrid(torch.linspace(0.2, 1, 300), torch.linspace(0.2, 1, 200), indexing="xy")
+    image = torchvision.transforms.functional.to_pil_image((torch.stack([x, y, x * 0]) * 255).round().byte())
+    preparation = Preparation(size, resize, (0.0,) * 3, (1.0,) * 3)
+
+    tensor, crop = preparation.tensor(image), preparation.crop(image)
+
+    assert tensor.shape == (1, 3, *size) and preparation.size == size
+    shown = torchvision.transforms.functional.pil_to_tensor(crop).float()[None] / 255
+    shown = torch.nn.functional.interpolate(shown, size, mode="bilinear", antialias=True, align_corners=False)
+    inner = (tensor[0, 0] > 0) & (shown[0, 0] > 0.15)
+    inner &= torch.nn.functional.avg_pool2d(inner[None].float(), 5, 1, 2)[0] == 1
+    assert inner.float().mean() > 0.4 and (shown - tensor)[..., inner].abs().max() < 0.02
+
+
+def test_crop_has_the_resolution_of_the_image() -> None:
+    """A crop at integer pixels is not resampled: 224/256 of 512 pixels are 448."""
+    image = gradient_image(1024, 512)
+
+    crop = zoo.load_model().crop(image)
+
+    assert crop.size == (448, 448)
+    assert crop.tobytes() == image.crop((288, 32, 736, 480)).tobytes(), "no resampling"
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photo_is_turned_upright(orientation: int) -> None:
+    """Phones store photos lying on their side; input and crop are those of the upright photo."""
+    image, buffer, exif = gradient_image(300, 200), io.BytesIO(), Image.Exif()
+    exif[0x0112] = orientation
+    image.save(buffer, "PNG", exif=exif)
+    photo, model = Image.open(buffer), zoo.load_model()
+    upright = ImageOps.exif_transpose(photo)
+
+    assert torch.equal(model.prepare(photo), model.prepare(upright))
+    assert model.crop(photo).tobytes() == model.crop(upright).tobytes()
+    assert torch.equal(model.prepare(photo), model.prepare(image)) == (orientation == 1)
+
+
+def test_an_elongated_image_is_cropped_before_resizing() -> None:
+    """torchvision would resize 20,000 x 1 pixels to 5,120,000 x 256, which takes 4 GB; here it is cropped first."""
+    model = zoo.load_model()
+    for size in ((20_000, 1), (1, 20_000)):
+        assert model.prepare(Image.new("RGB", size)).shape == (1, 3, 224, 224)
+        assert model.crop(Image.new("RGB", size)).size == (1, 1)
+
+
+def test_built_in_model_is_frozen_and_in_evaluation_mode() -> None:
+    model = zoo.load_model()
+
+    assert isinstance(model, Model) and (model.name, model.side) == ("efficientnet_lite0", 224)
+    assert not model.network.training and not any(p.requires_grad for p in model.network.parameters())
+    assert {p.dtype for p in model.network.parameters()} == {torch.float32}
+    assert model.labels == zoo.labels("efficientnet_lite0")
+    with torch.inference_mode():
+        assert model.network(model.prepare(gradient_image(90, 80))).shape == (1, 1000)
+
+
+def predictions() -> dict[str, tuple[list[str], float]]:
+    """Return the top five classes and the top probability by example."""
+    model, found = zoo.load_model(), {}
+    for example in EXAMPLES:
+        with torch.inference_mode():
+            probabilities = model.network(model.prepare(Image.open(ASSETS / example["file"]))).softmax(1)[0]
+        top = [model.labels[index] for index in probabilities.topk(5).indices.tolist()]
+        found[example["id"]] = (top, float(probabilities.max()))
+    return found
+
+
+def test_built_in_model_classifies_the_examples() -> None:
+    """At least six of nine top-1 predictions are correct; the first, which the page opens with, has more than 80%."""
+    found = predictions()
+
+    correct = [example["id"] for example in EXAMPLES if found[example["id"]][0][0] in example["names"]]
+
+    assert len(EXAMPLES) == 9 and len(correct) >= 6, found
+    (first, *_), probability = found[EXAMPLES[0]["id"]]
+    assert first in EXAMPLES[0]["names"] and probability > 0.8, found
+
+
+def test_maps_of_the_montage_are_in_the_half_of_their_class() -> None:
+    """Both classes are in the top five, and the Grad-CAM map of each is in its half."""
+    pair = next(example for example in EXAMPLES if example["id"] == "pair")
+    assert "montage" in pair["title"].lower() and "Montage" in pair["alt"]
+    assert set(pair["names"]) <= set(predictions()["pair"][0])
+    model = zoo.load_model()
+    x = model.prepare(Image.open(ASSETS / pair["file"]))
+
+    for name, left in zip(pair["names"], (True, False), strict=True):
+        found = explainers.explain("grad_cam", model.network, x, target=model.labels.index(name)).map[0].clamp(min=0)
+        # The middle column belongs to both halves.
+        own, other = (found[:, :3], found[:, 4:]) if left else (found[:, 4:], found[:, :3])
+        assert own.sum() > 3 * other.sum() and own.max() == found.max(), name
+
+
+def test_the_examples_are_small_credited_and_described() -> None:
+    licenses = (ASSETS / "LICENSES.md").read_text(encoding="utf-8")
+    labels = set(zoo.labels())
+    assert len(EXAMPLES) >= 6
+    assert {example["file"] for example in EXAMPLES} == {
+        f"examples/{path.name}" for path in (ASSETS / "examples").iterdir()
+    }
+    for example in EXAMPLES:
+        path = ASSETS / example["file"]
+        assert path.stat().st_size <= 150_000 and max(Image.open(path).size) <= 800
+        assert f"`{example['file']}`" in licenses and len(example["alt"]) > 20 and set(example["names"]) <= labels
+
+
+@pytest.mark.parametrize("name", ["squeezenet1_1", "mnasnet0_5", "shufflenet_v2_x0_5", "googlenet"])
+def test_loading_uses_no_random_numbers(name: str, checkpoints: Path, any_checksum: None) -> None:
+    """Oracle: the network whose weights were saved. The state of the random generator is unchanged."""
+    expected = cache_random_weights(name, checkpoints)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+
+    model = zoo.load_model(name)
+
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.labels == get_model_weights(name).DEFAULT.meta["categories"] and model.name == name
+    x = model.prepare(gradient_image(300, 260))
+    with torch.inference_mode():
+        # GoogLeNet's published weights take the input normalization of the first implementation.
+        torch.testing.assert_close(
+            model.network(x), expected(_normalized_for_googlenet(x) if name == "googlenet" else x)
+        )
+
+
+def _normalized_for_googlenet(x: torch.Tensor) -> torch.Tensor:
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    return (x * std[:, None, None] + mean[:, None, None] - 0.5) / 0.5
+
+
+def test_offline_error_lists_available_models(checkpoints: Path, any_checksum: None) -> None:
+    cache_random_weights("squeezenet1_1", checkpoints)
+
+    with pytest.raises(ModelUnavailable) as caught:
+        zoo.load_model("resnet18")
+
+    assert str(caught.value) == (
+        "ResNet-18 is not in the local cache, and SALISCOPE_OFFLINE forbids downloading it. "
+        "Available without a download: efficientnet_lite0, squeezenet1_1."
+    )
+
+
+@pytest.mark.parametrize("function", [zoo.load_model, zoo.labels])
+def test_unknown_name_gets_a_suggestion(function: object) -> None:
+    with pytest.raises(ModelUnavailable, match="Unknown model 'resnet5O'. Did you mean 'resnet50'"):
+        function("resnet5O")  # type: ignore[operator]
+
+
+def test_labels_are_known_without_loading() -> None:
+    assert zoo.labels("resnet50")[281] == "tabby" and zoo.labels() == zoo.labels("efficientnet_lite0")
+
+
+def test_the_default_weights_may_be_spelled_out() -> None:
+    assert zoo.labels("resnet50:IMAGENET1K_V2") == zoo.labels("resnet50")
+
+
+def test_auto_is_the_built_in_model(any_checksum: None) -> None:
+    """A cached ResNet-50 does not change this."""
+    complete_file(weights_by_name()["resnet50"].url)
+
+    assert zoo.default_name() == zoo.first_ready() == "efficientnet_lite0"
+    assert zoo.load_model().name == "efficientnet_lite0" and zoo.missing_built_in() == ""
+
+
+def complete_file(url: str) -> None:
+    """Write a file of zeros with the size of the published one."""
+    with open(downloads.path_of(url), "wb") as file:
+        file.truncate(103_000_000)
+
+
+def test_without_the_package_auto_is_a_cached_model(monkeypatch: pytest.MonkeyPatch, any_checksum: None) -> None:
+    monkeypatch.setattr(LITE, "weights_file", lambda: None)
+    assert zoo.first_ready() is None and zoo.default_name() == "efficientnet_lite0"
+
+    complete_file(weights_by_name()["resnet50"].url)
+
+    assert zoo.default_name() == zoo.first_ready() == "resnet50"
+    assert "pip install" in zoo.missing_built_in()
+
+
+def test_a_truncated_file_is_not_ready(monkeypatch: pytest.MonkeyPatch, any_checksum: None) -> None:
+    monkeypatch.setattr(LITE, "weights_file", lambda: None)
+    downloads.path_of(weights_by_name()["resnet50"].url).write_bytes(b"x" * 1000)
+
+    assert zoo.first_ready() is None
+
+
+def test_flag_and_variable_choose_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option overrides the variable; `auto` is the same as no option."""
+    monkeypatch.setenv("SALISCOPE_MODEL", "vgg11")
+    assert zoo.default_name() == "vgg11" and zoo.default_name("alexnet") == "alexnet"
+    assert zoo.default_name("auto") == "vgg11"
+
+    monkeypatch.setenv("SALISCOPE_MODEL", "auto")
+    assert zoo.default_name() == "efficientnet_lite0"
+
+
+def test_host_can_limit_the_offered_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SALISCOPE_MODELS", "resnet18, efficientnet_lite0,")
+    assert [info.name for info in zoo.list_models()] == ["efficientnet_lite0", "resnet18"]
+    assert zoo.load_model().name == "efficientnet_lite0"
+
+    with pytest.raises(
+        ModelUnavailable, match="'resnet50' is not offered by this host. Available: efficientnet_lite0, resnet18"
+    ):
+        zoo.load_model("resnet50")
+    with pytest.raises(ModelUnavailable, match="Unknown model 'resnet19'. Did you mean 'resnet18'"):
+        zoo.load_model("resnet19")
+
+
+def test_host_can_exclude_the_built_in_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SALISCOPE_MODELS", "resnet18")
+
+    assert zoo.default_name() == "resnet18" and zoo.first_ready() is None
+    assert zoo.missing_built_in() == "", "it is not offered"
+    with pytest.raises(ModelUnavailable, match="No other model is available offline"):
+        zoo.load_model()

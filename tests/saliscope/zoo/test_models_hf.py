@@ -1,0 +1,295 @@
+"""Image classifiers of Hugging Face: the preprocessing of the processor, scores, labels and errors.
+
+Small configurations with random weights, saved by `save_pretrained` and loaded back; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import explainers
+from saliscope import zoo as models
+from saliscope.session import model_cache, network_calls
+from saliscope.zoo import ModelUnavailable, catalog
+from saliscope.zoo.sources import hub
+
+T = pytest.importorskip("transformers")
+EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+NAMES = {0: "fox", 1: "owl", 2: "elk", 3: "emu"}
+
+
+@cache
+def example_images() -> list[Image.Image]:
+    """Return two of the examples, one of them also rotated."""
+    found = [Image.open(path).convert("RGB") for path in sorted(EXAMPLES.iterdir())[:2]]
+    return [*found, found[0].transpose(Image.Transpose.ROTATE_90)]
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use an empty cache, no registered models, and no network."""
+    for name in ("SALISCOPE_MODEL", "SALISCOPE_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    monkeypatch.setattr(catalog, "_ADDED", {})
+    monkeypatch.setattr(catalog, "_SETTINGS", {})
+    monkeypatch.setattr(pytest.importorskip("huggingface_hub").constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def vit(**changes: Any) -> Any:
+    config = T.ViTConfig(**{"image_size": 64, "patch_size": 16, "id2label": NAMES, **SMALL, **changes})
+    return T.ViTForImageClassification(config)
+
+
+def resnet() -> Any:
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1] * 4}
+    return T.ResNetForImageClassification(T.ResNetConfig(id2label=NAMES, **sizes))
+
+
+def square(side: int) -> dict[str, int]:
+    return {"height": side, "width": side}
+
+
+KINDS: dict[str, tuple[Any, Any]] = {
+    "resized": (vit, lambda: T.ViTImageProcessor(size=square(64))),
+    "not rescaled": (
+        vit,
+        lambda: T.ViTImageProcessor(size=square(64), do_rescale=False, image_mean=[99] * 3, image_std=[50, 51, 52]),
+    ),
+    "cropped, bicubic": (vit, lambda: T.CLIPImageProcessor(size={"shortest_edge": 72}, crop_size=square(64))),
+    "crop fraction": (resnet, lambda: T.ConvNextImageProcessor(size={"shortest_edge": 96}, crop_pct=0.875)),
+    "channels flipped": (vit, lambda: T.MobileViTImageProcessor(size={"shortest_edge": 72}, crop_size=square(64))),
+    "nearest, top of the range": (vit, lambda: T.EfficientNetImageProcessor(size=square(64))),
+    "LeViT": (resnet, lambda: T.LevitImageProcessor(size={"shortest_edge": 64}, crop_size=square(64))),
+}
+
+
+def save(folder: Path, network: Any, processor: Any = None) -> Any:
+    torch.manual_seed(0)
+    network.eval().save_pretrained(folder)
+    if processor is not None:
+        processor.save_pretrained(folder)
+    return network
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_preprocessing_and_scores_match_the_package(kind: str, tmp_path: Path) -> None:
+    """Oracle: the processor and the network as loaded by transformers."""
+    build, processor = KINDS[kind]
+    network = save(tmp_path / "net", build(), processor())
+    own = T.AutoImageProcessor.from_pretrained(tmp_path / "net")
+
+    model = models.load_model(f"hf:{tmp_path / 'net'}")
+
+    for image in example_images():
+        images = model.prepare(image)
+        torch.testing.assert_close(images, own(images=image, return_tensors="pt")["pixel_values"], rtol=0, atol=0)
+        with torch.no_grad():
+            torch.testing.assert_close(model.network(images).logits, network(images).logits)
+    assert model.labels == [*NAMES.values()] and model.task == "classification" and model.notes == ()
+    assert not model.network.training and not any(p.requires_grad for p in model.network.parameters())
+    left, top, right, bottom = model.preparation.region(800, 600)
+    cropped = {"resized", "not rescaled", "nearest, top of the range"}
+    assert ((left, top, right, bottom) == (0, 0, 800, 600)) == (kind in cropped)
+
+
+def test_scores_match_the_pipeline(tmp_path: Path) -> None:
+    """Oracle: transformers' own pipeline."""
+    save(tmp_path, vit(), T.ViTImageProcessor(size=square(64)))
+    pipeline = T.pipeline("image-classification", model=str(tmp_path), device="cpu")
+
+    model = models.load_model(f"hf:{tmp_path}")
+
+    with torch.no_grad():
+        shares = model.network(model.prepare(example_images()[0])).logits.softmax(1)[0]
+    for found in pipeline(example_images()[0], top_k=4):
+        assert abs(shares[model.labels.index(found["label"])] - found["score"]) < 1e-5
+
+
+def test_model_can_be_explained(tmp_path: Path) -> None:
+    save(tmp_path, resnet(), T.ConvNextImageProcessor(size={"shortest_edge": 96}, crop_pct=0.875))
+    model = models.load_model(f"hf:{tmp_path}")
+    images = model.prepare(example_images()[0])
+
+    explanation = explainers.explain("grad_cam", model.network, images, target=2)
+
+    assert explanation.map.ndim == 3 and explanation.map.isfinite().all()
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_networks_with_other_channels(channels: int, tmp_path: Path) -> None:
+    means = {"image_mean": [0.4] * channels, "image_std": [0.2] * channels}
+    save(tmp_path, vit(num_channels=channels), T.ViTImageProcessor(size=square(64), **means))
+
+    model = models.load_model(f"hf:{tmp_path}")
+
+    assert model.channels == channels and model.preparation.mean == (0.4,) * channels
+    assert model.prepare(torch.rand(channels, 90, 80)).shape == (1, channels, 64, 64)
+
+
+def test_defaults_without_a_processor_are_reported(tmp_path: Path) -> None:
+    save(tmp_path, resnet())
+
+    with pytest.warns(UserWarning, match="The preprocessing of .* is unknown"):
+        assert models.load_model(f"hf:{tmp_path}", size=64).size == (64, 64)
+    assert models.load_model(f"hf:{tmp_path}", size=64, mean=[0.5] * 3, std=[0.5] * 3).notes == ()
+
+
+def test_weights_and_mean_can_be_replaced(tmp_path: Path) -> None:
+    save(tmp_path / "net", vit(), T.ViTImageProcessor(size=square(64)))
+    other = vit(id2label={0: "a", 1: "b"})
+    torch.save(other.state_dict(), tmp_path / "w.pt")
+
+    model = models.load_model(f"hf:{tmp_path / 'net'}", weights=tmp_path / "w.pt", labels=["a", "b"], mean=[0.3] * 3)
+
+    assert model.labels == ["a", "b"] and model.preparation.mean == (0.3,) * 3
+    assert all(torch.equal(v, other.state_dict()[k]) for k, v in model.network.state_dict().items())
+
+
+def test_a_name_of_the_hub_loads_from_the_cache(offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is made, whether or not it is allowed."""
+    network = save(tmp_path / "files", vit(), T.ViTImageProcessor(size=square(64)))
+    folder = offline / "models--some--vit"
+    shutil.copytree(tmp_path / "files", folder / "snapshots" / "0")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0", encoding="utf-8")
+
+    def connect(*_: object, **__: object) -> None:
+        raise AssertionError("a connection was made")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", connect)
+    for allowed in ("1", "0"):
+        monkeypatch.setenv("SALISCOPE_OFFLINE", allowed)
+        model = models.load_model("hf:some/vit")
+
+        assert model.name == "hf:some/vit" and model.labels == [*NAMES.values()]
+        assert all(torch.equal(v, network.state_dict()[k]) for k, v in model.network.state_dict().items())
+
+
+def test_offline_error_explains_what_is_missing(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelUnavailable) as caught:
+        models.load_model("hf:some/where")
+    assert str(caught.value) == (
+        f"some/where is incomplete in the Hugging Face cache ({offline}), and SALISCOPE_OFFLINE forbids "
+        "downloading it. Fill the cache on a machine with network access (hf download some/where), or use a local "
+        "folder."
+    )
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise socket.gaierror("no such host")
+
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "0")
+    monkeypatch.setattr(hub.urllib.request, "urlopen", unreachable)
+    with pytest.raises(
+        ModelUnavailable, match="some/where is not in the Hugging Face cache, and the Hub cannot be reached"
+    ):
+        models.load_model("hf:some/where")
+
+
+def test_other_models_and_folders_are_reported(tmp_path: Path) -> None:
+    config = T.BertConfig(vocab_size=9, **SMALL)
+    T.BertModel(config).save_pretrained(tmp_path / "bert")
+    with pytest.raises(ModelUnavailable, match="has the model type 'bert', for which transformers has no image"):
+        models.load_model(f"hf:{tmp_path / 'bert'}")
+
+    with pytest.raises(ModelUnavailable, match="Folder not found: /none/here"):
+        models.load_model("hf:/none/here")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelUnavailable, match="has no config.json. Use a folder written by save_pretrained"):
+        models.load_model(f"hf:{tmp_path / 'empty'}")
+
+
+def test_backbone_without_head_is_rejected(tmp_path: Path) -> None:
+    """transformers would initialize the head randomly."""
+    save(tmp_path, vit().vit, T.ViTImageProcessor(size=square(64)))
+
+    with pytest.raises(ModelUnavailable, match=r"are incomplete: missing \(2\): classifier"):
+        models.load_model(f"hf:{tmp_path}")
+
+
+def test_other_shapes_and_damaged_files_are_rejected(tmp_path: Path) -> None:
+    save(tmp_path, vit(), T.ViTImageProcessor(size=square(64)))
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    for changed in ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}, {"hidden_size": 48}):
+        (tmp_path / "config.json").write_text(json.dumps(config | changed), encoding="utf-8")
+        with pytest.raises(ModelUnavailable):
+            models.load_model(f"hf:{tmp_path}")
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(ModelUnavailable, match="Cannot load "):
+        models.load_model(f"hf:{tmp_path}")
+
+
+def test_code_of_the_hub_is_never_run(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    imports = "from transformers import ViTConfig as Own, ViTForImageClassification as Net"
+    code = f"open({str(ran)!r}, 'w').close()\n{imports}\n"
+    (tmp_path / "own.py").write_text(code, encoding="utf-8")
+    save(tmp_path, vit(), T.ViTImageProcessor(size=square(64)))
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForImageClassification": "own.Net"}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    with pytest.raises(ModelUnavailable, match="Code that comes with weights is never run"):
+        models.load_model(f"hf:{tmp_path}")
+    # A known model type with custom code is loaded without that code.
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "vit"}), encoding="utf-8")
+    assert type(models.load_model(f"hf:{tmp_path}").network) is T.ViTForImageClassification
+    assert not ran.exists()
+
+
+def test_weights_with_code_are_not_opened(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+
+    class Runs:
+        def __reduce__(self) -> Any:
+            return Path.touch, (ran,)
+
+    save(tmp_path, vit(), T.ViTImageProcessor(size=square(64)))
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({"classifier.weight": Runs()}, tmp_path / "pytorch_model.bin")
+
+    with pytest.raises(ModelUnavailable, match="Cannot load"):
+        models.load_model(f"hf:{tmp_path}")
+    assert not ran.exists()
+
+
+def test_page_can_use_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores, channels, and the effect of one channel; the oracle is the network itself."""
+    save(tmp_path, resnet(), T.ConvNextImageProcessor(size={"shortest_edge": 96}, crop_pct=0.875))
+    name = models.add(f"hf:{tmp_path}")
+    loaded = model_cache.load(name)
+    images = loaded.model.prepare(example_images()[0])
+    try:
+        scores = network_calls.scores(name, images)
+        maps = network_calls.features(name, images, loaded.default)
+        effect = network_calls.effect(name, images, 1, loaded.default, 1, 3)
+        effects = network_calls.effects(name, images, 1, loaded.default, lambda step: True)
+    finally:
+        model_cache._loaded.pop(name)
+
+    with torch.no_grad():
+        torch.testing.assert_close(scores, loaded.model.network(images).logits[0])
+    assert maps.ndim == 3 and loaded.names == [*NAMES.values()]
+    assert abs(effect - float(effects[3])) < 1e-5
+
+
+def test_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package, name in (("transformers", "hf:some/vit"), ("timm", "timm:resnet18")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ModelUnavailable, match=f"package {package} is not installed. Install it with: pip install"):
+            models.load_model(name)

@@ -1,0 +1,212 @@
+"""Networks of timm, and measured transforms: preprocessing, scores, labels and errors.
+
+Small configurations with random weights, saved to a folder and loaded back; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from saliscope import zoo as models
+from saliscope.zoo import ModelUnavailable
+from saliscope.zoo.model import Preparation
+from saliscope.zoo.sources.torchvision_classifiers import preparation_of, weights_by_name
+from saliscope.zoo.transforms import BadTransform, measure
+from tests.support.catalog import isolate_catalog
+
+EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+@cache
+def example_images() -> list[Image.Image]:
+    """Return two of the examples, one of them also rotated."""
+    found = [Image.open(path).convert("RGB") for path in sorted(EXAMPLES.iterdir())[:2]]
+    return [*found, found[0].transpose(Image.Transpose.ROTATE_90)]
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate_catalog(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use an empty cache of the Hub."""
+    constants = pytest.importorskip("huggingface_hub").constants
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def fill_cache(folder: Path, repository: str, files: Path) -> None:
+    """Put a repository into the cache of the Hub."""
+    target = folder / f"models--{repository.replace('/', '--')}"
+    shutil.copytree(files, target / "snapshots" / "0")
+    (target / "refs").mkdir()
+    (target / "refs" / "main").write_text("0", encoding="utf-8")
+
+
+# Measured transforms
+
+
+@pytest.mark.parametrize("size", [(500, 333), (333, 501), (1601, 512), (60, 41), (640, 640)])
+@pytest.mark.parametrize("name", ["resnet50", "resnet18", "efficientnet_b3"])
+def test_region_of_a_transform_is_measured(name: str, size: tuple[int, int]) -> None:
+    """Oracle: the settings published by torchvision, to a third of a pixel of the input."""
+    weights = weights_by_name()[name]
+    own, known = measure(weights.transforms(), 3), preparation_of(weights)
+
+    assert (own.size, own.mean, own.std) == (known.size, known.mean, known.std)
+    pixel = min(size) / known.resize
+    for found, expected in zip(own.region(*size), known.region(*size), strict=True):
+        assert abs(found - expected) < pixel / 3
+    width, height = own.crop(Image.new("RGB", size)).size
+    assert width == height and abs(width - known.crop(Image.new("RGB", size)).width) <= 1
+    bands = torch.rand(3, size[1], size[0])
+    assert (own.tensor(bands) - known.tensor(bands)).abs().mean() < 0.35
+
+
+def test_mean_and_std_of_a_transform_can_be_replaced() -> None:
+    weights = weights_by_name()["resnet50"]
+    known = preparation_of(weights)
+    mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+    expected = Preparation(known.side, known.resize, mean, std, known.interpolation)
+
+    own = measure(weights.transforms(), 3)
+    other = dataclasses.replace(dataclasses.replace(own, mean=(123.0,) * 3), mean=mean, std=std)
+
+    torch.testing.assert_close(
+        other.tensor(example_images()[0]), expected.tensor(example_images()[0]), rtol=0, atol=1e-5
+    )
+    assert other.region(500, 300) == own.region(500, 300)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda image: torch.zeros(3, 4, 4),
+        lambda image: torch.zeros(49, 768),
+        lambda image: [1],
+        lambda image: torch.rand(1, 4, 4),
+    ],
+)
+def test_invalid_transform_is_rejected(transform: Callable[[Image.Image], Any]) -> None:
+    with pytest.raises(BadTransform, match="its preprocessing returns"):
+        measure(transform, 3)
+
+
+# timm
+
+
+def save_with_timm(folder: Path, name: str, **keywords: Any) -> torch.nn.Module:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    network = timm.create_model(name, pretrained=False, **keywords).eval()
+    timm.models.save_for_hf(network, folder, safe_serialization=True)
+    return network
+
+
+TIMM: dict[str, tuple[str, dict[str, Any]]] = {
+    "bicubic, 0.95": ("resnet18", {}),
+    "bilinear, 0.875, mean 0.5": ("mobilenetv3_small_050", {"pretrained_cfg_overlay": {"mean": (0.5,) * 3}}),
+    "squash": ("test_vit", {"pretrained_cfg_overlay": {"crop_mode": "squash", "crop_pct": 0.9}}),
+    "border": ("test_vit", {"pretrained_cfg_overlay": {"crop_mode": "border", "crop_pct": 1.0}}),
+    "not square": ("resnet18", {"pretrained_cfg_overlay": {"input_size": (3, 96, 160), "interpolation": "bilinear"}}),
+}
+
+
+@pytest.mark.parametrize("kind", TIMM)
+def test_preprocessing_and_scores_match_timm(kind: str, tmp_path: Path) -> None:
+    """Oracle: timm's own transform and network."""
+    data = pytest.importorskip("timm.data")
+    name, keywords = TIMM[kind]
+    network = save_with_timm(tmp_path, name, **keywords)
+    transform = data.create_transform(**data.resolve_model_data_config(network), is_training=False)
+
+    model = models.load_model(f"timm:local-dir:{tmp_path}")
+
+    for image in example_images():
+        images = model.prepare(image)
+        torch.testing.assert_close(images, transform(image)[None], rtol=0, atol=0)
+        with torch.no_grad():
+            torch.testing.assert_close(model.network(images), network(images))
+    assert model.labels[281] == "tabby, tabby cat" and len(model.labels) == 1000 and model.task == "classification"
+    assert model.notes == () and model.size == tuple(images.shape[2:])
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_timm_networks_with_other_channels(channels: int, tmp_path: Path) -> None:
+    save_with_timm(tmp_path, "test_resnet", in_chans=channels, num_classes=4)
+
+    model = models.load_model(f"timm:local-dir:{tmp_path}")
+
+    assert model.channels == channels and model.labels == [f"class {k}" for k in range(4)]
+    assert model.prepare(torch.rand(channels, 200, 250)).shape == (1, channels, *model.size)
+    if channels == 1:
+        assert model.prepare(example_images()[0]).shape == (1, 1, *model.size)
+
+
+def test_label_names_of_timm(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    network = timm.create_model("test_resnet", pretrained=False, num_classes=3)
+    names = {"label_names": ["n1", "n2", "n3"], "label_descriptions": {"n1": "fox", "n2": "owl", "n3": "elk"}}
+    timm.models.save_for_hf(network, tmp_path, model_config=names, safe_serialization=True)
+
+    assert models.load_model(f"timm:local-dir:{tmp_path}").labels == ["fox", "owl", "elk"]
+
+
+def test_timm_name_is_loaded_from_the_cache(tmp_path: Path, cache_folder: Path) -> None:
+    network = save_with_timm(tmp_path / "files", "resnet18")
+    with pytest.raises(ModelUnavailable, match=r"timm/resnet18.a1_in1k is incomplete in the Hugging Face cache"):
+        models.load_model("timm:resnet18")
+    fill_cache(cache_folder, "timm/resnet18.a1_in1k", tmp_path / "files")
+
+    for name in ("timm:resnet18", "timm:resnet18.a1_in1k", "timm:hf-hub:timm/resnet18.a1_in1k"):
+        model = models.load_model(name)
+
+        assert all(torch.equal(v, network.state_dict()[k]) for k, v in model.network.state_dict().items()), name
+    assert models.load_model("timm:resnet18", size=64).size == (64, 64)
+
+
+def test_custom_weights_in_a_timm_network(tmp_path: Path) -> None:
+    network = save_with_timm(tmp_path, "test_resnet", num_classes=3)
+    torch.save(network.state_dict(), tmp_path / "w.pt")
+
+    model = models.load_model("timm:test_resnet", weights=tmp_path / "w.pt", labels=["a", "b", "c"])
+
+    assert all(torch.equal(v, network.state_dict()[k]) for k, v in model.network.state_dict().items())
+    with pytest.raises(ModelUnavailable, match=r"fc.weight: \[3, \d+\] in the file, \[1000, \d+\] in the network"):
+        models.load_model("timm:test_resnet", weights=tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("timm:resnet18x", "Unknown timm model 'resnet18x'. Did you mean 'timm:resnet18'"),
+        ("timm:resnet18.none", "Unknown weights 'none' of resnet18. Available: a1_in1k"),
+        ("timm:local-dir:/none/here", "/none/here has no config.json"),
+        ("timm:hf-hub:some/where", "some/where is incomplete in the Hugging Face cache"),
+    ],
+)
+def test_unknown_timm_names_are_reported(name: str, message: str, cache_folder: Path) -> None:
+    pytest.importorskip("timm")
+    with pytest.raises(ModelUnavailable) as caught:
+        models.load_model(name)
+
+    assert message in str(caught.value)
+
+
+def test_network_without_classes_is_rejected(tmp_path: Path) -> None:
+    save_with_timm(tmp_path, "test_resnet", num_classes=0)
+
+    with pytest.raises(ModelUnavailable, match="has no classifier, so there is no class score to explain"):
+        models.load_model(f"timm:local-dir:{tmp_path}")

@@ -1,0 +1,218 @@
+"""Access to models: programs and the owner of a host can load any model, visitors only listed ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from saliscope import resources
+from saliscope import zoo as models
+from saliscope.errors import Refused
+from saliscope.page.serving import endpoints
+from saliscope.session import model_cache
+from saliscope.zoo import ModelUnavailable
+from saliscope.zoo.registered import public_name
+from tests.support.catalog import isolate_catalog
+
+CODE = """
+from torch import nn
+from saliscope.zoo.model import Model, Preparation
+
+def Net():
+    conv = nn.Conv2d(3, 8, 3, padding=1)
+    return nn.Sequential(conv, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+
+def whole():
+    return Model("whole", Net(), ["a", "b", "c", "d"], Preparation(40, 48, (0.5,) * 3, (0.25,) * 3))
+
+net = Net()
+"""
+FORBIDDEN = ("open", "import", "exec", "os.listdir", "os.scandir", "os.mkdir", "socket.connect", "socket.getaddrinfo")
+SETTINGS = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4), "size": 32}
+
+
+@pytest.fixture(autouse=True)
+def own_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Write the module `own_net` to a new working directory; use no registered or loaded models."""
+    isolate_catalog(monkeypatch, tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "own_net", raising=False)
+    former = dict(model_cache._loaded)
+    model_cache._loaded.clear()
+    (tmp_path / "own_net.py").write_text(CODE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    model_cache._loaded.clear()
+    model_cache._loaded.update(former)
+
+
+def test_owner_offers_a_model_by_its_public_name(own_net: Path) -> None:
+    folder = own_net / "private"
+    folder.mkdir()
+    (own_net / "own_net.py").rename(folder / "net.py")
+
+    name = models.add(str(folder / "net.py:Net"), labels=["a", "b", "c", "d"], **SETTINGS)
+
+    assert name == "net.py:Net" and models.list_models()[0].name == name
+    model = models.load_offered(name)
+    assert (model.name, model.labels[0]) == (name, "a") and models.labels(name) == model.labels
+    info = models.list_models()[0]
+    assert (info.classes, info.side, info.cached, info.channels, info.task) == (4, 32, True, 3, "classification")
+    assert str(own_net) not in repr(info)
+
+
+@pytest.mark.parametrize(
+    ("name", "public"),
+    [
+        ("hf:/data/mine/net", "hf:net"),
+        ("hf:~/net/", "hf:net"),
+        ("hf:./net", "hf:net"),
+        ("hf:some/vit@v2", "hf:some/vit@v2"),
+        ("timm:local-dir:/data/net", "timm:net"),
+        ("timm:resnet18.a1_in1k", "timm:resnet18.a1_in1k"),
+        ("C:\\data\\net.py:build", "net.py:build"),
+        ("../src/net.py:Net.make", "net.py:Net.make"),
+        ("src.net:build", "src.net:build"),
+    ],
+)
+def test_public_name_contains_no_folder(name: str, public: str) -> None:
+    assert public_name(name) == public
+
+
+@pytest.mark.parametrize("variable", ["SALISCOPE_MODEL", "SALISCOPE_MODELS"])
+def test_owner_offers_a_model_with_a_variable(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "own_net:whole")
+
+    assert models.default_name() == "own_net:whole" and models.load_offered("own_net:whole").side == 40
+    assert models.load_model().name == "own_net:whole"
+    listed = [info.name for info in models.list_models()]
+    assert listed[0] == "own_net:whole" and (len(listed) == 1) == (variable == "SALISCOPE_MODELS")
+    monkeypatch.delenv(variable)
+    assert "own_net:whole" not in [info.name for info in models.list_models()]
+
+
+def test_option_overrides_the_offered_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SALISCOPE_MODELS", "efficientnet_lite0")
+
+    assert models.default_name("own_net:whole") == "own_net:whole"
+    assert [info.name for info in models.list_models()] == ["own_net:whole", "efficientnet_lite0"]
+    with pytest.raises(
+        ModelUnavailable, match="'own_net:net' is not offered by this host. Available: efficientnet_lite0"
+    ):
+        models.load_model("own_net:net")
+
+
+def test_custom_weights_of_a_listed_network_have_their_own_name() -> None:
+    torch.save({"a": torch.zeros(1)}, "mine.pt")
+
+    assert models.add("resnet18", weights="mine.pt") == "resnet18+mine"
+    assert models.add("resnet18", size=96) == "resnet18+own"
+
+
+VISITORS = [
+    "own_net:net",
+    "./own_net.py:net",
+    "hf:{}",
+    "timm:resnet18",
+    "timm:local-dir:{}",
+    "hf:a/b",
+    "{}/w.pt",
+    "os:getpid",
+]
+CALLS = {
+    "models": models.load_offered,
+    "page": lambda name: model_cache.load(name),
+    "endpoint": lambda name: endpoints.list_layers(model=name),
+    "methods": lambda name: endpoints.list_methods(model=name),
+}
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("name", VISITORS)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("offered", ["", "resnet18, own_net:whole"])
+def test_visitor_can_only_load_listed_models(
+    call: str, name: str, offered: str, own_net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is that of an unknown name; nothing is imported and no file is accessed."""
+    if offered:
+        monkeypatch.setenv("SALISCOPE_MODELS", offered)
+    monkeypatch.setattr(model_cache, "ready", type("Set", (), {"wait": staticmethod(lambda seconds: True)}))
+    (own_net / "own_net.py").write_text("raise SystemExit('imported')", encoding="utf-8")
+    requested = name.format(own_net)
+    with pytest.raises((ModelUnavailable, Refused)) as unknown:  # the first call imports what such calls need
+        CALLS[call]("zzz")
+    seen, watching = [], [True]
+    sys.addaudithook(lambda event, args: seen.append((event, args)) if watching else None)
+
+    with pytest.raises((ModelUnavailable, Refused)) as caught:
+        CALLS[call](requested)
+
+    watching.clear()
+    listing = ("os.scandir", str(resources.networks()))  # the list of models includes the files in this folder
+    assert [(event, *args) for event, args in seen if event in FORBIDDEN and (event, str(args[0])) != listing] == []
+    assert "own_net" not in sys.modules
+    message, plain = str(caught.value), str(unknown.value)
+    assert "Unknown model" in plain and "zzz" in plain
+    assert message.partition(requested)[0] == plain.partition("zzz")[0]
+    assert message.rpartition(" Run `saliscope")[2] == plain.rpartition(" Run `saliscope")[2]
+
+
+def test_visitor_can_use_the_owners_model(own_net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The public name works in the same calls."""
+    name = models.add("own_net:whole")
+    monkeypatch.setattr(model_cache, "ready", type("Set", (), {"wait": staticmethod(lambda seconds: True)}))
+
+    layers = endpoints.list_layers(model=name)
+
+    assert [layer["name"] for layer in layers if layer["default"]] and model_cache.has(name)
+    assert [entry["classes"] for entry in endpoints.list_models() if entry["name"] == name] == [4]
+
+
+def test_settings_after_a_name_share_the_network(own_net: Path) -> None:
+    """The page's way to change what was assumed; equal to loading the model with these settings."""
+    name = models.add("own_net:Net", labels=["a", "b", "c", "d"], **SETTINGS)
+    base = model_cache.load(name)
+
+    other = model_cache.load(f"{name}?size=20x24&mean=0.1,0.2,0.3&score=sigmoid")
+
+    assert other.model.network is base.model.network and other.model.labels == base.model.labels
+    assert other.model.size == (20, 24) and other.model.preparation.mean == (0.1, 0.2, 0.3)
+    assert other.model.preparation.std == base.model.preparation.std
+    assert (other.score, base.score, base.model.size) == ("sigmoid", "softmax", (32, 32))
+    assert (
+        other.layers[0].grid == (20, 24) and other.title == "own_net:Net (size 20x24, mean 0.1,0.2,0.3, score sigmoid)"
+    )
+    whole = model_cache.load(f"{name}?crop=whole&size=20x24")
+    assert whole.model.preparation.position is None and whole.title == "own_net:Net (crop whole, size 20x24)"
+    assert model_cache.load(f"{name}?crop=0.25,1").model.preparation.position == (0.25, 1.0)
+    alone = models.load_model(f"{name}?size=20x24")
+    assert alone.size == (20, 24) and alone.name == f"{name}?size=20x24"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("size=0", "Invalid size '0'"),
+        ("size=4000", "Use pixels from 1 to 512"),
+        ("size=8&size=9", "Cannot read the setting 'size=9'"),
+        ("mean=a", "Invalid mean 'a'"),
+        ("mean=1,2", r"Invalid mean \(1.0, 2.0\)"),
+        ("std=0", "a positive std"),
+        ("crop=0.5", "Invalid crop '0.5'. Use whole, or its position"),
+        ("crop=0.5,1.5", "Invalid crop '0.5,1.5'"),
+        ("score=x", "score='x'"),
+        ("score=identity", "range from"),
+        ("size=8&weights=/etc/passwd", "Cannot read the setting 'weights=/etc/passwd'"),
+    ],
+)
+def test_wrong_settings_after_a_name_are_refused(own_net: Path, settings: str, message: str) -> None:
+    name = models.add("own_net:Net", labels=["a", "b", "c", "d"], **SETTINGS)
+    with pytest.raises(ModelUnavailable, match=message):
+        model_cache.load(f"{name}?{settings}")
+    with pytest.raises(ModelUnavailable, match="Unknown model"):
+        model_cache.load(f"own_net:whole?{settings}")

@@ -1,0 +1,154 @@
+"""Networks with a text encoder: from Hugging Face folders, from users' functions, from open_clip."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import explainers
+from saliscope.zoo import Model, ModelUnavailable, Preparation, load_model, text
+from tests.support import two_encoders
+from tests.support.two_encoders import TwoEncoders, save_hugging_face, tokenize
+
+PLAIN = Preparation(32, 32, (0.5,) * 3, (0.5,) * 3)
+IMAGES = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def load(name: str, **keywords: Any) -> Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # notes about the assumed preprocessing
+        return load_model(name, **keywords)
+
+
+@pytest.mark.parametrize("kind", ["CLIP", "Siglip"])
+def test_hugging_face(kind: str, tmp_path: Path) -> None:
+    """Oracles: the published processor and tokenizer, and the library's calls of the network itself."""
+    transformers = pytest.importorskip("transformers")
+    save_hugging_face(kind, tmp_path)
+    model = load(f"hf:{tmp_path}")
+    net = getattr(transformers, f"{kind}Model").from_pretrained(tmp_path).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    tokens = tokenizer(["a photo of a dog", "a cat"], padding="max_length", max_length=12, return_tensors="pt")
+    ids = tokens if kind == "CLIP" else {name: tokens[name] for name in ("input_ids", "attention_mask")}
+    own, other = explainers.text_embedding(net, {k: v for k, v in ids.items() if k != "token_type_ids"})
+
+    for target, expected in (
+        ("a photo of a dog", explainers.Similarity(own)),
+        (" a photo  of a dog |  a cat ", explainers.Similarity(own, against=other)),
+    ):
+        sentences = text.parse(target)
+        assert sentences is not None
+        similarity = text.target(model, sentences)
+        maps = explainers.grad_eclip(model.network, IMAGES, similarity)
+        torch.testing.assert_close(
+            maps, explainers.grad_eclip(net, IMAGES, expected, forward=net.get_image_features), rtol=1e-4, atol=1e-7
+        )
+        assert maps.amax() > 0
+    output = net.get_image_features(IMAGES)
+    vector = output if isinstance(output, torch.Tensor) else output.pooler_output
+    by_hand = torch.stack([vector[0] @ each / vector[0].norm() for each in (own, other)])
+    torch.testing.assert_close(text.similarities(model.network(IMAGES), [own, other])[0], by_hand)
+    assert (model.labels, model.score, model.size) == ([], "logit", (64, 64))
+    photo = Image.new("RGB", (90, 70), (200, 30, 30))
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    pixels = processor(images=photo, return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(model.prepare(photo), pixels, rtol=0, atol=2e-2)
+
+    ten = "a photo of a dog and a cat in grass"  # with start and end, the twelve tokens of the text encoder
+    assert text.embedding(model, ten).shape == own.shape
+    with pytest.raises(text.BadSentence, match="ignores the end of “a photo of a dog and a cat in grass dog”"):
+        text.embedding(model, f"{ten} dog")
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    save_hugging_face("CLIP", tmp_path)
+    for file in tmp_path.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(ModelUnavailable, match="has no tokenizer .*tokenizer.json.*Save it in the same folder"):
+        load(f"hf:{tmp_path}")
+
+
+def test_functions_files_and_models_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same network by every way has the same embeddings as by hand."""
+    code = "from tests.support.two_encoders import build\n"
+    file = code + "PREPROCESSING = {'size': 32, 'mean': (0.5,) * 3, 'std': (0.5,) * 3}\n"
+    (tmp_path / "pair.py").write_text(file, encoding="utf-8")
+    monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(tmp_path))
+    monkeypatch.setattr(two_encoders, "whole", Model("own", TwoEncoders(), [], PLAIN, tokenize=tokenize), raising=False)
+    net, images = TwoEncoders().eval(), IMAGES[..., :32, :32]
+    words = torch.nn.functional.normalize(net.encode_text(tokenize(["a red car"])).detach(), dim=1)[0]
+
+    for name in ("pair", "tests.support.two_encoders:build", "tests.support.two_encoders:whole"):
+        model = load(name, size=32)
+        torch.testing.assert_close(text.embedding(model, "a red car"), words)
+        torch.testing.assert_close(model.network(images), net.encode_image(images))
+        assert model.labels == [] and model.score == "logit" and not model.network.training
+    changed = load("pair?size=64x64")
+    assert changed.size == (64, 64) and changed.tokenize is not None
+
+
+def test_settings_and_tokenizers_that_do_not_suit(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "tests.support.two_encoders:build"
+    with pytest.raises(ModelUnavailable, match="so it has no labels. Remove labels, and enter sentences as targets"):
+        load(name, size=32, labels=["dog"])
+    for given in (name, f"{name}?size=32&score=softmax"):
+        with pytest.raises(ModelUnavailable, match="so it has no score"):
+            load(given, **({} if "?" in given else {"size": 32, "score": "softmax"}))
+    for built, message in (
+        ((nn.Flatten(), tokenize), "has no text encoder"),
+        ((nn.Conv2d(3, 3, 3), tokenize), r"must return an embedding \[1, D\], or have a method encode_image"),
+        ((TwoEncoders(), lambda sentences: sentences), "The tokenizer of .* fails for “a photo of a dog”"),
+        (
+            (TwoEncoders(), lambda sentences: torch.full((1, 3), 99 + len(sentences[0]))),
+            "The text encoder of .* fails for",
+        ),
+        ((TwoEncoders(), 3), "Return an nn.Module, a pair"),
+    ):
+        monkeypatch.setattr(two_encoders, "build", lambda built=built: built)
+        with pytest.raises(ModelUnavailable, match=message):
+            load(name, size=32)
+
+
+def test_sentences_of_a_target() -> None:
+    assert text.parse("  ") is None and text.parse("|") is None
+    assert text.parse("cats|dogs and more") == text.Sentences("cats|dogs and more")  # a bar within a word
+    assert text.parse("a dog |") == text.Sentences("a dog")
+    assert text.parse("a dog |  a   cat") == text.Sentences("a dog", "a cat")
+    for target, message in (("| a cat", "The sentence to explain is empty"), ("a | b | c", "more than two sentences")):
+        with pytest.raises(text.BadSentence, match=message):
+            text.parse(target)
+    model = load("tests.support.two_encoders:build", size=32)
+    with pytest.raises(text.BadSentence, match="“a dog” and “A DOG” have the same embedding"):
+        text.target(model, text.Sentences("a dog", "A DOG"))
+    with pytest.raises(text.BadSentence, match="ignores the end"):
+        text.embedding(model, "one two three four five six seven eight nine")
+    assert text.embedding(model, "one two three four five six seven eight").shape == (12,)
+
+
+def test_open_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracles: open_clip's own preprocessing and embeddings."""
+    open_clip = pytest.importorskip("open_clip")
+    torch.manual_seed(0)
+    vision = {"image_size": 64, "layers": 2, "width": 64, "patch_size": 16, "head_width": 32}
+    words = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}
+    net = open_clip.model.CLIP(32, vision, words).eval()
+    form = open_clip.transform.PreprocessCfg(size=64)
+    open_clip.model.set_model_preprocess_cfg(net, vars(form))
+    monkeypatch.setattr(two_encoders, "build", lambda: (net, open_clip.get_tokenizer("ViT-B-32")))
+    model = load("tests.support.two_encoders:build")
+    tokens = open_clip.get_tokenizer("ViT-B-32")(["a photo of a dog"])
+
+    photo = Image.radial_gradient("L").resize((90, 70)).convert("RGB")
+    expected = open_clip.transform.image_transform_v2(form, is_train=False)(photo)[None]
+    assert torch.equal(model.prepare(photo), expected)
+    torch.testing.assert_close(text.embedding(model, "a photo of a dog"), net.encode_text(tokens, normalize=True)[0])
+    with pytest.raises(text.BadSentence, match="ignores the end"):
+        text.embedding(model, "dog " * 76)
+    assert text.embedding(model, "dog " * 75).shape == (32,)
