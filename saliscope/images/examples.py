@@ -12,6 +12,7 @@ from pathlib import Path
 from PIL import Image
 
 from saliscope import resources
+from saliscope.errors import Refused
 
 ASSETS = resources.assets()
 SMALL, QUALITY = 112, 85
@@ -37,6 +38,24 @@ def all_examples() -> dict[str, Example]:
     listed = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
     examples = (Example(item["id"], item["alt"], ASSETS / item["file"], item.get("note", "")) for item in listed)
     return {example.id: example for example in examples}
+
+
+def example(name: str = "dog") -> Image.Image:
+    """Return an example image of the installed package, by its ID.
+
+    Returns  the image in RGB; its attribute `filename` is the path of the file
+    Errors   Refused (a ValueError) for an unknown ID, with the available ones
+
+    Example
+        >>> example("coffee").size
+        (600, 400)
+    """
+    found = all_examples().get(name)
+    if found is None:
+        raise Refused(f"Unknown example {name!r}. Available: {', '.join(all_examples())}.")
+    image = Image.open(found.path)
+    image.load()
+    return image
 
 
 @functools.cache
