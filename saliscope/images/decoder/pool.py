@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,13 @@ NOT_ISOLATED = (
 class _Process:
     """One decoder process."""
 
-    def __init__(self, module: str = WORKER) -> None:
+    def __init__(self, module: Sequence[str] = (WORKER,)) -> None:
         environment = {name: os.environ[name] for name in KEPT if name in os.environ}
         paths = [str(Path(__file__).resolve().parents[3]), *filter(None, sys.path)]
         environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", *module],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -143,12 +144,18 @@ def _has_more(stream: Any) -> bool:
 
 
 class Pool:
-    """Decoder processes, as many as `limits.DECODERS`; a request waits until one is idle. Tests have another `module`."""
+    """Decoder processes, as many as `limits.DECODERS`; a request waits until one is idle.
+
+    `module` is the name of the program and its arguments; tests have another one.
+    """
 
     def __init__(
-        self, size: int = limits.DECODERS, seconds: float = limits.DECODE_SECONDS + MARGIN, module: str = WORKER
+        self,
+        size: int = limits.DECODERS,
+        seconds: float = limits.DECODE_SECONDS + MARGIN,
+        module: Sequence[str] = (WORKER,),
     ) -> None:
-        self._places, self._seconds, self._module = threading.Semaphore(size), seconds, module
+        self._places, self._module, self.seconds = threading.Semaphore(size), module, seconds
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
         self._open = True
@@ -181,7 +188,7 @@ class Pool:
         with self._places:
             process = self._take()
             try:
-                answer, body = process.call(header, data, self._seconds)
+                answer, body = process.call(header, data, self.seconds)
             except (protocol.Broken, Refused) as error:
                 self.restarts += 1
                 raise error if isinstance(error, Refused) else Refused(CRASHED) from None

@@ -24,6 +24,7 @@ import platform
 import signal
 import struct
 import sys
+from collections.abc import Collection
 from typing import Any
 
 resource: Any
@@ -32,11 +33,11 @@ try:
 except ImportError:  # Windows
     resource = None
 
-USER, LIMITS, LANDLOCK, SECCOMP = "user", "limits", "landlock", "seccomp"
+USER, LIMITS, LANDLOCK, SECCOMP = MECHANISMS = ("user", "limits", "landlock", "seccomp")
 NOBODY = 65534
 _SETUID, _KILL = 1 << 7, 1 << 5
 """Capabilities to change the user of a process, and to end processes of other users, which the page must keep."""
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 3, 4, 22, 38
 
 # include/uapi/linux/landlock.h: actions on files since version 1, 2, 3 and 5
 _FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
@@ -85,17 +86,19 @@ _KILL_PROCESS, _REFUSE, _ALLOW = 0x80000000, 0x00050000 | errno.EPERM, 0x7FFF000
 _PROT_EXEC = 4
 
 
-def enter(memory: int, seconds: int | None, parent: int | None = None) -> list[str]:
+def enter(
+    memory: int, seconds: int | None, parent: int | None = None, using: Collection[str] = MECHANISMS
+) -> list[str]:
     """Give up everything but the open descriptors of this process, for the rest of its life.
 
     `memory` is in bytes, `seconds` is processor time. With `parent`, this process ends with its parent, which has this
-    number.
+    number. `using` are the mechanisms that may be used, as if the system had no others.
 
     Returns  the names of the mechanisms that are active
     """
-    active = []
-    if sys.platform == "linux":
-        if _change_user():
+    active, linux = [], sys.platform == "linux"
+    if linux:
+        if USER in using and _change_user():
             active.append(USER)
         _drop_capabilities()
         _prctl(_PR_SET_DUMPABLE, 0)
@@ -103,11 +106,12 @@ def enter(memory: int, seconds: int | None, parent: int | None = None) -> list[s
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
-        if _prctl(_PR_SET_NO_NEW_PRIVS, 1) and _landlock():
-            active.append(LANDLOCK)
-    if _limit(memory, seconds):
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    if linux and LANDLOCK in using and _landlock():
+        active.append(LANDLOCK)
+    if LIMITS in using and _limit(memory, seconds):
         active.append(LIMITS)
-    if sys.platform == "linux" and _seccomp():
+    if linux and SECCOMP in using and _seccomp():
         active.append(SECCOMP)
     return active
 
@@ -124,6 +128,11 @@ def hide_memory() -> bool:
     Returns  whether the system supports it
     """
     return sys.platform == "linux" and _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def is_hidden() -> bool:
+    """Return whether `hide_memory` has an effect in this process."""
+    return sys.platform == "linux" and bool(_libc().prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 0)
 
 
 def _libc() -> Any:
@@ -198,7 +207,7 @@ def _limit(memory: int, seconds: int | None) -> bool:
 
 def _seccomp() -> bool:
     """Allow only the system calls of a computation that reads and writes its open descriptors."""
-    program = _filter(platform.machine())
+    program = filter_of(platform.machine())
     if program is None or struct.calcsize("P") != 8:
         return False
 
@@ -210,7 +219,7 @@ def _seccomp() -> bool:
     return bool(_libc().prctl(_PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.byref(filtered), zero, zero) == 0)
 
 
-def _filter(machine: str) -> bytes | None:
+def filter_of(machine: str) -> bytes | None:
     """Return the instructions of the filter for a processor, or None if its system calls have other numbers."""
     if machine not in _MACHINES:
         return None

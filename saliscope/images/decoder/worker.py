@@ -11,6 +11,7 @@ read; and `ended`, with the exit status, the processor time and the memory. No f
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import gc
@@ -20,7 +21,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, Any
 
@@ -56,8 +57,10 @@ def respond(header: dict[str, Any], data: bytes) -> Answer:
         return {"refused": uploads.TOO_LARGE_UNSEEN.format(limit=limits.PIXELS // 10**6)}, []
 
 
-def main(answer: Callable[[dict[str, Any], bytes], Answer] = respond) -> None:
-    """Answer requests until the input ends."""
+def main(
+    answer: Callable[[dict[str, Any], bytes], Answer] = respond, using: Collection[str] = sandbox.MECHANISMS
+) -> None:
+    """Answer requests until the input ends. Tests have another `answer`, and a system with fewer mechanisms."""
     warnings.simplefilter("ignore")
     prepare()
     source, target, status = (os.fdopen(os.dup(number), mode) for number, mode in enumerate(("rb", "wb", "wb")))
@@ -68,7 +71,7 @@ def main(answer: Callable[[dict[str, Any], bytes], Answer] = respond) -> None:
     with contextlib.suppress(OSError):  # only Linux has it: without memory, the system ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if not FORKS:
-        active = sandbox.enter(limits.DECODE_MEMORY, None)
+        active = sandbox.enter(limits.DECODE_MEMORY, None, using=using)
         while True:
             protocol.write_line(status, "ready", *active)
             if not _serve(source, target, answer, allow_seconds):
@@ -79,7 +82,7 @@ def main(answer: Callable[[dict[str, Any], bytes], Answer] = respond) -> None:
     while True:
         child = os.fork()
         if child == 0:
-            _serve_one(source, target, status, answer, parent)
+            _serve_one(source, target, status, answer, parent, using)
         _, ended, used = os.wait4(child, 0)
         code = os.waitstatus_to_exitcode(ended)
         seconds, kilobytes = used.ru_utime + used.ru_stime, used.ru_maxrss
@@ -92,6 +95,8 @@ def prepare() -> None:
     """Import and initialize what decoding needs, because no file can be opened in the sandbox."""
     import numpy as np  # takes 0.1 s
 
+    for encoding in ("ascii", "latin-1", "utf-8", "utf-16", "utf-32"):  # of names and texts in a file
+        codecs.lookup(encoding)
     Image.init()
     if "AVIF" in uploads.FORMATS:
         importlib.import_module("PIL.AvifImagePlugin").DEFAULT_MAX_THREADS = 1  # a thread is a new process
@@ -107,13 +112,18 @@ def prepare() -> None:
 
 
 def _serve_one(
-    source: IO[bytes], target: IO[bytes], status: IO[bytes], answer: Callable[..., Answer], parent: int
+    source: IO[bytes],
+    target: IO[bytes],
+    status: IO[bytes],
+    answer: Callable[..., Answer],
+    parent: int,
+    using: Collection[str],
 ) -> None:
     """Serve one request in the sandbox, and end this process: with 0 after an answer, and with 1 otherwise."""
     code = 1
     try:
         os.environ.clear()
-        active = sandbox.enter(limits.DECODE_MEMORY, SECONDS, parent)
+        active = sandbox.enter(limits.DECODE_MEMORY, SECONDS, parent, using)
         protocol.write_line(status, "ready", *active)
         status.close()
         code = int(not _serve(source, target, answer))
