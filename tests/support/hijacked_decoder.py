@@ -1,4 +1,4 @@
-"""A decoder that an image has taken over: it tries what a request names, in the same sandbox as the decoders of the page.
+"""A decoder that an image has taken over: it tries what a request names, in the sandbox of the decoders of the page.
 
     python -m tests.support.hijacked_decoder landlock seccomp    as on a system with only these mechanisms
     python -m tests.support.hijacked_decoder ordinary            as on a page that does not run as root

@@ -1,8 +1,8 @@
 """Open images in decoder processes, or in this process until `start` is called.
 
 The page calls `start`. A decoder that crashes, or that takes too long, is replaced: its request is refused with a
-message, and others do not notice. Each file has a process of its own in a sandbox (`sandbox.py`). Commands for data sets
-decode their own files in their own processes.
+message, and others do not notice. Each file has a process of its own in a sandbox (`sandbox.py`). Commands for data
+sets decode their own files in their own processes.
 """
 
 from __future__ import annotations
@@ -165,15 +165,16 @@ class Pool:
         """Processor time in seconds and memory in bytes of the last file."""
 
     def mechanisms(self) -> list[str]:
-        """Return the active mechanisms of the sandbox, when a process is ready; empty if none can start."""
+        """Return the active mechanisms of the sandbox as soon as an idle process is ready.
+
+        Errors   protocol.Broken if there is none, or if it ends
+        """
         with self._lock:
             process = self._idle[0] if self._idle else None
-        try:
-            if process is not None:
-                process.wait()
-        except protocol.Broken:
-            return []
-        return process.mechanisms if process is not None else []
+        if process is None:
+            raise protocol.Broken
+        process.wait()
+        return process.mechanisms
 
     def prepare(self) -> None:
         """Start one process, so that the first image does not wait for it."""
@@ -251,9 +252,10 @@ def start() -> None:
 def _report(pool: Pool) -> None:
     """Remember the mechanisms of the sandbox, and log which ones are missing."""
     global _mechanisms
-    _mechanisms = pool.mechanisms()
-    if absent := sandbox.missing(_mechanisms):
-        logging.getLogger(__name__).warning(NOT_ISOLATED.format(missing=", ".join(absent)))  # noqa: G001
+    with contextlib.suppress(protocol.Broken):  # its pool was stopped, or a request uses it
+        _mechanisms = pool.mechanisms()
+        if absent := sandbox.missing(_mechanisms):
+            logging.getLogger(__name__).warning(NOT_ISOLATED.format(missing=", ".join(absent)))
 
 
 def mechanisms() -> list[str] | None:

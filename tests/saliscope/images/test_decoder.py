@@ -21,7 +21,6 @@ from saliscope.images.decoder import pool, protocol, worker
 from tests.support.band_files import npy_file, tiff_file, values
 
 
-
 @pytest.fixture(scope="module", autouse=True)
 def _processes() -> Iterator[None]:
     """Decode in a process for all tests of this file."""
