@@ -1,4 +1,4 @@
-"""Only decoder processes decode files of visitors: no module of the page names a function that decodes in its process."""
+"""Only decoder processes decode files of visitors: no module of the page names a function that decodes."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def test_the_page_decodes_no_files_in_its_process() -> None:
 
 
 def test_decoders_are_found(tmp_path: Path) -> None:
-    code = "from PIL.Image import open\nfrom saliscope.images import uploads\nuploads.open_image(b'')\nPIL.Image.open(x)"
-    (tmp_path / "a.py").write_text(code)
+    code = ["from PIL.Image import open", "from saliscope.images import uploads", "uploads.open_image(b'')"]
+    (tmp_path / "a.py").write_text("\n".join([*code, "PIL.Image.open(x)"]))
     assert sorted(uses(tmp_path / "a.py")) == ["Image.open", "Image.open", "uploads.open_image"]

@@ -54,7 +54,7 @@ def respond(header: dict[str, Any], data: bytes) -> Answer:
     except Refused as error:
         return {"refused": str(error)}, []
     except MemoryError:
-        return {"refused": uploads.TOO_LARGE_UNSEEN.format(limit=limits.PIXELS // 10**6)}, []
+        return {"refused": uploads.TOO_MUCH_MEMORY.format(limit=limits.DECODE_MEMORY // limits.MB)}, []
 
 
 def main(

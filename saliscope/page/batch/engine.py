@@ -82,10 +82,10 @@ def explain(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Wai
         raise Refused(messages.NONE)
     settings = yield from engine.resolve_settings(replace(request, image=None), run)
     _check(settings)
-    with tempfile.TemporaryDirectory(prefix="saliscope-batch-") as folder:
-        with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
-            yield from engine.wait_turn(turn)
-            yield (yield from engine.stream(partial(_report, settings, files, Path(folder)), run, turn=turn))
+    temporary = tempfile.TemporaryDirectory(prefix="saliscope-batch-")
+    with temporary as folder, turns.enqueue(run, long=True, min_seconds=0.0) as turn:
+        yield from engine.wait_turn(turn)
+        yield (yield from engine.stream(partial(_report, settings, files, Path(folder)), run, turn=turn))
 
 
 def _check(settings: Settings) -> None:

@@ -157,7 +157,7 @@ def test_a_file_that_needs_too_much_memory_is_refused() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bands, "open_bands", lambda *_, **__: bytearray(1 << 60))
         header = {"task": "open", "channels": 3, "raw": False, "requested": ""}
-        assert "too many pixels" in worker.respond(header, b"x")[0]["refused"]
+        assert "needs more than 1024 MB of memory" in worker.respond(header, b"x")[0]["refused"]
 
 
 @pytest.mark.parametrize(
