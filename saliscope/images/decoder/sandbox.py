@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import importlib
 import os
 import platform
@@ -132,16 +133,32 @@ def hide_memory() -> bool:
 
 def is_hidden() -> bool:
     """Return whether `hide_memory` has an effect in this process."""
-    return sys.platform == "linux" and bool(_libc().prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 0)
+    return sys.platform == "linux" and _prctl(_PR_GET_DUMPABLE, 0)
 
 
-def _libc() -> Any:
-    return ctypes.CDLL(None, use_errno=True)
+class _Program(ctypes.Structure):
+    """A filter of system calls."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 
 
-def _prctl(option: int, value: int) -> bool:
-    zero = ctypes.c_ulong(0)
-    return bool(_libc().prctl(option, ctypes.c_ulong(value), zero, zero, zero) == 0)
+def _function(name: str, *kinds: Any) -> Any:
+    """Return a function of the C library, or None on another system."""
+    if sys.platform != "linux":
+        return None
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    function.argtypes, function.restype = kinds, ctypes.c_long if name == "syscall" else ctypes.c_int
+    return function
+
+
+_LONG, _POINTER = ctypes.c_ulong, ctypes.c_void_p
+_call_prctl = _function("prctl", ctypes.c_int, _LONG, _POINTER, _LONG, _LONG)
+_syscall = _function("syscall", ctypes.c_long, _POINTER, ctypes.c_size_t, ctypes.c_long)
+_capset = _function("capset", ctypes.c_char_p, ctypes.c_char_p)
+
+
+def _prctl(option: int, value: int, pointer: Any = None) -> bool:
+    return bool(_call_prctl(option, value, pointer, 0, 0) == 0)
 
 
 def _change_user() -> bool:
@@ -166,23 +183,21 @@ def _capabilities() -> int:
 
 def _drop_capabilities() -> None:
     version = 0x20080522
-    _libc().capset(struct.pack("<Ii", version, 0), bytes(24))
+    _capset(struct.pack("<Ii", version, 0), bytes(24))
 
 
 def _landlock() -> bool:
     """Forbid all that Landlock knows, without exceptions."""
-    syscall = _libc().syscall
-    syscall.argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long]
-    version = syscall(_CREATE_RULESET, None, 0, 1)
+    version = _syscall(_CREATE_RULESET, None, 0, 1)
     if version < 1:
         return False
     files = next(mask for since, mask in reversed(_FILES.items()) if version >= since)
     rules = struct.pack("<QQQ", files, _TCP, _SCOPES)[: 24 if version >= 6 else 16 if version >= 4 else 8]
-    descriptor = syscall(_CREATE_RULESET, rules, len(rules), 0)
+    descriptor = _syscall(_CREATE_RULESET, rules, len(rules), 0)
     if descriptor < 0:
         return False
     try:
-        return bool(syscall(_RESTRICT_SELF, descriptor, 0, 0) == 0)
+        return bool(_syscall(_RESTRICT_SELF, descriptor, 0, 0) == 0)
     finally:
         os.close(descriptor)
 
@@ -210,15 +225,11 @@ def _seccomp() -> bool:
     program = filter_of(platform.machine())
     if program is None or struct.calcsize("P") != 8:
         return False
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
-
-    filtered = Program(len(program) // 8, program)
-    zero = ctypes.c_ulong(0)
-    return bool(_libc().prctl(_PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.byref(filtered), zero, zero) == 0)
+    filtered = _Program(len(program) // 8, program)  # its memory is read during the call
+    return _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(filtered))
 
 
+@functools.cache
 def filter_of(machine: str) -> bytes | None:
     """Return the instructions of the filter for a processor, or None if its system calls have other numbers."""
     if machine not in _MACHINES:

@@ -19,6 +19,8 @@ import importlib
 import io
 import math
 import os
+import platform
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Collection
@@ -35,6 +37,10 @@ from saliscope.images.decoder import protocol, sandbox
 Answer = tuple[dict[str, Any], list[bytes]]
 FORKS = sys.platform == "linux"
 """Whether each file has a process of its own. Libraries of macOS do not work after a fork, and Windows has none."""
+WARM = 3 * limits.MB
+"""Bytes of memory for a small image, its copies and its answer."""
+PAGE_SECONDS = 5.0
+"""Seconds until a decoder notices that the page has ended while a file is decoded."""
 SECONDS = math.ceil(limits.DECODE_SECONDS) + 2
 """Processor time of a file; the decoders have almost the same limit, and a message."""
 
@@ -78,17 +84,23 @@ def main(
                 return
             protocol.write_line(status, "ended", "0", "0", "0")
     gc.freeze()  # the children share the memory of all objects until now
-    parent = os.getpid()
-    while True:
+    parent, page = os.getpid(), os.getppid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    code = 0
+    while code == 0:
         child = os.fork()
         if child == 0:
             _serve_one(source, target, status, answer, parent, using)
-        _, ended, used = os.wait4(child, 0)
-        code = os.waitstatus_to_exitcode(ended)
+        while not (end := os.wait4(child, os.WNOHANG))[0]:
+            if os.getppid() != page:
+                return  # which ends the child as well
+            signal.sigtimedwait({signal.SIGCHLD}, PAGE_SECONDS)
+        code, used = os.waitstatus_to_exitcode(end[1]), end[2]
         seconds, kilobytes = used.ru_utime + used.ru_stime, used.ru_maxrss
         protocol.write_line(status, "ended", str(code), f"{seconds:.3f}", str(kilobytes))
-        if code:
-            return
+
+
+_SAMPLE = b""
 
 
 def prepare() -> None:
@@ -106,9 +118,21 @@ def prepare() -> None:
         exif[metadata.ORIENTATION] = 6
         Image.new("RGB", (8, 8)).save(file, kind, exif=exif)
         metadata.strip_metadata(file.getvalue(), 3)
+    global _SAMPLE
+    file = io.BytesIO()
+    Image.effect_noise((64, 64), 50).convert("RGB").save(file, "JPEG")
+    _SAMPLE = file.getvalue()
+    sandbox.filter_of(platform.machine())
     file = io.BytesIO()
     np.save(file, np.zeros((4, 8, 8), np.uint16))
     bands.open_file(file.getvalue(), 3)
+
+
+def _warm_up() -> None:
+    """Write to the memory that a small image needs, which takes half of its time in a new process, before it comes."""
+    respond({"task": "image"}, _SAMPLE)
+    for _ in range(2):  # the memory of the first one is returned to the system
+        bytearray(b"x") * WARM
 
 
 def _serve_one(
@@ -124,6 +148,7 @@ def _serve_one(
     try:
         os.environ.clear()
         active = sandbox.enter(limits.DECODE_MEMORY, SECONDS, parent, using)
+        _warm_up()
         protocol.write_line(status, "ready", *active)
         status.close()
         code = int(not _serve(source, target, answer))

@@ -260,6 +260,27 @@ def test_the_process_of_a_file_ends_with_its_decoder() -> None:
         assert not Path(f"/proc/{child}").exists()
 
 
+def test_a_decoder_ends_with_the_page() -> None:
+    """Also if the page is killed while a file that has taken over its decoder does not end."""
+    code = """
+import os, signal, threading, time
+from saliscope.images.decoder import pool
+one = pool.Pool(1, module=("tests.support.hijacked_decoder",))
+one.prepare()
+one.mechanisms()
+print(*one.processes(), flush=True)
+threading.Thread(target=lambda: one.call(b"", task="attempt", name="linger", argument="")).start()
+time.sleep(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = Path(f"/proc/{int(done.stdout)}")
+    until = time.monotonic() + 30
+    while process.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not process.exists()
+
+
 @pytest.mark.parametrize("text", ["x" * 10_000, "\ud800", 5, ["a"]])
 def test_a_text_of_a_decoder_can_be_shown(text: object) -> None:
     header = json.dumps({"refused": text}).encode()
