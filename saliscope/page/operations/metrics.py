@@ -77,7 +77,7 @@ class Monitoring:
     def _health(self, _: Request) -> Response:
         model = model_cache.first_model()
         status = "stopping" if self.stopping() else "ok" if model else "failed" if model_cache.failure() else "loading"
-        answer = {"status": status, "model": model or None, "queue": self._queue()}
+        answer: dict[str, Any] = {"status": status, "model": model or None, "queue": self._queue()}
         answer |= {"sandbox": pool.mechanisms(), "hidden": sandbox.is_hidden()}
         return JSONResponse(answer, 200 if status == "ok" else 503)
 
