@@ -256,7 +256,7 @@ def test_every_make_target_named_in_the_documents_exists() -> None:
     run = set(re.findall(r"^step make ([a-z]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.M))
 
     assert {"app", "test"} <= named
-    assert run == {"test", "lint", "types", "smoke"}
+    assert run == {"test", "lint", "types", "smoke", "audit"}
     assert named | run <= targets
 
 
