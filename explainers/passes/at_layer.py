@@ -19,9 +19,10 @@ from explainers.errors import BadTarget, ExplainerError, LayerRanRepeatedly, is_
 from explainers.findings import note_finding, note_gradient
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.locate import find_hook_point
-from explainers.hooks.records import concatenate_outputs, ran_repeatedly
+from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import is_read, last_layer_with_patch_gradients
+from explainers.nested import concatenate_outputs
 from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.options import LayerName
 from explainers.passes.leaf import LayerLeaf

@@ -13,8 +13,8 @@ from torch import Tensor
 from explainers.errors import BadTarget
 from explainers.hooks.calls import Edit, replaced_outputs
 from explainers.hooks.locate import HookPoint
-from explainers.hooks.records import concatenate_outputs, map_tensors
 from explainers.layers.layout import LayerLayout
+from explainers.nested import concatenate_outputs, map_tensors
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.network.rows.row_by_row import RowByRow
