@@ -292,6 +292,7 @@ def _difference(some: list[Tensor], others: list[Tensor]) -> float:
     """Return the largest relative difference between two lists of tensors; 1 if shapes or non-finite values differ."""
     largest = 0.0
     for a, b in zip(some, others, strict=False):
+        a, b = a.squeeze(), b.squeeze()  # a network may squeeze the axis of the batch away
         if a.shape != b.shape or not bool((a.isfinite() == b.isfinite()).all()):
             return 1.0
         a, b = (torch.where(each.isfinite(), each, 0).flatten() for each in (a, b))
