@@ -14,8 +14,8 @@ from explainers.errors import UnsupportedModel
 from explainers.layers.blocks.partition import Blocks, network_blocks
 from explainers.layers.layout import Grid
 from explainers.layers.profile import Profile, profile
-from explainers.network.eval_view import EvalView, eval_view
 from explainers.nested import list_tensors
+from explainers.network.eval_view import EvalView, eval_view
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ _PRODUCTS = frozenset(
 
 def _plain_tensors(network: nn.Module) -> dict[int, str]:
     """Return the names of float tensors with several axes that are attributes of modules, by id."""
-    found = {}
+    found: dict[int, str] = {}
     for path, module in network.named_modules():
         for name, value in vars(module).items():
             if not name.startswith("_"):
