@@ -82,6 +82,7 @@ from explainers.metrics.randomization_result import Randomization
 from explainers.metrics.recommend import recommend
 from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.run import evaluate
+from explainers.nested import register_output
 from explainers.network.text_encoder import text_embedding
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Similarity
@@ -186,6 +187,7 @@ __all__ = [
     "recommend",
     "record_gradients",
     "regions",
+    "register_output",
     "replace_gradient",
     "scale_gradients",
     "show",

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from explainers.hooks.calls import Calls
 from explainers.hooks.cleanup import HookStack
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
-from explainers.hooks.records import Records, map_tensors
+from explainers.hooks.records import Records
+from explainers.nested import map_tensors
 from explainers.options import LayerName
 
 

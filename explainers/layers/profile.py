@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from explainers.errors import ExplainerError, UnsupportedModel, is_out_of_memory
 from explainers.hooks.calls import Calls
@@ -29,6 +28,7 @@ from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
+from explainers.nested import list_tensors
 from explainers.network.behavior import run_rows_correctly
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
@@ -280,7 +280,7 @@ def _scores(output: Any) -> list[Tensor]:
         scores = output.get(name) if isinstance(output, dict) else getattr(output, name, None)
         if isinstance(scores, Tensor):
             return [scores]
-    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    return list_tensors(output)
 
 
 def _layers(calls: list[_Call], images: Tensor, model: Any) -> list[Layer]:

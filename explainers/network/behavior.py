@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from explainers.errors import UnsupportedModel, is_out_of_memory
 from explainers.findings import note_finding
-from explainers.hooks.records import map_tensors
+from explainers.nested import list_tensors
 from explainers.network.dtypes import to_cpu_float64
 from explainers.network.eval_view import EvalView
 from explainers.network.rows.generators import SEED, Generators
@@ -196,7 +196,7 @@ def _first_pass(network: nn.Module, images: Tensor) -> tuple[Tensor, Any]:
     batch, count = images[:1].detach().clone(), len(images)
     try:
         output = network(batch.clone())
-        if count == 1 or not all(shape[:1] == (count,) for shape in _shapes(output)):
+        if count == 1 or _is_listed(output, 1) or not all(shape[:1] == (count,) for shape in _shapes(output)):
             return batch, output
     except Exception as error:
         if len(images) == 1 or is_out_of_memory(error):
@@ -255,16 +255,24 @@ def _loud(image: Tensor) -> Tensor:
 
 def _row(output: Any, index: int, count: int) -> list[Tensor]:
     """Return the part of an output that belongs to one image of a batch of `count`."""
-    if isinstance(output, list) and len(output) == count and all(isinstance(each, dict) for each in output):
-        return [tensor[:1] for tensor in _tensors(output[index])]  # the number of detections may depend on rounding
+    if _is_listed(output, count):
+        found = _tensors(output[index])  # the number of detections may depend on rounding
+        return [tensor[:1] for tensor in found] if isinstance(output[index], dict) else found
     rows = (tensor for tensor in _tensors(output) if tensor.ndim and len(tensor) and len(tensor) % count == 0)
     return [tensor.unflatten(0, (count, -1))[index] for tensor in rows]
 
 
+def _is_listed(output: Any, count: int) -> bool:
+    """Return whether an output is a list with one dict or object for each image."""
+    return (
+        isinstance(output, list)
+        and len(output) == count
+        and not any(isinstance(each, (Tensor, list, tuple)) for each in output)
+    )
+
+
 def _tensors(output: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    map_tensors(vars(output) if is_dataclass(output) and not isinstance(output, dict) else output, found.append)
-    found = [tensor.dequantize() if tensor.is_quantized else tensor for tensor in found]
+    found = [tensor.dequantize() if tensor.is_quantized else tensor for tensor in list_tensors(output)]
     return [tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex()]
 
 
@@ -284,6 +292,7 @@ def _difference(some: list[Tensor], others: list[Tensor]) -> float:
     """Return the largest relative difference between two lists of tensors; 1 if shapes or non-finite values differ."""
     largest = 0.0
     for a, b in zip(some, others, strict=False):
+        a, b = a.squeeze(), b.squeeze()  # a network may squeeze the axis of the batch away
         if a.shape != b.shape or not bool((a.isfinite() == b.isfinite()).all()):
             return 1.0
         a, b = (torch.where(each.isfinite(), each, 0).flatten() for each in (a, b))

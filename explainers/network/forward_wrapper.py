@@ -20,7 +20,7 @@ from explainers.errors import BadOption, ExplainerError, UnsupportedModel, is_ou
 from explainers.hooks.calls import Calls
 from explainers.hooks.distributed import ORDINARY_COPY, sharding_of
 from explainers.hooks.locate import HookPoint, frozen_graph, unwrap
-from explainers.hooks.records import map_tensors
+from explainers.nested import list_tensors
 from explainers.network.dtypes import to_float64
 
 Forward = Callable[[Tensor], Any]
@@ -185,10 +185,7 @@ def _kind(name: str) -> type[ForwardWrapper]:
 
 def _alike(clean: Any, reversed_output: Any, count: int) -> bool:
     """Return whether one output is the other with reversed rows; tensors without a row per image are ignored."""
-    pairs: list[list[Tensor]] = [[], []]
-    for output, found in zip((clean, reversed_output), pairs, strict=True):
-        map_tensors(output, found.append)
-    for a, b in zip(*pairs, strict=False):
+    for a, b in zip(list_tensors(clean), list_tensors(reversed_output), strict=False):
         if a.ndim and len(a) == count and a.shape == b.shape and a.is_floating_point():
             bound = min(1e-2, max(SAME, 10 * torch.finfo(a.dtype).eps))
             if float(to_float64(a.flip(0) - b).norm()) > bound * float(to_float64(a).norm()):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from explainers.errors import BadOption, is_out_of_memory, shorten
-from explainers.hooks.records import concatenate_outputs
+from explainers.nested import concatenate_outputs
 from explainers.passes.batches.batch_size import Estimate
 
 T = TypeVar("T")

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from explainers.findings import note_layer, recording_image
 from explainers.hooks.cleanup import ordinary_tensors
-from explainers.hooks.records import concatenate_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.layers.score_kind import score_of_network
+from explainers.nested import concatenate_outputs
 from explainers.network.behavior import run_rows_correctly
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forward_wrapper import ForwardWrapper

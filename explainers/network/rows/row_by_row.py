@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from explainers.hooks.locate import frozen_graph
-from explainers.hooks.records import concatenate_outputs
+from explainers.nested import concatenate_outputs
 from explainers.network.rows.generators import Generators
 
 

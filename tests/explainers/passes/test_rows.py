@@ -13,7 +13,7 @@ from torch import nn
 
 import explainers
 from explainers import METHODS, BadOption, UnsupportedModel, evaluate, explain, list_layers, saliency, smooth
-from explainers.hooks.records import concatenate_outputs
+from explainers.nested import concatenate_outputs
 from explainers.network import behavior
 from explainers.network.rows.generators import Generators
 from tests.support.nets import ClassToken, rel
