@@ -30,9 +30,6 @@ and heat [N, T, H, W]. Methods and metrics that do not support them (`METHODS[na
 Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored. Several threads may share one model.
 """
 
-import warnings
-from typing import Any
-
 from explainers.checks.report import check_explainer
 from explainers.detections import DetrDetections, YoloDetections
 from explainers.display.channels import show_channels
@@ -198,19 +195,3 @@ __all__ = [
     "trace_value",
     "unit",
 ]
-
-_RENAMED = {
-    "NothingSpatial": "NoSpatialOutput",
-    "Randomisation": "Randomization",
-    "centre_control": "center_control",
-    "randomisation_test": "randomization_test",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Return the object that `name` referred to before it was renamed, with a DeprecationWarning."""
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = _RENAMED[name]
-    warnings.warn(f"explainers.{name} is deprecated; use explainers.{new}.", DeprecationWarning, stacklevel=2)
-    return globals()[new]

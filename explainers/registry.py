@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
@@ -100,20 +99,8 @@ MethodLike = str | Method | Callable[..., Tensor]
 """A method: its name, its function, or its entry in `METHODS`."""
 
 
-class _Methods(dict[str, "Method"]):
-    """Methods by name; the old name of a renamed method gives the method, so saved runs still open."""
-
-    def __missing__(self, name: str) -> Method:
-        if name not in _RENAMED:
-            raise KeyError(name)
-        return self[_RENAMED[name]]
-
-
-METHODS: dict[str, Method] = _Methods()
+METHODS: dict[str, Method] = {}
 """Every method by name, in a fixed order."""
-
-_RENAMED = {"centre_control": "center_control"}
-"""Deprecated names of methods, which `find` still accepts."""
 
 
 def method(
@@ -329,11 +316,6 @@ def _no_videos(name: str, images: Tensor) -> str:
     )
 
 
-def current_name(name: str) -> str:
-    """Return the current name of a method that was renamed; any other name is returned as it is."""
-    return _RENAMED.get(name, name)
-
-
 def find(chosen: MethodLike) -> Method:
     """Return a method by its name or by its function; a `Method` is returned as it is.
 
@@ -343,14 +325,10 @@ def find(chosen: MethodLike) -> Method:
         return chosen
     if not isinstance(chosen, str):
         return _find_function(chosen)
-    name = chosen
-    if name in _RENAMED:
-        new = _RENAMED[name]
-        warnings.warn(f"The method {name!r} is deprecated; use {new!r}.", DeprecationWarning, stacklevel=3)
-        name = new
-    if name not in METHODS:
-        raise BadOption(f"Unknown method {shorten(name)}. {nearest(name, METHODS)}METHODS lists all {len(METHODS)}.")
-    return METHODS[name]
+    if chosen not in METHODS:
+        near = nearest(chosen, METHODS)
+        raise BadOption(f"Unknown method {shorten(chosen)}. {near}METHODS lists all {len(METHODS)}.")
+    return METHODS[chosen]
 
 
 def find_function(function: object) -> Method | None:

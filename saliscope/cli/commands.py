@@ -211,7 +211,6 @@ def evaluate(
     seed: Seed = 0,
     device: Device = "cpu",
     offline: Offline = False,
-    pictures: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
     *,
     log: LogOptions,
 ) -> None:
@@ -221,9 +220,6 @@ def evaluate(
 
     log.apply()
     set_offline(offline)
-    if pictures is not None:
-        typer.echo(messages.PICTURES_RENAMED, err=True)
-        images = pictures
     _keep_freed_memory()
     data = shards.open_run(folder)
     with Progress(messages.EVALUATING, messages.NOT_RESUMABLE) as progress:
@@ -237,7 +233,7 @@ def evaluate(
             device=device,
             report=progress,
         )
-    log.done(messages.evaluated(result, folder), pictures=result["pictures"])
+    log.done(messages.evaluated(result, folder), images=result["images"])
 
 
 @app.command(help=messages.MODELS)

@@ -153,7 +153,6 @@ NOT_AN_OPTION = "{text!r} is not an option. Use name=value."
 DEVICE_WITH_RAY = "With ray, use auto, cpu, cuda, mps or xpu: Ray assigns the devices of a machine to its workers."
 ONLY_WITH_RAY = "it needs --engine ray."
 TOO_MANY_WORKERS = "it is more than the maximum, --workers {most}."
-PICTURES_RENAMED = "--pictures is deprecated and will be removed in the next version. Use --images."
 
 TERMINATED = "Terminated. Finished batches are kept; run the same command again to resume."
 
@@ -180,9 +179,9 @@ def _images(count: int) -> str:
 def explained(done: Summary, settings: Settings) -> str:
     """Return the summary of a run."""
     counts = done.counts
-    lines = [f"{_images(counts['pictures'])} in {str(done.folder)!r}"]
+    lines = [f"{_images(counts['images'])} in {str(done.folder)!r}"]
     if settings.where == WRONG:
-        wrong = _images(counts["pictures"] - counts["unreadable"])
+        wrong = _images(counts["images"] - counts["unreadable"])
         lines[0] = f"{wrong} of {counts['looked_at']:,} with a wrong prediction, in {str(done.folder)!r}"
     if done.new:
         speed = f", {done.new / done.seconds:.3g} per second" if done.seconds > 0 else ""
@@ -230,4 +229,4 @@ def evaluated(result: dict[str, Any], folder: str) -> str:
     """Return the results of the metrics."""
     lines = [metric["sentence"] for metric in result["metrics"].values()]
     path = f"{folder.rstrip('/')}/evaluation.json"
-    return "\n".join([*lines, f"Evaluated {_images(result['pictures'])} on {result['device']}. Saved as {path!r}."])
+    return "\n".join([*lines, f"Evaluated {_images(result['images'])} on {result['device']}. Saved as {path!r}."])

@@ -62,7 +62,6 @@ def run(
     with job.shards.writing():
         if (counts := job.finished_counts()) is not None:
             return Summary(job.shards.folder, counts, 0, time.perf_counter() - start)
-        job.close_older()
         out = str(job.shards.folder if not job.shards.store.local else Path(job.shards.folder).absolute())
         collector, vain = Collector(job, report, detail), 0
         while partitions := collector.start():

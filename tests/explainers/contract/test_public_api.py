@@ -9,10 +9,7 @@ import inspect
 import re
 from pathlib import Path
 
-import pytest
-
 import explainers
-from explainers.registry import find
 
 KEPT = Path(__file__).with_name("public_api.txt")
 
@@ -49,19 +46,6 @@ def public_api() -> list[str]:
 def test_names_and_signatures_are_those_of_the_list() -> None:
     """After an intended change, run `python -m tests.explainers.contract.test_public_api` and edit CHANGELOG.md."""
     assert public_api() == without_tooltips(KEPT.read_text(encoding="utf-8")).splitlines()
-
-
-@pytest.mark.parametrize("old", ["NothingSpatial", "Randomisation", "centre_control", "randomisation_test"])
-def test_renamed_objects_are_available_with_a_warning(old: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"explainers.{old} is deprecated; use explainers"):
-        assert getattr(explainers, old).__name__ in explainers.__all__
-
-
-def test_the_renamed_method_and_option_are_available_with_a_warning() -> None:
-    with pytest.warns(DeprecationWarning, match="use 'center_control'"):
-        assert find("centre_control").name == "center_control"
-    with pytest.warns(DeprecationWarning, match="use 'normalize'"):
-        assert explainers.METRICS["infidelity"].resolve_options({"normalise": False})["normalize"] is False
 
 
 if __name__ == "__main__":

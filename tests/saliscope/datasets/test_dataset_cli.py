@@ -118,20 +118,13 @@ def test_lists_help_and_serve(command, monkeypatch):
 
 
 def test_app_py_is_serve(monkeypatch):
-    """`python app.py OPTIONS` runs `saliscope serve OPTIONS`; `python app.py replay` still works."""
+    """`python app.py OPTIONS` runs `saliscope serve OPTIONS`."""
     calls = []
     monkeypatch.setattr(commands, "main", calls.append)
-    for arguments in (["app.py", "--port", "7861"], ["app.py"], ["app.py", "replay", "bundle.zip"]):
+    for arguments in (["app.py", "--port", "7861"], ["app.py"]):
         monkeypatch.setattr(sys, "argv", arguments)
         runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
-    assert calls == [["serve", "--port", "7861"], ["serve"], ["replay", "bundle.zip"]]
-
-
-def test_pictures_is_a_deprecated_alias_of_images(command, explained, tmp_path):
-    shutil.copytree(explained, tmp_path / "run")
-    code, output = command("evaluate", tmp_path / "run", "--pictures", 2, "--steps", 2, "--precision", "float32")
-    assert code == 0 and "--pictures is deprecated" in output and "Evaluated 2 images" in output
-    assert "--pictures" not in command("evaluate", "--help")[1]
+    assert calls == [["serve", "--port", "7861"], ["serve"]]
 
 
 def test_evaluate_compares_with_control_maps(command, explained, tmp_path):

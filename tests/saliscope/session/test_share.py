@@ -203,11 +203,6 @@ def test_a_bundle_is_recomputed(
         code, output = replayed(packed(tmp_path / "b.zip", wrong), capsys)
         assert code == 1 and output.rstrip().endswith(": different"), output
 
-    if question["method"] == "smooth_grad":
-        old = changed(wrong, lambda found: found["versions"].update(saliscope="0.8.0"))
-        output = replayed(packed(tmp_path / "b.zip", old), capsys)[1]
-        assert "computed by Saliscope 0.8.0. Since version 0.9.0, a seed gives other random numbers" in output
-
     wrong = changed(entries, lambda found: found["weights"][MODEL].update(sha256="0" * 64))
     code, output = replayed(packed(tmp_path / "b.zip", wrong), capsys)
     assert code == 1 and "hash mismatch" in output and "equal" in output
