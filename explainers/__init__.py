@@ -30,6 +30,8 @@ and heat [N, T, H, W]. Methods and metrics that do not support them (`METHODS[na
 Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored. Several threads may share one model.
 """
 
+from pathlib import Path
+
 from explainers.checks.report import check_explainer
 from explainers.detections import DetrDetections, YoloDetections
 from explainers.display.channels import show_channels
@@ -68,6 +70,7 @@ from explainers.maps.boxes import Region, regions
 from explainers.maps.frames import overlay_frames
 from explainers.maps.fusion import fuse
 from explainers.maps.overlays import overlay
+from explainers.method_names import MethodName
 from explainers.methods import *  # noqa: F403
 from explainers.methods.cams.activation_cams import Factors, feature_factors
 from explainers.methods.cams.combined import grad_cam_sweep, sweep
@@ -98,6 +101,7 @@ from explainers.training.edits import (
 )
 from explainers.training.log import GradientLog
 
+__version__ = Path(__file__).with_name("version.txt").read_text(encoding="utf-8").strip()
 __all__ = [
     *METHODS,
     "METHODS",
@@ -129,6 +133,7 @@ __all__ = [
     "Logit",
     "MaskScores",
     "Method",
+    "MethodName",
     "Metric",
     "ModelComparison",
     "NoSpatialOutput",

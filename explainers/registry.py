@@ -16,6 +16,7 @@ from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import why_no_hooks
 from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
+from explainers.method_names import MethodName
 from explainers.network.dtypes import no_gradient, why_no_gradient
 from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
@@ -95,8 +96,8 @@ class Method:
         return self.needs(model) if self.needs else None
 
 
-MethodLike = str | Method | Callable[..., Tensor]
-"""A method: its name, its function, or its entry in `METHODS`."""
+MethodLike = MethodName | str | Method | Callable[..., Tensor]
+"""A method: its name, its function, or its entry in `METHODS`. Editors complete the names in `MethodName`."""
 
 
 METHODS: dict[str, Method] = {}

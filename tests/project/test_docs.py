@@ -1,6 +1,7 @@
 """The documents match the code: methods, options, variables, commands, endpoints; their examples run.
 
-`python -m tests.project.test_docs` writes the tables of docs/methods.md and docs/metrics.md again.
+`python -m tests.project.test_docs` writes the tables of docs/methods.md and docs/metrics.md again, and the names in
+explainers/method_names.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
@@ -27,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 METHODS = ROOT / "docs" / "methods.md"
 METRICS = ROOT / "docs" / "metrics.md"
+NAMES = ROOT / "explainers" / "method_names.py"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -65,6 +68,16 @@ def metrics_table() -> list[str]:
     return lines
 
 
+def method_names() -> str:
+    """Return explainers/method_names.py, made from METHODS."""
+    lines = "\n".join(f'    "{name}",' for name in explainers.METHODS)
+    return (
+        '"""The names of all methods as a type, so that editors complete and check them.\n\n'
+        'Written by `python -m tests.project.test_docs`.\n"""\n\n'
+        f"from typing import Literal\n\nMethodName = Literal[\n{lines}\n]\n"
+    )
+
+
 def between(text: str, part: str) -> list[str]:
     """Return the lines between `<!-- part -->` and `<!-- /part -->`."""
     found = re.search(rf"<!-- {part} -->\n(.*?)<!-- /{part} -->", text, re.S)
@@ -81,6 +94,12 @@ def front_matter() -> dict[str, str]:
 def test_every_method_is_in_the_table_of_methods() -> None:
     """If this fails, run `python -m tests.project.test_docs`."""
     assert between(METHODS.read_text(encoding="utf-8"), "methods") == methods_table()
+
+
+def test_every_method_is_in_the_type_of_names() -> None:
+    """If this fails, run `python -m tests.project.test_docs`."""
+    assert get_args(explainers.MethodName) == tuple(explainers.METHODS)
+    assert NAMES.read_text(encoding="utf-8") == method_names()
 
 
 def test_every_metric_is_in_the_table_of_metrics() -> None:
@@ -168,8 +187,7 @@ def test_the_first_screen_has_what_a_newcomer_needs() -> None:
         "assets/screenshot.png",
         "make app",
         "make test",
-        "pip install saliscope",
-        "pip install 'saliscope[app]'",
+        "pip install -e '.[app]'",
         "saliscope serve",
         "explainers.explain(",
     ):
@@ -339,4 +357,5 @@ def write(page: Path, part: str, lines: list[str]) -> None:
 if __name__ == "__main__":
     write(METHODS, "methods", methods_table())
     write(METRICS, "metrics", metrics_table())
+    NAMES.write_text(method_names(), encoding="utf-8")
     sys.exit(0)

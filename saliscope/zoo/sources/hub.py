@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+from saliscope import install
 from saliscope.zoo import settings
 from saliscope.zoo.sources.source import ModelUnavailable
 
@@ -28,7 +29,7 @@ PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*
 
 def missing(package: str, extra: str) -> str:
     """Return the message for a package that is not installed."""
-    return f"The package {package} is not installed. Install it with: pip install {package} (the extra {extra!r})"
+    return f"The package {package} is not installed. {install.hint(extra)}"
 
 
 def folder(repository: str, files: Sequence[str] = (), fetch: bool = True) -> Path:

@@ -163,7 +163,7 @@ def test_shard_that_another_task_has_written(source, model, expected, tmp_path):
 
 def test_missing_ray_is_reported(source, model, tmp_path, monkeypatch):
     monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Refused, match=r'pip install "saliscope\[ray\]"'):
+    with pytest.raises(Refused, match=r'pip install "saliscope\[ray\] @ git\+'):
         ray_engine.run(prepare(source, tmp_path / "out", model), decode=open_image)
 
 
