@@ -150,7 +150,7 @@ def report(
     folder: Folder,
     out: Annotated[Path, typer.Option(help=messages.REPORT_OUT)] = Path("report.html"),
     box: Annotated[str | None, typer.Option(help=messages.BOX)] = None,
-    mask: Annotated[Path | None, typer.Option(help=messages.MASK, exists=True)] = None,
+    mask: Annotated[Path | None, typer.Option(help=messages.MASK)] = None,
     link: Annotated[str | None, typer.Option(help=messages.LINK)] = None,
     metadata: Annotated[str | None, typer.Option(help=messages.METADATA)] = None,
     device: Device = "cpu",
@@ -237,12 +237,12 @@ def evaluate(
 
 
 @app.command(help=messages.MODELS)
-def models() -> None:
+def models(offline: Offline = False) -> None:
     from saliscope import zoo  # torch takes seconds to start
 
+    set_offline(offline)
     for info in zoo.list_models():
-        status = messages.CACHED if info.cached else messages.megabytes(info.megabytes)
-        typer.echo(f"{info.name:40} {info.title:40} {status}{messages.task(info.task)}")
+        typer.echo(f"{info.name:40} {info.title:40} {messages.model_state(info)}{messages.task(info.task)}")
 
 
 @app.command(help=messages.METHODS)

@@ -117,6 +117,17 @@ def test_lists_help_and_serve(command, monkeypatch):
     assert calls == [("auto", {}, None, 7861, None, "auto", False, False, "text")]
 
 
+def test_models_offline_offer_no_download(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    code, output = command("models")
+    assert code == 0 and re.search(r"^resnet50 .* 10[23] MB download$", output, re.M) and "offline" not in output
+    online = [line.split()[0] for line in output.splitlines()]
+    code, output = command("models", "--offline")
+    assert code == 0 and re.search(r"^resnet50 .* not downloaded \(offline\)$", output, re.M)
+    assert not re.search(r"download\b", output) and re.search(r"^efficientnet_lite0 .* available$", output, re.M)
+    assert [line.split()[0] for line in output.splitlines()] == online, "their networks accept --weights"
+
+
 def test_app_py_is_serve(monkeypatch):
     """`python app.py OPTIONS` runs `saliscope serve OPTIONS`."""
     calls = []
