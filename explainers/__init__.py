@@ -70,7 +70,6 @@ from explainers.maps.boxes import Region, regions
 from explainers.maps.frames import overlay_frames
 from explainers.maps.fusion import fuse
 from explainers.maps.overlays import overlay
-from explainers.method_names import MethodName
 from explainers.methods import *  # noqa: F403
 from explainers.methods.cams.activation_cams import Factors, feature_factors
 from explainers.methods.cams.combined import grad_cam_sweep, sweep
@@ -87,7 +86,7 @@ from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Similarity
 from explainers.passes.batches.memory import keep_freed_memory
 from explainers.passes.loop import Partial
-from explainers.registry import METHODS, Method
+from explainers.registry import METHODS, Method, MethodName
 from explainers.regression import Regression
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -16,7 +16,6 @@ from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import why_no_hooks
 from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
-from explainers.method_names import MethodName
 from explainers.network.dtypes import no_gradient, why_no_gradient
 from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
@@ -96,8 +95,22 @@ class Method:
         return self.needs(model) if self.needs else None
 
 
+MethodName = Literal[
+    "grad_cam", "grad_cam_pp", "hires_cam", "element_wise_grad_cam", "layer_cam", "xgrad_cam", "smooth_grad_cam_pp",
+    "shapley_cam", "finer_cam", "cam", "eigen_cam", "eigen_grad_cam", "seg_eigen_cam", "kpca_cam", "fem",
+    "deep_feature_factorization", "ablation_cam", "score_cam", "ss_cam", "is_cam", "feature_maps", "token_pca",
+    "attention_heads", "channel_effects", "saliency", "input_x_gradient", "smooth_grad", "smooth_grad_squared",
+    "var_grad", "integrated_gradients", "blur_integrated_gradients", "gradient_shap", "guided_integrated_gradients",
+    "forgrad", "layer_integrated_gradients", "internal_influence", "layer_conductance", "xrai", "guided_backprop",
+    "deconvnet", "excitation_backprop", "deep_lift", "deep_lift_shap", "lrp", "attn_lrp", "cp_lrp", "guided_grad_cam",
+    "refine_cam", "sess", "full_grad", "occlusion", "feature_ablation", "rise", "d_rise", "mc_rise",
+    "extremal_perturbation", "vit_cx", "lime", "kernel_shap", "shapley_sampling", "sobol", "hsic", "random_control",
+    "edge_control", "center_control", "attention_rollout", "transformer_attribution", "le_grad", "grad_eclip",
+]  # fmt: skip
+"""The names of all methods, so that editors complete them. Written by `python -m tests.project.test_docs`."""
+
 MethodLike = MethodName | str | Method | Callable[..., Tensor]
-"""A method: its name, its function, or its entry in `METHODS`. Editors complete the names in `MethodName`."""
+"""A method: its name, its function, or its entry in `METHODS`."""
 
 
 METHODS: dict[str, Method] = {}

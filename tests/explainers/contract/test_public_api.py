@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from typing import Literal, get_origin
 
 import explainers
 
@@ -19,6 +20,8 @@ def described(name: str, value: object) -> list[str]:
 
     Tooltips of options are not part of a signature.
     """
+    if get_origin(value) is Literal:
+        return [f"{name}: Literal"]
     if not inspect.isclass(value):
         return [f"{name}{inspect.signature(value)}"] if callable(value) else [f"{name}: {type(value).__name__}"]
     lines = [f"class {name}" if issubclass(value, Exception) else f"class {name}{inspect.signature(value)}"]

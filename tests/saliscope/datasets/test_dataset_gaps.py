@@ -345,7 +345,7 @@ def test_report_reports_invalid_arguments_and_missing_images(command: Any, tmp_p
     for arguments, message in (
         (("--out", tmp_path / "masks"), "is a folder"),
         (("--out", page, "--link", "foo"), "is not a URL"),
-        (("--out", page, "--mask", tmp_path / "nowhere.png"), "File not found: .*nowhere.png"),
+        (("--out", page, "--mask", tmp_path / "nowhere.png"), "nowhere.png'. Pass a mask, or a folder of masks"),
         (("--out", page, "--mask", tmp_path / "masks"), "None of the images of the run has a mask"),
     ):
         code, output = command("report", tmp_path / "run", *arguments)
