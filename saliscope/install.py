@@ -1,6 +1,6 @@
-"""How to install Saliscope. This is the only place that has its address; messages and the metadata use it.
+"""How to install Saliscope. Its address is only here: messages and the metadata of the package use this file.
 
-There is no release on a package index, so `pip install saliscope` would install a program of somebody else, or nothing.
+Saliscope is not on a package index, so `pip install saliscope` would install a program of somebody else, or nothing.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ def test_requirements_and_extras_agree() -> None:
 
 
 def test_the_changelog_is_one_page_about_this_version_by_area() -> None:
-    """Nobody has seen older versions, so it says what there is. A release adds a section above it."""
+    """Older versions were not published, so it says what there is."""
     lines = CHANGELOG.splitlines()
     versions, areas = re.findall(r"^## (.*)$", CHANGELOG, re.M), re.findall(r"^### (.*)$", CHANGELOG, re.M)
     entries = [line for line in CHANGELOG.partition("### ")[2].splitlines()[1:] if line and not line.startswith("#")]

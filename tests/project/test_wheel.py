@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from saliscope import install
+from saliscope.datasets.ray_engine import wheel as wheels
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "assets" / "examples"
@@ -195,6 +196,20 @@ def test_the_version_is_the_same_everywhere(bin: Path, tmp_path: Path) -> None:
 
     assert run(bin, tmp_path, "python", "-c", code).split() == [VERSION] * 3
     assert run(bin, tmp_path, "saliscope", "--version").split() == [VERSION]
+
+
+def test_the_wheel_for_the_workers_of_ray_has_the_version_too(tmp_path: Path) -> None:
+    """Its own version ends with a hash of the code; pip unpacks it on the machines of a cluster."""
+    found = wheels.build_wheel(tmp_path)
+    with zipfile.ZipFile(found) as content:
+        content.extractall(tmp_path / "site")
+    code = "import saliscope, explainers; print(saliscope.__version__, explainers.__version__, explainers.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "site", capture_output=True, text=True, check=True, timeout=300
+    )
+
+    assert found.name.startswith(f"saliscope-{VERSION}+")
+    assert done.stdout.split() == [VERSION, VERSION, str(tmp_path / "site" / "explainers" / "__init__.py")]
 
 
 def test_the_library_needs_only_torch(bin: Path, tmp_path: Path) -> None:
