@@ -323,6 +323,17 @@ def test_a_malicious_file_gets_a_short_message(ready: None, tmp_path: Path, caps
     assert not (tmp_path.parent / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("version", "expected"), [(2, messages.OTHER_VERSION), (0, messages.NO_BUNDLE), (None, messages.NO_BUNDLE)]
+)
+def test_a_bundle_of_a_later_version_is_refused(
+    version: Any, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = packed(tmp_path / "b.zip", {"bundle.json": json.dumps(index(version=version)).encode()})
+
+    assert replayed(file, capsys) == (1, f"{expected}\n")
+
+
 def test_maps_are_equal_within_rounding_only() -> None:
     one = np.linspace(-1, 2, 49, dtype="f4").reshape(7, 7)
     gap = one.copy()
