@@ -30,8 +30,7 @@ and heat [N, T, H, W]. Methods and metrics that do not support them (`METHODS[na
 Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored. Several threads may share one model.
 """
 
-import warnings
-from typing import Any
+from pathlib import Path
 
 from explainers.checks.report import check_explainer
 from explainers.detections import DetrDetections, YoloDetections
@@ -88,7 +87,7 @@ from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Similarity
 from explainers.passes.batches.memory import keep_freed_memory
 from explainers.passes.loop import Partial
-from explainers.registry import METHODS, Method
+from explainers.registry import METHODS, Method, MethodName
 from explainers.regression import Regression
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (
@@ -102,6 +101,7 @@ from explainers.training.edits import (
 )
 from explainers.training.log import GradientLog
 
+__version__ = Path(__file__).with_name("version.txt").read_text(encoding="utf-8").strip()
 __all__ = [
     *METHODS,
     "METHODS",
@@ -133,6 +133,7 @@ __all__ = [
     "Logit",
     "MaskScores",
     "Method",
+    "MethodName",
     "Metric",
     "ModelComparison",
     "NoSpatialOutput",
@@ -200,19 +201,3 @@ __all__ = [
     "trace_value",
     "unit",
 ]
-
-_RENAMED = {
-    "NothingSpatial": "NoSpatialOutput",
-    "Randomisation": "Randomization",
-    "centre_control": "center_control",
-    "randomisation_test": "randomization_test",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Return the object that `name` referred to before it was renamed, with a DeprecationWarning."""
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = _RENAMED[name]
-    warnings.warn(f"explainers.{name} is deprecated; use explainers.{new}.", DeprecationWarning, stacklevel=2)
-    return globals()[new]

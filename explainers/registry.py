@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -96,24 +95,26 @@ class Method:
         return self.needs(model) if self.needs else None
 
 
-MethodLike = str | Method | Callable[..., Tensor]
+MethodName = Literal[
+    "grad_cam", "grad_cam_pp", "hires_cam", "element_wise_grad_cam", "layer_cam", "xgrad_cam", "smooth_grad_cam_pp",
+    "shapley_cam", "finer_cam", "cam", "eigen_cam", "eigen_grad_cam", "seg_eigen_cam", "kpca_cam", "fem",
+    "deep_feature_factorization", "ablation_cam", "score_cam", "ss_cam", "is_cam", "feature_maps", "token_pca",
+    "attention_heads", "channel_effects", "saliency", "input_x_gradient", "smooth_grad", "smooth_grad_squared",
+    "var_grad", "integrated_gradients", "blur_integrated_gradients", "gradient_shap", "guided_integrated_gradients",
+    "forgrad", "layer_integrated_gradients", "internal_influence", "layer_conductance", "xrai", "guided_backprop",
+    "deconvnet", "excitation_backprop", "deep_lift", "deep_lift_shap", "lrp", "attn_lrp", "cp_lrp", "guided_grad_cam",
+    "refine_cam", "sess", "full_grad", "occlusion", "feature_ablation", "rise", "d_rise", "mc_rise",
+    "extremal_perturbation", "vit_cx", "lime", "kernel_shap", "shapley_sampling", "sobol", "hsic", "random_control",
+    "edge_control", "center_control", "attention_rollout", "transformer_attribution", "le_grad", "grad_eclip",
+]  # fmt: skip
+"""The names of all methods, so that editors complete them. Written by `python -m tests.project.test_docs`."""
+
+MethodLike = MethodName | str | Method | Callable[..., Tensor]
 """A method: its name, its function, or its entry in `METHODS`."""
 
 
-class _Methods(dict[str, "Method"]):
-    """Methods by name; the old name of a renamed method gives the method, so saved runs still open."""
-
-    def __missing__(self, name: str) -> Method:
-        if name not in _RENAMED:
-            raise KeyError(name)
-        return self[_RENAMED[name]]
-
-
-METHODS: dict[str, Method] = _Methods()
+METHODS: dict[str, Method] = {}
 """Every method by name, in a fixed order."""
-
-_RENAMED = {"centre_control": "center_control"}
-"""Deprecated names of methods, which `find` still accepts."""
 
 
 def method(
@@ -329,11 +330,6 @@ def _no_videos(name: str, images: Tensor) -> str:
     )
 
 
-def current_name(name: str) -> str:
-    """Return the current name of a method that was renamed; any other name is returned as it is."""
-    return _RENAMED.get(name, name)
-
-
 def find(chosen: MethodLike) -> Method:
     """Return a method by its name or by its function; a `Method` is returned as it is.
 
@@ -343,14 +339,10 @@ def find(chosen: MethodLike) -> Method:
         return chosen
     if not isinstance(chosen, str):
         return _find_function(chosen)
-    name = chosen
-    if name in _RENAMED:
-        new = _RENAMED[name]
-        warnings.warn(f"The method {name!r} is deprecated; use {new!r}.", DeprecationWarning, stacklevel=3)
-        name = new
-    if name not in METHODS:
-        raise BadOption(f"Unknown method {shorten(name)}. {nearest(name, METHODS)}METHODS lists all {len(METHODS)}.")
-    return METHODS[name]
+    if chosen not in METHODS:
+        near = nearest(chosen, METHODS)
+        raise BadOption(f"Unknown method {shorten(chosen)}. {near}METHODS lists all {len(METHODS)}.")
+    return METHODS[chosen]
 
 
 def find_function(function: object) -> Method | None:

@@ -121,7 +121,7 @@ class Explanation:
     def _draws_signs(self, signed: bool | None, options: dict[str, Any]) -> bool:
         if signed is not None:
             return signed
-        return not self.by_size or "signed" in (options.get("colors"), options.get("colours"))
+        return not self.by_size or options.get("colors") == "signed"
 
     def save(self, path: str) -> None:
         """Write the explanation to an `.npz` file that NumPy reads without pickle."""

@@ -22,7 +22,6 @@ finite are drawn as black and white stripes, which no color map contains.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -173,7 +172,6 @@ def overlay(
     limits: tuple[float, float] | None = None,
     signed: bool = True,
     smooth: bool = True,
-    colours: str | None = None,
 ) -> Image.Image:
     """Draw a map over its image, resized to the image.
 
@@ -181,8 +179,7 @@ def overlay(
     from 0 to 1. `opacity` blends from the image (0) to the map over the muted image (1). `signed=False` draws
     magnitudes, in which attributions of single pixels are easiest to read; `smooth=False` draws the map's cells without
     blur. `limits` are the values at both ends of the color map, which makes several overlays comparable; values beyond
-    them get the end color. "signed" is symmetric about zero, up to the larger limit. `colours` is a deprecated alias of
-    `colors`.
+    them get the end color. "signed" is symmetric about zero, up to the larger limit.
 
     Returns  a new image of the size of `photo`, RGB, or RGBA with its alpha channel. With `opacity=0` it equals `photo`
              bit for bit.
@@ -198,10 +195,6 @@ def overlay(
     """
     if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 <= opacity <= 1:
         raise BadOption(f"Invalid opacity={shorten(opacity)}. Give a number from 0 to 1.")
-    if colours is not None:
-        message = "The argument `colours` of overlay is deprecated and will be removed; use `colors`."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        colors = colors or colours
     chosen = view(map, colors=colors, limits=limits, signed=signed, smooth=smooth)
     image = pixels(photo)
     if opacity == 0:

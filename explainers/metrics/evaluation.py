@@ -6,7 +6,6 @@ therefore compared with controls on the same image (see `Comparison` and `signif
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -101,17 +100,6 @@ class Evaluation:
             }
             for name, each in self.controls.items()
         }
-
-    @property
-    def places(self) -> dict[str, dict[str, Comparison]]:
-        """Deprecated name of `comparisons`."""
-        warnings.warn("Evaluation.places is deprecated; use comparisons.", DeprecationWarning, stacklevel=2)
-        return self.comparisons
-
-    def place(self, metric: str, control: str) -> Comparison:
-        """Deprecated name of `compare`."""
-        warnings.warn("Evaluation.place is deprecated; use compare.", DeprecationWarning, stacklevel=2)
-        return self.compare(metric, control)
 
     def compare(self, metric: str, control: str) -> Comparison:
         """Return the comparison with one control by one metric, adjusted for the number of all comparisons."""

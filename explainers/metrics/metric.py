@@ -7,7 +7,6 @@ f  scores     of variants of the images, as defined by the metric
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -93,10 +92,6 @@ class Metric:
 
         Errors   BadOption
         """
-        for old, new in _RENAMED_OPTIONS.items():
-            if old in given and new in self.options:
-                warnings.warn(f"The option {old!r} is deprecated; use {new!r}.", DeprecationWarning, stacklevel=2)
-                given = {new if name == old else name: value for name, value in given.items()}
         for name, value in given.items():
             if name not in self.options:
                 names = f"Available options: {', '.join(self.options)}." if self.options else "It has no options."
@@ -107,9 +102,6 @@ class Metric:
 
 METRICS: dict[str, Metric] = {}
 """Every metric by name, in a fixed order."""
-
-_RENAMED_OPTIONS = {"normalise": "normalize"}
-"""Deprecated names of options, which are still accepted."""
 
 Formula = Callable[..., "Measurement | Tensor"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from saliscope import install
 from saliscope.session.messages import short
 
 API_TEXT = (
@@ -16,7 +17,7 @@ SHELL = "Shell", "Upload the file, call the endpoint, and fetch the result of th
 INVALID_OPTIONS = 'options must be a JSON object of option names and values, for example {"samples": 25}.'
 
 NO_BASE64 = "image must be an image file as base64 text, of at most 32 MB."
-NO_MCP = "--mcp needs the package mcp, which is not installed. Run: pip install 'saliscope[mcp]'"
+NO_MCP = f"--mcp needs the package mcp, which is not installed. {install.hint('mcp')}."
 INSTRUCTIONS = (
     "Saliscope shows what an image model looks at. Call explain with an image file as base64 text: the result is the "
     "map over the image, with the predictions. list_models, list_layers and list_methods return names for arguments."

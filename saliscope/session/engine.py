@@ -86,7 +86,7 @@ def _method(request: Request, loaded: LoadedModel, notes: list[str]) -> explaine
 
     methods = {method.name: method for method in model_cache.list_methods(loaded)}
     default = model_cache.default_method(loaded, list(methods))
-    name = explainers.registry.current_name(request.method)  # links of older versions
+    name = request.method
     if request.lenient and name in (*model_cache.DEFAULTS, model_cache.FOR_SENTENCES):
         name = default  # the default that the page chose for the previous model
     known = explainers.METHODS.get(name)

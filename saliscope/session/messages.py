@@ -140,12 +140,16 @@ def planes(step: Answer) -> dict[str, Any]:
     return words | (ALL_COMPONENTS if is_factorization and step.planes <= COLORS else {})
 
 
+NOT_DOWNLOADED = "not downloaded (offline)"
+"""The state of a model whose weights are missing on a server without downloads."""
+
+
 def model_choice(info: zoo.ModelInfo) -> str:
     """Return the label of a model: title, task (unless classification), accuracy and download size."""
     task = "" if info.task == "classification" else f" · {info.task}"
     accuracy = f" · {info.accuracy:.1f}% {info.measure}" if info.accuracy else ""
     size = f"{info.megabytes:.0f} MB " if info.megabytes else ""
-    missing = f"{size}to download" if info.fetched else "not installed"
+    missing = NOT_DOWNLOADED if info.offline else f"{size}to download" if info.fetched else "not installed"
     return f"{info.title}{task}{accuracy} · {'ready' if info.cached else missing}"
 
 

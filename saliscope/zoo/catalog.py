@@ -8,6 +8,7 @@ in the list (`load_offered`).
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,14 +31,23 @@ _SETTINGS: dict[str, Registered] = {}
 def list_models() -> list[ModelInfo]:
     """Return the offered models: the owner's own models, then those of all sources, with the built-in one first.
 
-    Returns  new entries. `cached` is checked at every call, which is fast once the checksum of a file is known.
+    Returns  new entries. `cached` and `offline` are checked at every call, which is fast once the checksum of a file is
+             known. A model that cannot be downloaded is listed, because its network accepts your own weights.
     """
     listed: dict[str, ModelInfo] = {}
     for source in SOURCES:
         for info in source.list():
             if settings.offers(info.name):
-                listed.setdefault(info.name, info)  # a model file may have the name of another model
-    return [*(entry.info() for entry in _registered().values()), *listed.values()]
+                # A model file may have the name of another model.
+                listed.setdefault(info.name, _with_offline(info, source, info.name))
+    own = [_with_offline(entry.info(), entry.source, entry.source_name) for entry in _registered().values()]
+    return [*own, *listed.values()]
+
+
+def _with_offline(info: ModelInfo, source: Source, name: str) -> ModelInfo:
+    """Return the properties with whether the model needs a download that is forbidden."""
+    needed = info.fetched and not info.cached
+    return dataclasses.replace(info, offline=True) if needed and not source.may_download(name) else info
 
 
 def add(

@@ -1,6 +1,7 @@
 """The documents match the code: methods, options, variables, commands, endpoints; their examples run.
 
-`python -m tests.project.test_docs` writes the tables of docs/methods.md and docs/metrics.md again.
+`python -m tests.project.test_docs` writes the tables of docs/methods.md and docs/metrics.md again, and the names of the
+methods in explainers/registry.py.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import ast
 import os
 import re
 import sys
+import textwrap
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
@@ -27,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 METHODS = ROOT / "docs" / "methods.md"
 METRICS = ROOT / "docs" / "metrics.md"
+REGISTRY = ROOT / "explainers" / "registry.py"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -65,6 +69,13 @@ def metrics_table() -> list[str]:
     return lines
 
 
+def method_names(source: str) -> str:
+    """Return the code of the registry with the names in METHODS: a type checker needs them in the code."""
+    names = " ".join(f'"{name}",' for name in explainers.METHODS)
+    lines = textwrap.fill(names, 120, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
+    return re.sub(r"(?<=MethodName = Literal\[\n).*?(?=\n\]  # fmt: skip)", lines, source, flags=re.S)
+
+
 def between(text: str, part: str) -> list[str]:
     """Return the lines between `<!-- part -->` and `<!-- /part -->`."""
     found = re.search(rf"<!-- {part} -->\n(.*?)<!-- /{part} -->", text, re.S)
@@ -81,6 +92,11 @@ def front_matter() -> dict[str, str]:
 def test_every_method_is_in_the_table_of_methods() -> None:
     """If this fails, run `python -m tests.project.test_docs`."""
     assert between(METHODS.read_text(encoding="utf-8"), "methods") == methods_table()
+
+
+def test_every_method_is_in_the_type_of_names() -> None:
+    """If this fails, run `python -m tests.project.test_docs`."""
+    assert get_args(explainers.MethodName) == tuple(explainers.METHODS)
 
 
 def test_every_metric_is_in_the_table_of_metrics() -> None:
@@ -168,8 +184,7 @@ def test_the_first_screen_has_what_a_newcomer_needs() -> None:
         "assets/screenshot.png",
         "make app",
         "make test",
-        "pip install saliscope",
-        "pip install 'saliscope[app]'",
+        "pip install -e '.[app]'",
         "saliscope serve",
         "explainers.explain(",
     ):
@@ -315,18 +330,31 @@ def test_requirements_and_extras_agree() -> None:
     assert all(">=" in line for line in lines - pinned), "a Space has its own version of gradio"
 
 
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
+def test_the_changelog_is_one_page_about_this_version_by_area() -> None:
+    """Older versions were not published, so it says what there is."""
+    lines = CHANGELOG.splitlines()
+    versions, areas = re.findall(r"^## (.*)$", CHANGELOG, re.M), re.findall(r"^### (.*)$", CHANGELOG, re.M)
+    entries = [line for line in CHANGELOG.partition("### ")[2].splitlines()[1:] if line and not line.startswith("#")]
 
-
-def test_the_changelog_has_this_version_and_four_groups() -> None:
-    versions = re.findall(r"^## (.*)$", CHANGELOG, re.M)
-    groups = set(re.findall(r"^### (.*)$", CHANGELOG, re.M))
-    entries = [line for line in CHANGELOG.splitlines()[4:] if line and not line.startswith("#")]
-
-    assert versions[0] == saliscope.__version__ and versions == sorted(versions, key=_numbers, reverse=True)
-    assert groups <= {"Added", "Changed", "Fixed", "Deprecated"}
+    assert versions == [saliscope.__version__] and len(lines) <= 60
+    assert areas == ["Library", "Page", "Data sets", "Command line", "Installation", "Security"]
     assert [line for line in entries if not line.startswith("- ")] == [], "one line per entry"
+
+
+def test_the_former_name_is_only_in_the_changelog() -> None:
+    """It is the name of another project, whose program would be installed."""
+    former = "".join(["hook", "lens"])
+    found = []
+    for path in ROOT.rglob("*"):
+        parts = path.relative_to(ROOT).parts
+        if not parts[0].startswith(".") and parts[0] != "shared" and "__pycache__" not in parts:
+            texts = path.suffix in (*".py .md .js .css .html .json .toml .yaml .txt .ipynb .svg".split(), "")
+            if former in path.name.lower() or (
+                texts and path.is_file() and former in path.read_text(encoding="utf-8", errors="replace").lower()
+            ):
+                found.append("/".join(parts))
+
+    assert found == ["CHANGELOG.md"]
 
 
 def write(page: Path, part: str, lines: list[str]) -> None:
@@ -339,4 +367,5 @@ def write(page: Path, part: str, lines: list[str]) -> None:
 if __name__ == "__main__":
     write(METHODS, "methods", methods_table())
     write(METRICS, "metrics", metrics_table())
+    REGISTRY.write_text(method_names(REGISTRY.read_text(encoding="utf-8")), encoding="utf-8")
     sys.exit(0)

@@ -18,7 +18,7 @@ STANDARD = set(sys.stdlib_module_names) | {"__future__"}
 ALL = ("explainers", "saliscope", "benchmarks")
 LAYERS = ("explainers", *(f"saliscope.{name}" for name in "images zoo session datasets page cli".split()))
 """Bottom to top; each layer imports only those before it."""
-BASE = {"saliscope", *(f"saliscope.{name}" for name in "errors hashes imports limits resources".split())}
+BASE = {"saliscope", *(f"saliscope.{name}" for name in "errors hashes imports install limits resources".split())}
 """Files that every layer of `saliscope` may import; they import nothing but the standard library."""
 APART = {("saliscope.images", "saliscope.zoo"), ("saliscope.zoo", "saliscope.images")}
 APART |= {("saliscope.session", "saliscope.datasets"), ("saliscope.datasets", "saliscope.session")}

@@ -330,7 +330,7 @@ def facts(data: RunData, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _devices(data: RunData) -> list[str]:
-    """Return the devices that computed the rows; runs of older versions have none."""
+    """Return the devices that computed the rows."""
     return sorted(name for name in data.columns(["device"])["device"].unique().to_pylist() if name)
 
 
@@ -364,14 +364,9 @@ def metrics(folder: Path | str) -> dict[str, Any]:
         }
         for name, result in content.get("metrics", {}).items()
     ]
-    count = plural(int(content.get("pictures") or 0), "image")
+    count = plural(int(content.get("images") or 0), "image")
     note = (
         f"Computed over {count}; control maps do not depend on the class. Better and worse: p < 0.05 in a sign-flip "
         "test, adjusted for the number of comparisons (Holm)."
     )
-    if any("p" in each and "p_adjusted" not in each for each in content.get("metrics", {}).values()):
-        note = (
-            f"Computed over {count} by an earlier version, with t-tests that were not adjusted for the number of "
-            "comparisons. Run saliscope evaluate again to correct them."
-        )
     return {"metrics": rows, "metrics_note": note}

@@ -1,5 +1,7 @@
 """Labels of components that several features use."""
 
+from saliscope import install
+
 NAVIGATION = {
     "views": "Views",
     "view": "{name} view",
@@ -98,5 +100,5 @@ SECOND_IMAGE = {
 
 STOPPING = "The server is stopping. Try again in a moment."
 NO_METRICS = (
-    "--monitoring needs the package prometheus_client, which is not installed. Run: pip install 'saliscope[monitoring]'"
+    f"--monitoring needs the package prometheus_client, which is not installed. {install.hint('monitoring')}."
 )

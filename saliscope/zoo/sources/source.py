@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
+from saliscope.zoo import settings
 from saliscope.zoo.downloads import Progress
 from saliscope.zoo.model import Model, Task
 
@@ -47,6 +48,8 @@ class ModelInfo:
     """The metric of `accuracy`: "top-1" on ImageNet-1k, "mIoU" for segmentation, "box mAP" for detection on COCO."""
     error: str = ""
     """Why the model cannot be loaded, if its file fails, or else empty."""
+    offline: bool = False
+    """Whether the weights are missing and cannot be downloaded, because an option or a variable forbids it."""
 
 
 class Source(ABC):
@@ -76,6 +79,10 @@ class Source(ABC):
     def names(self) -> Mapping[str, str]:
         """Return every accepted name with the listed name that it is an alias of."""
         return {info.name: info.name for info in self.list()}
+
+    def may_download(self, name: str) -> bool:
+        """Return whether weights that are not cached may be downloaded."""
+        return not settings.offline()
 
     def missing(self) -> str:
         """Return how to install `package` if it is missing, or else an empty string."""

@@ -206,9 +206,3 @@ FIRSTS = {
 def test_check_explainer_passes(name):
     report = explainers.check_explainer(getattr(explainers, name))
     assert not report.failures, report
-
-
-def test_the_old_name_of_a_method_still_gives_the_method():
-    assert METHODS["centre_control"] is METHODS["center_control"]
-    with pytest.raises(KeyError, match="'center_contro'"):
-        METHODS["center_contro"]

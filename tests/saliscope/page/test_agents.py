@@ -121,5 +121,5 @@ def test_without_the_package_the_command_names_it(monkeypatch):
     from saliscope.page.serving.agents import Agents
 
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
-    with pytest.raises(Refused, match=r"pip install 'saliscope\[mcp\]'"):
+    with pytest.raises(Refused, match=r"needs the package mcp, .*pip install \"saliscope\[mcp\] @ git\+"):
         Agents()

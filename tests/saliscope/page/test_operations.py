@@ -122,7 +122,7 @@ def test_messages_of_libraries_are_lines_without_their_values() -> None:
 
 
 def test_monitoring_counts_requests(monkeypatch: pytest.MonkeyPatch, ended: list[Run]) -> None:
-    pytest.importorskip("prometheus_client", reason="an extra: pip install 'saliscope[monitoring]'")
+    pytest.importorskip("prometheus_client", reason="an extra: pip install -e '.[monitoring]'")
     from starlette.applications import Starlette
     from starlette.testclient import TestClient
 
@@ -154,7 +154,7 @@ def test_monitoring_says_which_package_is_missing(monkeypatch: pytest.MonkeyPatc
     from saliscope.page.operations.metrics import Monitoring
 
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(Refused, match=r"pip install 'saliscope\[monitoring\]'"):
+    with pytest.raises(Refused, match=r"needs the package prometheus.*pip install \"saliscope\[monitoring\] @ git\+"):
         Monitoring()
 
 
