@@ -8,7 +8,8 @@ Every method has the signature `method(model, images, target=None, **options)`:
 
     model    any nn.Module that maps images [N, C, H, W] to scores [N, K]
     images   float tensor, normalized for the model, on its device and in its dtype
-    target   None (each image's top class), a class, one class per image, a `Target`, or a function output -> [N]
+    target   None (each image's top class; the largest class of a segmentation network, the best detection of a
+             detector, with a finding), a class, one class per image, a `Target`, or a function output -> [N]
     layer    for methods that use a layer: None (`default_layer`), a name from `list_layers`, or the module
     forward  how to run the model if not by `model(images)`: a function from images [B, C, H, W] to the output, for any
              B and with independent rows, such as `lambda images: model(images, meta.expand(len(images), -1))` or

@@ -1,8 +1,9 @@
 """Targets: the scalar score per image that a method explains, computed from the model's output.
 
 A target is a small frozen dataclass that maps the model's output to scores [N]. `as_target` converts the forms that a
-caller may give (an int, a list, a Target, a function), and `fix` replaces None by the top classes. Classes are fixed
-once, from the clean images, so that every noisy or masked variant of an image is scored for the same class.
+caller may give (an int, a list, a Target, a function); `resolve_target` in default_targets.py chooses one if none is
+given. Classes are fixed once, from the clean images, so that every noisy or masked variant of an image is scored for
+the same class.
 """
 
 from __future__ import annotations
@@ -350,13 +351,11 @@ def as_target(target: Any, count: int | None = None) -> Target:
     return target
 
 
-def fix(target: Target | None, output: Any, count: int) -> Target:
-    """Return the target with fixed classes: None becomes each image's top class in `output`.
+def fix(target: Target, output: Any, count: int) -> Target:
+    """Return the target with fixed cells, and check its classes by the network's `output` for the clean images.
 
     Errors   BadTarget for a class out of range, or an output that is not [N, K]
     """
-    if target is None:
-        return Logit(scores_of(output).argmax(1))
     if isinstance(target, Unit):
         return target.fixed(output, count)
     if isinstance(target, _OfClasses):

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from explainers.default_targets import DefaultTarget
 from explainers.errors import BadOption
 from explainers.hooks.locate import unwrap
 from explainers.network.forward_wrapper import Forward
@@ -196,9 +197,9 @@ def d_rise(
     """D-RISE: RISE for object detectors, with the similarity to a given detection as the score.
 
     The target is specific to this method: `BoxScores(boxes, labels, overlap=0)` is the IoU of the best detection of the
-    same label times its score, or 0 without such a detection. The masks are those of RISE with the paper's finer cells.
-    The method is listed only for models that look like detectors, but runs on any model: for a class of a classifier it
-    is RISE with finer cells.
+    same label times its score, or 0 without such a detection; by default for the best detection of each image. The
+    masks are those of RISE with the paper's finer cells. The method is listed only for models that look like detectors,
+    but runs on any model: for a class of a classifier it is RISE with finer cells.
 
     `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
     scores.
@@ -215,7 +216,7 @@ def d_rise(
     return rise(
         model,
         images,
-        target,
+        DefaultTarget(overlap=0.0) if target is None else target,
         samples=samples,
         cells=cells,
         p=p,
