@@ -37,7 +37,9 @@ class Explanation:
     file cannot store them. `score` says how the scores become probabilities (as in `explain`), given or detected; None
     if the scores are unknown. `device` is the device that computed the result, such as "cpu" or "cuda:0". `images` are
     those that the method received, not a copy, to show the map in notebooks; `save` does not write them, and
-    `dataclasses.replace(e, images=None)` releases them.
+    `dataclasses.replace(e, images=None)` releases them. `done` of `total` samples of each image were computed (steps,
+    masks, permutations or windows, by method; at most `total` if the method chooses the number); both are 1 for methods
+    without samples.
     """
 
     method: str
@@ -54,6 +56,13 @@ class Explanation:
     score: str | None = None
     device: str = "cpu"
     images: Tensor | None = None
+    done: int = 1
+    total: int = 1
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the method computed all samples; if not, the finding `stopped_early` says why."""
+        return self.done >= self.total
 
     @property
     def probabilities(self) -> Tensor | None:
@@ -121,7 +130,7 @@ class Explanation:
     def _draws_signs(self, signed: bool | None, options: dict[str, Any]) -> bool:
         if signed is not None:
             return signed
-        return not self.by_size or "signed" in (options.get("colors"), options.get("colours"))
+        return not self.by_size or options.get("colors") == "signed"
 
     def save(self, path: str) -> None:
         """Write the explanation to an `.npz` file that NumPy reads without pickle."""
@@ -137,6 +146,8 @@ class Explanation:
             "seconds": self.seconds,
             "score": self.score,
             "device": self.device,
+            "done": self.done,
+            "total": self.total,
             "options": self.options,
             "keywords": self.keywords if _is_plain(self.keywords) else None,
         }
@@ -176,9 +187,10 @@ class Explanation:
         notes = f", findings: {', '.join(codes)}" if codes else ""
         low, high = float(self.map.min()), float(self.map.max())
         target = self.target if not isinstance(self.target, list) or len(self.target) != 1 else self.target[0]
+        samples = "" if self.is_complete else f", {self.done:,} of {self.total:,} samples"
         return (
             f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of "
-            f"{'x'.join(map(str, cells))} in [{low:.3g}, {high:.3g}], {self.seconds:.2f} s{notes})"
+            f"{'x'.join(map(str, cells))} in [{low:.3g}, {high:.3g}], {self.seconds:.2f} s{samples}{notes})"
         )
 
 

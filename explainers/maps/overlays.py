@@ -22,7 +22,6 @@ finite are drawn as black and white stripes, which no color map contains.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -165,7 +164,7 @@ def color_limits(values: Tensor, colors: str | None = None, *, signed: bool = Tr
 
 @check_keywords
 def overlay(
-    photo: Image.Image | Tensor,
+    image: Image.Image | Tensor,
     map: Tensor,
     *,
     opacity: float = 1.0,
@@ -173,21 +172,19 @@ def overlay(
     limits: tuple[float, float] | None = None,
     signed: bool = True,
     smooth: bool = True,
-    colours: str | None = None,
 ) -> Image.Image:
     """Draw a map over its image, resized to the image.
 
-    `photo` is a Pillow image, or its pixels as a tensor or array [3, H, W], [H, W, 3] or [H, W], in uint8 or as floats
+    `image` is a Pillow image, or its pixels as a tensor or array [3, H, W], [H, W, 3] or [H, W], in uint8 or as floats
     from 0 to 1. `opacity` blends from the image (0) to the map over the muted image (1). `signed=False` draws
     magnitudes, in which attributions of single pixels are easiest to read; `smooth=False` draws the map's cells without
     blur. `limits` are the values at both ends of the color map, which makes several overlays comparable; values beyond
-    them get the end color. "signed" is symmetric about zero, up to the larger limit. `colours` is a deprecated alias of
-    `colors`.
+    them get the end color. "signed" is symmetric about zero, up to the larger limit.
 
-    Returns  a new image of the size of `photo`, RGB, or RGBA with its alpha channel. With `opacity=0` it equals `photo`
+    Returns  a new image of the size of `image`, RGB, or RGBA with its alpha channel. With `opacity=0` it equals `image`
              bit for bit.
     Errors   ValueError if the map is not `[h, w]`; BadOption for an opacity outside [0, 1], an unknown color map or
-             unordered limits; TypeError or ValueError if `photo` is not an image, is normalized for a model, or has
+             unordered limits; TypeError or ValueError if `image` is not an image, is normalized for a model, or has
              more than 8 bits per channel.
 
     Example
@@ -198,18 +195,14 @@ def overlay(
     """
     if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 <= opacity <= 1:
         raise BadOption(f"Invalid opacity={shorten(opacity)}. Give a number from 0 to 1.")
-    if colours is not None:
-        message = "The argument `colours` of overlay is deprecated and will be removed; use `colors`."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        colors = colors or colours
     chosen = view(map, colors=colors, limits=limits, signed=signed, smooth=smooth)
-    image = pixels(photo)
+    values = pixels(image)
     if opacity == 0:
-        return to_pillow(image)
-    original = image[..., :3].float()
+        return to_pillow(values)
+    original = values[..., :3].float()
     drawn = _draw(original, chosen)
-    image[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
-    return to_pillow(image)
+    values[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
+    return to_pillow(values)
 
 
 def _draw(photo: Tensor, chosen: View) -> Tensor:

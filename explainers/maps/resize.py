@@ -1,7 +1,7 @@
 """Pure functions on maps: resizing, smooth enlargement, blur, reduction over channels, rank correlation.
 
 Maps are `[N, h, w]`, attributions of input values `[N, C, H, W]`; those of videos and volumes `[N, t, h, w]` and
-`[N, C, T, H, W]`. No function normalises or clips values.
+`[N, C, T, H, W]`. No function normalizes or clips values.
 """
 
 from __future__ import annotations

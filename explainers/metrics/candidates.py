@@ -56,7 +56,7 @@ class Candidate:
 
 def control_maps(images: Tensor, seed: int) -> list[Candidate]:
     """Return the controls of the images. They follow the caller's maps, which have index 0."""
-    makers: list[tuple[str, Callable[[Tensor], Tensor]]] = [("edge", edge_map), ("centre", center_map)]
+    makers: list[tuple[str, Callable[[Tensor], Tensor]]] = [("edge", edge_map), ("center", center_map)]
     for k in range(RANDOM):
         makers.append(("random", partial(_random, seed=seed + k // 2, negative=bool(k % 2))))
     found = []

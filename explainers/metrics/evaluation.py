@@ -274,4 +274,4 @@ class Parts:
 
 
 def _sorted(names: Sequence[str]) -> list[str]:
-    return [name for name in ("random", "edge", "centre") if name in names]
+    return [name for name in ("random", "edge", "center") if name in names]

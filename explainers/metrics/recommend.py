@@ -53,7 +53,7 @@ def recommend(
     images: Tensor,
     *,
     target: TargetLike = None,
-    seconds: float = 10,
+    budget: float = 10,
     metrics: Sequence[str] = ("deletion", "insertion"),
     layers: str | Sequence[LayerName] = "stages",
     methods: Sequence[MethodLike] | None = None,
@@ -61,7 +61,7 @@ def recommend(
     forward: Forward | None = None,
     **settings: Any,
 ) -> Recommendation:
-    """Try methods and layers within `seconds`, and rank their maps by metrics and comparisons with controls.
+    """Try methods and layers within `budget` seconds, and rank their maps by metrics and comparisons with controls.
 
     The cheapest methods run first: the CAMs, which share one forward and one backward pass for all layers, the input
     gradients, other methods with a few passes (at the last layer, then at earlier ones), and long methods, each with a
@@ -86,8 +86,8 @@ def recommend(
         (4, True)
     """
     check_progress(progress)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise BadOption(f"seconds={shorten(seconds)} is not valid. Give a number above 0.")
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
+        raise BadOption(f"budget={shorten(budget)} is not valid. Give a number of seconds above 0.")
     names = _metrics(metrics)
     known = _settings(target, names, settings)
     model = wrap_forward(model, forward, images)
@@ -96,7 +96,7 @@ def recommend(
         layer_names = _layers(layers, model, images)
         shares = not any(find_metric(name).reruns for name in names)  # the maps of a sweep cannot be computed again
         queue = _queue(_methods(methods, model, images), layer_names, shares)
-        return _Search(model, images, names, known, queue, seconds, progress).run()
+        return _Search(model, images, names, known, queue, budget, progress).run()
 
 
 def _metrics(names: Any) -> tuple[str, ...]:

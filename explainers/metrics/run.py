@@ -56,7 +56,7 @@ def evaluate(
     *,
     target: TargetLike = None,
     metrics: str | Sequence[str] = ("deletion", "insertion"),
-    baseline: Annotated[Baseline, Choice(*NAMES, help="replacement of hidden pixels; default: zeros")] = "blur",
+    baseline: Annotated[Baseline, Choice(*NAMES, help="replacement of hidden pixels")] = "blur",
     controls: bool = True,
     steps: Annotated[int, Range(2, 1000, help="number of steps of a curve")] = 20,
     score: Annotated[
@@ -96,7 +96,7 @@ def evaluate(
     Example
         >>> evaluation = evaluate(model, images, grad_cam(model, images), steps=8)
         >>> evaluation.values["deletion"].shape, sorted(evaluation.controls["deletion"])
-        (torch.Size([1]), ['centre', 'edge', 'random'])
+        (torch.Size([1]), ['center', 'edge', 'random'])
     """
     given = check_dimensions(name_method(maps), images)
     settings = EvaluationSettings(

@@ -34,7 +34,7 @@ def intervene(
     *,
     channels: int | Sequence[int] | Tensor | None = None,
     cells: Tensor | Sequence[tuple[int, ...]] | None = None,
-    value: Change = 0.0,
+    value: Change = "zeros",
     forward: Forward | None = None,
     score: str | None = None,
 ) -> Intervention:
@@ -44,7 +44,8 @@ def intervene(
     channels, or None for all. `cells` are cells (row, column) of the layer's grid, a mask of the grid, or None for all
     positions, which includes class and register tokens. `value` says what happens to the selected values:
 
-        number           replaced by the number; 0 removes them
+        "zeros"          removed
+        number           replaced by the number
         "mean"           replaced by the channel's mean over all positions of the image
         Scale(factor)    multiplied                     Clamp(low, high)    limited to a range
         AddNoise(std)    Gaussian noise is added, in standard deviations of the selected values

@@ -426,15 +426,6 @@ def test_every_float_dtype_gives_the_same_overlay(dtype):
     assert overlay(grey(), map.to(dtype)).tobytes() == overlay(grey(), map).tobytes()
 
 
-def test_the_old_name_of_colors_warns():
-    map = torch.rand(3, 3)
-
-    with pytest.deprecated_call(match="use `colors`"):
-        drawn = overlay(grey(), map, colours="viridis")
-
-    assert drawn.tobytes() == overlay(grey(), map, colors="viridis").tobytes()
-
-
 @pytest.mark.parametrize(
     ("change", "error", "word"),
     [
