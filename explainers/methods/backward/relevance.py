@@ -173,7 +173,7 @@ def lrp(
     images: Tensor,
     target: TargetLike = None,
     *,
-    rule: Annotated[RuleLike, Choice(*RULES, help="one rule for all layers; empty: rules of the composite")] = "zeros",
+    rule: Annotated[RuleLike, Choice(*RULES, help="one rule for all layers; empty: rules of the composite")] = None,
     composite: Annotated[str, Choice(*COMPOSITES, help="rules by layer type")] = "epsilon_plus",
     epsilon: Annotated[float, Range(0, 10, 0.01, help="ε: stabilizer added to the denominator")] = 0.0,
     gamma: Annotated[float, Range(0, 100, 0.05, help="γ: extra weight on positive contributions")] = 0.25,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from explainers import METHODS, BadOption, BadTarget, BoxScores, d_rise, mc_rise, rise
+from explainers import METHODS, BadOption, BoxScores, d_rise, explain, mc_rise, rise
 from explainers.methods.perturbation.random_masks import _BalancedNumbers
 from tests.support.nets import Weighted, curved, random_images
 from tests.support.oracles.masks import enlarged_by_hand
@@ -120,9 +120,9 @@ def test_d_rise_localizes_each_detection():
         assert top <= y <= bottom and left <= z <= right and found[inside] > 0.7 * found.max()
 
 
-def test_d_rise_without_a_target_says_what_a_detector_needs():
-    with pytest.raises(BadTarget, match="target"):
-        d_rise(Detector(), torch.ones(1, 3, 12, 16).double())
+def test_d_rise_without_a_target_explains_the_best_detection():
+    found = explain("d_rise", Detector(), torch.ones(1, 3, 12, 16).double(), samples=4)
+    assert found.findings[0][0].code == "best_detection"
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_names_methods_and_callables_are_the_same():
 
 
 def test_one_sample_has_zero_deviation():
-    for varied in ({"noise": 0.2}, {"augment": True}):
+    for varied in ({"sigma": 0.2}, {"augment": True}):
         found = smooth("saliency", samples=1, **varied)(curved(), random_images(), 1)
         assert not found.std.any() and found.samples == 1 and found.mean.any()
 
@@ -74,7 +74,7 @@ def test_classes_are_those_of_the_clean_images():
     net.head.bias.data.zero_()
     classes = net(x).argmax(1).tolist()
     assert len(set(classes)) > 1
-    for varied in ({"noise": 1.0}, {"augment": Augment(turn=90)}):
+    for varied in ({"sigma": 1.0}, {"augment": Augment(turn=90)}):
         f = smooth("saliency", samples=6, **varied)
         assert torch.equal(f(net, x).mean, f(net, x, classes).mean)
 
@@ -202,7 +202,7 @@ def test_pixels_outside_all_samples_are_zero_and_others_average_the_samples_that
 
 def test_baselines_by_hand():
     net, x = curved(), random_images()
-    several = (None, 0.5, "blur")
+    several = ("zeros", 0.5, "blur")
     maps = torch.stack([integrated_gradients(net, x, CLASSES, steps=6, baseline=each) for each in several])
     found = smooth("integrated_gradients", baselines=several)(net, x, CLASSES, steps=6)
     torch.testing.assert_close(found.mean, maps.mean(0), rtol=1e-10, atol=1e-14)
@@ -247,7 +247,7 @@ def test_an_exception_in_progress_reaches_the_caller():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "varied"), [("saliency", {"noise": 0.2}), ("grad_cam", {"augment": True}), ("grad_cam", {"noise": 0.3})]
+    ("name", "varied"), [("saliency", {"sigma": 0.2}), ("grad_cam", {"augment": True}), ("grad_cam", {"sigma": 0.3})]
 )
 def test_a_smoothed_method_passes_all_checks(name, varied):
     smoothed = smooth(name, samples=2, **varied)
@@ -263,10 +263,10 @@ def test_a_smoothed_method_passes_all_checks(name, varied):
     "wrong",
     [
         {},
-        {"noise": 0.1, "augment": True},
-        {"noise": -0.1},
-        {"noise": True},
-        {"noise": 0.1, "samples": 0},
+        {"sigma": 0.1, "augment": True},
+        {"sigma": -0.1},
+        {"sigma": True},
+        {"sigma": 0.1, "samples": 0},
         {"augment": False},
         {"baselines": ()},
         {"baselines": "blur"},
