@@ -106,6 +106,12 @@ def is_recording() -> bool:
     return _record.get() is not None
 
 
+def has_finding(code: str) -> bool:
+    """Return whether a finding of this code is recorded already."""
+    record = _record.get()
+    return record is not None and any(finding.code == code for _, finding in record.findings)
+
+
 def note_raw(raw: Tensor) -> None:
     """Record the result before the final ReLU. If methods are nested, the outermost one records last."""
     record = _record.get()

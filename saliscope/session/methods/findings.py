@@ -392,6 +392,10 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "no_scores": _fixed(
         "The model returns no class scores, so the map shows what its class token, or its pooling, attended to."
     ),
+    "buffers_written": _fixed(
+        "The network writes to its buffers in every pass, as networks prepared for quantization do. Each pass started "
+        "with the same buffers, and the network is unchanged."
+    ),
     "no_effect": _fixed(
         "Occlusion did not change the score: it does not depend on these parts, or they look like the baseline. "
         "Choose another baseline under Options, or another class."

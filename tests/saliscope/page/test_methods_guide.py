@@ -273,6 +273,7 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "probability_scores": [{}],
     "unclear_scores": [{}],
     "no_scores": [{}],
+    "buffers_written": [{}],
     "no_effect": [{}],
 }
 
