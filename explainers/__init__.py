@@ -48,6 +48,7 @@ from explainers.errors import (
     NoSpatialOutput,
     UnsupportedModel,
     UnsupportedOperation,
+    WrongType,
 )
 from explainers.experiments.arithmetic.sums import WeightedSum
 from explainers.experiments.arithmetic.trace import PathStep, ValueTrace, trace_attention, trace_value
@@ -157,6 +158,7 @@ __all__ = [
     "UnsupportedOperation",
     "ValueTrace",
     "WeightedSum",
+    "WrongType",
     "YoloDetections",
     "add_gradient_noise",
     "capture",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from explainers.class_indices import class_indices, count_mismatch, select
-from explainers.errors import BadTarget, shorten
+from explainers.errors import BadTarget, WrongType, shorten
 from explainers.options import LayerName, whole_number, whole_numbers
 from explainers.outputs import scores_of
 from explainers.probabilities import check_score, default_score, log_probability_of, no_probabilities, probabilities_of
@@ -37,7 +37,7 @@ class Target:
 
     def __call__(self, output: Any) -> Tensor:
         """Return one score per image, [N]."""
-        raise TypeError(f"{type(self).__name__} does not define __call__, which scores an output.")
+        raise WrongType(f"{type(self).__name__} does not define __call__, which scores an output.")
 
     def rows(self, image_indices: Sequence[int]) -> Target:
         """Return the same target for a batch whose row b is a variant of image `image_indices[b]`."""
@@ -337,10 +337,10 @@ class _Function(Target):
 def as_target(target: Any, count: int | None = None) -> Target:
     """Convert a class, several classes, a target or a function to a `Target`, checked for `count` images if given.
 
-    Errors   TypeError for anything else; BadTarget for invalid classes, or a number of classes other than `count`
+    Errors   WrongType for anything else; BadTarget for invalid classes, or a number of classes other than `count`
     """
     if isinstance(target, type):
-        raise TypeError(f"target is the class {target.__name__}; give an instance, such as Logit(3).")
+        raise WrongType(f"target is the class {target.__name__}; give an instance, such as Logit(3).")
     if not callable(target):
         target = Logit(target)
     elif not isinstance(target, Target):

@@ -101,7 +101,8 @@ def smooth(
         >>> smooth_grad_cam(model, images, 281, layer="layer4").mean.shape
         torch.Size([1, 7, 7])
     """
-    function, name = (find(method), method) if isinstance(method, str) else (method, _name_of(method))
+    function = find(method) if isinstance(method, str) else method
+    name = _name_of(function)
     _check_arguments(name, function, sigma, augment, baselines)
     count = _sample_count(samples, baselines)
     kind = Augment() if augment is True else augment or None

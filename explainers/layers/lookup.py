@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from explainers.errors import LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from explainers.findings import note_finding
 from explainers.hooks.cleanup import restores_state
-from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks, unwrap
+from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks, one_layer, unwrap
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layer import Layer, is_attention, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
@@ -159,6 +159,7 @@ def layer_layout(
 
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     """
+    layer = one_layer(layer)
     key = layer, images.shape[1:], counted, spatial, frames
     if (known := view.known.get(key)) is not None:
         return known

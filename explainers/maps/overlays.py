@@ -97,12 +97,12 @@ def view(
     Returns  a `View`: "signed" with (-m, m) if any value is negative, else "magma" with (0, m). m is max |value|, or
              for fine maps the 99.5th percentile unless that is 0. Only finite values count. If a sequential color map
              is given, it starts at the minimum if that is negative. A map of zeros has (0, 1) or (-1, 1).
-    Errors   ValueError if the map is not `[h, w]`; BadOption for an unknown color map or unordered limits.
+    Errors   BadOption if the map is not `[h, w]`; BadOption for an unknown color map or unordered limits.
     """
     if not isinstance(map, Tensor) or map.ndim != 2 or not map.numel():
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
         frames = " For a video or volume, use overlay_frames." if isinstance(map, Tensor) and map.ndim == 3 else ""
-        raise ValueError(
+        raise BadOption(
             f"overlay draws one map [h, w], not {given}. For a batch, give one map, such as explanation.map[0].{frames}"
         )
     # NaN propagates through the interpolation; an infinity might not.
@@ -183,8 +183,8 @@ def overlay(
 
     Returns  a new image of the size of `image`, RGB, or RGBA with its alpha channel. With `opacity=0` it equals `image`
              bit for bit.
-    Errors   ValueError if the map is not `[h, w]`; BadOption for an opacity outside [0, 1], an unknown color map or
-             unordered limits; TypeError or ValueError if `image` is not an image, is normalized for a model, or has
+    Errors   BadOption if the map is not `[h, w]`; BadOption for an opacity outside [0, 1], an unknown color map or
+             unordered limits; WrongType or BadOption if `image` is not an image, is normalized for a model, or has
              more than 8 bits per channel.
 
     Example
@@ -333,10 +333,10 @@ def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
              `low + v / 255 * (high - low)`; low and high are float32 `[K]`, of the averaged plane. A constant channel
              is 0 with low = high. Values that are not finite are drawn as 0 and excluded from the range, which is NaN
              if no value is finite.
-    Errors   ValueError for another shape; BadOption for a cell below 1.
+    Errors   BadOption for another shape; BadOption for a cell below 1.
     """
     if features.ndim != 3 or not features.numel():
-        raise ValueError(
+        raise BadOption(
             f"sprite takes the channels [K, h, w] of one image, not {tuple(features.shape)}. Give features[0]."
         )
     if cell < 1:
