@@ -86,11 +86,10 @@ from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.run import evaluate
 from explainers.network.text_encoder import text_embedding
 from explainers.options import Choice, Option, Range
-from explainers.output_targets import BoxScores, MaskScores, Similarity
+from explainers.output_targets import BoxScores, MaskScores, Regression, Similarity
 from explainers.passes.batches.memory import keep_freed_memory
 from explainers.passes.loop import Partial
 from explainers.registry import METHODS, Method
-from explainers.regression import Regression
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (
     add_gradient_noise,

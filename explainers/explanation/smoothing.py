@@ -72,7 +72,8 @@ class Augment:
     shift: float = 0.05
 
     def __post_init__(self) -> None:
-        if not (0 <= self.zoom <= 3 and 0 <= self.turn <= 180 and 0 <= self.shift < 1):
+        numbers = all(isinstance(each, (int, float)) for each in (self.zoom, self.turn, self.shift))
+        if not (numbers and 0 <= self.zoom <= 3 and 0 <= self.turn <= 180 and 0 <= self.shift < 1):
             raise BadOption(f"{self!r} is not valid. Give zoom from 0 to 3, turn from 0 to 180, shift from 0 to 1.")
 
 

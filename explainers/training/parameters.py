@@ -57,6 +57,10 @@ def _named(params: Params) -> Iterator[tuple[str, Any]]:
         yield "0", params
     elif isinstance(params, Mapping):
         yield from params.items()
+    elif not isinstance(params, Iterable) or isinstance(params, str):
+        raise WrongType(
+            f"params={shorten(params)} are not parameters. Pass what an optimizer accepts, such as model.parameters()."
+        )
     else:
         for number, item in enumerate(params):
             if isinstance(item, Mapping) and "params" in item:

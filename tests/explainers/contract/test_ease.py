@@ -212,23 +212,7 @@ def test_an_argument_of_the_wrong_type_is_a_refusal_and_a_type_error() -> None:
             call()
 
 
-STRANGE = [
-    None,
-    "x",
-    -1,
-    0,
-    1.5,
-    float("nan"),
-    True,
-    [],
-    ["x"],
-    {},
-    object(),
-    torch.zeros(0),
-    torch.zeros(2, 2),
-    len,
-    int,
-]
+STRANGE = [None, "x", -1, 1.5, float("nan"), [], {}, object(), len]
 GIVEN: dict[str, Any] = dict.fromkeys(("model", "model_a", "model_b"), small())
 GIVEN |= {"images": IMAGES, "image": IMAGES[:1], "others": IMAGES.flip(0), "method": "saliency", "layer": "2"}
 GIVEN |= {"maps": torch.rand(2, 16, 16), "map": torch.rand(4, 4), "features": torch.rand(3, 4, 4)}
@@ -264,7 +248,9 @@ def test_whatever_is_wrong_is_refused_by_an_explainer_error(name: str) -> None:
     wrong = []
     cheap = {"samples": 2, "steps": 2, "budget": 0.05, "batch_size": 4, "channels": 4, "cells": 3}
     for argument in parameters:
-        if argument in ("progress", "forward", "function", "kwargs", "options", "settings", "target"):
+        is_flag = isinstance(parameters[argument].default, bool)
+        is_open = parameters[argument].kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        if is_flag or is_open or argument == "function":
             continue
         for value in STRANGE:
             given = {
