@@ -8,7 +8,8 @@ Every method has the signature `method(model, images, target=None, **options)`:
 
     model    any nn.Module that maps images [N, C, H, W] to scores [N, K]
     images   float tensor, normalized for the model, on its device and in its dtype
-    target   None (each image's top class), a class, one class per image, a `Target`, or a function output -> [N]
+    target   None (each image's top class; the largest class of a segmentation network, the best detection of a
+             detector, with a finding), a class, one class per image, a `Target`, or a function output -> [N]
     layer    for methods that use a layer: None (`default_layer`), a name from `list_layers`, or the module
     forward  how to run the model if not by `model(images)`: a function from images [B, C, H, W] to the output, for any
              B and with independent rows, such as `lambda images: model(images, meta.expand(len(images), -1))` or
@@ -46,6 +47,7 @@ from explainers.errors import (
     NoSpatialOutput,
     UnsupportedModel,
     UnsupportedOperation,
+    WrongType,
 )
 from explainers.experiments.arithmetic.sums import WeightedSum
 from explainers.experiments.arithmetic.trace import PathStep, ValueTrace, trace_attention, trace_value
@@ -84,11 +86,10 @@ from explainers.metrics.run import evaluate
 from explainers.nested import register_output
 from explainers.network.text_encoder import text_embedding
 from explainers.options import Choice, Option, Range
-from explainers.output_targets import BoxScores, MaskScores, Similarity
+from explainers.output_targets import BoxScores, MaskScores, Regression, Similarity
 from explainers.passes.batches.memory import keep_freed_memory
 from explainers.passes.loop import Partial
 from explainers.registry import METHODS, Method, MethodName
-from explainers.regression import Regression
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (
     add_gradient_noise,
@@ -158,6 +159,7 @@ __all__ = [
     "UnsupportedOperation",
     "ValueTrace",
     "WeightedSum",
+    "WrongType",
     "YoloDetections",
     "add_gradient_noise",
     "capture",

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
-from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, kind_of, nearest, no_module, shorten
+from explainers.errors import (
+    BadImages,
+    BadOption,
+    BadTarget,
+    UnsupportedModel,
+    WrongType,
+    kind_of,
+    nearest,
+    no_module,
+    shorten,
+)
 from explainers.findings import note_raw, pause_recording
 from explainers.hooks.cleanup import restores_state
-from explainers.hooks.locate import why_no_hooks
+from explainers.hooks.locate import one_layer, why_no_hooks
 from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
 from explainers.network.dtypes import no_gradient, why_no_gradient
@@ -206,7 +217,7 @@ def _validate_calls(
         if "forward" in keywords:
             model = wrap_forward(model, keywords.pop("forward"), images)
         with one_call(model) as view:
-            if view.checked is not images:
+            if images is None or view.checked is not images:
                 check_images(model, images)
             if images.ndim == 5 and not videos:
                 raise BadImages(_no_videos(function.__name__, images))
@@ -253,13 +264,15 @@ def _check_keywords(
             options[name].check(value)
         elif name not in parameters:
             raise _unknown(function.__name__, parameters, name)
-        elif name == "layer" and not (value is None or isinstance(value, (str, nn.Module))):
-            raise TypeError(
+        elif name == "layer" and not (value is None or isinstance(one_layer(value), (str, nn.Module))):
+            raise WrongType(
                 f"layer is {shorten(value)}; give a name from list_layers(model, images) or the module itself."
             )
         elif name == "progress" and not (value is None or callable(value)):
             raise BadOption(f"progress={shorten(value)} is not valid. Give a function that takes a Partial, or None.")
     given = dict(keywords)
+    if "layer" in given:
+        given["layer"] = one_layer(given["layer"])
     rectify = bool(given.pop("relu", "relu" in parameters and parameters["relu"].default))
     return rectify, given
 
@@ -276,7 +289,7 @@ def _missing(
     for name in keywords:
         if name not in parameters:
             return _unknown(function, parameters, name)
-    return TypeError(f"{function} needs the argument {argument!r}: {function}(model, images).")
+    return WrongType(f"{function} needs the argument {argument!r}: {function}(model, images).")
 
 
 def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
@@ -314,7 +327,7 @@ def check_images(model: nn.Module, images: Tensor) -> None:
 
     Videos and volumes are [N, C, T, H, W].
 
-    Errors   TypeError if model is not an nn.Module or images is not a tensor, BadImages otherwise
+    Errors   WrongType if model is not an nn.Module or images is not a tensor, BadImages otherwise
     """
     if not isinstance(model, nn.Module):
         raise no_module(model)
@@ -333,16 +346,33 @@ def _no_videos(name: str, images: Tensor) -> str:
 def find(chosen: MethodLike) -> Method:
     """Return a method by its name or by its function; a `Method` is returned as it is.
 
+    Names match without case, hyphens, underscores and spaces, also titles and `SHORT_NAMES`: "GradCAM", "Grad-CAM++".
+
     Errors   BadOption with similar names, or for a function that is not a method
     """
     if isinstance(chosen, Method):
         return chosen
     if not isinstance(chosen, str):
         return _find_function(chosen)
-    if chosen not in METHODS:
-        near = nearest(chosen, METHODS)
-        raise BadOption(f"Unknown method {shorten(chosen)}. {near}METHODS lists all {len(METHODS)}.")
-    return METHODS[chosen]
+    name = chosen if chosen in METHODS else _by_key().get(name_key(chosen), chosen)
+    if name not in METHODS:
+        raise BadOption(f"Unknown method {shorten(name)}. {nearest(name, METHODS)}METHODS lists all {len(METHODS)}.")
+    return METHODS[name]
+
+
+SHORT_NAMES = {"ig": "integrated_gradients", "shap": "kernel_shap", "gbp": "guided_backprop"}
+"""Common abbreviations of methods. SHAP without further words is the method of its paper for any model."""
+
+
+def name_key(name: str) -> str:
+    """Return a name without case, hyphens, underscores and spaces; "++" is "pp", as in Grad-CAM++."""
+    return re.sub(r"[^a-z0-9]", "", name.casefold().replace("×", "x").replace("++", "pp"))
+
+
+def _by_key() -> dict[str, str]:
+    """Return the names of all methods by `name_key` of names, titles and abbreviations."""
+    titles = {name_key(each.title): name for name, each in METHODS.items()}
+    return SHORT_NAMES | titles | {name_key(name): name for name in METHODS}
 
 
 def find_function(function: object) -> Method | None:

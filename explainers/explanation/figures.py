@@ -62,7 +62,7 @@ def display_maps(
 ) -> Display:
     """Return the maps with their controls; the arguments are those of `show`.
 
-    Errors   ImportError without Pillow; ValueError if the number of images is not the number of maps; BadOption
+    Errors   ImportError without Pillow; BadImages if the number of images is not the number of maps; BadOption
     """
     if not has_pillow():
         raise ImportError(NO_PILLOW)
@@ -86,7 +86,7 @@ def figures(
 ) -> list[MapFigure]:
     """Return a figure for each map, or for the first `most`. `photos` are the images, by default the network's inputs.
 
-    Errors   ValueError if the number of images is not the number of maps
+    Errors   BadImages if the number of images is not the number of maps
     """
     frames = _frames(explanation)
     images = _images(explanation, photos, frames)[:most]

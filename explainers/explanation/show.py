@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from explainers.display.display import Display
-from explainers.errors import BadOption, kind_of, shorten
+from explainers.errors import BadOption, WrongType, kind_of, shorten
 from explainers.explanation.figures import MOST, display_maps
 from explainers.explanation.result import Explanation
 
@@ -28,7 +28,7 @@ def show(
     `signed`, `colors` and `limits` are as in `overlay`. At most `most` maps are shown.
 
     Returns  a `Display`, which a notebook shows if it is the last value of a cell
-    Errors   ImportError without Pillow; TypeError for other values than explanations; ValueError if the number of
+    Errors   ImportError without Pillow; WrongType for other values than explanations; BadImages if the number of
              images is not the number of maps; BadOption as in `overlay`, or if `most` is not a positive integer
 
     Example
@@ -41,5 +41,5 @@ def show(
     listed: list[Any] = list(explanations) if isinstance(explanations, (list, tuple)) else [explanations]
     for each in listed:
         if not isinstance(each, Explanation):
-            raise TypeError(f"show takes explanations, not {kind_of(each)}. Give the result of explain, or a list.")
+            raise WrongType(f"show takes explanations, not {kind_of(each)}. Give the result of explain, or a list.")
     return display_maps(listed, images, labels=labels, signed=signed, colors=colors, limits=limits, most=most)

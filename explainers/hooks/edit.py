@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, WrongType, shorten
 from explainers.hooks.calls import Calls, Edit, replace_outputs
 from explainers.hooks.cleanup import HookStack, Undo, undo_hook
 from explainers.hooks.distributed import reducing_wrapper, refuse_sharded, runs_distributed
@@ -323,7 +323,7 @@ def _validate_result(edit: Edit) -> Edit:
         if changed is None:
             return None
         if not isinstance(changed, Tensor):
-            raise TypeError(f"The gradient function returned {shorten(changed)}; it must return a Tensor or None.")
+            raise WrongType(f"The gradient function returned {shorten(changed)}; it must return a Tensor or None.")
         for what in ("shape", "dtype", "device"):
             returned, expected = getattr(changed, what), getattr(gradient, what)
             if returned != expected:

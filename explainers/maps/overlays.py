@@ -97,12 +97,12 @@ def view(
     Returns  a `View`: "signed" with (-m, m) if any value is negative, else "magma" with (0, m). m is max |value|, or
              for fine maps the 99.5th percentile unless that is 0. Only finite values count. If a sequential color map
              is given, it starts at the minimum if that is negative. A map of zeros has (0, 1) or (-1, 1).
-    Errors   ValueError if the map is not `[h, w]`; BadOption for an unknown color map or unordered limits.
+    Errors   BadOption if the map is not `[h, w]`; BadOption for an unknown color map or unordered limits.
     """
     if not isinstance(map, Tensor) or map.ndim != 2 or not map.numel():
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
         frames = " For a video or volume, use overlay_frames." if isinstance(map, Tensor) and map.ndim == 3 else ""
-        raise ValueError(
+        raise BadOption(
             f"overlay draws one map [h, w], not {given}. For a batch, give one map, such as explanation.map[0].{frames}"
         )
     # NaN propagates through the interpolation; an infinity might not.
@@ -164,7 +164,7 @@ def color_limits(values: Tensor, colors: str | None = None, *, signed: bool = Tr
 
 @check_keywords
 def overlay(
-    photo: Image.Image | Tensor,
+    image: Image.Image | Tensor,
     map: Tensor,
     *,
     opacity: float = 1.0,
@@ -175,16 +175,16 @@ def overlay(
 ) -> Image.Image:
     """Draw a map over its image, resized to the image.
 
-    `photo` is a Pillow image, or its pixels as a tensor or array [3, H, W], [H, W, 3] or [H, W], in uint8 or as floats
+    `image` is a Pillow image, or its pixels as a tensor or array [3, H, W], [H, W, 3] or [H, W], in uint8 or as floats
     from 0 to 1. `opacity` blends from the image (0) to the map over the muted image (1). `signed=False` draws
     magnitudes, in which attributions of single pixels are easiest to read; `smooth=False` draws the map's cells without
     blur. `limits` are the values at both ends of the color map, which makes several overlays comparable; values beyond
     them get the end color. "signed" is symmetric about zero, up to the larger limit.
 
-    Returns  a new image of the size of `photo`, RGB, or RGBA with its alpha channel. With `opacity=0` it equals `photo`
+    Returns  a new image of the size of `image`, RGB, or RGBA with its alpha channel. With `opacity=0` it equals `image`
              bit for bit.
-    Errors   ValueError if the map is not `[h, w]`; BadOption for an opacity outside [0, 1], an unknown color map or
-             unordered limits; TypeError or ValueError if `photo` is not an image, is normalized for a model, or has
+    Errors   BadOption if the map is not `[h, w]`; BadOption for an opacity outside [0, 1], an unknown color map or
+             unordered limits; WrongType or BadOption if `image` is not an image, is normalized for a model, or has
              more than 8 bits per channel.
 
     Example
@@ -196,13 +196,13 @@ def overlay(
     if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 <= opacity <= 1:
         raise BadOption(f"Invalid opacity={shorten(opacity)}. Give a number from 0 to 1.")
     chosen = view(map, colors=colors, limits=limits, signed=signed, smooth=smooth)
-    image = pixels(photo)
+    values = pixels(image)
     if opacity == 0:
-        return to_pillow(image)
-    original = image[..., :3].float()
+        return to_pillow(values)
+    original = values[..., :3].float()
     drawn = _draw(original, chosen)
-    image[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
-    return to_pillow(image)
+    values[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
+    return to_pillow(values)
 
 
 def _draw(photo: Tensor, chosen: View) -> Tensor:
@@ -333,10 +333,10 @@ def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
              `low + v / 255 * (high - low)`; low and high are float32 `[K]`, of the averaged plane. A constant channel
              is 0 with low = high. Values that are not finite are drawn as 0 and excluded from the range, which is NaN
              if no value is finite.
-    Errors   ValueError for another shape; BadOption for a cell below 1.
+    Errors   BadOption for another shape; BadOption for a cell below 1.
     """
     if features.ndim != 3 or not features.numel():
-        raise ValueError(
+        raise BadOption(
             f"sprite takes the channels [K, h, w] of one image, not {tuple(features.shape)}. Give features[0]."
         )
     if cell < 1:

@@ -16,6 +16,7 @@ from torch import Tensor
 from explainers.display.charts import charts_html, line_chart, mean_curve
 from explainers.display.display import Display
 from explainers.display.tables import paragraphs, table_html
+from explainers.errors import BadOption
 from explainers.findings import Finding
 from explainers.metrics.comparison import Comparison, Comparisons, adjust, compare, describe_comparisons, mean_and_error
 from explainers.metrics.metric import METRICS, Measurement
@@ -196,7 +197,7 @@ def as_slice(index: int | slice, count: int) -> slice:
     if isinstance(chosen, int):
         return slice(chosen, chosen + 1)
     if chosen.step != 1:
-        raise IndexError(f"Slices with a step of {chosen.step} are not supported. Give consecutive images: [2:5].")
+        raise BadOption(f"Slices with a step of {chosen.step} are not supported. Give consecutive images: [2:5].")
     return slice(chosen.start, max(chosen.start, chosen.stop))
 
 
@@ -262,4 +263,4 @@ class Parts:
 
 
 def _sorted(names: Sequence[str]) -> list[str]:
-    return [name for name in ("random", "edge", "centre") if name in names]
+    return [name for name in ("random", "edge", "center") if name in names]

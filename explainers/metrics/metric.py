@@ -22,6 +22,7 @@ from explainers.options import Option, options_of
 from explainers.passes.loop import Loop
 from explainers.passes.run import Run
 from explainers.passes.tensors import at_least_float32
+from explainers.registry import name_key
 from explainers.targets import Logit, Probability, Target
 
 
@@ -290,10 +291,13 @@ def ranks(heat: Tensor, seed: int = 0) -> Tensor:
 
 
 def find_metric(name: str) -> Metric:
-    """Return the metric with that name.
+    """Return the metric with that name or title, without case, hyphens, underscores and spaces.
 
     Errors   BadOption with similar names
     """
+    if isinstance(name, str) and name not in METRICS:
+        key = name_key(name)
+        name = next((own for own, each in METRICS.items() if key in (name_key(own), name_key(each.title))), name)
     if not isinstance(name, str) or name not in METRICS:
         raise BadOption(f"Unknown metric {name!r}. {nearest(str(name), METRICS)}METRICS lists all {len(METRICS)}.")
     return METRICS[name]

@@ -31,6 +31,7 @@ from explainers.network.copies.shallow_copy import shallow_copy
 from explainers.network.dtypes import quantized_class
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.image_check import check_channel_count
+from explainers.network.state.buffers import GuardedBuffers, WatchedBuffers, is_clean, may_write
 from explainers.network.state.snapshot import snapshots, take_snapshot
 from explainers.probabilities import no_declared_score
 
@@ -46,8 +47,8 @@ class EvalView:
     names, `quantized` is the name of a class without a backward pass, or None. `memo` has what follows from the modules
     as they are, shared with earlier calls; it is None if the modules are not known to be unchanged. `checked` are the
     images that passed validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images'
-    passes if the call reuses them, else None. `place` moves maps from the cells of a method's layer to a grid that
-    covers the input evenly.
+    passes if the call reuses them, else None. `buffers` restores those that the network writes. `place` moves maps from
+    the cells of a method's layer to a grid that covers the input evenly.
     """
 
     given: nn.Module
@@ -66,6 +67,7 @@ class EvalView:
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
     place: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
+    buffers: WatchedBuffers | GuardedBuffers | None = field(default=None, repr=False)
 
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)
@@ -108,6 +110,8 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
     finally:
         leave()
         _current.reset(token)
+        if view.buffers is not None:
+            view.buffers.finish()
 
 
 def note_checked(model: nn.Module, images: Tensor) -> None:
@@ -144,11 +148,13 @@ def _inspect_sharded(given: nn.Module) -> EvalView:
     """Return the view of a copy with full parameters. What outlives the call is kept for the sharded model."""
     full = gathered_copy(given)
     network, listed = shallow_copy(full), tuple(given.modules())
+    writing = [module for module in full.modules() if may_write(module)]
+    buffers = _guard(full, writing, network) if writing else None
     guard_first_pass(network, given, sharded=True)
     ids = tuple(map(id, listed))
     return replace(
         _inspect_modules(given, full), network=network, owner=given, modules=ids, listed=listed, is_gathered=True,
-        memo=None,
+        memo=None, buffers=buffers,
     )  # fmt: skip
 
 
@@ -156,11 +162,13 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
     known = snapshots.get(model)
     listed = None if known is None else known.modules()
     if known is not None and listed is not None:
-        classes, attributes, ids, quantized = known.memo[_inspect_modules]
-        if not has_unregistered_in_training(model, ids):
+        classes, attributes, ids, quantized, indices = known.memo[_inspect_modules]
+        writing = [listed[index] for index in indices]
+        if (not writing or is_clean(model, writing)) and not has_unregistered_in_training(model, ids):
             return EvalView(
-                given, model, model, None, classes, attributes, model, ids, tuple(listed), quantized, memo=known.memo
-            )
+                given, model, model, None, classes, attributes, model, ids, tuple(listed), quantized, memo=known.memo,
+                buffers=WatchedBuffers(model, writing) if writing else None,
+            )  # fmt: skip
     own = model.inner if isinstance(model, ForwardWrapper) else model
     kind = frozen_graph(model)
     if kind is not None and kind != "exported" and model.training:
@@ -197,19 +205,54 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
     ids = (model.cache_key if isinstance(model, ForwardWrapper) else id(model), *map(id, modules[1:]))
     usable = usable and "_orig_mod" not in attributes
     network = model
+    listed_all = [own, *modules[1:]]
+    writing = [] if kind in ("scripted", "traced") else [module for module in listed_all if may_write(module)]
+    buffers: WatchedBuffers | GuardedBuffers | None = None
     if isinstance(model, ForwardWrapper):
         if not usable:
             refuse_private_view(model)
+        buffers = _guard(own, writing, model) if writing else None
     elif not usable or (kind is None and has_unregistered_in_training(model, ids)):
         network = shallow_copy(model)
+        buffers = _guard(own, writing, network) if writing else None
         guard_first_pass(network, model)
+    elif writing and is_clean(model, writing):
+        buffers = WatchedBuffers(model, writing)
+    elif writing:
+        network = shallow_copy(model) if kind is None else model
+        buffers = _guard(own, writing, network)
     classes = frozenset(map(type, modules))
     facts = classes, frozenset(attributes), ids, quantized_class(classes)
     snapshot = take_snapshot(model, modules) if network is own and kind is None else None
     if snapshot is not None:
-        snapshot.memo[_inspect_modules] = facts
+        indices = [index for index, module in enumerate(modules) if may_write(module)]
+        snapshot.memo[_inspect_modules] = *facts, indices
     memo = None if snapshot is None else snapshot.memo
-    return EvalView(given, model, network, kind, *facts[:2], own, ids, (own, *modules[1:]), facts[3], memo=memo)
+    listed = tuple(listed_all)
+    return EvalView(given, model, network, kind, *facts[:2], own, ids, listed, facts[3], memo=memo, buffers=buffers)
+
+
+def _guard(owner: nn.Module, writing: list[nn.Module], network: nn.Module) -> GuardedBuffers:
+    """Let every pass of `network`, a copy of `owner` or a wrapper of it, leave the buffers of these modules alone."""
+    modules = writing
+    if network is not owner and not isinstance(network, ForwardWrapper):
+        copies = {id(original): copy for original, copy in zip(_in_order(owner), _in_order(network), strict=True)}
+        modules = [copies[id(module)] for module in writing]
+    guarded = GuardedBuffers(owner, modules, writing)
+    guarded.guard(network)
+    return guarded
+
+
+def _in_order(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules in the order in which `shallow_copy` copies them, without wrappers."""
+    seen: set[int] = set()
+    queue = [model]
+    while queue:
+        module = unwrap(queue.pop())
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield module
+            queue += [child for child in module._modules.values() if child is not None]
 
 
 def _only_contains_network(model: nn.Module) -> bool:

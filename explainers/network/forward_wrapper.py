@@ -139,7 +139,7 @@ class ForwardWrapper(nn.Module):
 def wrap_forward(model: nn.Module, forward: Forward | None, images: Tensor) -> nn.Module:
     """Return the model as run by `forward`, or the model itself if `forward` is None.
 
-    Errors   BadOption if `forward` is not a function; TypeError if `model` is not a module
+    Errors   BadOption if `forward` is not a function; WrongType if `model` is not a module
     """
     if forward is None:
         return model

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadImages, ExplainerError, is_out_of_memory, kind_of
+from explainers.errors import BadImages, ExplainerError, WrongType, is_out_of_memory, kind_of
 
 _WORDS = ("channel", "size", "shape", "match", "expected", "dimension", "must be", "assert")
 
@@ -17,10 +17,10 @@ def validate_images(model: nn.Module, images: Tensor) -> None:
 
     Videos and volumes are [N, C, T, H, W].
 
-    Errors   TypeError if images is not a tensor, BadImages otherwise
+    Errors   WrongType if images is not a tensor, BadImages otherwise
     """
     if not isinstance(images, Tensor):
-        raise TypeError(f"images is {kind_of(images)}; give a float tensor [N, C, H, W], normalized for the model.")
+        raise WrongType(f"images is {kind_of(images)}; give a float tensor [N, C, H, W], normalized for the model.")
     if images.ndim not in (4, 5) or 0 in images.shape:
         raise BadImages(f"images has shape {tuple(images.shape)}. {_suggest_shape(images)}")
     if images.is_meta or images.layout != torch.strided:

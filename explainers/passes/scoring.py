@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.default_targets import resolve_target
 from explainers.errors import BadOption
 from explainers.findings import note_option, note_scores
 from explainers.network.fast.compiled import is_requested
@@ -21,7 +22,7 @@ from explainers.passes import graph
 from explainers.passes.forward import ForwardPasses
 from explainers.passes.loop import Loop, now, split_on_out_of_memory
 from explainers.passes.tensors import at_least_float32
-from explainers.targets import Target, evaluate, fix
+from explainers.targets import Target, evaluate
 
 _NOT_COMPILED = (
     "compile=True is not possible here: it needs a network in float32 with a 2-d convolution, called without forward=, "
@@ -52,7 +53,7 @@ class Scoring:
     def score(self, output: Any, image_indices: Sequence[int] | None = None, target: Target | None = None) -> Tensor:
         """Return the score of each row of an output; row b is a variant of image `image_indices[b]`."""
         count = len(self.forward.images)
-        self.target = self.target or fix(self.requested, output, count)
+        self.target = self.target or resolve_target(self.requested, output, count, self.forward.view.owner)
         target = target or self.target
         target = target if image_indices is None else target.rows(image_indices)
         scores = evaluate(target, output, count if image_indices is None else len(image_indices))

@@ -56,9 +56,9 @@ __all__ = [
 
 @contextmanager
 def clip_gradients(
-    params: Params, *, value: float | None = None, norm: float | None = None, scaler: Scaler = None
+    params: Params, norm: float | None = None, *, value: float | None = None, scaler: Scaler = None
 ) -> Iterator[None]:
-    """Clip every component to [-value, value], or the total norm over all parameters to `norm`.
+    """Clip the total norm over all parameters to `norm`, or every component to [-value, value].
 
     A tensor hook receives one gradient and cannot know whether others follow, since a parameter that the loss does not
     depend on gets none. `norm` is therefore applied at the end of the backward pass, in a callback queued by the hooks:
@@ -186,7 +186,7 @@ def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]
 
     Returns  nothing
     Errors   BadOption if the tensor does not require grad, or if the result differs in shape, dtype or device (raised
-             by the backward pass, with the reason); TypeError if the result is not a tensor
+             by the backward pass, with the reason); WrongType if the result is not a tensor
     Source   torch.Tensor.register_hook
 
     Example

@@ -204,10 +204,10 @@ def explained(done: Summary, settings: Settings) -> str:
         lines[0] += f": {done.new:,} {what} in {duration(done.seconds)}{speed}."
     else:
         lines[0] += ": the run was already finished."
-    if counts["labelled"]:
-        share = counts["correct"] / counts["labelled"]
-        lines.append(f"Accuracy: {share:.1%} of {counts['labelled']:,} labeled images.")
-    unlabeled = counts["looked_at"] - counts["labelled"] - counts["unreadable"]
+    if counts["labeled"]:
+        share = counts["correct"] / counts["labeled"]
+        lines.append(f"Accuracy: {share:.1%} of {counts['labeled']:,} labeled images.")
+    unlabeled = counts["looked_at"] - counts["labeled"] - counts["unreadable"]
     if settings.target == LABEL and unlabeled:
         lines.append(
             f"{_images(unlabeled)} without a label that is a class of the model: the predicted class is explained."

@@ -135,16 +135,16 @@ class Job:
                 self.close_planned(shard)
                 numbers.append(shard.number)
         self.shards.finished.check_end(numbers)
-        found, labelled = self.shards.counts, self.shards.labelled
+        found, labeled = self.shards.counts, self.shards.labeled
         counts = {name: found[name] for name in ("looked_at", "images", "unreadable")}
-        counts |= {"labelled": labelled.total(), "correct": labelled.total() - found["wrong"]}
+        counts |= {"labeled": labeled.total(), "correct": labeled.total() - found["wrong"]}
         manifest = {
             "versions": versions(),
             "weights_sha256": self.shards.record["weights_sha256"],
             "classes": self.model.labels,
             "score": self.model.score_kind,
             "counts": counts,
-            "labelled": {str(index): count for index, count in sorted(labelled.items()) if count},
+            "labeled": {str(index): count for index, count in sorted(labeled.items()) if count},
             "source": self.source,
             "listing": digest_of(self.shards.finished.shards[number] for number in numbers),
             "directory": os.getcwd(),
@@ -158,13 +158,13 @@ class Job:
 def count_rows(stamp: Stamp, rows: pa.Table, classes: Classes) -> dict[str, Any]:
     """Return the commit of a shard: its counts, the number of readable images of each class by label, and its hash."""
     labels = stamp.labels
-    labelled = Counter(classes.find(label) for label in labels)
+    labeled = Counter(classes.find(label) for label in labels)
     errors = rows.filter(rows["error"].is_valid())
-    labelled.subtract(classes.find(label) for label in errors["label"].to_pylist())
+    labeled.subtract(classes.find(label) for label in errors["label"].to_pylist())
     wrong = int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
     counts = {"looked_at": len(labels), "images": len(rows), "unreadable": len(errors), "wrong": wrong}
-    known = {str(index): count for index, count in labelled.items() if index is not None and count}
-    return {"counts": counts, "labelled": known, "listing": stamp.digest}
+    known = {str(index): count for index, count in labeled.items() if index is not None and count}
+    return {"counts": counts, "labeled": known, "listing": stamp.digest}
 
 
 def prepare(

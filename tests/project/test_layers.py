@@ -67,7 +67,7 @@ ORDER = [
         "targets",
         "output_targets",
         "detections",
-        "regression",
+        "default_targets",
         "findings",
     },
     {"hooks"},

@@ -31,10 +31,11 @@ class ClassChange(NamedTuple):
 
 @dataclass(frozen=True)
 class Intervention:
-    """The scores of a model before and after a change of one layer, both [N, K].
+    """The scores of a model before and after a change of one layer, both [N, K], or [N, 1] for other outputs.
 
     `channels` are the changed channels of `layer`, `cells` the number of changed positions (None: all), `value` what
     was done, and `score` how scores become probabilities ("softmax", "sigmoid", "identity", "log", "logit").
+    `target_before` and `target_after` [N] are the scores of the `target` (class indices or its repr), None without one.
     """
 
     layer: str
@@ -46,6 +47,9 @@ class Intervention:
     score: str
     edit: Callable[[Tensor], Tensor] = field(repr=False, compare=False)
     """The function for `edit_outputs` that makes the same change."""
+    target: list[int] | str | None = None
+    target_before: Tensor | None = None
+    target_after: Tensor | None = None
 
     @property
     def change(self) -> Tensor:
@@ -95,8 +99,14 @@ class Intervention:
         changed = int((self.before.argmax(1) != self.after.argmax(1)).sum())
         what = f"{len(self.channels)} channel{'s' * (len(self.channels) != 1)}"
         where = "" if self.cells is None else f" at {self.cells} position{'s' * (self.cells != 1)}"
+        of_target = ""
+        if self.target_before is not None and self.target_after is not None:
+            lost = float((self.target_after - self.target_before).mean())
+            of_target = f"change of the target's score {lost:.3g}" + (" on average" if n > 1 else "")
         largest = float(torch.linalg.vector_norm(self.change, float("inf")))
-        return (
-            f"Intervention({self.layer}, {what}{where}, {self.value}: top class changed in {changed} of {n} "
-            f"image{'s' * (n != 1)}, largest change of a score {largest:.3g})"
+        of_classes = (
+            f"top class changed in {changed} of {n} image{'s' * (n != 1)}, largest change of a score {largest:.3g}, "
+            if self.before.shape[1] > 1 or not of_target
+            else ""
         )
+        return f"Intervention({self.layer}, {what}{where}, {self.value}: {(of_classes + of_target).removesuffix(', ')})"

@@ -67,7 +67,7 @@ def weight_groups(model: nn.Module | EvalView, images: Tensor, most: int) -> lis
     matrices = [name for name in order if name in called | lists and any(tensor.ndim > 1 for tensor in own[name])]
     groups = _by_block(order, layers, network_blocks(view.network, images), matrices[-1:])
     while len(groups) > max(most, 2):
-        _join_neighbours(groups)
+        _join_neighbors(groups)
     parameters = [name for name, _ in view.network.named_parameters(recurse=False)]
     found = []
     for group in groups:
@@ -177,7 +177,7 @@ def _by_block(order: dict[str, int], layers: Profile, blocks: Blocks, last: list
     return list(groups.values())
 
 
-def _join_neighbours(groups: list[_Group]) -> None:
+def _join_neighbors(groups: list[_Group]) -> None:
     """Merge the neighbors with the fewest blocks, preferably of the same resolution, but never the last group."""
     pairs = range(len(groups) - 2)
     alike = [k for k in pairs if groups[k].grid == groups[k + 1].grid] or pairs

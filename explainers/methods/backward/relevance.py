@@ -43,7 +43,7 @@ def deep_lift(
     images: Tensor,
     target: TargetLike = None,
     *,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="reference input; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="reference input")] = "zeros",
     seed: Seed = 0,
     forward: Forward | None = None,
     through: ThroughLike | None = None,

@@ -41,7 +41,7 @@ def sweep(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layers: Sequence[LayerName] | None = None,
+    layers: LayerName | Sequence[LayerName] | None = None,
     forward: Forward | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
@@ -67,7 +67,8 @@ def sweep(
     check_images(model, images)
     if target is not None:
         target = as_target(target, len(images))
-    if layers is not None and (isinstance(layers, (str, nn.Module)) or not len(layers)):
+    layers = [layers] if isinstance(layers, (str, nn.Module)) else layers
+    if layers is not None and (not isinstance(layers, (list, tuple)) or not layers):
         raise BadOption(
             f"Invalid layers={shorten(layers)}. Give a list of one or more names, such as ['layer3', 'layer4']."
         )
@@ -89,7 +90,7 @@ def grad_cam_sweep(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layers: Sequence[LayerName] | None = None,
+    layers: LayerName | Sequence[LayerName] | None = None,
     relu: bool = True,
     forward: Forward | None = None,
 ) -> dict[str, Tensor]:

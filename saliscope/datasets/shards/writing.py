@@ -28,7 +28,7 @@ from saliscope.errors import Refused
 
 COMMITS = f"{WORK}/commits"
 Counts = Mapping[str, Any]
-"""Counts of a shard: `counts` by name, and `labelled`, the number of images of each class."""
+"""Counts of a shard: `counts` by name, and `labeled`, the number of images of each class."""
 
 
 def part_name(shard: int) -> str:
@@ -124,7 +124,7 @@ class Shards:
         self.lock: FileLock | Lease | None = None
         self.finished = Finished(str(self.folder))
         self.counts: Counter[str] = Counter()
-        self.labelled: Counter[int] = Counter()
+        self.labeled: Counter[int] = Counter()
         self.is_finished = self._check_folder()
         if not self.is_finished:
             self.acquire()
@@ -218,7 +218,7 @@ class Shards:
         return complete
 
     def _find_commits(self, complete: set[int]) -> None:
-        self.finished.shards, self.counts, self.labelled = {}, Counter(), Counter()
+        self.finished.shards, self.counts, self.labeled = {}, Counter(), Counter()
         names = [f"{COMMITS}/{name}" for name in self.store.sizes(COMMITS) if name.endswith(".json")]
         for start in range(0, len(names), 1000):
             some = names[start : start + 1000]
@@ -258,9 +258,9 @@ class Shards:
             return None
 
     def _add(self, shard: int, record: Counts) -> None:
-        listing, labelled = str(record["listing"]), {int(index): count for index, count in record["labelled"].items()}
+        listing, labeled = str(record["listing"]), {int(index): count for index, count in record["labeled"].items()}
         self.counts.update(record["counts"])
-        self.labelled.update(labelled)
+        self.labeled.update(labeled)
         self.finished.shards[shard] = listing
 
     def missing(self, shard: PlannedShard) -> list[tuple[int, list[Item]]]:

@@ -115,7 +115,7 @@ def _training_form() -> dict[str, Any]:
         "presets": presets,
         "tasks": messages.TASKS,
         "activations": messages.ACTIVATIONS,
-        "optimisers": messages.OPTIMIZERS,
+        "optimizers": messages.OPTIMIZERS,
         "ranges": lab_training.RANGES,
         "whole": lab_training.WHOLE,
         "sentences": lab_training.range_messages(),

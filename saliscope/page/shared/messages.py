@@ -57,7 +57,7 @@ MAP = (
         "divided": "image on the left {percent} percent",
         "opacity": "Opacity",
         "colors_and_range": "Colors",
-        "colours": "Color map",
+        "colors": "Color map",
         "smooth": "Smooth",
         "smooth_title": "Off: show the map's cells with their edges",
         "signed": "Signed",

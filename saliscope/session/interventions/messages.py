@@ -34,7 +34,7 @@ CHANGE = {
     "count": "{count} of {total} selected",
     "kind": "Change",
     "kinds": [
-        ["zero", "Set to zero"],
+        ["zeros", "Set to zero"],
         ["scale", "Scale"],
         ["clamp", "Clamp"],
         ["mean", "Replace by the mean"],
@@ -110,7 +110,7 @@ def title(step: Changed) -> str:
 
 def _what(change: Any, step: Changed) -> str:
     numbers = {name: f"{value:g}".replace("-", "−") for name, value in change.numbers.items()}
-    if change.kind == "zero":
+    if change.kind == "zeros":
         return "set to zero"
     if change.kind == "mean":
         return "replaced by the mean over all positions"

@@ -322,6 +322,21 @@ def _stochastic(context: FindingContext) -> Message:
     return text + "Fixed seeds do not prevent it, so this result contains noise and is not reproducible."
 
 
+def _largest_class(context: FindingContext) -> Message:
+    share = percent(context.facts["share"])
+    return f"No class was chosen, so the map explains {context.name(context.facts['label'])} ({share} of the pixels)."
+
+
+def _best_detection(context: FindingContext) -> Message:
+    name, score = context.name(context.facts["label"]), context.facts["score"]
+    return f"No object was chosen, so the map explains the best detection, {name} ({score:.2f})."
+
+
+def _stopped_early(context: FindingContext) -> Message:
+    done, total = context.facts["done"], context.facts["total"]
+    return f"The method stopped after {done:,} of {total:,} samples, so the map is less precise."
+
+
 def _change(context: FindingContext, fact: str) -> str:
     return f"{100 * context.facts[fact]:.2g}%"
 
@@ -349,6 +364,9 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "token_only_gradient": _token_only,
     "rows_depend": _rows_depend,
     "stochastic": _stochastic,
+    "largest_class": _largest_class,
+    "best_detection": _best_detection,
+    "stopped_early": _stopped_early,
     "shared_looks": _grouped_channels,
     "search_failed": _search_failed,
     "uniform_weights": _fixed(
@@ -373,6 +391,10 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     ),
     "no_scores": _fixed(
         "The model returns no class scores, so the map shows what its class token, or its pooling, attended to."
+    ),
+    "buffers_written": _fixed(
+        "The network writes to its buffers in every pass, as networks prepared for quantization do. Each pass started "
+        "with the same buffers, and the network is unchanged."
     ),
     "no_effect": _fixed(
         "Occlusion did not change the score: it does not depend on these parts, or they look like the baseline. "

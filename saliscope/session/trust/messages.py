@@ -54,8 +54,8 @@ TERMS: dict[str, Any] = {
     "verbs": {"deletion": "deleted", "insertion": "inserted"},
     "better": {"deletion": "lower is better", "insertion": "higher is better"},
     "own": "this map",
-    "controls": {"random": "random", "edge": "edges", "centre": "center"},
-    "read": "{share} of the pixels {verb}: {unit} {own}; random {random}, edges {edge}, center {centre}",
+    "controls": {"random": "random", "edge": "edges", "center": "center"},
+    "read": "{share} of the pixels {verb}: {unit} {own}; random {random}, edges {edge}, center {center}",
     "hint": "Hover, touch or use the arrow keys to see the image at a step.",
     "seen": "{share} of the pixels {verb}",
 }

@@ -273,8 +273,8 @@ def test_metrics_and_smoothing_run_rows_alone(function):
             torch.testing.assert_close(both.values[name][n : n + 1], values, rtol=1e-4, atol=1e-6, equal_nan=True)
     (finding,) = both.findings
     assert finding.code in ("rows_depend", "stochastic")
-    mean = smooth("grad_cam", noise=0.1, samples=2)(net, images, [1, 2]).mean
-    alone = [smooth("grad_cam", noise=0.1, samples=2)(net, images[n : n + 1], n + 1).mean for n in range(2)]
+    mean = smooth("grad_cam", sigma=0.1, samples=2)(net, images, [1, 2]).mean
+    alone = [smooth("grad_cam", sigma=0.1, samples=2)(net, images[n : n + 1], n + 1).mean for n in range(2)]
     assert rel(mean, torch.cat(alone)) < 1e-5 and states() == before
 
 

@@ -145,7 +145,7 @@ def test_opacity_colors_limits_and_values_need_no_request(first_view: Visit) -> 
       for (let i = 0; i <= 100; i++) { slider.value = i; slider.dispatchEvent(new Event('input')); }
     }""")
     visit.open_colors()
-    visit.page.locator("#hl-overlay select[name=colours]").select_option("viridis")
+    visit.page.locator("#hl-overlay select[name=colors]").select_option("viridis")
     visit.page.locator("#hl-overlay input[name=high]").fill("0.05")
     visit.page.locator("#hl-overlay input[name=high]").blur()
     visit.page.locator("#hl-overlay input[name=smooth]").uncheck()
@@ -273,7 +273,7 @@ def test_the_link_contains_the_settings(visit: Visit) -> None:
 
 MISNAMED = """() => [...document.querySelectorAll('button, summary, [role=tab], [role=option], [role=menuitem]')]
   .filter((each) => each.checkVisibility()).map((each) => {
-    const ids = each.getAttribute('aria-labelledby'), plain = (text) => text.toLowerCase().replace(/\\s+/g, ' ').trim();
+    const ids = each.getAttribute('aria-labeledby'), plain = (text) => text.toLowerCase().replace(/\\s+/g, ' ').trim();
     const parts = ids?.split(' ').map((id) => document.getElementById(id).textContent) ?? [];
     const name = ids ? parts.join(' ') : each.getAttribute('aria-label');
     const text = plain(each.innerText), isWord = /\\p{L}|\\p{N}/u.test(text); // not a symbol

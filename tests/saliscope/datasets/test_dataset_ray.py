@@ -144,7 +144,7 @@ def test_workers_write_the_shards(out, source, model, expected, tmp_path, monkey
     monkeypatch.setattr(shards.Shards, "merge", None)
     summary = ray_engine.run(job, decode=open_image)
     assert rows(job.shards.folder) == expected and summary.new == COUNT
-    assert summary.counts == {"looked_at": COUNT, "images": COUNT, "unreadable": 1, "labelled": 0, "correct": 0}
+    assert summary.counts == {"looked_at": COUNT, "images": COUNT, "unreadable": 1, "labeled": 0, "correct": 0}
 
 
 def test_error_of_a_worker_that_writes_a_shard(source, model, tmp_path):

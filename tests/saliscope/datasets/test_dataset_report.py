@@ -172,7 +172,7 @@ def test_run_with_only_mistakes_reports_the_accuracy(tmp_path):
     """The rows contain only the two mistakes among three cats and two dogs; their own accuracy would be 0%."""
     whole = small_run(tmp_path)
     wrong = whole.table.filter([False, True, True, False, False, False, False])
-    finished = RunData(tmp_path, {**whole.manifest, "labelled": {"0": 3, "1": 2}, "counts": {"looked_at": 7}}, wrong)
+    finished = RunData(tmp_path, {**whole.manifest, "labeled": {"0": 3, "1": 2}, "counts": {"looked_at": 7}}, wrong)
     finished.manifest["settings"] = {**finished.manifest["settings"], "where": "wrong"}
 
     text = page_text(report.write(finished, tmp_path / "r.html", read=lambda path: None))

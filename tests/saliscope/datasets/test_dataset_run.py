@@ -62,7 +62,7 @@ def whole(source, model, tmp_path_factory) -> Path:
     """Return the folder of an uninterrupted run."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     summary = explain(source, out, model)
-    assert summary.counts == {"looked_at": 11, "images": 11, "unreadable": 2, "labelled": 4, "correct": 3}
+    assert summary.counts == {"looked_at": 11, "images": 11, "unreadable": 2, "labeled": 4, "correct": 3}
     assert summary.new == 11
     return out
 
@@ -231,7 +231,7 @@ def test_targets(target, expected, source, model, tmp_path):
 
 def test_where_selects_rows(source, model, tmp_path):
     summary = explain(source, tmp_path / "wrong", model, where="wrong")
-    assert summary.counts == {"looked_at": 11, "images": 3, "unreadable": 2, "labelled": 4, "correct": 3}
+    assert summary.counts == {"looked_at": 11, "images": 3, "unreadable": 2, "labeled": 4, "correct": 3}
     rows = rows_of(tmp_path / "wrong")
     assert [row["path"] for row in rows] == ["broken.jpg", "cat.jpg", "missing.jpg"]
     explain(source, tmp_path / "named", model, where="label=German shepherd")

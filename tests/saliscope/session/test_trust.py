@@ -146,7 +146,7 @@ def test_the_result_for_grad_cam(steps: list[Any], verdict: Verdict) -> None:
     assert packed["rows"]["class"]["mark"] == packed["rows"]["weights"]["mark"] == "good"
     assert all(row["text"].endswith(".") for row in packed["rows"].values())
     curve = packed["curves"]["deletion"]
-    assert len(curve["own"]) == STEPS + 1 and set(curve["controls"]) == {"random", "edge", "centre"}
+    assert len(curve["own"]) == STEPS + 1 and set(curve["controls"]) == {"random", "edge", "center"}
     assert curve["own"] == packed["curves"]["insertion"]["own"][::-1] or curve["own"][0] > 0.9
     mean = sum(curve["own"]) / STEPS - (curve["own"][0] + curve["own"][-1]) / 2 / STEPS
     assert mean == pytest.approx(curve["area"], abs=1e-3), "the area under the drawn curve"

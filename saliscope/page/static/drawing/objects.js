@@ -120,7 +120,7 @@ export class DetectedObjects {
   outline(context, i, wide, high) {
     const {
       box: [left, top, right, bottom],
-      colour: color,
+      color,
     } = this.items[i];
     const width = i === this.chosen ? 3.5 : i === this.pointed ? 2.5 : 1.5,
       inset = width / 2 + 1;
@@ -163,7 +163,7 @@ export class DetectedObjects {
   name(context, i, wide, high, occupied) {
     const {
       box: [left, top],
-      colour: color,
+      color,
       name,
       share,
     } = this.items[i];

@@ -13,8 +13,8 @@ const SMALL = 3, // number of classes with a small map next to their bar
 
 function createBar(item, { title, chosen, mapped, choose }) {
   const name = make("span", { class: "hl-name", text: item.name });
-  if (item.colour !== undefined)
-    name.prepend(make("i", { class: "hl-swatch", style: `background:${CLASS_COLORS[item.colour]}` }));
+  if (item.color !== undefined)
+    name.prepend(make("i", { class: "hl-swatch", style: `background:${CLASS_COLORS[item.color]}` }));
   const fill = make("i", { class: "hl-fill" });
   fill.style.width = `${100 * item.share}%`;
   return make(

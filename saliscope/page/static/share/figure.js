@@ -168,7 +168,7 @@ function compose(panels, plan, drawer) {
       object = objects && objects.items[objects.chosen];
     if (object) {
       const [left, top, right, bottom] = object.box,
-        color = CLASS_COLORS[object.colour];
+        color = CLASS_COLORS[object.color];
       drawer.box(x + side * left, y + tall * top, side * (right - left), tall * (bottom - top), color);
     }
     const below = y + plan.high + 8;
