@@ -13,10 +13,10 @@ from explainers.experiments.interventions.result import Intervention
 from explainers.experiments.interventions.selection import Selection, select
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import restores_state
-from explainers.hooks.records import concatenate_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.layers.score_kind import score_kind
+from explainers.nested import concatenate_outputs
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
 from explainers.outputs import scores_in, scores_of
