@@ -157,7 +157,7 @@ def _check_arguments(
 ) -> None:
     if sum(varied is not None for varied in (sigma, augment or None, baselines)) != 1:
         raise BadOption("Give exactly one of sigma, augment and baselines, such as sigma=0.15.")
-    if sigma is not None and (isinstance(sigma, bool) or not 0 <= sigma <= 1):
+    if sigma is not None and (isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 <= sigma <= 1):
         raise BadOption(f"sigma={shorten(sigma)} is not valid. Give a share of the image's range from 0 to 1.")
     if baselines is not None and "baseline" not in _keywords(function):
         raise BadOption(f"{name} has no option 'baseline'. Use sigma= or augment= instead.")

@@ -30,6 +30,16 @@ Observer = Callable[[str, int | None, Tensor, Tensor], None]
 """Receives the name, the call, the gradient, and the gradient before any hook (the same object if no hook acted)."""
 
 
+def _items(edits: Any) -> list[tuple[Any, Any]]:
+    """Return the pairs of a mapping of edits.
+
+    Errors   WrongType
+    """
+    if not isinstance(edits, Mapping):
+        raise WrongType(f"edits={shorten(edits)} is not a mapping. Give {{layer: function}}.")
+    return list(edits.items())
+
+
 @contextmanager
 def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[None]:
     """Replace layers' outputs: each function receives the output and returns the new one (None keeps it).
@@ -48,7 +58,7 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
     """
     with HookStack() as stack:
         model = unwrap_for_hooks(model, stack)
-        points = [(find_hook_point(model, layer), edit) for layer, edit in edits.items()]
+        points = [(find_hook_point(model, layer), edit) for layer, edit in _items(edits)]
         replace_outputs(model, points, stack)
         yield
 
@@ -75,7 +85,7 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
     with HookStack() as stack:
         model = unwrap_for_hooks(model, stack)
         calls = Calls(model, stack)
-        for layer, edit in edits.items():
+        for layer, edit in _items(edits):
             calls.before(stack, find_hook_point(model, layer), lambda k, given, edit=edit: act(k, given, edit))  # type: ignore[misc]
         yield
 
@@ -101,7 +111,7 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
         tensor(3.)
     """
     with HookStack() as stack:
-        for key, edit in edits.items():
+        for key, edit in _items(edits):
             checked = _validate_result(edit)
             if isinstance(key, Tensor):
                 _hook_tensor(key, checked, stack)

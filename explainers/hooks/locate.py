@@ -121,12 +121,16 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
 
 
 def one_layer(layer: Any) -> Any:
-    """Return the only layer of a list of one; anything else is returned as it is.
+    """Return the only layer of a list of one; a layer by name or as a module, or None, is returned as it is.
 
-    Errors   BadOption for several layers
+    Errors   BadOption for several layers, WrongType for anything else
     """
-    if not isinstance(layer, (list, tuple)):
+    if layer is None or isinstance(layer, (str, nn.Module)):
         return layer
+    if not isinstance(layer, (list, tuple)):
+        raise WrongType(
+            f"Invalid layer={shorten(layer)}. Pass a name from list_layers(model, images), or the module itself."
+        )
     if len(layer) != 1:
         raise BadOption(
             f"layer={shorten(layer)} has {len(layer)} layers. Give one, or call sweep(method, model, images, "
@@ -151,9 +155,7 @@ def _not_found(model: nn.Module, name: str, path: str) -> LayerNotFound:
 
 def _name_of(layer: Any, model: nn.Module) -> str:
     if not isinstance(layer, nn.Module):
-        raise WrongType(
-            f"Invalid layer={shorten(layer)}. Pass a name from list_layers(model, images), or the module itself."
-        )
+        raise WrongType(f"Invalid layer={shorten(layer)}. Pass a name from list_layers(model, images), or the module.")
     inner = unwrap(layer)
     for name, module in model.named_modules(remove_duplicate=False):
         if module is inner:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from explainers.errors import WrongType, kind_of
 from explainers.findings import Finding
 from explainers.training.log import GradientLog, Row
 
@@ -38,7 +39,7 @@ def diagnose_training(
     hook is the cause; the message then says which gradients are affected, and the remedy is to remove the hook.
 
     Returns  findings in the order above; empty if no problem was found
-    Errors   none
+    Errors   WrongType for anything but a `GradientLog`
 
     Example
         >>> with record_gradients(model) as log:
@@ -46,6 +47,8 @@ def diagnose_training(
         >>> diagnose_training(log)[0].code
         'non_finite'
     """
+    if not isinstance(log, GradientLog):
+        raise WrongType(f"log is {kind_of(log)}. Give the GradientLog of record_gradients.")
     rows = log.rows
     parameters = [row for row in rows if row.kind == "parameter"] or rows
     explosion = _exploding(parameters, growth, window)

@@ -275,6 +275,10 @@ def test_every_make_target_named_in_the_documents_exists() -> None:
     assert named | run <= targets
 
 
+def test_the_readme_states_the_number_of_methods() -> None:
+    assert re.findall(r"(\d+) (?:functions|methods)\b", README) == [str(len(explainers.METHODS))]
+
+
 def test_every_package_is_named_in_contributing() -> None:
     names = {f"{path.parent.name}/" for path in ROOT.glob("*/__init__.py")}
     names = names - {"explainers/", "saliscope/"} | {"models/"}

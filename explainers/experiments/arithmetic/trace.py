@@ -119,6 +119,8 @@ def trace_value(
         ('convolution', True)
     """
     _check_one(model, image)
+    if whole_number(path) is None or path < 0:
+        raise BadOption(f"path={shorten(path)} is not valid. Give the number of sums on the path, 0 for none.")
     model = model if forward is None else wrap_forward(model, forward, image)
     with open_run(model, image) as run:
         layout = layer_layout(run.view, run.images, layer, spatial=False)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from explainers.default_targets import DefaultTarget
-from explainers.errors import BadOption
+from explainers.errors import BadOption, WrongType, kind_of
 from explainers.hooks.locate import unwrap
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
@@ -315,6 +315,8 @@ def _palette(images: Tensor, colors: Tensor | None, color: int | None) -> Tensor
         # With a single channel, its maximum is already included.
         single = torch.where(diagonal, light[:, None], dark[:, None])[:, : channels if channels > 1 else 0]
         palette = torch.cat([dark[:, None], light[:, None], single], 1)
+    elif not isinstance(colors, Tensor):
+        raise WrongType(f"colors is {kind_of(colors)}. Give a tensor [K, {channels}], one row per color.")
     elif colors.ndim != 2 or colors.shape[1] != channels or not len(colors):
         raise BadOption(f"colors has shape {tuple(colors.shape)}. Give [K, {channels}], one row per color.")
     else:
