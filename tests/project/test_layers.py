@@ -36,6 +36,7 @@ PAGE_ORDER = [
     {"overlay"},
     {"first_paint"},
     {"serving"},
+    {"agents"},
     {"operations"},
     {"build"},
 ]
