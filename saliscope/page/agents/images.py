@@ -17,6 +17,7 @@ from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import examples, npy, uploads
 from saliscope.page.agents import messages
+from saliscope.session.messages import short
 
 STORED = "image.png"
 """The file name of a stored image; the content decides on the format."""
@@ -36,7 +37,7 @@ def read_image(text: str, *, local: bool) -> FileData:
 
     `local` is whether the agent runs on this machine: otherwise, no path is looked at.
 
-    Errors   Refused if there is no such example or file, or if the text is not an image
+    Errors   Refused if the example or file does not exist, or if the text is not an image
     """
     text = text.strip()
     example = examples.all_examples().get(text)
@@ -96,7 +97,7 @@ def _read(text: str) -> bytes:
     Nothing else is opened: the name must be that of an image, and the content must be one.
     """
     path = _path(text)
-    shown = messages.short(text, LONGEST_PATH)
+    shown = short(text, LONGEST_PATH)
     if not path.lower().endswith(SUFFIXES):
         raise Refused(messages.NO_SUFFIX.format(path=shown, suffixes=", ".join(SUFFIXES)))
     if not os.path.isabs(path) or path.startswith(("//", "\\\\")):  # the latter are shares of other machines

@@ -17,6 +17,8 @@ import anyio
 from PIL import Image
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from saliscope import __version__, limits
@@ -65,9 +67,14 @@ class Agents:
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The route of the tools, with and without a slash at the end: a redirect would lose the host of a proxy."""
-        routes = [route for route in self._application.routes if isinstance(route, Route)]
-        return [Route(path, route.endpoint) for route in routes for path in (route.path, f"{route.path}/")]
+        """The route of the tools, with and without a slash at the end: a redirect could lose the body or the host."""
+        endpoint = next(route.endpoint for route in self._application.routes if isinstance(route, Route))
+        others = ["GET", "HEAD", "OPTIONS"]
+        return [
+            route
+            for path in (PATH, f"{PATH}/")
+            for route in (Route(path, endpoint, methods=["POST"]), Route(path, _refuse_stream, methods=others))
+        ]
 
     @property
     def middleware(self) -> Middleware:
@@ -86,7 +93,7 @@ class Agents:
         return ListToolsResult(tools=[_declare(tool) for tool in self.tools.values()])
 
     async def _call_tool(self, context: Any, parameters: Any) -> Any:
-        """Call a tool in a thread, as many at a time as the page allows; any error becomes one sentence."""
+        """Call a tool in a thread, as many at a time as the page allows; any error becomes a message."""
         from mcp.types import CallToolResult, TextContent  # an optional package
 
         local = context.request is not None and context.request.scope.get(access.MARK, False)
@@ -102,6 +109,11 @@ class Agents:
         text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
         content = [*map(_image, images), TextContent(type="text", text=text)]
         return CallToolResult(content=content, structured_content=answer)
+
+
+def _refuse_stream(_: Request) -> Response:
+    """Refuse a stream for messages of the server, which sends none: it would stay open, and delay the server's end."""
+    return Response(status_code=405, headers={"allow": "POST"})
 
 
 @functools.cache

@@ -28,7 +28,7 @@ def draw_channels(maps: torch.Tensor, numbers: list[int]) -> Image.Image:
     colored = color_map("magma")[planes.long()].numpy()
     scale = TILE / max(planes.shape[1:])
     height, width = (max(1, round(side * scale)) for side in planes.shape[1:])
-    step = max(width, 40) + GAP  # room for a number of five digits
+    step = max(width, 40) + GAP  # as wide as a number of five digits
     columns = min(len(numbers), max(COLUMNS // 2, min(COLUMNS, math.isqrt(len(numbers)))))
     rows = -(-len(numbers) // columns)
     image = Image.new("RGB", (columns * step + GAP, rows * (height + LINE + GAP) + GAP), "white")

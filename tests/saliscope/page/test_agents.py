@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -69,7 +70,7 @@ def text(result: Any) -> Any:
 
 
 def error(address: str, name: str, arguments: dict[str, Any]) -> str:
-    """Return the message of a call that fails: one sentence or two, without anything internal."""
+    """Return the message of a call that fails: one line, without anything internal."""
     (result,) = call(address, (name, arguments))
     assert result.is_error and result.structured_content is None
     (part,) = result.content
@@ -329,6 +330,15 @@ def test_a_slash_at_the_end_makes_no_difference(address):
         assert response.status_code == 200 and len(response.json()["result"]["tools"]) == len(TOOLS)
 
 
+def test_no_stream_is_kept_open(address):
+    """The server sends no messages of its own; a stream would stay open and delay its end."""
+    import httpx
+
+    for path in ("/mcp", "/mcp/"):
+        response = httpx.get(f"{address}{path}", headers=HEADERS, timeout=10)
+        assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
 def test_older_clients_are_answered(address, version):
     me = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
@@ -422,6 +432,26 @@ def test_which_requests_come_from_this_machine(change, expected):
 def test_which_addresses_are_only_this_machine():
     assert all(map(access.is_loopback, ("127.0.0.1", "127.1.2.3", "localhost", "::1", "[::1]", "::ffff:127.0.0.1")))
     assert not any(map(access.is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "", None, "localhost.example")))
+
+
+def test_the_calls_of_the_guide_work(address, capsys):
+    guide = (examples.ASSETS.parent / "docs" / "agents.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]*\| `(\w+)` \| `(\{.*\})` \|$", guide, re.M)
+    calls = [(tool, json.loads(arguments.replace("/home/me/dog.jpg", "dog"))) for tool, arguments in rows]
+    assert len(calls) >= 8
+    for result in call(address, *calls):
+        assert text(result)
+
+    (block,) = re.findall(r"```python\n(.*?)```", guide, re.S)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(exec, block.replace("http://127.0.0.1:7860", address), {}).result()
+    assert capsys.readouterr().out.strip() == re.findall(r"print\(.*# (.*)", block)[0]
+
+
+def test_the_settings_of_clients_in_the_guide_are_json():
+    guide = (examples.ASSETS.parent / "docs" / "agents.md").read_text(encoding="utf-8")
+    found = [json.loads(each) for each in re.findall(r"`(\{\"(?:mcpServers|servers)\".*?\})`", guide)]
+    assert len(found) == 4 and all("http://127.0.0.1:7860/mcp" in json.dumps(each) for each in found)
 
 
 def test_requests_from_other_sites_are_refused(address):
