@@ -6,6 +6,7 @@ import base64
 import hashlib
 import os
 import re
+import secrets
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
@@ -121,10 +122,13 @@ def _path(text: str) -> str:
 
 
 def _store(data: bytes) -> FileData:
+    """Store an image in one step, because another call may read the same file at the same time."""
     if len(data) > limits.FILE:
         raise Refused(uploads.too_large_file(len(data)))
-    folder = Path(get_upload_folder()) / hashlib.sha256(data).hexdigest()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / STORED
-    path.write_bytes(data)
+    uploaded = Path(get_upload_folder())
+    path = uploaded / hashlib.sha256(data).hexdigest() / STORED
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = uploaded / f"tmp{secrets.token_hex(16)}"
+    written.write_bytes(data)
+    written.replace(path)
     return FileData(path=str(path), orig_name=STORED)

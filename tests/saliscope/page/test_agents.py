@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -358,6 +359,22 @@ def test_two_clients_at_once_get_their_own_answers(address):
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(target, names)) == ["German shepherd", "espresso"] * 4
+
+
+def test_an_image_that_is_stored_again_can_be_read_meanwhile():
+    whole, stop = DOG.stat().st_size, threading.Event()
+
+    def store() -> None:
+        while not stop.is_set():
+            read_image("dog", local=False)
+
+    path = Path(read_image("dog", local=False).path)
+    with ThreadPoolExecutor(1) as pool:
+        storing = pool.submit(store)
+        sizes = {len(path.read_bytes()) for _ in range(2_000)}
+        stop.set()
+        storing.result()
+    assert sizes == {whole}
 
 
 @pytest.mark.parametrize(
