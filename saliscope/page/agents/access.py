@@ -9,8 +9,6 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from saliscope.page.serving import guard
-
 DEFAULT = "127.0.0.1"
 MARK = "saliscope.local"
 """The key of a request that `MarkLocal` has seen."""
@@ -22,6 +20,11 @@ PROXY_PREFIXES = (b"x-forwarded-", b"cf-", b"x-envoy-", b"x-original-")
 def served_host(host: str | None) -> str:
     """Return the address that the page is served at: an option, or else the variable that Gradio reads."""
     return host or os.environ.get("GRADIO_SERVER_NAME") or DEFAULT
+
+
+def proxy_names() -> set[str]:
+    """Return the names under which a proxy offers the page (SALISCOPE_HOSTS)."""
+    return {name.strip().lower() for name in os.environ.get("SALISCOPE_HOSTS", "").split(",")} - {""}
 
 
 def is_loopback(host: Any) -> bool:
@@ -46,7 +49,7 @@ class MarkLocal:
 
     def __init__(self, app: ASGIApp, host: str) -> None:
         self.app = app
-        self._possible = is_loopback(host) and not guard.HOSTS and not guard.ON_SPACE
+        self._possible = is_loopback(host) and not proxy_names() and not os.environ.get("SPACE_ID")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""

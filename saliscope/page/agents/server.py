@@ -26,7 +26,6 @@ from saliscope.errors import Refused
 from saliscope.page.agents import access, messages
 from saliscope.page.agents.sheet import encode
 from saliscope.page.agents.tools import Tool, all_tools
-from saliscope.page.serving import guard
 from saliscope.session import api_messages, engine
 from saliscope.session import messages as session_messages
 
@@ -129,7 +128,7 @@ def _checked_hosts(host: str) -> Any:
     if not access.is_loopback(host):
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
     names = {*LOCAL_HOSTS, f"[{host}]" if ":" in host else host}
-    hosts = [*names, *(f"{name}:*" for name in names), *guard.HOSTS]
+    hosts = [*names, *(f"{name}:*" for name in names), *access.proxy_names()]
     origins = [f"{scheme}://{each}" for scheme in ("http", "https") for each in hosts]
     return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
 

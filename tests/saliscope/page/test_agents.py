@@ -399,7 +399,9 @@ def test_paths_of_a_request_through_a_proxy_are_not_read(address, headers):
     assert not post(address, "tools/call", arguments, **headers).get("isError")
 
 
-@pytest.mark.parametrize("variables", [{"GRADIO_SERVER_NAME": "0.0.0.0"}, {"SALISCOPE_HOSTS": "example.org"}])
+@pytest.mark.parametrize(
+    "variables", [{"GRADIO_SERVER_NAME": "0.0.0.0"}, {"SALISCOPE_HOSTS": "example.org"}, {"SPACE_ID": "me/page"}]
+)
 def test_a_page_for_others_reads_no_paths(tmp_path, variables):
     with served(tmp_path, "app.py", "--mcp", **variables) as public:
         refused, missing, example = call(
@@ -411,6 +413,13 @@ def test_a_page_for_others_reads_no_paths(tmp_path, variables):
     assert refused.is_error and "The path was not read" in refused.content[0].text
     assert missing.content == refused.content  # whether the file exists stays unknown
     assert text(example)["target"]["name"] == "espresso"
+
+
+def test_a_proxy_may_pass_the_name_of_the_page_on(tmp_path):
+    with served(tmp_path, "app.py", "--mcp", SALISCOPE_HOSTS="example.org") as public:
+        assert post(public, "tools/list", {}, host="example.org")["tools"]
+        found = post(public, "tools/call", {"name": "explain", "arguments": {"image": str(DOG)}}, host="example.org")
+    assert "The path was not read" in found["content"][0]["text"]
 
 
 def test_a_remote_path_is_not_even_looked_at(monkeypatch):
