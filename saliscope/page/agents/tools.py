@@ -79,6 +79,8 @@ class Tool:
         for name in self.required:
             if name not in given:
                 raise Refused(messages.missing_argument(self.name, name, self.arguments[name]["description"]))
+        if "filter" in given:
+            given["filter"] = given["filter"].strip()
         if "image" in given:
             given["image"] = read_image(given["image"], local=local)
         images, answer = self.function(**given)
