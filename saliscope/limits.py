@@ -88,4 +88,4 @@ def body(path: str) -> int:
     """
     if path.rstrip("/").endswith("/gradio_api/upload"):
         return UPLOAD
-    return AGENT if path == "/mcp" else BODY
+    return AGENT if path.rstrip("/") == "/mcp" else BODY

@@ -52,7 +52,7 @@ def serve(
         finished_runs.use_run(run)
     agents = None
     if mcp:
-        from saliscope.page.serving.agents import Agents  # needs an optional package
+        from saliscope.page.agents.server import Agents  # needs an optional package
 
         agents = Agents(host)
     monitor = None

@@ -282,6 +282,11 @@ def _count_blocks(data: bytes) -> int:
     return count
 
 
+def is_supported(data: bytes) -> bool:
+    """Return whether a file starts like an image of a supported format."""
+    return _match(data, _SIGNATURES) is not None
+
+
 def _match(data: bytes, table: tuple[tuple[int, bytes, str], ...]) -> str | None:
     return next((name for offset, start, name in table if data.startswith(start, offset)), None)
 

@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from saliscope import limits
 from saliscope.images import examples
 from saliscope.images.decoder import pool
+from saliscope.page.agents.server import Agents
 from saliscope.page.api.tab import Api
 from saliscope.page.batch.messages import STEPS
 from saliscope.page.batch.tab import Batch
@@ -37,7 +38,6 @@ from saliscope.page.overlay.tab import Overlay
 from saliscope.page.panel import panel as settings_panel
 from saliscope.page.ranking.tab import Ranking
 from saliscope.page.serving import arguments, endpoints
-from saliscope.page.serving.agents import Agents
 from saliscope.page.serving.blocks import Blocks
 from saliscope.page.serving.caching import Caching
 from saliscope.page.serving.guard import Guard, install_no_links
@@ -273,7 +273,8 @@ def serve(
     scripts = bundle.build(*_first_view(demo))
     script = bundle.Server(scripts) if scripts else None
     elements = None if own else head(settings.first_model(model))
-    app: dict[str, Any] = {"middleware": _middleware(shutdown, elements, scripts)}
+    first = [agents.middleware] if agents else []
+    app: dict[str, Any] = {"middleware": first + _middleware(shutdown, elements, scripts)}
     app |= {"routes": _routes(script, agents, monitoring), "docs_url": None, "redoc_url": None, "openapi_url": None}
     if agents:
         app["lifespan"] = agents.lifespan

@@ -146,6 +146,7 @@ def test_every_python_block_is_run_by_a_test() -> None:
     """Every document with Python has its number of blocks here, and a test that runs them.
 
     README.md, metrics.md   the tests above; the client of the API: tests/saliscope/browser/test_readme_client.py
+    agents.md               tests/saliscope/page/test_agents.py
     data_sets.md            tests/saliscope/datasets/test_dataset_cli.py
     experiments.md          the test below
     torch_batch_norm.md     tests/explainers/relevance/test_batch_norm_backward.py
@@ -158,6 +159,7 @@ def test_every_python_block_is_run_by_a_test() -> None:
 
     assert {name: count for name, count in blocks.items() if count} == {
         "README.md": 2,
+        "agents.md": 1,
         "data_sets.md": 4,
         "experiments.md": 7,
         "metrics.md": 1,

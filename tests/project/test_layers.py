@@ -35,6 +35,7 @@ PAGE_ORDER = [
     {"overlay"},
     {"first_paint"},
     {"serving"},
+    {"agents"},
     {"operations"},
     {"build"},
 ]

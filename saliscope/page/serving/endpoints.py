@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio
 import gradio as gr
@@ -26,6 +26,9 @@ from saliscope.session.channels import engine as channels_engine
 from saliscope.session.channels.answers import Channels
 from saliscope.session.jobs import runs
 from saliscope.session.request import Request, from_api
+
+if TYPE_CHECKING:
+    import explainers
 
 SORTS = ("activation", "effect", "number")
 
@@ -118,12 +121,7 @@ def feature_maps(
     channels: channel numbers in the order of the result, empty for all. sort: "activation", "effect" (on the top
     class) or "number". bands: as for `explain`.
     """
-    if sort not in SORTS:
-        raise Refused(api_messages.invalid_sort(sort, SORTS))
-    request = from_api(image, model=model, layer=layer, bands=bands)
-    sheet = _last(channels_engine.all_channels, request, Channels, sort=sort)
-    _refuse_notes(sheet.settings)
-    chosen = _parse_channels(channels, sheet)
+    sheet, chosen = read_channels(image, model, layer, channels, sort, bands)
     rows = [sheet.numbers.index(number) for number in chosen]
     return {
         **_names(sheet.settings),
@@ -136,6 +134,21 @@ def feature_maps(
     }
 
 
+def read_channels(
+    image: FileData, model: str, layer: str, channels: list[int] | None, sort: str, bands: str
+) -> tuple[Channels, list[int]]:
+    """Return all channels of a layer in the order of `sort`, and the numbers of the requested ones.
+
+    Errors   Refused
+    """
+    if sort not in SORTS:
+        raise Refused(api_messages.invalid_sort(sort, SORTS))
+    request = from_api(image, model=model, layer=layer, bands=bands)
+    sheet = _last(channels_engine.all_channels, request, Channels, sort=sort)
+    _refuse_notes(sheet.settings)
+    return sheet, _parse_channels(channels, sheet)
+
+
 def list_models() -> list[dict[str, Any]]:
     """List all models: name, title, classes, size, whether it is downloaded, and top-1 accuracy."""
     _ready()
@@ -144,7 +157,7 @@ def list_models() -> list[dict[str, Any]]:
 
 def list_layers(model: str = "") -> list[dict[str, Any]]:
     """List the layers of a model with a spatial output, in call order."""
-    settings = _resolve(from_api(model=model))
+    settings = resolve(from_api(model=model))
     return [
         {
             "name": layer.name,
@@ -160,21 +173,23 @@ def list_layers(model: str = "") -> list[dict[str, Any]]:
 
 def list_methods(model: str = "", layer: str = "") -> list[dict[str, Any]]:
     """List the methods that support a model at a layer, with their options."""
-    settings = _resolve(from_api(model=model, layer=layer))
-    return [
-        {
-            "name": method.name,
-            "title": method.title,
-            "family": method.family,
-            "returns": method.returns,
-            "paper": method.paper,
-            "summary": method.summary,
-            "caution": method.caution,
-            "takes_layer": method.takes_layer,
-            "options": [engine.plain(vars(option)) for option in method.options.values()],
-        }
-        for method in model_cache.list_methods(settings.loaded)
-    ]
+    settings = resolve(from_api(model=model, layer=layer))
+    return [describe_method(method) for method in model_cache.list_methods(settings.loaded)]
+
+
+def describe_method(method: explainers.Method) -> dict[str, Any]:
+    """Return the properties of a method, with its options."""
+    return {
+        "name": method.name,
+        "title": method.title,
+        "family": method.family,
+        "returns": method.returns,
+        "paper": method.paper,
+        "summary": method.summary,
+        "caution": method.caution,
+        "takes_layer": method.takes_layer,
+        "options": [engine.plain(vars(option)) for option in method.options.values()],
+    }
 
 
 # Arguments and answers
@@ -194,7 +209,11 @@ def _ready() -> None:
         pass
 
 
-def _resolve(request: Request) -> Settings:
+def resolve(request: Request) -> Settings:
+    """Return the settings of a request, without an image.
+
+    Errors   Refused for unknown names
+    """
     settings = _last(engine.explain, request, Settings)
     _refuse_notes(settings)
     return settings

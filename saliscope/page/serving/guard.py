@@ -41,9 +41,9 @@ CLOSED_ROUTES = re.compile(
     r"|custom_component|run-history|dev/|stream/)",
     re.IGNORECASE,
 )
-POST = re.compile(r"/gradio_api/(upload|queue/join|call/.+|run/.+|api/.+|component_server|cancel|reset)/?|/mcp")
+POST = re.compile(r"/gradio_api/(upload|queue/join|call/.+|run/.+|api/.+|component_server|cancel|reset)/?|/mcp/?")
 NO_JSON = re.compile(r"/gradio_api/upload/?")
-AGENTS = re.compile(r"/mcp")
+AGENTS = re.compile(r"/mcp/?")
 UPLOADED = re.compile(r"[0-9a-f]{64}")  # Gradio names the folder of an upload after a hash of its content
 FORWARDED = re.compile(rb"[\w.,:/ \[\]-]*")  # hosts, addresses, ports, schemes and paths
 HOSTS = {name.strip().lower() for name in os.environ.get("SALISCOPE_HOSTS", "").split(",")} - {""}

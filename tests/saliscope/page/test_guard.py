@@ -116,6 +116,7 @@ def test_a_valid_request_passes_unchanged_and_the_disconnect_reaches_the_app():
         ("/gradio_api/upload/", limits.UPLOAD),
         (JOIN, limits.BODY),
         ("/mcp", limits.AGENT),
+        ("/mcp/", limits.AGENT),
         ("/gradio_api/call/explain", limits.BODY),
         ("/gradio_api/cancel", limits.BODY),
     ],
@@ -277,6 +278,7 @@ OPEN = [
     ("POST", "/gradio_api/reset"),
     ("POST", "/gradio_api/component_server"),
     ("POST", "/mcp"),
+    ("POST", "/mcp/"),
 ]
 
 
@@ -415,8 +417,9 @@ def test_every_route_that_takes_json_is_checked(path):
 
 def test_mcp_accepts_data_urls_but_no_deep_nesting():
     body = json.dumps({"params": {"picture": {"path": "data:image/png;base64,AAAA"}, "url": "data:,"}}).encode()
-    assert ask(path="/mcp", chunks=body).status == 200
-    assert ask(path="/mcp", chunks=nested(900)).status == 400
+    for path in ("/mcp", "/mcp/"):
+        assert ask(path=path, chunks=body).status == 200
+        assert ask(path=path, chunks=nested(900)).status == 400
 
 
 @pytest.mark.parametrize(
