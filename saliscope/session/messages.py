@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from saliscope.names import did_you_mean
+from saliscope.percentages import percent
 from saliscope.session.text_messages import quoted, similarity
 
 if TYPE_CHECKING:
@@ -289,13 +290,6 @@ def class_score(value: float, loaded: LoadedModel) -> str:
     if not (loaded.has_probabilities or loaded.detects_objects):
         return similarity([value]) if loaded.encodes_text else f"score {value:.3g}"
     return percent(value)
-
-
-def percent(share: float) -> str:
-    """Return a probability with the digits that the list of predictions shows."""
-    if share < 0.001:
-        return "under 0.1%"
-    return f"{100 * share:.1f}%" if share < 0.1 else f"{100 * share:.0f}%"
 
 
 def confidence(step: Answer | Refining) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from saliscope.session.messages import percent
+from saliscope.percentages import percent, points
 
 if TYPE_CHECKING:
     from saliscope.session.answers import Answer, Refining
@@ -76,7 +76,7 @@ TERMS = {
     "opacity": "Map opacity",
     "predictions": "Predictions",
     "columns": ["Class", "Before", "After", "Change"],
-    "points": "Change in percentage points",
+    "points": "Change in percentage points (pp)",
     "explained": "explained",
     "computing": "Computing …",
     "again": "Try again",
@@ -105,7 +105,7 @@ def refining(step: Refining) -> str:
 
 def region(pixels: int, total: int) -> str:
     """Return the size of a region."""
-    return f"{pixels:,} of {total:,} pixels ({100 * pixels / total:.2g}%)"
+    return f"{pixels:,} of {total:,} pixels ({percent(pixels / total)})"
 
 
 def not_predicted(before: Answer) -> str:
@@ -120,7 +120,7 @@ def not_predicted(before: Answer) -> str:
 def found(goal: str, fraction: float, pixels: int, passes: int) -> str:
     """Return the result of a search."""
     what = {"keep": "are enough to keep the class", "change": "are enough to change it if they are erased"}[goal]
-    return f"{100 * fraction:.2g}% of the pixels ({pixels:,}) {what}. {passes} forward passes."
+    return f"{percent(fraction)} of the pixels ({pixels:,}) {what}. {passes} forward passes."
 
 
 def not_reached(goal: str, passes: int) -> str:
@@ -140,17 +140,15 @@ def whole_image(goal: str, passes: int) -> str:
 def change(before: float, after: float, has_probabilities: bool) -> str:
     """Return the change of a score: percentage points for probabilities."""
     difference = after - before
-    sign = "+" if difference > 0 else "−" if difference < 0 else "±"
-    size = abs(difference)
     if has_probabilities:
-        return f"{sign}{100 * size:.1f}" if size >= 0.001 or not size else f"{sign}{100 * size:.1g}"
-    return f"{sign}{size:.3g}"
+        return points(difference)
+    return f"{difference:+.3g}".replace("-", "−") if difference else "0"
 
 
 def value(score: float, has_probabilities: bool) -> str:
     """Return a score."""
     if has_probabilities:
-        return "<0.1%" if score < 0.001 else percent(score)
+        return percent(score)
     return f"{score:.3g}".replace("-", "−")
 
 
