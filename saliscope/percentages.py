@@ -1,4 +1,4 @@
-"""Shares and their changes as text, in one form everywhere. `formatShare` in page/static/wire.js is the same in scripts."""
+"""Shares and their changes as text, in one form. `formatShare` of page/static/wire.js is the same for scripts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def percent(share: float) -> str:
 
     Example
         >>> percent(0.94), percent(0.0538), percent(0.0004), percent(-0.0538)
-        ('94%', '5.4%', 'under 0.1%', '−5.4%')
+        ('94%', '5.4%', '<0.1%', '−5.4%')
     """
     if not math.isfinite(share):
         return NOT_FINITE
     size, sign = abs(share), "−" if share < 0 else ""
     if 0 < size < 0.001:
-        return "above −0.1%" if sign else "under 0.1%"
+        return f"{sign}<0.1%"
     return f"{sign}{_rounded(100 * size, 0 if size >= 0.0995 or not size else 1)}%"
 
 
@@ -29,7 +29,7 @@ def points(difference: float) -> str:
 
     Example
         >>> points(-0.268), points(0.0002), points(0.0)
-        ('−26.8 pp', 'under +0.1 pp', '0 pp')
+        ('−26.8 pp', '+<0.1 pp', '0 pp')
     """
     if not math.isfinite(difference):
         return NOT_FINITE
@@ -37,7 +37,7 @@ def points(difference: float) -> str:
     if not size:
         return "0 pp"
     if size < 0.05:
-        return f"{'above' if difference < 0 else 'under'} {sign}0.1 pp"
+        return f"{sign}<0.1 pp"
     return f"{sign}{_rounded(size, 1)} pp"
 
 

@@ -109,10 +109,10 @@ export function formatValue(value) {
  */
 export function formatShare(share) {
   const size = Math.abs(share),
-    isNegative = share < 0;
+    sign = share < 0 ? "−" : "";
   if (!Number.isFinite(share)) return "NaN";
-  if (size > 0 && size < 0.001) return isNegative ? "above −0.1%" : "under 0.1%";
-  return `${isNegative ? "−" : ""}${(100 * size).toFixed(size >= 0.0995 || !size ? 0 : 1)}%`;
+  if (size > 0 && size < 0.001) return `${sign}<0.1%`;
+  return `${sign}${(100 * size).toFixed(size >= 0.0995 || !size ? 0 : 1)}%`;
 }
 
 /**

@@ -16,6 +16,10 @@ NO_INPAINTING = (
     "Inpainting depends on the region, so the smallest region cannot be searched with it. Choose another fill, such as "
     "blur."
 )
+NO_PROBABILITIES = (
+    "The scores of this network are not probabilities, so there is no half of them. Choose Smallest region that keeps "
+    "the class instead."
+)
 NO_SECOND_BANDS = "A second image cannot fill an image with several bands. Choose blur, mean, noise or inpainting."
 ONLY_CLASSIFIERS = (
     "This view compares class probabilities, and this model detects objects or regions. Choose a classifier."
@@ -71,6 +75,7 @@ TERMS = {
     "reset": "Reset",
     "apply": "Apply",
     "keep": "Smallest region that keeps the class",
+    "half": "Smallest region that keeps half of its probability",
     "change": "Smallest region that changes it",
     "search_hint": "Bisection over the order of the map, with the selected fill",
     "opacity": "Map opacity",
@@ -119,22 +124,28 @@ def not_predicted(before: Answer) -> str:
 
 def found(goal: str, fraction: float, pixels: int, passes: int) -> str:
     """Return the result of a search."""
-    what = {"keep": "are enough to keep the class", "change": "are enough to change it if they are erased"}[goal]
-    return f"{percent(fraction)} of the pixels ({pixels:,}) {what}. {passes} forward passes."
+    what = {
+        "keep": "are enough to keep the class",
+        "half": "are enough to keep the class and half of its probability",
+        "change": "are enough to change the class if they are erased",
+    }[goal]
+    return f"{percent(fraction)} of the pixels ({pixels:,}) {what} ({passes} forward passes)."
 
 
 def not_reached(goal: str, passes: int) -> str:
     """Return the result of a search without a region."""
     if goal == "change":
         return f"Erasing any part of the map, in its order, does not change the class ({passes} forward passes)."
-    return f"No part of the map, in its order, keeps the class ({passes} forward passes)."
+    what = "the class and half of its probability" if goal == "half" else "the class"
+    return f"No part of the map, in its order, keeps {what} ({passes} forward passes)."
 
 
 def whole_image(goal: str, passes: int) -> str:
     """Return the result of a search whose region leaves nothing to erase."""
     if goal == "change":
         return f"The class changes even if nothing is erased ({passes} forward passes)."
-    return f"The class is kept only by the whole image ({passes} forward passes)."
+    kept = "The class and half of its probability are" if goal == "half" else "The class is"
+    return f"{kept} kept only by the whole image ({passes} forward passes)."
 
 
 def change(before: float, after: float, has_probabilities: bool) -> str:
@@ -155,14 +166,52 @@ def value(score: float, has_probabilities: bool) -> str:
 def result(before: Answer, after: Answer) -> str:
     """Return the sentence about the explained class and the prediction after an edit."""
     loaded, names = before.settings.loaded, before.settings.class_names
-    assert before.probabilities is not None and after.probabilities is not None, "a classifier"
-    index = before.top[0][0] if before.settings.unit else before.target
-    old, new = (value(float(each.probabilities[index]), loaded.has_probabilities) for each in (before, after))  # type: ignore[index]
-    name = names[index]
-    text = f"{name[:1].upper()}{name[1:]}: {old} before, {new} after."
+    old, new = _scores(before, after)
+    text = f"{_capitalize(names[_explained(before)])}: {old} before, {new} after."
     first, last = before.top[0][0], after.top[0][0]
     if loaded.encodes_text:
         return text
     if first == last:
-        return f"{text} The prediction is the same."
+        return f"{text} The prediction is still {names[first]}."
     return f"{text} The prediction changes from {names[first]} to {names[last]}."
+
+
+def headline(before: Answer, after: Answer) -> list[str]:
+    """Return the two sentences about the edited image: its prediction, and what is left of the explained class."""
+    names, explained = before.settings.class_names, _explained(before)
+    last, score = after.top[0]
+    shown = f"After the edit: {names[last]}, {value(score, before.settings.loaded.has_probabilities)}."
+    old, new = _scores(before, after)
+    change = f"{old} before" if last == explained else f"{_capitalize(names[explained])}: {old} before, {new} after"
+    return [shown, f"{change}{_kept(before, after)}."]
+
+
+def _capitalize(name: str) -> str:
+    return f"{name[:1].upper()}{name[1:]}"
+
+
+def _explained(before: Answer) -> int:
+    """Return the class that the edit is judged by: the explained one, or the prediction if a channel is explained."""
+    index = before.top[0][0] if before.settings.unit else before.target
+    assert index is not None, "a classifier"
+    return index
+
+
+def _values(before: Answer, after: Answer) -> tuple[float, float]:
+    """Return the score of the explained class before and after the edit."""
+    assert before.probabilities is not None and after.probabilities is not None, "a classifier"
+    index = _explained(before)
+    return float(before.probabilities[index]), float(after.probabilities[index])
+
+
+def _scores(before: Answer, after: Answer) -> tuple[str, str]:
+    old, new = (value(each, before.settings.loaded.has_probabilities) for each in _values(before, after))
+    return old, new
+
+
+def _kept(before: Answer, after: Answer) -> str:
+    """Return the fraction of the probability that is left, or an empty string if it has not fallen."""
+    old, new = _values(before, after)
+    if not before.settings.loaded.has_probabilities or not 0 <= new < old:
+        return ""
+    return f"; {percent(new / old)} of its probability is kept"

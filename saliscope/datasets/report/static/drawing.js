@@ -14,7 +14,7 @@ const digits = (share) => (share < 0.0995 && share > 0 ? 1 : 0);
 /** Return a share as a percentage, as `percent` in saliscope/percentages.py; an empty string if it is unknown. */
 function percent(share) {
   if (share === null || share === undefined) return "";
-  return share > 0 && share < 0.001 ? "under 0.1%" : `${(100 * share).toFixed(digits(share))}%`;
+  return share > 0 && share < 0.001 ? "<0.1%" : `${(100 * share).toFixed(digits(share))}%`;
 }
 
 /** Create an element; strings are always inserted as text. */
