@@ -56,7 +56,7 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
     try:
         loaded = model_cache.load(name, report)
     except zoo.ModelUnavailable as error:
-        raise Refused(messages.plain(str(error))) from None
+        raise Refused(messages.plain(model_cache.why_unavailable(name, error))) from None
     notes: list[str] = []
     layers = [layer.name for layer in sorted(loaded.layers, key=lambda layer: not layer.stage)]
     layer = _find(request.layer, layers, loaded.default, messages.LAYER, notes)

@@ -155,6 +155,18 @@ def other_model(why: str, title: str) -> str:
     return f"The model of this link is not available. {why} {title} is used instead. Choose another under Model."
 
 
+def choose_listed(reason: str) -> str:
+    """Return the message for an unknown model."""
+    return f"{reason} Choose one from the list of models."
+
+
+def not_on_server(title: str, others: list[str]) -> str:
+    """Return the message for a model that an offline server does not have."""
+    names = f"{', '.join(others[:AVAILABLE])}{' and others' if len(others) > AVAILABLE else ''}"
+    choice = f"Choose a model that it has: {names}." if others else "It has no other model either."
+    return f"{title} is not on this server, which does not download models. {choice}"
+
+
 def use_model(title: str) -> str:
     """Return the label of the button that keeps the model that is used instead."""
     return f"Use {title}"

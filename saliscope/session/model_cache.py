@@ -240,6 +240,20 @@ def list_models() -> list[zoo.ModelInfo]:
     return zoo.list_models()
 
 
+def why_unavailable(name: str, error: zoo.ModelUnavailable) -> str:
+    """Return why a model cannot be used and what a visitor can do about it, who cannot call functions of Python."""
+    from saliscope.zoo.sources.source import UnknownModel  # torch takes seconds to start
+    from saliscope.zoo.variants import split_name  # as above
+
+    if isinstance(error, UnknownModel):
+        return messages.choose_listed(error.reason)
+    infos = list_models()
+    info = next((each for each in infos if each.name == split_name(name)[0]), None)
+    if info is None or info.cached or not settings.offline():
+        return str(error)
+    return messages.not_on_server(info.title, [each.title for each in infos if each.cached])
+
+
 def list_methods(loaded: LoadedModel) -> list[explainers.Method]:
     """Return the methods that return a map for this model."""
     import explainers  # torch takes seconds to start

@@ -45,7 +45,7 @@ def test_half_of_the_probability_needs_more_pixels():
 
     class Three(Counts):
         def forward(self, images: Tensor) -> Tensor:
-            other, own = (0.1 * super(Three, self).forward(images)).unbind(1)
+            other, own = (0.1 * super().forward(images)).unbind(1)
             return torch.stack([other, other, own], 1)
 
     images, counts = torch.ones(1, 3, 6, 8), torch.arange(49.0)

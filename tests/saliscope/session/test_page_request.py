@@ -217,3 +217,19 @@ def test_a_quick_call_leaves_a_core_to_the_browser(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(network_calls, "_most_threads", lambda: 1)
     network_calls.run(MODEL, count, torch.zeros(1))
     assert threads == [2, 3, 3, 1] and torch.get_num_threads() == before
+
+
+def test_the_page_says_what_a_visitor_can_do_about_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No names of functions, commands or variables: a visitor can only choose another model."""
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    for name, start in (
+        ("resnet152", "ResNet-152 is not on this server, which does not download models. Choose a model that it has: "),
+        ("resnet152?size=96", "ResNet-152 is not on this server"),
+        ("resnet5000", "Unknown model 'resnet5000'. "),
+    ):
+        with pytest.raises(Refused) as refused:
+            engine.resolve(Request(model=name))
+        text = str(refused.value)
+        assert text.startswith(start), text
+        assert not any(word in text for word in ("SALISCOPE", "`", "()", "cache", "efficientnet_lite0")), text
+        assert "EfficientNet-Lite0" in text or "Choose one from the list of models." in text
