@@ -27,7 +27,7 @@ BAD_PART = "“{text}” is not a channel or a range of channels. Enter numbers 
 CHANGE = {
     "group": "Change channels",
     "channels": "Channels",
-    "example": "3, 17-24",
+    "example": "for example 3, 17-24",
     "top": "Top 10 by effect",
     "top_title": "The ten channels whose removal lowers the class score most. Measures the effect of every channel",
     "all": "All",
