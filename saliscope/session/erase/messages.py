@@ -17,8 +17,8 @@ NO_INPAINTING = (
     "blur."
 )
 NO_PROBABILITIES = (
-    "The scores of this network are not probabilities, so there is no half of them. Choose Smallest region that keeps "
-    "the class instead."
+    "The scores of this network are not probabilities, so half of a probability cannot be kept. Choose Smallest region "
+    "that keeps the class instead."
 )
 NO_SECOND_BANDS = "A second image cannot fill an image with several bands. Choose blur, mean, noise or inpainting."
 ONLY_CLASSIFIERS = (

@@ -166,9 +166,10 @@ def test_no_sentence_about_one_image_above_the_batch_view(visit: Visit) -> None:
     assert visit.headline.startswith("German shepherd")
     visit.open_view("Batch")
     headline.wait_for(state="hidden")
-    assert not any(button.is_visible() for button in buttons.all()) and "shepherd" not in visit.page.locator(
-        "#hl-status"
-    ).inner_text()
+    assert (
+        not any(button.is_visible() for button in buttons.all())
+        and "shepherd" not in visit.page.locator("#hl-status").inner_text()
+    )
     visit.open_view("Explain")
     headline.wait_for()
     assert visit.headline.startswith("German shepherd") and buttons.first.is_visible()
