@@ -61,8 +61,8 @@ RULE = {
 
 A map of `fine` cells or more is fine if its `roughness` is above `rough`. `*_color` and `*_light` are the fractions of
 saturation and brightness that the image keeps; `strength` and `curve` are the factor and exponent of the opacity;
-`line` is the width of a contour relative to the image's shorter side (at least one pixel), `halo` the strength of its halo;
-`full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side,
+`line` is the width of a contour relative to the image's shorter side (at least one pixel), `halo` the strength of its
+halo; `full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side,
 and `signed_blur` that of a fine map with both signs, whose neighboring pixels would otherwise show as speckle.
 """
 LUMA = (0.2126, 0.7152, 0.0722)
