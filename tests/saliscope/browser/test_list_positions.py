@@ -31,6 +31,8 @@ OUTSIDE = """(box) => {
   return found;
 }"""
 """The texts that stick out of their box."""
+LOOK = """(input) => ["color", "backgroundColor", "borderColor", "fontSize", "height"].map(
+  (name) => getComputedStyle(input)[name])"""
 
 
 @pytest.fixture(params=WINDOWS, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -142,10 +144,13 @@ def test_save_panels_are_in_the_window(visit: Visit, width: int) -> None:
     visit.page.set_viewport_size({"width": width, "height": 900})
     visit.open()
 
+    looks: list[list[str]] = []
+
     def check(view: str) -> None:
         visit.page.locator(f"{view} .hl-share > button:enabled").first.click()
         panel = visit.page.locator(f"{view} .hl-share-items").first
         box = panel.bounding_box()
+        looks.append(panel.locator("input[name=dpi]").evaluate(LOOK))
         assert panel.evaluate(OUTSIDE) == [], view
         assert box and box["x"] >= 0 and box["x"] + box["width"] <= width, view
         assert box["y"] >= 0 and box["y"] + box["height"] <= 901, view
@@ -156,6 +161,7 @@ def test_save_panels_are_in_the_window(visit: Visit, width: int) -> None:
     check("#hl-erase")
     visit.open_view("Compare")
     check("#hl-compare")
+    assert looks == [looks[0]] * 3, "one style, also on a dark page"
 
 
 def test_no_sentence_about_one_image_above_the_batch_view(visit: Visit) -> None:
