@@ -112,8 +112,8 @@ def _prepare() -> None:
     except zoo.ModelUnavailable as error:
         if _requested == settings.AUTO and not _own:  # otherwise the caller raises `failure()`
             log.error("%s", error)
-        _failure = messages.plain(str(error))
-        _errors.append(_failure)
+        _failure = messages.plain(str(error))  # for the owner; visitors read the other one
+        _errors.append(messages.plain(why_unavailable(name, error)))
         if (other := zoo.first_ready()) and other != name:
             load(other)
 
