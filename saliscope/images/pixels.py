@@ -85,7 +85,7 @@ def range_of(images: Iterable[Image.Image]) -> Range:
 
 def is_transparent(image: Image.Image) -> bool:
     """Return whether any pixel is transparent, also in part."""
-    return image.mode in ("LA", "RGBA") and image.getchannel("A").getextrema()[0] < 255
+    return image.mode in ("LA", "RGBA") and any(image.getchannel("A").histogram()[:255])
 
 
 def on_white(image: Image.Image, profile: object) -> Image.Image:
