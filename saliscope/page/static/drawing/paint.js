@@ -118,8 +118,8 @@ function blendColors(pixels, values, { colors, low, high, fine, mapOnly }) {
 }
 
 /**
- * Draw white lines with a dark halo where `sizes` cross the two levels, and dark lines with a white halo around negative
- * values; distances use the local slope.
+ * Draw white lines with a dark halo where `sizes` cross the two levels, and dark lines with a white halo around
+ * negative values; distances use the local slope.
  */
 function contours(pixels, sizes, width, height, isNegative) {
   const wide = Math.max(1, RULE.line * Math.min(width, height));

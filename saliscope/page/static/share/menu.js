@@ -1,7 +1,6 @@
 // A "Save" button that opens a list of what can be saved, and the settings of figures.
 import { optionsForm } from "./options.js";
-import { dismiss } from "../page/dismiss.js";
-import { placePanel } from "../page/place.js";
+import { dismiss, placePanel } from "../page/dismiss.js";
 import { make } from "../wire.js";
 
 let menus = 0;
