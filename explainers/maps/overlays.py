@@ -3,8 +3,9 @@
 One set of constants, `RULE`, controls how every map in the project is drawn. `saliscope/page/static/drawing/paint.js`
 uses the same constants and arithmetic for the page. The image is muted, not the map:
 
-    coarse maps   are drawn on a pale image (15% of its saturation, 80% of its brightness), with white contours at 50%
-                  and 80% of the color range, which stay readable on any background and in grayscale
+    coarse maps   are drawn on a pale image (15% of its saturation, 80% of its brightness), with contours at 50% and
+                  80% of the color range, which stay readable on any background and in grayscale: white ones with a
+                  dark halo, and around negative values dark ones with a white halo
     fine maps     (32 x 32 cells or more, unless smooth) are drawn on a dark gray image (45%) and blurred for display
                   with σ = 1/224 of their side; colors saturate at the 99.5th percentile of |value|, so that outliers
                   do not make everything else pale
@@ -59,8 +60,8 @@ RULE = {
 
 A map of `fine` cells or more is fine if its `roughness` is above `rough`. `*_color` and `*_light` are the fractions of
 saturation and brightness that the image keeps; `strength` and `curve` are the factor and exponent of the opacity;
-`line` is the width of a contour relative to the image's shorter side (at least one pixel), `halo` the darkness around
-it; `full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side,
+`line` is the width of a contour relative to the image's shorter side (at least one pixel), `halo` the strength of its
+halo; `full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side,
 and `signed_blur` that of a fine map with both signs, whose neighboring pixels would otherwise show as speckle.
 """
 LUMA = (0.2126, 0.7152, 0.0722)
@@ -215,8 +216,9 @@ def _draw(photo: Tensor, chosen: View) -> Tensor:
     drawn += (color - drawn) * weight[..., None]
     if not chosen.fine:
         line, halo = _contours(share.abs(), max(1.0, RULE["line"] * min(height, width)))
-        drawn *= 1 - halo[..., None]
-        drawn += (255 - drawn) * line[..., None]
+        ground = torch.where(share < 0, 255.0, 0.0)[..., None]
+        drawn += (ground - drawn) * halo[..., None]
+        drawn += (255 - ground - drawn) * line[..., None]
     stripe = torch.arange(height)[:, None] + torch.arange(width)
     stripes = ((stripe // 4) % 2 * 255).float()[..., None]
     return torch.where(values.isnan()[..., None], stripes, drawn)
@@ -247,7 +249,7 @@ def paint(share: Tensor, colors: str) -> tuple[Tensor, Tensor]:
 
 
 def _contours(size: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """Return each pixel's contour coverage and the darkness of its halo, by distance = |value − level| / slope."""
+    """Return each pixel's contour coverage and the strength of its halo, by distance = |value − level| / slope."""
     slopes = []
     for dim in (0, 1):
         step = size.diff(dim=dim).abs()

@@ -56,7 +56,7 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
     try:
         loaded = model_cache.load(name, report)
     except zoo.ModelUnavailable as error:
-        raise Refused(messages.plain(str(error))) from None
+        raise Refused(messages.plain(model_cache.why_unavailable(name, error))) from None
     notes: list[str] = []
     layers = [layer.name for layer in sorted(loaded.layers, key=lambda layer: not layer.stage)]
     layer = _find(request.layer, layers, loaded.default, messages.LAYER, notes)
@@ -238,7 +238,8 @@ def load_input(settings: Settings, request: Request) -> tuple[Settings, Image.Im
         image = opened
         if model.channels not in (1, 3):
             raise Refused(bands.WRONG_COUNT.format(channels=model.channels, bands=3))
-        return replace(settings, window=Window.of(model, image)), image, model.prepare(image)
+        notes = (*settings.notes, *(uploads.NOTES[name] for name in image.info.get("notes", [])))
+        return replace(settings, notes=notes, window=Window.of(model, image)), image, model.prepare(image)
     notes = (*settings.notes, opened.note) if opened.note else settings.notes
     settings = replace(settings, bands=opened.choice, notes=notes, window=Window.of(model, opened.image))
     settings = replace(settings, key=settings.key and results_cache.key(settings, request))

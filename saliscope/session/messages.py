@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from saliscope.names import did_you_mean
+from saliscope.percentages import percent
 from saliscope.session.text_messages import quoted, similarity
 
 if TYPE_CHECKING:
@@ -158,6 +159,18 @@ def other_model(why: str, title: str) -> str:
     return f"The model of this link is not available. {why} {title} is used instead. Choose another under Model."
 
 
+def choose_listed(reason: str) -> str:
+    """Return the message for an unknown model."""
+    return f"{reason} Choose one from the list of models."
+
+
+def not_on_server(title: str, others: list[str]) -> str:
+    """Return the message for a model that an offline server does not have."""
+    names = f"{', '.join(others[:AVAILABLE])}{' and others' if len(others) > AVAILABLE else ''}"
+    choice = f"Choose a model that it has: {names}." if others else "It has no other model either."
+    return f"{title} is not on this server, which does not download models. {choice}"
+
+
 def use_model(title: str) -> str:
     """Return the label of the button that keeps the model that is used instead."""
     return f"Use {title}"
@@ -293,13 +306,6 @@ def class_score(value: float, loaded: LoadedModel) -> str:
     if not (loaded.has_probabilities or loaded.detects_objects):
         return similarity([value]) if loaded.encodes_text else f"score {value:.3g}"
     return percent(value)
-
-
-def percent(share: float) -> str:
-    """Return a probability with the digits that the list of predictions shows."""
-    if share < 0.001:
-        return "under 0.1%"
-    return f"{100 * share:.1f}%" if share < 0.1 else f"{100 * share:.0f}%"
 
 
 def confidence(step: Answer | Refining) -> str:

@@ -20,7 +20,7 @@ from saliscope.zoo.model import Model
 from saliscope.zoo.overrides import Labels, Overrides
 from saliscope.zoo.registered import Registered, public_name
 from saliscope.zoo.sources import SOURCES
-from saliscope.zoo.sources.source import ModelInfo, ModelUnavailable, OpenSource, Source
+from saliscope.zoo.sources.source import ModelInfo, ModelUnavailable, OpenSource, Source, UnknownModel
 
 _ADDED: dict[str, Registered] = {}
 """Models registered with `add`, by public name."""
@@ -250,9 +250,7 @@ def _listed(name: str) -> tuple[Source, str]:
     if name not in known:
         names = [*_registered(), *(alias for alias in known if settings.offers(known[alias][1]))]
         hint = did_you_mean(map(repr, nearest(name, names)))
-        raise ModelUnavailable(
-            f"Unknown model {name!r}. {hint}Run `saliscope models` or call `list_models()` to see the available names."
-        )
+        raise UnknownModel(f"Unknown model {name!r}. {hint}".strip())
     source, listed = known[name]
     _check_offered(listed)
     return source, listed

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from saliscope import percentages
 from saliscope.datasets.report.analysis import shortcuts, summary
 from saliscope.datasets.stores import open_store
 
@@ -40,10 +41,8 @@ PATHS = 20
 
 
 def percent(share: float | None) -> str:
-    """Format a share as a percentage, with one decimal below ten."""
-    if share is None or share != share:
-        return ""
-    return f"{100 * share:.0f}%" if share >= 0.0995 or share == 0 else f"{100 * share:.1f}%"
+    """Return a share as a percentage, or an empty string if it is unknown."""
+    return "" if share is None or share != share else percentages.percent(share)
 
 
 def number(value: float | None) -> str:

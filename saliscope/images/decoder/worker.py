@@ -97,7 +97,8 @@ def respond(header: dict[str, Any], data: bytes) -> Answer:
 
 
 def _pack_image(image: Image.Image) -> Answer:
-    return {"size": list(image.size)}, [image.tobytes()]
+    notes = image.info.get("notes")
+    return {"size": list(image.size)} | ({"notes": notes} if notes else {}), [image.tobytes()]
 
 
 def _pack_bands(opened: bands.Bands) -> Answer:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from saliscope.names import did_you_mean
-from saliscope.session.messages import percent, short
+from saliscope.percentages import percent
+from saliscope.session.messages import short
 from saliscope.session.text_messages import similarity
 
 if TYPE_CHECKING:

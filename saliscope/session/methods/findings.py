@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from saliscope.percentages import percent
 from saliscope.session import messages as page_messages
 from saliscope.session import model_cache
-from saliscope.session.messages import percent
 
 if TYPE_CHECKING:
     import explainers
@@ -228,7 +228,7 @@ def _unusual_size(context: FindingContext) -> Message:
 
 def _bypass(context: FindingContext) -> Message:
     layer, default = context.facts["layer"], context.settings.loaded.default
-    share = f"{context.facts['share']:.0%} of the gradient" if "share" in context.facts else "their contribution"
+    share = f"{percent(context.facts['share'])} of the gradient" if "share" in context.facts else "their contribution"
     text = f"Some paths of the network bypass layer {layer}, so {share} is missing in this map."
     if layer == default:
         return text + " Other layers may miss other parts."

@@ -21,6 +21,14 @@ class ModelUnavailable(RuntimeError):
     """A model that cannot be loaded. Errors of `saliscope.zoo` also list the models that can."""
 
 
+class UnknownModel(ModelUnavailable):
+    """A name that no source knows; `reason` is the message without what a program or a shell can do about it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason} Run `saliscope models` or call `list_models()` to see the available names.")
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class ModelInfo:
     """The properties of a model that are known before it is loaded."""

@@ -277,7 +277,9 @@ def test_signed_contours_are_drawn_on_either_side():
     drawn = torch.tensor(values_of(overlay(grey(0, size=(101, 3)), map))).view(3, 101, 3)[1]
 
     white = (drawn.min(dim=1).values > 120).nonzero().flatten().tolist()
-    assert white == [10, 25, 75, 90], "80% and 50% below zero, 50% and 80% above"
+    around = (drawn[[74, 76, 89, 91]].max(dim=1).values < 120).all()
+    assert [at for at in white if at > 50] == [75, 90] and around, "50% and 80% above zero: white, with a dark halo"
+    assert drawn[[10, 25]].max() < 30 and drawn[[9, 11, 24, 26]].min() > 120, "below zero: dark, with a white halo"
 
 
 def test_without_smoothing_each_cell_has_one_color():

@@ -3,10 +3,10 @@ import { CLASS_COLORS } from "../drawing/objects.js";
 import { loadImage } from "../drawing/surface.js";
 import { createSlot, drawSlots, refuseSlots } from "./small_map.js";
 import { TrueClass } from "./true_class.js";
-import { formatShare, scoreOf, topClasses } from "./scores.js";
+import { scoreOf, topClasses } from "./scores.js";
 import { whenAnswered } from "../gradio.js";
 import { state, subscribe, update } from "../store.js";
-import { fill, watchProps, make, markDrawn } from "../wire.js";
+import { fill, formatShare, watchProps, make, markDrawn } from "../wire.js";
 
 const SMALL = 3, // number of classes with a small map next to their bar
   MORE = 20; // number of classes that are listed on demand

@@ -28,7 +28,8 @@ export class AddressBinding {
   read() {
     const { tools, limits, display, value } = this.view,
       { opacity, tint, smooth, signed } = tools;
-    const own = limits.range ? [...limits.range, ...(limits.pin ? [PINNED] : [])].join() : "";
+    const range = limits.applied(); // limits of another unit would be applied to this one by the link
+    const own = range ? [...range, ...(limits.pin ? [PINNED] : [])].join() : "";
     const sign = signed.input.checked === this.defaultSigned(value) ? "" : String(Number(signed.input.checked));
     return {
       show: display.chosen === "overlay" ? "" : display.chosen,
