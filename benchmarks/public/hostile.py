@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.public import processes
 from benchmarks.public.files import checkpoints as hostile_checkpoints
 from benchmarks.public.files import images as hostile_images
 from benchmarks.public.files.case import EITHER, REFUSED, VALID, Case
@@ -64,10 +63,7 @@ def _decode(case: Case, decoder: pool.Pool, found: Found) -> None:
     found.files += 1
     for task, channels in tasks:
         what, first = f"{case.group}: {case.name} ({task}, {channels} channels)", task == "open" and channels == 3
-        restarts, process = decoder.restarts, (decoder.processes() or [0])[0]
-        before = processes.processor_seconds(process) if process else 0.0
-        processes.reset_peak(process)
-        outcome, message = VALID, ""
+        restarts, outcome, message = decoder.restarts, VALID, ""
         try:
             decoder.call(data, task=task, channels=channels, raw=False, requested="")
         except Refused as error:
@@ -83,12 +79,11 @@ def _decode(case: Case, decoder: pool.Pool, found: Found) -> None:
             found.failures.append(f"{what}: no message: {message!r}")
         if first and outcome not in (case.expected, outcome if case.expected in (EITHER, VALID) else ""):
             found.failures.append(f"{what}: {outcome} instead of {case.expected}: {message}")
-        if process in decoder.processes():
-            _measure(process, before, what, found)
+        _measure(*decoder.used, what, found)
 
 
-def _measure(process: int, before: float, what: str, found: Found) -> None:
-    seconds, peak = processes.processor_seconds(process) - before, processes.megabytes(process, "VmHWM")
+def _measure(seconds: float, memory: int, what: str, found: Found) -> None:
+    peak = memory / 2**20
     if seconds > found.seconds:
         found.seconds, found.slowest = seconds, what
     found.megabytes = max(found.megabytes, peak)

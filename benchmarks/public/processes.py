@@ -37,7 +37,10 @@ def children(process: int) -> list[int]:
 
 
 def open_files(process: int) -> int:
-    """Return the number of open files and connections."""
+    """Return the number of open files and connections.
+
+    Errors   PermissionError unless this is root, because the page hides them from its own user
+    """
     return len(os.listdir(f"/proc/{process}/fd"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from saliscope import limits
 from saliscope.cli import progress
 from saliscope.errors import Refused
-from saliscope.images.decoder import pool
+from saliscope.images.decoder import pool, sandbox
 from saliscope.zoo import settings
 
 
@@ -30,6 +30,8 @@ def serve(
 
     Errors   Refused if the device or an optional package is not available, or if the model or the run cannot be opened
     """
+    if not limits.SHARED_GPU:  # other processes of the platform run the networks there
+        sandbox.hide_memory()
     import saliscope.page.serving.before_torch  # noqa: F401  must come before torch
     from saliscope.session import model_cache  # the library takes long to start
 

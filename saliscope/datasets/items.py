@@ -38,6 +38,13 @@ class Item:
     """Number of bytes from `offset` on."""
     row: int = -1
     """Row of a Parquet or Arrow file with a column of images. -1: the file is not a table."""
+    shown: str = ""
+    """The name in messages if the location must not be shown, as on a server."""
+
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+        return self.shown or self.url
 
 
 def read(item: Item) -> bytes:
@@ -62,28 +69,29 @@ def _read(item: Item) -> bytes:
     except Refused:
         raise
     except FileNotFoundError:
-        raise Refused(f"File not found: {item.url}.") from None
+        raise Refused(f"File not found: {item.name}.") from None
     except IsADirectoryError:
-        raise Refused(f"{item.url} is a folder, not an image.") from None
+        raise Refused(f"{item.name} is a folder, not an image.") from None
     except PermissionError:
-        raise Refused(f"Permission denied: {item.url}.") from None
+        raise Refused(f"Permission denied: {item.name}.") from None
     except Exception as error:  # each file system raises its own types of errors; the run continues with the next image
         kind = Refused if is_local(item.url) else _Unavailable
-        raise kind(f"Cannot read {item.url}: {error or type(error).__name__}.") from error
+        reason = error.strerror if item.shown and isinstance(error, OSError) else error
+        raise kind(f"Cannot read {item.name}: {reason or type(error).__name__}.") from error
 
 
 def _file_bytes(item: Item) -> bytes:
     _refuse_large(item.size)
     data = _local_bytes(item) if is_local(item.url) else _store_bytes(item)
     if 0 <= item.size != len(data):
-        raise Refused(f"{item.url} is truncated: {len(data)} of {item.size} bytes of {item.path} were found.")
+        raise Refused(f"{item.name} is truncated: {len(data)} of {item.size} bytes of {item.path} were found.")
     return data
 
 
 def _local_bytes(item: Item) -> bytes:
     mode = os.stat(item.url).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe could block forever
-        raise Refused(f"{item.url} is a pipe or a device, not an image.")
+        raise Refused(f"{item.name} is a pipe or a device, not an image.")
     with open(item.url, "rb") as file:
         if item.offset < 0:
             _refuse_large(os.fstat(file.fileno()).st_size)

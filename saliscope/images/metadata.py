@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 ORIENTATION = 0x0112
+SUFFIXES = (".jpg", ".png", ".webp", ".npy", ".tif")
+"""The suffixes of files without metadata."""
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PNG_KEPT = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT", b"cICP"}
 WEBP_KEPT = {b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ICCP", b"ANIM", b"ANMF"}

@@ -101,6 +101,16 @@ def _reduce_strips(
     return reduced
 
 
+def check_whole(image: Image.Image) -> None:
+    """Refuse a WebP that is too large, because it is decoded as a whole, with copies of all its pixels.
+
+    Errors   Refused
+    """
+    if image.format == "WEBP" and image.width * image.height > limits.WEBP:
+        about = {"kind": "WebP", "limit": limits.WEBP // 10**6, "remedy": "JPEG or PNG"}
+        raise Refused(TOO_LARGE.format(width=image.width, height=image.height, **about))
+
+
 def check_expansion(image: Image.Image, data: bytes) -> None:
     """Refuse a PNG or TIFF that takes seconds to decode although its file is small, as no photo is.
 

@@ -45,6 +45,9 @@ FOLDER = f"This is a folder, not an image. {_CHOOSE}"
 EMPTY = f"The file is empty. {_CHOOSE}"
 TOO_HEAVY = "The file has {megabytes:.1f} MB. The maximum is {limit} MB. Save a smaller copy, for example as JPEG."
 TOO_LARGE = "The image has {width} x {height} pixels. The maximum is {limit} million pixels. Save a smaller copy."
+TOO_MUCH_MEMORY = (
+    "Decoding the image needs more than {limit} MB of memory. Save a smaller copy, or save it as a plain JPEG or PNG."
+)
 TOO_LARGE_UNSEEN = "The image has too many pixels. The maximum is {limit} million. Save a smaller copy."
 TOO_NARROW = "The image has {width} x {height} pixels. One side may be at most {limit} times the other. Crop it."
 TOO_SLOW = "Decoding the image takes too long. Save it again as a plain JPEG or PNG."
@@ -144,7 +147,9 @@ def decoding(kind: str) -> Iterator[None]:
         raise
     except _Timeout:
         raise Refused(TOO_SLOW) from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError):
+    except MemoryError:
+        raise Refused(TOO_MUCH_MEMORY.format(limit=limits.DECODE_MEMORY // limits.MB)) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise Refused(TOO_LARGE_UNSEEN.format(limit=limits.PIXELS // 10**6)) from None
     except Exception as error:  # decoders raise many types of errors for damaged files
         raise Refused(DAMAGED.format(kind=kind)) from error
@@ -266,13 +271,16 @@ def _count_segments(data: bytes) -> int:
 
 
 def _count_chunks(data: bytes) -> int:
-    """Return the number of chunks of a PNG, at most one more than the limit; pixels may have twenty times as many."""
+    """Return the number of chunks of a PNG, or more than the limit.
+
+    Pixels may have twenty times as many. A profile counts as many because it is decompressed.
+    """
     at, others, pixels = 8, 0, 0
     while at + 8 <= len(data) and max(others, pixels // 20) <= limits.PARTS:
         if data[at + 4 : at + 8] in (b"IDAT", b"fdAT"):  # encoders write parts of 8 kB
             pixels += 1
         else:
-            others += 1
+            others += limits.PARTS // limits.PROFILES if data[at + 4 : at + 8] == b"iCCP" else 1
         at += 12 + int.from_bytes(data[at : at + 4], "big")
     return max(others, pixels // 20)
 
@@ -319,6 +327,7 @@ def _decode(data: bytes) -> Image.Image:
     with Image.open(_TimedBytes(data, limits.DECODE_SECONDS), formats=FORMATS) as image:
         width, height = image.size
         check_size(width, height)
+        strips.check_whole(image)
         strips.check_expansion(image, data)
         scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
         size = (max(1, round(width * scale)), max(1, round(height * scale)))

@@ -38,8 +38,14 @@ DTYPES = {
     "F64": torch.float64,
 }
 """The dtypes in safetensors files that a network can use."""
-LARGEST_HEADER = 100_000_000
-"""Bytes of a safetensors header; this is the limit of the format."""
+LARGEST_HEADER = 2_000_000
+"""Bytes of a safetensors header; one of 1,000 tensors has 100 kB. JSON needs up to 20 times as much memory."""
+MOST_TENSORS = 10_000
+"""Tensors in a safetensors file; the largest networks for images have 3,000."""
+MOST_DIMENSIONS = 16
+"""Dimensions of a tensor; layers have up to five."""
+MOST_DIGITS = 18
+"""Digits of a number in a safetensors header, which is a position in a file."""
 WRAPPERS = ("state_dict", "model_state_dict", "model", "network", "net", "module", "weights", "params")
 """Keys under which training scripts store the weights, the most likely first. Any other key comes after these."""
 DEPTH = 4
@@ -60,6 +66,7 @@ SAFE = (
 )
 
 
+RESAVE = "Save only the weights of the network, without the metadata of its training."
 NOT_COMPRESSED = "torch.save does not compress. Download or save it again."
 BYTEARRAY = re.compile(rb"c(builtins|__builtin__)\nbytearray\n")
 """The start of an object for which torch.load reserves as many bytes as a number in the file says."""
@@ -188,8 +195,11 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     tensors, total = {}, path.stat().st_size
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > min(LARGEST_HEADER, total - 8):
+        if length > total - 8:
             raise BadCheckpoint(f"{path.name} is not a safetensors file or is truncated. Download or save it again.")
+        if length > LARGEST_HEADER:
+            megabytes, most = length / 1e6, LARGEST_HEADER // 10**6
+            raise BadCheckpoint(f"{path.name} has a header of {megabytes:.1f} MB. The maximum is {most} MB. {RESAVE}")
         table = _table(path, file.read(length))
         sizes = {name: math.prod(shape) * DTYPES[kind].itemsize for name, (kind, shape, _, _) in table.items()}
         for name, (_, _, first, last) in table.items():
@@ -213,9 +223,14 @@ def _table(path: Path, header: bytes) -> dict[str, tuple[str, list[int], int, in
     """Return dtype, shape, first and last byte of every tensor in a safetensors header."""
     table = {}
     try:
-        for name, entry in json.loads(header).items():
+        entries = json.loads(header, parse_int=_number)
+        if len(entries) > MOST_TENSORS:
+            raise BadCheckpoint(f"{path.name} has {len(entries):,} tensors. The maximum is {MOST_TENSORS:,}. {RESAVE}")
+        for name, entry in entries.items():
             if name != "__metadata__":
                 kind, shape, (first, last) = str(entry["dtype"]), [*entry["shape"]], entry["data_offsets"]
+                if len(shape) > MOST_DIMENSIONS:
+                    raise ValueError("too many dimensions")
                 if not all(type(number) is int and number >= 0 for number in (first, last, *shape)):
                     raise ValueError("no valid shape")
                 table[name] = kind, shape, first, last
@@ -225,6 +240,12 @@ def _table(path: Path, header: bytes) -> dict[str, tuple[str, list[int], int, in
         if kind not in DTYPES:
             raise BadCheckpoint(f"Unsupported dtype {kind} of {name!r} in {path.name}. Save it as a float dtype.")
     return table
+
+
+def _number(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError("no position in a file")
+    return int(digits)
 
 
 def _unpickle(path: Path) -> Any:

@@ -42,6 +42,10 @@ ATTEMPTS = 4
 """Connections without new data before a download fails; each one resumes where the last one stopped."""
 
 
+NOT_VERIFIED = "{names}: not verified, because its publisher states no SHA-256."
+_HASHED: dict[tuple[Path, str], list[int]] = {}
+
+
 class FetchFailed(RuntimeError):
     """A download that did not complete."""
 
@@ -77,6 +81,17 @@ def cached(url: str, expected: int = 0) -> bool:
         if not hashes.sha256(path).startswith(digest_of(url)):
             return False
         _VERIFIED.put(path, stamp)
+    return True
+
+
+def has_digest(path: Path, digest: str) -> bool:
+    """Return whether a file has this SHA-256; a file that has not changed is hashed once per process."""
+    stamp = _stamp(path)
+    if _HASHED.get((path, digest)) == stamp:
+        return True
+    if hashes.sha256(path) != digest:
+        return False
+    _HASHED[path, digest] = stamp
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import json
@@ -258,7 +259,12 @@ def with_header(header: bytes, body: bytes = b"", length: int | None = None) -> 
     return struct.pack("<Q", len(header) if length is None else length) + header + body
 
 
-def headers() -> Iterator[tuple[str, bytes]]:
+def _many_tensors(count: int) -> bytes:
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    return with_header(json.dumps({f"t{k}": entry for k in range(count)}).encode())
+
+
+def headers() -> Iterator[tuple[str, Content]]:
     """Yield safetensors files with lying headers."""
     entry = '{"a":{"dtype":"%s","shape":%s,"data_offsets":%s}}'
     texts = {
@@ -279,6 +285,15 @@ def headers() -> Iterator[tuple[str, bytes]]:
     }
     for name, text in texts.items():
         yield f"header_{name}.safetensors", with_header(text.encode(), bytes(8))
+    for count in (3_000, 30_000):
+        text = entry % ("F32", "[" + ",".join([str(2**60)] * count) + "]", "[0, 0]")
+        yield f"header_{count}_long_axes.safetensors", with_header(text.encode())
+    yield "header_long_digits.safetensors", with_header((entry % ("F32", f"[{'9' * 1_900_000}]", "[0, 16]")).encode())
+    for part in (b"[]", b"{}", b'""', b"1.5"):
+        lists = b'{"a":[' + b",".join([part] * (1_900_000 // (len(part) + 1))) + b"]}"
+        yield f"header_of_{part.decode().strip()[:1] or 'x'}.safetensors".replace('"', "text"), with_header(lists)
+    yield "header_400000.safetensors", functools.partial(_many_tensors, 400_000)
+    yield "header_10000.safetensors", functools.partial(_many_tensors, 10_000)
     many = {f"t{k}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for k in range(20_000)}
     yield "header_many.safetensors", with_header(json.dumps(many).encode())
     overlap = {f"t{k}": {"dtype": "F32", "shape": [500_000], "data_offsets": [0, 2_000_000]} for k in range(1000)}

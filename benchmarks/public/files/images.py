@@ -106,6 +106,10 @@ def bombs() -> Iterator[Case]:
         yield case("bombs", f"TIFF {mode} of zeros", EITHER, _tiff_mode, mode, side)
     yield case("bombs", "GIF of 169 million pixels", EITHER, _plain_zeros, "GIF", "P", (13000, 13000))
     yield case("bombs", "WebP of 260 million pixels", REFUSED, _webp_canvas, 16384, 16384)
+    yield case("bombs", "WebP of 62 million pixels", REFUSED, _plain_zeros, "WEBP", "RGB", (7900, 7900))
+    yield case("bombs", "WebP of 48 million pixels", VALID, _plain_zeros, "WEBP", "RGBA", (8000, 6000))
+    yield case("bombs", "PNG with 4,900 profiles", REFUSED, _profiles, 4_900)
+    yield case("bombs", "PNG with 9 profiles", VALID, _profiles, 9)
     yield case("bombs", "NPY in a zip archive", REFUSED, _npz)
 
 
@@ -136,6 +140,11 @@ def _webp_canvas(width: int, height: int) -> bytes:
     at = data.index(b"VP8X") + 12
     data[at : at + 6] = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     return bytes(data)
+
+
+def _profiles(count: int) -> bytes:
+    packed = zlib.compress(bytes(1_040_000))
+    return png(2, 1, 8, 0, b"\0\x10\x20", chunk(b"iCCP", b"a\0\0" + packed) * count)
 
 
 def _npz() -> bytes:

@@ -1,17 +1,23 @@
 """Open images in decoder processes, or in this process until `start` is called.
 
 The page calls `start`. A decoder that crashes, or that takes too long, is replaced: its request is refused with a
-message, and others do not notice. Commands for data sets decode their own files in their own processes.
+message, and others do not notice. Each file has a process of its own in a sandbox (`sandbox.py`). Commands for data
+sets decode their own files in their own processes.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import io
+import logging
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +25,69 @@ from PIL import Image
 
 from saliscope import limits
 from saliscope.errors import Refused
-from saliscope.images import bands, uploads
-from saliscope.images.decoder import protocol
+from saliscope.images import bands, metadata, uploads
+from saliscope.images.decoder import protocol, sandbox
 
 CRASHED = "The image could not be decoded: it is damaged in a way that ends the decoder. Save it again as JPEG or PNG."
 MARGIN = 5.0
 """Seconds after the time limit of the decoders until the process is ended, which a busy machine needs."""
 MOST_FILES = 500
 """Files until a decoder is replaced, in case that a library leaks memory for damaged files."""
-KEPT = ("PATH", "SYSTEMROOT", "TEMP", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
-"""Environment variables of a decoder; others, such as access tokens, are not passed on."""
+KEPT = ("SYSTEMROOT", "LD_LIBRARY_PATH")
+"""Environment variables that a program needs to start; others, such as access tokens, are not passed on."""
+WORKER = "saliscope.images.decoder.worker"
+LARGEST = limits.WORK_PIXELS * 101 // 100
+"""Pixels of an image that a decoder may return: sides are rounded."""
+LONGEST_TEXT = 1000
+"""Characters of a text that a decoder may return."""
+NOT_ISOLATED = (
+    "The decoders of images are not fully isolated, because this system does not have: {missing}. See SECURITY.md for "
+    "what this means."
+)
 
 
 class _Process:
     """One decoder process."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: Sequence[str] = (WORKER,)) -> None:
         environment = {name: os.environ[name] for name in KEPT if name in os.environ}
-        root = Path(__file__).resolve().parents[3]
-        environment |= {"PYTHONPATH": os.pathsep.join([str(root), *filter(None, sys.path)]), "OMP_NUM_THREADS": "1"}
-        environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        paths = [str(Path(__file__).resolve().parents[3]), *filter(None, sys.path)]
+        environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "saliscope.images.decoder.worker"],
+            [sys.executable, "-m", *module],
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             env=environment,
             start_new_session=True,  # Ctrl+C is for the page
         )
+        assert self.process.stdin and self.process.stdout and self.process.stderr  # for mypy
+        self._requests = io.BufferedWriter(self.process.stdin)  # type: ignore[type-var]
+        self._answers, self._status = self.process.stdout, self.process.stderr
+        self._lock, self._ready = threading.Lock(), False
+        self.mechanisms: list[str] = []
+        """The active mechanisms of the sandbox; empty until the process is ready."""
+        self.used = (0.0, 0)
+        """Processor time in seconds and memory in bytes that the last file took; 0 on systems that do not tell it."""
         self.files = 0
+
+    def wait(self) -> None:
+        """Wait until the process is in the sandbox, and no file has been read there yet.
+
+        Errors   protocol.Broken if the process ends
+        """
+        with self._lock:
+            if not self._ready:
+                self.mechanisms = protocol.read_line(self._status, "ready")
+                self._ready = True
 
     def call(self, header: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], bytearray]:
         """Return the answer to a request.
 
         Errors   protocol.Broken if the process ends; Refused if it takes too long
         """
-        assert self.process.stdin is not None and self.process.stdout is not None
         self.files += 1
         late = threading.Event()
 
@@ -66,46 +99,82 @@ class _Process:
         timer.daemon = True
         timer.start()
         try:
+            self.wait()
             with contextlib.suppress(OSError):  # the answer says what happened
-                protocol.write(self.process.stdin, header, data)
-            answer = protocol.read(self.process.stdout)
+                protocol.write(self._requests, header, data)
+            answer = protocol.read(self._answers, lambda found: _most_bytes(str(header["task"]), found))
             if answer is None:
                 raise protocol.Broken
+            self._end_file()
             return answer
         except protocol.Broken:
-            self.close()
-            if late.is_set() or _used_its_time(self.process.returncode):
+            code = self.close()
+            if late.is_set() or code == -getattr(signal, "SIGXCPU", 0):  # which Windows does not have
                 raise Refused(uploads.TOO_SLOW) from None
             raise
         finally:
             timer.cancel()
 
-    def close(self) -> None:
-        """End the process."""
+    def _end_file(self) -> None:
+        """Wait until the process of the file has ended; a file that has taken it over can no longer answer others."""
+        code, seconds, kilobytes = protocol.read_line(self._status, "ended")
+        self.used, self._ready = (float(seconds), 1024 * int(kilobytes)), False
+        if code != "0" or _has_more(self._answers):
+            raise protocol.Broken
+
+    def close(self) -> int:
+        """End the process; return the exit status of the last file, or else of the process."""
         self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
+        code = self.process.wait()
+        with contextlib.suppress(OSError, ValueError, protocol.Broken):  # it is closed, or has nothing to tell
+            code = int(protocol.read_line(self._status, "ended")[0])
+        for stream in (self._requests, self._answers, self._status):
             with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
+                stream.close()
+        return code
 
 
-def _used_its_time(code: int | None) -> bool:
-    import signal  # the signal of the limit of processor time, which Windows does not have
-
-    return code is not None and code == -getattr(signal, "SIGXCPU", 0)
+def _has_more(stream: Any) -> bool:
+    """Return whether there is more to read than one answer."""
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class Pool:
-    """Decoder processes, as many as `limits.DECODERS`; a request waits until one is idle."""
+    """Decoder processes, as many as `limits.DECODERS`; a request waits until one is idle.
 
-    def __init__(self, size: int = limits.DECODERS, seconds: float = limits.DECODE_SECONDS + MARGIN) -> None:
-        self._places, self._seconds = threading.Semaphore(size), seconds
+    `module` is the name of the program and its arguments; tests have another one.
+    """
+
+    def __init__(
+        self,
+        size: int = limits.DECODERS,
+        seconds: float = limits.DECODE_SECONDS + MARGIN,
+        module: Sequence[str] = (WORKER,),
+    ) -> None:
+        self._places, self._module, self.seconds = threading.Semaphore(size), module, seconds
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
         self._open = True
         self.restarts = 0
         """Processes that were replaced because they crashed or took too long."""
+        self.used = (0.0, 0)
+        """Processor time in seconds and memory in bytes of the last file."""
+
+    def mechanisms(self) -> list[str]:
+        """Return the active mechanisms of the sandbox as soon as an idle process is ready.
+
+        Errors   protocol.Broken if there is none, or if it ends
+        """
+        with self._lock:
+            process = self._idle[0] if self._idle else None
+        if process is None:
+            raise protocol.Broken
+        process.wait()
+        return process.mechanisms
 
     def prepare(self) -> None:
         """Start one process, so that the first image does not wait for it."""
@@ -120,16 +189,17 @@ class Pool:
         with self._places:
             process = self._take()
             try:
-                answer, body = process.call(header, data, self._seconds)
+                answer, body = process.call(header, data, self.seconds)
             except (protocol.Broken, Refused) as error:
                 self.restarts += 1
                 raise error if isinstance(error, Refused) else Refused(CRASHED) from None
             except BaseException:
                 process.close()
                 raise
+            self.used = process.used
             self._give_back(process)
         if "refused" in answer:
-            raise Refused(str(answer["refused"]))
+            raise Refused(_text(answer["refused"]))
         return answer, body
 
     def processes(self) -> list[int]:
@@ -153,7 +223,7 @@ class Pool:
                     return process
                 process.close()  # someone else ended it
                 self.restarts += 1
-        return _Process()
+        return _Process(self._module)
 
     def _give_back(self, process: _Process) -> None:
         with self._lock:
@@ -164,6 +234,7 @@ class Pool:
 
 
 _pool: Pool | None = None
+_mechanisms: list[str] | None = None
 _pool_lock = threading.Lock()
 
 
@@ -175,6 +246,21 @@ def start() -> None:
             _pool = Pool()
             atexit.register(stop)
     _pool.prepare()
+    threading.Thread(target=_report, args=[_pool], name="sandbox", daemon=True).start()
+
+
+def _report(pool: Pool) -> None:
+    """Remember the mechanisms of the sandbox, and log which ones are missing."""
+    global _mechanisms
+    with contextlib.suppress(protocol.Broken):  # its pool was stopped, or a request uses it
+        _mechanisms = pool.mechanisms()
+        if absent := sandbox.missing(_mechanisms):
+            logging.getLogger(__name__).warning(NOT_ISOLATED.format(missing=", ".join(absent)))
+
+
+def mechanisms() -> list[str] | None:
+    """Return the active mechanisms of the sandbox; None until a decoder has started."""
+    return _mechanisms
 
 
 def stop() -> None:
@@ -233,6 +319,35 @@ def preview_image(data: bytes, channels: int | None, requested: str) -> tuple[Im
     return _image(answer, body), (red, green, blue)
 
 
+def strip_metadata(data: bytes, channels: int) -> metadata.StrippedFile:
+    """Return an uploaded file without metadata, as `metadata.strip_metadata`.
+
+    Errors   Refused
+    """
+    pool = _pool
+    if pool is None:
+        return metadata.strip_metadata(data, channels)
+    _check_length(data)
+    answer, body = pool.call(data, task="strip", channels=channels)
+    if answer.get("suffix") not in metadata.SUFFIXES or type(answer.get("same_file")) is not bool:
+        raise Refused(CRASHED)
+    return metadata.StrippedFile(bytes(body), answer["suffix"], answer["same_file"])
+
+
+def _most_bytes(task: str, answer: dict[str, Any]) -> int:
+    """Return how many bytes may follow the header of an answer."""
+    if "refused" in answer:
+        return 0
+    if task in ("image", "preview") or (task == "open" and "shape" not in answer):
+        return 3 * LARGEST
+    return protocol.LONGEST_BODY
+
+
+def _text(value: Any) -> str:
+    """Return a text of a decoder, without what is not valid in an answer of the page."""
+    return str(value)[:LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")
+
+
 def _check_length(data: bytes) -> None:
     if not data:
         raise Refused(uploads.EMPTY)
@@ -248,7 +363,7 @@ def _integers(value: Any, count: int) -> list[int]:
 
 def _image(answer: dict[str, Any], body: bytearray | memoryview) -> Image.Image:
     width, height = _integers(answer.get("size"), 2)
-    if len(body) != 3 * width * height:
+    if width * height > LARGEST or len(body) != 3 * width * height:
         raise Refused(CRASHED)
     return Image.frombytes("RGB", (width, height), bytes(body) if isinstance(body, memoryview) else body)
 
@@ -266,9 +381,9 @@ def _unpack(answer: dict[str, Any], body: bytearray) -> Image.Image | bands.Band
         raise Refused(CRASHED)
     values = np.frombuffer(body, "<f4", offset=at).reshape(shape).astype(np.float32)
     choice = answer.get("choice")
-    fields = [str(choice.get(name, "")) for name in ("about", "use")] if isinstance(choice, dict) else []
+    fields = [_text(choice.get(name, "")) for name in ("about", "use")] if isinstance(choice, dict) else []
     if not isinstance(choice, dict) or type(choice.get("count")) is not int:
         raise Refused(CRASHED)
     red, green, blue = _integers(choice.get("three"), 3)
     chosen = bands.BandChoice((red, green, blue), choice["count"], *fields)
-    return bands.Bands(_image(answer, memoryview(body)[:at]), values, chosen, str(answer.get("note", "")))
+    return bands.Bands(_image(answer, memoryview(body)[:at]), values, chosen, _text(answer.get("note", "")))

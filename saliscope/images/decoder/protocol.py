@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from typing import IO, Any
 
 from saliscope import limits
 
 LENGTHS = struct.Struct("<IQ")
 LONGEST_HEADER = 64 * limits.KB
+LONGEST_LINE = 200
 LONGEST_BODY = 4 * limits.BAND_VALUES + 4 * limits.WORK_PIXELS
 """Bytes: float32 bands and their RGB image, which are larger than any file."""
 
@@ -31,16 +33,19 @@ def write(stream: IO[bytes], header: dict[str, Any], *parts: bytes | bytearray |
     stream.flush()
 
 
-def read(stream: IO[bytes]) -> tuple[dict[str, Any], bytearray] | None:
+def read(
+    stream: IO[bytes], most: Callable[[dict[str, Any]], int] = lambda _: LONGEST_BODY
+) -> tuple[dict[str, Any], bytearray] | None:
     """Read one message, or return None at the end of the stream.
+
+    `most` returns the bytes that may follow a header; it may raise Broken.
 
     Errors   Broken
     """
-    first = stream.read(LENGTHS.size)
-    if not first:
+    first = bytearray(LENGTHS.size)
+    if not stream.readinto(memoryview(first)[:1]):  # type: ignore[attr-defined]
         return None
-    if len(first) != LENGTHS.size:
-        raise Broken
+    first[1:] = _exactly(stream, LENGTHS.size - 1)
     text_length, length = LENGTHS.unpack(first)
     if text_length > LONGEST_HEADER or length > LONGEST_BODY:
         raise Broken
@@ -48,9 +53,26 @@ def read(stream: IO[bytes]) -> tuple[dict[str, Any], bytearray] | None:
         header = json.loads(_exactly(stream, text_length))
     except (ValueError, RecursionError):
         raise Broken from None
-    if not isinstance(header, dict):
+    if not isinstance(header, dict) or length > most(header):
         raise Broken
     return header, _exactly(stream, length)
+
+
+def write_line(stream: IO[bytes], *words: str) -> None:
+    """Write a line about the process, in the stream that no file can write to."""
+    stream.write(" ".join(words).encode() + b"\n")
+    stream.flush()
+
+
+def read_line(stream: IO[bytes], name: str) -> list[str]:
+    """Return the words after the name of a line.
+
+    Errors   Broken for the end of the stream and for another line
+    """
+    first, *words = stream.readline(LONGEST_LINE).decode("ascii", "replace").split() or [""]
+    if first != name:
+        raise Broken
+    return words
 
 
 def _exactly(stream: IO[bytes], length: int) -> bytearray:

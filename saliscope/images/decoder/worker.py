@@ -1,84 +1,48 @@
 """A decoder process: reads requests from its standard input and writes answers to its standard output.
 
-It has limited memory and processor time, writes no files, and starts no programs. `python -m
-saliscope.images.decoder.worker` is started by pool.py; it ends with the page, which closes its input.
+`python -m saliscope.images.decoder.worker` is started by pool.py; it ends with the page, which closes its input. On
+Linux, it reads nothing itself: each request is read by a child of its own, which has imported everything already, and
+which enters the sandbox before. A file that takes over a decoder therefore sees no other file. Other systems have one
+process for many files.
+
+The standard error has one line for each of these: `ready`, with the active mechanisms of the sandbox, before a file is
+read; and `ended`, with the exit status, the processor time and the memory. No file can write there.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
+import gc
 import importlib
+import io
 import math
 import os
+import platform
+import signal
+import sys
 import warnings
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from PIL import Image
 
 from saliscope import limits
 from saliscope.errors import Refused
-from saliscope.images import bands, uploads
-from saliscope.images.decoder import protocol
-
-resource: Any
-try:
-    resource = importlib.import_module("resource")
-except ImportError:  # Windows, where only the time limit of pool.py applies
-    resource = None
+from saliscope.images import bands, metadata, uploads
+from saliscope.images.decoder import protocol, sandbox
 
 Answer = tuple[dict[str, Any], list[bytes]]
-
-
-def main() -> None:
-    """Answer requests until the input ends."""
-    import numpy as np  # noqa: F401  takes 0.1 s, so before the first request
-
-    warnings.simplefilter("ignore")
-    source = os.fdopen(os.dup(0), "rb")
-    target = os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1):  # what a decoder prints must not be part of an answer
-        os.dup2(nothing, stream)
-    Image.init()  # imports all decoders, before no more files may be opened
-    limit_process()
-    while (message := protocol.read(source)) is not None:
-        header, data = message
-        allow_seconds(limits.DECODE_SECONDS)
-        answer, parts = respond(header, bytes(data))
-        protocol.write(target, answer, *parts)
-
-
-def limit_process() -> None:
-    """Limit memory and processor time, and forbid files, programs and core dumps, as far as the system can."""
-    with contextlib.suppress(OSError):  # only Linux has it: without memory, the system ends this process first
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    if resource is None:
-        return
-    _limit("RLIMIT_AS", limits.DECODE_MEMORY)
-    _limit("RLIMIT_FSIZE", 0)
-    _limit("RLIMIT_CORE", 0)
-    _limit("RLIMIT_NPROC", 0)  # has no effect for root
-    _limit("RLIMIT_NOFILE", 16)
-
-
-def allow_seconds(seconds: float) -> None:
-    """Let the system end this process after more seconds of processor time; the decoders have the same limit."""
-    if resource is not None:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        _limit("RLIMIT_CPU", math.ceil(usage.ru_utime + usage.ru_stime + seconds + 2), hard=False)
-
-
-def _limit(name: str, value: int, *, hard: bool = True) -> None:
-    number = getattr(resource, name, None)
-    if number is None:
-        return
-    with contextlib.suppress(OSError, ValueError):  # macOS refuses some limits
-        highest = resource.getrlimit(number)[1]
-        if highest != resource.RLIM_INFINITY:
-            value = min(value, highest)
-        resource.setrlimit(number, (value, value if hard else highest))
+FORKS = sys.platform == "linux"
+"""Whether each file has a process of its own. Libraries of macOS do not work after a fork, and Windows has none."""
+WARM = 3 * limits.MB
+"""Bytes of memory for a small image, its copies and its answer."""
+PAGE_SECONDS = 5.0
+"""Seconds until a decoder notices that the page has ended while a file is decoded."""
+SECONDS = math.ceil(limits.DECODE_SECONDS) + 2
+"""Processor time of a file; the decoders have almost the same limit, and a message."""
 
 
 def respond(header: dict[str, Any], data: bytes) -> Answer:
@@ -88,12 +52,133 @@ def respond(header: dict[str, Any], data: bytes) -> Answer:
             return _preview(data, header)
         if header["task"] == "image":
             return _pack_image(uploads.open_image(data))
+        if header["task"] == "strip":
+            stripped = metadata.strip_metadata(data, header["channels"])
+            return {"suffix": stripped.suffix, "same_file": stripped.same_file}, [stripped.data]
         opened = bands.open_file(data, header["channels"], raw=header["raw"], requested=header["requested"])
         return _pack_bands(opened) if isinstance(opened, bands.Bands) else _pack_image(opened)
     except Refused as error:
         return {"refused": str(error)}, []
     except MemoryError:
-        return {"refused": uploads.TOO_LARGE_UNSEEN.format(limit=limits.PIXELS // 10**6)}, []
+        return {"refused": uploads.TOO_MUCH_MEMORY.format(limit=limits.DECODE_MEMORY // limits.MB)}, []
+
+
+def main(
+    answer: Callable[[dict[str, Any], bytes], Answer] = respond, using: Collection[str] = sandbox.MECHANISMS
+) -> None:
+    """Answer requests until the input ends. Tests have another `answer`, and a system with fewer mechanisms."""
+    warnings.simplefilter("ignore")
+    prepare()
+    source, target, status = (os.fdopen(os.dup(number), mode) for number, mode in enumerate(("rb", "wb", "wb")))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):  # what a decoder prints must not be part of an answer
+        os.dup2(nothing, number)
+    os.close(nothing)
+    with contextlib.suppress(OSError):  # only Linux has it: without memory, the system ends this process first
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    if not FORKS:
+        active = sandbox.enter(limits.DECODE_MEMORY, None, using=using)
+        while True:
+            protocol.write_line(status, "ready", *active)
+            if not _serve(source, target, answer, allow_seconds):
+                return
+            protocol.write_line(status, "ended", "0", "0", "0")
+    gc.freeze()  # the children share the memory of all objects until now
+    parent, page = os.getpid(), os.getppid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    code = 0
+    while code == 0:
+        child = os.fork()
+        if child == 0:
+            _serve_one(source, target, status, answer, parent, using)
+        while not (end := os.wait4(child, os.WNOHANG))[0]:
+            if os.getppid() != page:
+                return  # which ends the child as well
+            signal.sigtimedwait({signal.SIGCHLD}, PAGE_SECONDS)
+        code, used = os.waitstatus_to_exitcode(end[1]), end[2]
+        seconds, kilobytes = used.ru_utime + used.ru_stime, used.ru_maxrss
+        protocol.write_line(status, "ended", str(code), f"{seconds:.3f}", str(kilobytes))
+
+
+_SAMPLE = b""
+
+
+def prepare() -> None:
+    """Import and initialize what decoding needs, because no file can be opened in the sandbox."""
+    import numpy as np  # takes 0.1 s
+
+    for encoding in ("ascii", "latin-1", "utf-8", "utf-16", "utf-32"):  # of names and texts in a file
+        codecs.lookup(encoding)
+    Image.init()
+    if "AVIF" in uploads.FORMATS:
+        importlib.import_module("PIL.AvifImagePlugin").DEFAULT_MAX_THREADS = 1  # a thread is a new process
+    for kind in uploads.FORMATS:
+        file = io.BytesIO()
+        exif = Image.Exif()
+        exif[metadata.ORIENTATION] = 6
+        Image.new("RGB", (8, 8)).save(file, kind, exif=exif)
+        metadata.strip_metadata(file.getvalue(), 3)
+    global _SAMPLE
+    file = io.BytesIO()
+    Image.effect_noise((64, 64), 50).convert("RGB").save(file, "JPEG")
+    _SAMPLE = file.getvalue()
+    sandbox.filter_of(platform.machine())
+    file = io.BytesIO()
+    np.save(file, np.zeros((4, 8, 8), np.uint16))
+    bands.open_file(file.getvalue(), 3)
+
+
+def _warm_up() -> None:
+    """Write to the memory that a small image needs, which takes half of its time in a new process, before it comes."""
+    respond({"task": "image"}, _SAMPLE)
+    for _ in range(2):  # the memory of the first one is returned to the system
+        bytearray(b"x") * WARM
+
+
+def _serve_one(
+    source: IO[bytes],
+    target: IO[bytes],
+    status: IO[bytes],
+    answer: Callable[..., Answer],
+    parent: int,
+    using: Collection[str],
+) -> None:
+    """Serve one request in the sandbox, and end this process: with 0 after an answer, and with 1 otherwise."""
+    code = 1
+    try:
+        os.environ.clear()
+        active = sandbox.enter(limits.DECODE_MEMORY, SECONDS, parent, using)
+        _warm_up()
+        protocol.write_line(status, "ready", *active)
+        status.close()
+        code = int(not _serve(source, target, answer))
+    finally:
+        os._exit(code)
+
+
+def _serve(
+    source: IO[bytes], target: IO[bytes], answer: Callable[..., Answer], begin: Callable[[], None] | None = None
+) -> bool:
+    """Answer the next request; return whether there was one."""
+    message = protocol.read(source)
+    if message is None:
+        return False
+    if begin is not None:
+        begin()
+    header, data = message
+    reply, parts = answer(header, bytes(data))
+    protocol.write(target, reply, *parts)
+    return True
+
+
+def allow_seconds() -> None:
+    """Let the system end this process after more seconds of processor time, where it decodes many files."""
+    if (resource := sandbox.resource) is not None:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        highest = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        soft = math.ceil(usage.ru_utime + usage.ru_stime) + SECONDS
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_CPU, (soft, highest))
 
 
 def _pack_image(image: Image.Image) -> Answer:

@@ -56,17 +56,19 @@ Upload = tuple[str, str]
 
 
 def parse_uploads(value: Any) -> list[Upload]:
-    """Return the uploads named in a message of the browser.
+    """Return the uploads named in a message of the browser; a file that is named several times counts once.
 
     Errors   Refused for files that are not uploads, too many files, or too many bytes
     """
     pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2] if isinstance(value, list) else []
     if len(pairs) > limits.BATCH:
         raise Refused(messages.TOO_MANY.format(count=len(pairs), most=limits.BATCH))
-    files = [(str(uploads.inside_uploads(path)), str(name)[: archive.LONGEST]) for path, name in pairs]
-    if sum(os.path.getsize(path) for path, _ in files) > limits.BATCH_BYTES:
+    files: dict[str, str] = {}
+    for path, name in pairs:
+        files.setdefault(str(uploads.inside_uploads(path)), str(name)[: archive.LONGEST])
+    if sum(os.path.getsize(path) for path in files) > limits.BATCH_BYTES:
         raise Refused(messages.TOO_MUCH)
-    return files
+    return list(files.items())
 
 
 def explain(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Waiting | Progress | Report]:
@@ -80,11 +82,10 @@ def explain(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Wai
         raise Refused(messages.NONE)
     settings = yield from engine.resolve_settings(replace(request, image=None), run)
     _check(settings)
-    with tempfile.TemporaryDirectory(prefix="saliscope-batch-") as folder:
-        items = _items(files, Path(folder))
-        with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
-            yield from engine.wait_turn(turn)
-            yield (yield from engine.stream(partial(_report, settings, items, Path(folder)), run, turn=turn))
+    temporary = tempfile.TemporaryDirectory(prefix="saliscope-batch-")
+    with temporary as folder, turns.enqueue(run, long=True, min_seconds=0.0) as turn:
+        yield from engine.wait_turn(turn)
+        yield (yield from engine.stream(partial(_report, settings, files, Path(folder)), run, turn=turn))
 
 
 def _check(settings: Settings) -> None:
@@ -100,7 +101,7 @@ def _check(settings: Settings) -> None:
         raise Refused(messages.LONG.format(title=method.title))
 
 
-def _items(files: Sequence[Upload], folder: Path) -> list[Item]:
+def _items(files: Sequence[Upload], folder: Path, budget: archive.Budget) -> list[Item]:
     """Return the images of all uploads, sorted by name, with the folders of a zip archive as labels."""
     from saliscope.datasets.items import Item  # only needed by this tab
     from saliscope.datasets.sources.labels import folder_labels  # as above
@@ -111,23 +112,24 @@ def _items(files: Sequence[Upload], folder: Path) -> list[Item]:
         if archive.is_archive(path):
             inside = folder / f"zip{number}"
             inside.mkdir()
-            images += archive.unpack(path, name, inside, is_image)
+            images += archive.unpack(path, name, inside, is_image, budget)
         else:
+            budget.take_images(1)
+            budget.take_bytes(os.path.getsize(path))
             images.append((name, path))
-        if len(images) > limits.BATCH:
-            raise Refused(messages.TOO_MANY.format(count=len(images), most=limits.BATCH))
     if not images:
         raise Refused(messages.EMPTY.format(names=", ".join(name for _, name in files)))
     labels = folder_labels([name for name, _ in images])
     items: dict[str, Item] = {}
     for name, path in sorted(images):
         unique = name if name not in items else f"{name} ({len(items)})"
-        items[unique] = Item(unique, labels.get(name), path)
+        items[unique] = Item(unique, labels.get(name), path, shown=unique)
     return list(items.values())
 
 
-def _report(settings: Settings, items: list[Item], folder: Path, report: Callable[[Any], bool]) -> Report:
+def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: Callable[[Any], bool]) -> Report:
     """Return the report on all images, or on the images that were done when the user stopped."""
+    items = _items(files, folder, archive.Budget(lambda: report(Progress(messages.UNPACKING, 0.0))))
     from saliscope.datasets import run as runs  # torch takes seconds to start
     from saliscope.datasets.report import write  # as above
     from saliscope.datasets.settings import PREDICTED  # as above

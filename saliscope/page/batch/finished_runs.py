@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saliscope.images import run_images, uploads
+from saliscope.images.decoder import pool
 
 if TYPE_CHECKING:
     from saliscope.datasets.finished.finished_run import FinishedRun
@@ -45,7 +46,7 @@ def _open(folder: str) -> FinishedRun:
     from saliscope.datasets.finished.finished_run import FinishedRun  # only needed with a run
     from saliscope.datasets.shards import open_run  # as above
 
-    return FinishedRun(open_run(folder), uploads.open_image)
+    return FinishedRun(open_run(folder), pool.open_image)
 
 
 def use_run(folder: str) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from saliscope.errors import Refused
-from saliscope.images.decoder import pool
+from saliscope.images.decoder import pool, sandbox
 from saliscope.page.shared import messages
 from saliscope.session import model_cache
 from saliscope.session.jobs import runs
@@ -78,6 +78,7 @@ class Monitoring:
         model = model_cache.first_model()
         status = "stopping" if self.stopping() else "ok" if model else "failed" if model_cache.failure() else "loading"
         answer = {"status": status, "model": model or None, "queue": self._queue()}
+        answer |= {"sandbox": pool.mechanisms(), "hidden": sandbox.is_hidden()}
         return JSONResponse(answer, 200 if status == "ok" else 503)
 
     def _metrics(self, _: Request) -> Response:

@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Any
 
 from saliscope.errors import Refused
-from saliscope.images import bands, metadata, uploads
+from saliscope.images import bands, uploads
 from saliscope.images.decoder import pool
 from saliscope.images.pixels import pixel_hash
 from saliscope.session import engine
@@ -109,8 +109,8 @@ def _crop_hash(settings: Settings, path: str) -> str:
 
 def _write_image(path: str, name: str, channels: int, folder: Path) -> tuple[dict[str, Any], str]:
     """Write an image without metadata to the folder; return its entry in the index, and its path."""
-    data = Path(path).read_bytes()
-    stripped = metadata.strip_metadata(data, channels)
+    data = uploads.read(path)
+    stripped = pool.strip_metadata(data, channels)
     target = folder / f"tmp{secrets.token_hex(32)}{stripped.suffix}"
     target.write_bytes(stripped.data)
     entry = {

@@ -7,6 +7,7 @@ is never run. transformers is an optional dependency and is imported when one of
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class HuggingFaceModels(OpenSource):
 
     def load(self, name: str, progress: Progress | None = None) -> Model:
         folder = _folder(name)
+        notes = hub.verify(folder)
         config = _configuration(name, folder)
         architecture = _two_encoders(config) or _transformers().AutoModelForImageClassification
         try:
@@ -44,7 +46,7 @@ class HuggingFaceModels(OpenSource):
         except Exception as error:  # many types of errors from transformers and torch
             raise ModelUnavailable(f"Cannot load {name!r}: {hub.first_line(error)}") from error
         _check_complete(name, report)
-        return _model(name, network, config, folder)
+        return dataclasses.replace(_model(name, network, config, folder), notes=notes)
 
     def build(self, name: str, classes: int | None) -> Model:
         folder = _folder(name)

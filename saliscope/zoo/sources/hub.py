@@ -6,13 +6,14 @@ seconds; the Hub's own client retries for a minute.
 
 from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
 from saliscope import install
-from saliscope.zoo import settings
+from saliscope.zoo import downloads, settings
 from saliscope.zoo.sources.source import ModelUnavailable
 
 TIMEOUT = 10.0
@@ -23,6 +24,7 @@ VOCABULARY = ("tokenizer.json", "vocab.*", "spiece.model")
 TOKENIZER = (*VOCABULARY, "tokenizer_config.json", "special_tokens_map.json", "merges.txt")
 """Files of the tokenizer of a model with a text encoder."""
 SAFE = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
+WEIGHTS = (".safetensors", ".bin")
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin")
 """Files of weights. The pickled ones are only used if the safetensors files are missing."""
 
@@ -106,6 +108,24 @@ def _reach(name: str, url: str) -> None:
             f"{name} is not in the Hugging Face cache, and the Hub cannot be reached. Fill the cache on a machine with "
             f"network access (hf download {name}), or use a local folder"
         ) from error
+
+
+def verify(folder: Path) -> tuple[str, ...]:
+    """Compare the files of weights in a folder of the cache with their SHA-256, which the Hub states as their name.
+
+    Returns  a note that names the files without a known SHA-256; empty for another folder
+    Errors   ModelUnavailable for a file with another SHA-256
+    """
+    if folder.parent.name != "snapshots":
+        return ()
+    unknown = []
+    for path in sorted(path for suffix in WEIGHTS for path in folder.glob(f"*{suffix}")):
+        stored = path.resolve()  # on Windows, the cache may have a copy without this name
+        if not re.fullmatch("[0-9a-f]{64}", stored.name):
+            unknown.append(path.name)
+        elif not downloads.has_digest(stored, stored.name):
+            raise ModelUnavailable(f"Hash mismatch: {path.name} is damaged. Delete {stored} and try again")
+    return (downloads.NOT_VERIFIED.format(names=", ".join(unknown)),) if unknown else ()
 
 
 def first_line(error: Exception) -> str:

@@ -6,6 +6,7 @@ optional dependency and is imported when one of these names is used.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,8 +41,13 @@ class TimmModels(OpenSource):
 
     def load(self, name: str, progress: Progress | None = None) -> Model:
         timm_name = _local(name)
-        overlay = None if timm_name.startswith("local-dir:") else {"file": str(_weights(timm_name, progress))}
-        return _model(name, _create(timm_name, pretrained=True, pretrained_cfg_overlay=overlay))
+        file = None if timm_name.startswith("local-dir:") else _weights(timm_name, progress)
+        notes = hub.verify(file.parent if file else Path(timm_name.removeprefix("local-dir:")))
+        if file and not (file.parent.parent.name == "snapshots" or downloads.digest_of(file.name)):
+            notes = (downloads.NOT_VERIFIED.format(names=file.name),)
+        overlay = {"file": str(file)} if file else None
+        network = _create(timm_name, pretrained=True, pretrained_cfg_overlay=overlay)
+        return dataclasses.replace(_model(name, network), notes=notes)
 
     def build(self, name: str, classes: int | None) -> Model:
         timm_name = _local(name)

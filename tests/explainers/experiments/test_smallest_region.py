@@ -121,9 +121,11 @@ def test_wrong_uses_are_refused():
     ):
         with pytest.raises(BadOption, match=message):
             smallest_region(net, images, maps)
-    for maps in (torch.rand(3, 4, 4), torch.rand(2, 3, 4, 4), "map"):
-        with pytest.raises(ValueError, match="one map"):
+    for maps in (torch.rand(3, 4, 4), torch.rand(2, 3, 4, 4), 1.5):
+        with pytest.raises(BadOption, match="one map"):
             smallest_region(net, images, maps)
+    with pytest.raises(BadOption, match="Unknown method 'map'"):
+        smallest_region(net, images, "map")
     with pytest.raises(BadOption, match="goal='remove'"):
         smallest_region(net, images, torch.rand(2, 4, 4), goal="remove")
     with pytest.raises(BadOption, match="baseline"):

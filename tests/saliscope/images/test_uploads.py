@@ -333,6 +333,34 @@ def test_a_damaged_profile_is_ignored(profile):
     assert_scene(open_image(save(scene(), "TIFF", icc_profile=profile)))
 
 
+def test_many_profiles_are_refused():
+    """Each is decompressed to a megabyte; a PNG has one."""
+    profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1_000_000)))
+    for count in (1, limits.PROFILES - 1):
+        assert open_image(png(2, 1, 8, 0, b"\0\x10\x20", *[profile] * count)).size == (2, 1)
+    with pytest.raises(Refused, match="takes too long"):
+        open_image(png(2, 1, 8, 0, b"\0\x10\x20", *[profile] * limits.PROFILES))
+
+
+def test_a_large_webp_is_refused_with_its_own_limit(monkeypatch):
+    data = save(Image.new("RGB", (2000, 1001)), "WEBP")
+    monkeypatch.setattr(limits, "WEBP", 2_000_000)
+    message = r"2000 x 1001 pixels. The maximum for WebP is 2 million, because such a file cannot be read in parts"
+    with pytest.raises(Refused, match=message):
+        open_image(data)
+    monkeypatch.setattr(limits, "WEBP", 2_002_000)
+    assert open_image(data).size == (2000, 1001)
+
+
+def test_too_little_memory_is_the_reason_in_the_message(monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(Refused, match="needs more than 1024 MB of memory"):
+        open_image(b"\x89PNG\r\n\x1a\n" + bytes(20))
+
+
 def test_large_profile_is_not_parsed(monkeypatch):
     monkeypatch.setattr(limits, "PROFILE", 100)
     assert_scene(open_image(save(scene(), "PNG", icc_profile=swapped_profile())))

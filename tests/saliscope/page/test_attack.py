@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.public import load, soak
-from benchmarks.public.attacks import http, users
+from benchmarks.public.attacks import decoder, http, users
 from benchmarks.public.server import Server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
@@ -40,6 +40,14 @@ def test_every_slower_attack_gets_the_expected_answer(group: Any, server: Server
     results = list(group(server))
     assert [(each.name, each.got) for each in results if each.got != each.expected] == []
     assert users.answers_correctly(server)
+
+
+@pytest.mark.parametrize("using", [(), ("limits",)], ids=["all", "limits"])
+def test_a_decoder_stays_in_its_sandbox(using: tuple[str, ...], server: Server) -> None:
+    """The check notices a decoder that has its limits only."""
+    results = list(decoder.attacks(server, using))
+    failed = [(each.name, each.got) for each in results if each.got != each.expected]
+    assert len(results) > 25 and (failed != []) == bool(using), failed
 
 
 def test_two_users_at_once_get_their_own_answers(server: Server) -> None:

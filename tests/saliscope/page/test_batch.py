@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from saliscope.page.batch import archive, engine
 from saliscope.page.batch.engine import Progress, Report
 from saliscope.page.build import STATIC
 from saliscope.session import model_cache
+from saliscope.session.answers import Waiting
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
 
@@ -44,8 +46,8 @@ def make_zip(path: Path, members: dict[str, bytes]) -> str:
     return str(path)
 
 
-def unpack(path: str, folder: Path) -> list[tuple[str, str]]:
-    return list(archive.unpack(path, "a.zip", folder, is_image))
+def unpack(path: str, folder: Path, budget: archive.Budget | None = None) -> list[tuple[str, str]]:
+    return list(archive.unpack(path, "a.zip", folder, is_image, budget or archive.Budget()))
 
 
 def test_unpacking_extracts_only_images_and_only_into_the_folder(tmp_path):
@@ -74,7 +76,7 @@ def test_too_many_images_zip_bombs_and_damaged_archives_are_refused(tmp_path, mo
         unpack(many, tmp_path)
     monkeypatch.setattr(limits, "BATCH_BYTES", 1_000_000)
     bomb = make_zip(tmp_path / "bomb.zip", {"a.jpg": bytes(30_000_000)})
-    with pytest.raises(Refused, match="unpacks to more than"):
+    with pytest.raises(Refused, match="larger than 256 MB in total"):
         unpack(bomb, tmp_path)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1_500_000, "extraction stops at the limit"
     whole = io.BytesIO(Path(many).read_bytes()).getvalue()
@@ -95,6 +97,8 @@ def test_only_uploads_within_the_limits_are_accepted(tmp_path, monkeypatch):
     path = str(tmp_path / "abc" / "dog.jpg")
     Path(path).write_bytes((EXAMPLES / "dog.jpg").read_bytes())
     assert engine.parse_uploads([[path, "my dog.jpg"], "x", [path], {"path": path}]) == [(path, "my dog.jpg")]
+    indirect = f"{tmp_path}/abc/../abc/dog.jpg"
+    assert engine.parse_uploads([[path, "a.jpg"], [path, "b.jpg"], [indirect, "c.jpg"]]) == [(path, "a.jpg")]
     for nothing in (None, {}, "x", 5, [[]]):
         assert engine.parse_uploads(nothing) == []
     for foreign in ("/etc/passwd", str(EXAMPLES / "dog.jpg"), str(tmp_path / "gone.jpg"), 5, None, ["x"]):
@@ -103,8 +107,75 @@ def test_only_uploads_within_the_limits_are_accepted(tmp_path, monkeypatch):
     with pytest.raises(Refused, match="101 images selected"):
         engine.parse_uploads([[path, "a.jpg"]] * 101)
     monkeypatch.setattr(limits, "BATCH_BYTES", 100_000)
+    other = shutil.copy(path, tmp_path / "other.jpg")
     with pytest.raises(Refused, match="larger than 256 MB in total"):
-        engine.parse_uploads([[path, "a.jpg"]] * 3)
+        engine.parse_uploads([[path, "a.jpg"], [other, "b.jpg"]])
+
+
+def test_archives_and_images_share_one_budget(tmp_path, monkeypatch):
+    """Two archives of half the size each are accepted, and a third one is not; so are images."""
+    monkeypatch.setattr(limits, "BATCH_BYTES", 1_000_000)
+    halves = [make_zip(tmp_path / f"{k}.zip", {f"{k}.jpg": bytes(500_000)}) for k in range(3)]
+    budget = archive.Budget()
+    for half in halves[:2]:
+        unpack(half, tmp_path, budget)
+    with pytest.raises(Refused, match="larger than 256 MB in total"):
+        unpack(halves[2], tmp_path, budget)
+    with pytest.raises(Refused, match="larger than 256 MB in total"):
+        steps([*halves[:2], str(EXAMPLES / "dog.jpg")], Run(60.0))
+    sixty = [make_zip(tmp_path / f"many{k}.zip", {f"{n}.jpg": b"x" for n in range(60)}) for k in range(2)]
+    with pytest.raises(Refused, match="120 images selected, but at most 100"):
+        steps(sixty, Run(60.0))
+
+
+def test_unpacking_can_be_stopped_and_ends_in_time(tmp_path):
+    path, calls = make_zip(tmp_path / "a.zip", {f"{k}.jpg": bytes(3_000_000) for k in range(9)}), []
+
+    def go_on() -> bool:
+        calls.append(1)
+        return len(calls) < 5
+
+    with pytest.raises(Refused, match="Stopped"):
+        unpack(path, tmp_path, archive.Budget(go_on))
+    assert len(calls) == 5 and sum(file.stat().st_size for file in tmp_path.glob("0*")) < 5_000_000
+    with pytest.raises(Refused, match="Stopped"):
+        steps([path], Run(-1.0))
+
+
+def test_an_archive_is_not_unpacked_before_its_turn(tmp_path, monkeypatch):
+    path, run, found = make_zip(tmp_path / "a.zip", {"a.jpg": b"x"}), Run(60.0), []
+    monkeypatch.setattr(archive, "unpack", lambda *_: pytest.fail("unpacked before its turn"))
+    other = Run(60.0)
+    with engine.turns.enqueue(other, long=True) as turn:
+        list(engine.turns.wait(turn))
+        for step in engine.explain(Request(), [(path, "a.zip")], run):
+            found.append(step)
+            if len(found) > 1:
+                break
+    assert all(isinstance(step, Waiting) for step in found)
+
+
+def test_archives_with_many_files_or_other_compressions_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "names.zip", "w") as file:
+        for k in range(11_000):
+            file.writestr(f"{k}/" + "n" * 50, b"")
+    with pytest.raises(Refused, match="too many files"):
+        unpack(str(tmp_path / "names.zip"), tmp_path)
+    for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "other.zip", "w", kind) as file:
+            file.writestr("a.jpg", bytes(1000))
+        with pytest.raises(Refused, match=r"a\.zip does not use the usual compression"):
+            unpack(str(tmp_path / "other.zip"), tmp_path)
+
+
+def test_a_message_does_not_show_a_path_of_the_server(tmp_path, monkeypatch):
+    files = [shutil.copy(EXAMPLES / f"{name}.jpg", tmp_path / f"{name}.jpg") for name in ("dog", "cat", "coffee")]
+    real = engine._run
+    monkeypatch.setattr(engine, "_run", lambda *given: Path(files[1]).unlink() or real(*given))
+    found = steps([str(path) for path in files], Run(60.0))
+    assert found[-1].message.endswith("1 could not be read.")
+    assert "File not found: cat.jpg." in found[-1].html and str(tmp_path) not in found[-1].html
+    assert "saliscope-batch" not in found[-1].html and "/tmp" not in found[-1].html
 
 
 def test_images_become_a_report(tmp_path):

@@ -126,6 +126,7 @@ def test_monitoring_counts_requests(monkeypatch: pytest.MonkeyPatch, ended: list
     from starlette.applications import Starlette
     from starlette.testclient import TestClient
 
+    from saliscope.images.decoder import pool, sandbox
     from saliscope.page.operations.metrics import Monitoring
     from saliscope.session import model_cache
 
@@ -141,8 +142,9 @@ def test_monitoring_counts_requests(monkeypatch: pytest.MonkeyPatch, ended: list
     assert {"saliscope_queue_length 3.0", "saliscope_running 0.0", "saliscope_decoder_restarts_total 0.0"} <= set(lines)
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
     monkeypatch.setattr(model_cache, "_loaded", {"net": None})
+    isolation = {"sandbox": pool.mechanisms(), "hidden": sandbox.is_hidden()}
     healthy = client.get("/healthz")
-    assert (healthy.status_code, healthy.json()) == (200, {"status": "ok", "model": "net", "queue": 3})
+    assert (healthy.status_code, healthy.json()) == (200, {"status": "ok", "model": "net", "queue": 3, **isolation})
     monitoring.stopping = lambda: True
     assert (client.get("/healthz").status_code, client.get("/healthz").json()["status"]) == (503, "stopping")
     monkeypatch.setattr(model_cache, "_loaded", {})

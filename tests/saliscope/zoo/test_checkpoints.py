@@ -264,6 +264,14 @@ def test_torchscript_program_is_reported(tmp_path: Path) -> None:
         checkpoints.load(network(), tmp_path / "w.pt")
 
 
+EMPTY: dict[str, Any] = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+
+
+def header(entries: dict[str, Any]) -> bytes:
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text)) + text
+
+
 def broken() -> dict[str, tuple[str, bytes, str]]:
     whole = safetensors(WEIGHTS)
     overlong = whole.replace(b'"data_offsets": [0,', b'"data_offsets": [9,')
@@ -288,6 +296,15 @@ def broken() -> dict[str, tuple[str, bytes, str]]:
             whole.replace(b"F32", b"F99"),
             "Unsupported dtype F99 of '0.weight' in w.safetensors",
         ),
+        "many tensors": ("w.safetensors", header({f"k{k}": EMPTY for k in range(10_001)}), "has 10,001 tensors"),
+        "long header": ("w.safetensors", header({"k" * 2_000_000: EMPTY}), "has a header of 2.0 MB. The maximum is 2"),
+        "many dimensions": ("w.safetensors", header({"a": EMPTY | {"shape": [1] * 17}}), "its header cannot be read"),
+        "long dimensions": (
+            "w.safetensors",
+            header({"a": EMPTY | {"shape": [2**60] * 30_000}}),
+            "its header cannot be read",
+        ),
+        "a long number": ("w.safetensors", header({"a": EMPTY | {"shape": [10**4000]}}), "its header cannot be read"),
         "huge header": ("w.safetensors", struct.pack("<Q", 1 << 62) + b"{}", "is not a safetensors file"),
     }
 

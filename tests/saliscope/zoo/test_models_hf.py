@@ -5,6 +5,7 @@ Small configurations with random weights, saved by `save_pretrained` and loaded 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import socket
@@ -203,6 +204,30 @@ def test_a_model_of_the_hub_is_marked_as_offline_until_it_is_cached(
     (folder / "refs" / "main").write_text("0", encoding="utf-8")
     monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
     assert marked() == {"timm:resnet18", "resnet18"}
+
+
+def test_weights_of_the_hub_are_compared_with_their_sha256(offline: Path, tmp_path: Path) -> None:
+    """The Hub names a file by its SHA-256. A copy without this name is used with a note."""
+    save(tmp_path / "files", vit(), T.ViTImageProcessor(size=square(64)))
+    folder = offline / "models--some--vit"
+    shutil.copytree(tmp_path / "files", folder / "snapshots" / "0")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0", encoding="utf-8")
+    file = folder / "snapshots" / "0" / "model.safetensors"
+    note = "model.safetensors: not verified, because its publisher states no SHA-256."
+    with pytest.warns(UserWarning, match="not verified"):
+        assert models.load_model("hf:some/vit").notes == (note,)
+
+    data = bytearray(file.read_bytes())
+    blob = folder / "blobs" / hashlib.sha256(data).hexdigest()
+    blob.parent.mkdir()
+    file.rename(blob)
+    file.symlink_to(blob)
+    assert models.load_model("hf:some/vit").notes == ()
+    data[-1] ^= 1
+    blob.write_bytes(data)
+    with pytest.raises(ModelUnavailable, match=r"Hash mismatch: model\.safetensors is damaged\. Delete "):
+        models.load_model("hf:some/vit")
 
 
 def test_offline_error_explains_what_is_missing(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:

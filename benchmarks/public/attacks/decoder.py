@@ -1,0 +1,91 @@
+"""Attacks of a decoder that an image has taken over: on the page, its files and its network."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.public import processes
+from benchmarks.public.attacks.http import Result
+from benchmarks.public.attacks.users import IMAGE, explain, upload
+from benchmarks.public.server import Server
+from saliscope.errors import Refused
+from saliscope.images.decoder import pool, sandbox
+
+HIJACKED = "tests.support.hijacked_decoder"
+HARMFUL = {"system calls", "limits of", "priority"}
+"""What changes other processes if it is not refused; tests with a planted fault leave it out."""
+
+
+def attacks(server: Server, using: tuple[str, ...] = ()) -> Iterator[Result]:
+    """Try to leave the sandbox of a decoder, with all mechanisms of this system or with those in `using`."""
+    if sys.platform != "linux":  # the limits are all that other systems have
+        return
+    yield from _decoders_of(server)
+    one = pool.Pool(1, module=(HIJACKED, *using))
+    one.prepare()
+    try:
+        yield Result("an image in the sandbox", one.call(IMAGE.read_bytes(), task="image")[0]["size"], [600, 400])
+        file = upload(server, b"secret", "secret.jpg")
+        Path(file).chmod(0o666)
+        Path(file).parent.chmod(0o777)
+        for name, argument in _attempts(server, file, one.processes()[0]):
+            if using and name in HARMFUL:
+                continue
+            yield Result(f"{name} {argument}".strip(), _outcome(one, name, argument), "refused")
+        if not using:
+            yield Result("the mechanisms", sandbox.missing(one.mechanisms()), [])
+        kept = Path(file).is_file() and Path(file).read_bytes() == b"secret"
+        yield Result("the file of another visitor is kept", kept, True)
+        yield Result("decoders that were ended", one.restarts, 0)
+    finally:
+        one.close()
+
+
+def _attempts(server: Server, file: str, decoder: int) -> Iterator[tuple[str, str]]:
+    page = str(server.process.pid) if server.process else str(os.getppid())
+    for path in ("/etc/passwd", file, f"/proc/{page}/environ", f"/proc/{page}/mem", f"/proc/{decoder}/environ"):
+        yield "read", path
+    yield from (("list", path) for path in ("/", str(server.uploads), "/proc"))
+    yield from ((name, file) for name in ("delete", "rename", "truncate", "permissions"))
+    yield "create", f"{file}.new"
+    yield from (("tcp", str(server.address[1])), ("udp", "53"), ("unix", "/run/systemd/notify"))
+    yield from (("exec", "/bin/sh"), ("fork", ""), ("thread", ""), ("limits", ""), ("root", ""), ("system calls", ""))
+    for name in ("signal", "ptrace", "memory", "limits of", "priority"):
+        yield from ((name, process) for process in (page, str(decoder)))
+
+
+def _outcome(one: pool.Pool, name: str, argument: str) -> str:
+    """Return what a decoder got, "refused" by the system, or the message of the pool."""
+    try:
+        return str(one.call(b"", task="attempt", name=name, argument=argument)[0]["done"])
+    except Refused as error:
+        return "refused" if "Error" in str(error) else str(error)
+
+
+def _decoders_of(server: Server) -> Iterator[Result]:
+    """Look at the decoders of the page itself, from outside."""
+    if not server.process:
+        return
+    explain(server)
+    found = 0
+    for process in processes.children(server.process.pid):
+        command = Path(f"/proc/{process}/cmdline").read_bytes()
+        if pool.WORKER.encode() not in command or processes.children(process):
+            continue  # the process that starts those of the files has a child
+        found += 1
+        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+        status = {line.partition(":")[0]: line.split()[1:] for line in lines}
+        yield Result("no new privileges", status["NoNewPrivs"], ["1"])
+        yield Result("a filter of system calls", status["Seccomp"], ["2"])
+        yield Result("no capabilities", int(status["CapEff"][0], 16), 0)
+        yield Result("not the user root", "0" in status["Uid"], False)
+        limits = Path(f"/proc/{process}/limits").read_text(encoding="ascii").splitlines()
+        files = next(line.split()[3] for line in limits if line.startswith("Max open files"))
+        yield Result("descriptors it may open", files, "0")
+        if os.geteuid() == 0:  # others cannot see the descriptors
+            kinds = sorted(os.readlink(path).partition(":")[0] for path in Path(f"/proc/{process}/fd").iterdir())
+            yield Result("descriptors", kinds, ["/dev/null"] * 3 + ["pipe"] * 2)
+    yield Result("decoders of the page", found > 0, True)

@@ -1,0 +1,57 @@
+"""Only decoder processes decode files of visitors: no module of the page names a function that decodes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DECODERS = {
+    "Image": {"open"},
+    "ImageFile": {"Parser"},
+    "uploads": {"open_image", "TimedDecoder"},
+    "bands": {"open_file", "open_bands", "preview_image", "read"},
+    "metadata": {"strip_metadata"},
+    "npy": {"read"},
+    "tiff": {"pages", "read_bands"},
+    "strips": {"reduce_image"},
+    "np": {"load", "genfromtxt", "loadtxt"},
+    "numpy": {"load", "genfromtxt", "loadtxt"},
+    "torch": {"load"},
+    "io": {"read_image", "decode_image", "decode_jpeg", "decode_png"},
+    "pickle": {"load", "loads", "Unpickler"},
+}
+"""Modules and their functions that decode bytes."""
+OWN_FILES = {
+    "saliscope/session/methods/measure.py": "Image.open",  # a command that measures methods on an example
+    "saliscope/session/bundles/reading.py": "npy.read",  # the command `replay`, which the page does not have
+}
+"""Files that decode what the project or the user of a command has, and how."""
+
+
+def uses(path: Path) -> Iterator[str]:
+    """Yield the decoders that a file names: as an attribute of a module, or imported on their own."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, (ast.Name, ast.Attribute)):
+            module = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+            if node.attr in DECODERS.get(module, ()):
+                yield f"{module}.{node.attr}"
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module = node.module.rpartition(".")[2]
+            yield from (f"{module}.{name.name}" for name in node.names if name.name in DECODERS.get(module, ()))
+
+
+def test_the_page_decodes_no_files_in_its_process() -> None:
+    files = [*(ROOT / "saliscope/page").rglob("*.py"), *(ROOT / "saliscope/session").rglob("*.py")]
+    files += [ROOT / "saliscope/cli/serving.py", ROOT / "app.py"]
+    found = {str(path.relative_to(ROOT)): set(uses(path)) for path in files}
+    unknown = {name: names - {OWN_FILES.get(name)} for name, names in found.items()}
+    assert {name: names for name, names in unknown.items() if names} == {}
+    assert len(files) > 100
+
+
+def test_decoders_are_found(tmp_path: Path) -> None:
+    code = ["from PIL.Image import open", "from saliscope.images import uploads", "uploads.open_image(b'')"]
+    (tmp_path / "a.py").write_text("\n".join([*code, "PIL.Image.open(x)"]))
+    assert sorted(uses(tmp_path / "a.py")) == ["Image.open", "Image.open", "uploads.open_image"]

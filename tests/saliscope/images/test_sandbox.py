@@ -1,0 +1,354 @@
+"""What a decoder that an image has taken over can do: return wrong pixels of its own image, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from saliscope import limits
+from saliscope.errors import Refused
+from saliscope.images.decoder import pool, protocol, sandbox
+from tests.support.hijacked_decoder import ATTEMPTS, ORDINARY
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have only limits")
+ROOT = Path(__file__).parents[3]
+IMAGE = (ROOT / "assets" / "examples" / "coffee.jpg").read_bytes()
+OTHER_TESTS = {"descriptors", "environment", "user", "state", "spin", "linger"}
+REFUSED = re.compile(r"refused: \w+Error( \d+)?").fullmatch
+IS_ROOT = getattr(os, "geteuid", lambda: 1)() == 0
+
+
+@pytest.fixture(scope="module")
+def active() -> list[str]:
+    """The mechanisms of this system."""
+    one = pool.Pool(1)
+    one.prepare()
+    found = one.mechanisms()
+    one.close()
+    return found
+
+
+@contextlib.contextmanager
+def hijacked(*using: str) -> Iterator[pool.Pool]:
+    one = pool.Pool(1, 25.0, ("tests.support.hijacked_decoder", *using))
+    one.prepare()
+    yield one
+    one.close()
+
+
+def attempt(one: pool.Pool, name: str, argument: str = "") -> str:
+    """Return what a decoder got, or the error."""
+    try:
+        return str(one.call(b"", task="attempt", name=name, argument=argument)[0]["done"])
+    except Refused as error:
+        return f"refused: {error}"
+
+
+@dataclass(frozen=True)
+class Victim:
+    """Files, sockets and a process that must not be reached."""
+
+    file: Path
+    tcp: str
+    udp: str
+    abstract: str
+    process: str
+
+    def attempts(self, decoder: int) -> Iterator[tuple[str, str]]:
+        """Yield the names and arguments of all attempts."""
+        file, folder = str(self.file), str(self.file.parent)
+        for name in ("read", "stat", "delete", "rename", "permissions", "truncate"):
+            yield name, file
+        for path in ("/etc/passwd", "/etc/hostname", "/dev/zero", "/proc/self/environ", "/proc/self/mem"):
+            yield "read", path
+        for process, kind in itertools.product((self.process, str(decoder), str(os.getpid())), ("environ", "mem")):
+            yield "read", f"/proc/{process}/{kind}"
+        yield from (("list", path) for path in ("/", "/proc", "/tmp", folder))
+        yield from ((name, f"{folder}/new") for name in ("create", "folder", "link"))
+        yield from [("tcp", self.tcp), ("udp", self.udp), ("unix", f"{folder}/socket"), ("abstract", self.abstract)]
+        yield from [("exec", "/bin/sh"), ("exec", sys.executable)]
+        for process in (self.process, str(decoder), str(os.getpid())):
+            yield from ((name, process) for name in ("signal", "ptrace", "memory", "limits of", "priority"))
+        yield from ((name, "") for name in ("pair", "fork", "thread", "limits", "root", "session", "executable memory"))
+        yield "reserve", str(limits.DECODE_MEMORY)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Victim]:
+    """Files, sockets and a process of this user, or as root, of an ordinary user."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file = folder / "file"
+    file.write_text("secret")
+    process = subprocess.Popen(["sleep", "600"], user=ORDINARY if IS_ROOT else None)
+    name = f"saliscope-{os.getpid()}-{process.pid}"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+        socket.socket(socket.AF_UNIX) as unix,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        udp.bind(("127.0.0.1", 0))
+        unix.bind(str(folder / "socket"))
+        abstract.bind(f"\0{name}")
+        unix.listen()
+        abstract.listen()
+        for path in (tmp_path.parent, tmp_path, folder, file, folder / "socket"):
+            path.chmod(0o777)
+            if IS_ROOT and path.is_relative_to(folder):
+                os.chown(path, ORDINARY, ORDINARY)
+        yield Victim(file, str(tcp.getsockname()[1]), str(udp.getsockname()[1]), name, str(process.pid))
+        assert process.poll() is None and file.read_text() == "secret", "nothing was ended or changed"
+        assert sorted(path.name for path in folder.iterdir()) == ["file", "socket"]
+    process.kill()
+    process.wait()
+
+
+def got(one: pool.Pool, victim: Victim) -> list[tuple[str, str, str]]:
+    """Return the attempts that were not refused, and what they got."""
+    assert one.call(IMAGE, task="image")[0]["size"] == [600, 400], "images are decoded there"
+    tried = list(victim.attempts(one.processes()[0]))
+    if sandbox.SECCOMP in one.mechanisms():  # others would wait for ever in one of them
+        tried.append(("system calls", ""))
+    assert {name for name, _ in tried} | OTHER_TESTS | {"system calls"} == {*ATTEMPTS}
+    found = [(name, argument, attempt(one, name, argument)) for name, argument in tried]
+    assert one.restarts == 0
+    return [each for each in found if not REFUSED(each[2])]
+
+
+@pytest.mark.parametrize("user", [pytest.param((), id="user"), pytest.param(("ordinary",), id="ordinary")])
+def test_a_decoder_reaches_nothing(user: tuple[str, ...], victim: Victim, active: list[str]) -> None:
+    if sandbox.SECCOMP not in active:
+        pytest.skip("this system does not have seccomp")
+    if user and not IS_ROOT:
+        pytest.skip("the other case is an ordinary user already")
+    with hijacked(*user) as one:
+        assert got(one, victim) == []
+
+
+@pytest.mark.parametrize("user", [pytest.param((), id="root"), pytest.param(("ordinary",), id="ordinary")])
+def test_seccomp_alone_is_enough(user: tuple[str, ...], victim: Victim, active: list[str]) -> None:
+    if sandbox.SECCOMP not in active:
+        pytest.skip("this system does not have seccomp")
+    if user and not IS_ROOT:
+        pytest.skip("the other case is an ordinary user already")
+    with hijacked("seccomp", *user) as one:
+        assert one.mechanisms() == ["seccomp"]
+        assert {name for name, _, _ in got(one, victim)} == {"reserve"}, "memory is a limit"
+
+
+WITHOUT_SECCOMP = {"stat", "session", "executable memory", "priority", "permissions", "limits of"}
+"""What limits and Landlock do not refuse: the owner may change permissions of files, and limits of the page."""
+
+
+def test_landlock_and_limits_without_seccomp(victim: Victim, active: list[str]) -> None:
+    if sandbox.LANDLOCK not in active:
+        pytest.skip("this system does not have landlock")
+    with hijacked("landlock", "limits", *["ordinary"] * IS_ROOT) as one:
+        assert one.mechanisms() == ["landlock", "limits"]
+        assert {name for name, _, _ in got(one, victim)} <= WITHOUT_SECCOMP
+
+
+def test_limits_alone_give_no_files_and_no_sockets(victim: Victim) -> None:
+    """Files can be deleted and programs can start, but neither can open anything."""
+    refused = {"read", "list", "create", "tcp", "udp", "unix", "abstract", "pair", "fork", "thread", "limits"}
+    refused.add("reserve")
+    with hijacked("limits", *["ordinary"] * IS_ROOT) as one:
+        assert one.mechanisms() == ["limits"]
+        for name, argument in victim.attempts(one.processes()[0]):
+            if name in refused:
+                assert REFUSED(attempt(one, name, argument)), (name, argument)
+        assert one.restarts == 0
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root changes the user")
+def test_root_becomes_nobody(victim: Victim) -> None:
+    with hijacked("user", "limits") as one:
+        assert json.loads(attempt(one, "user")) == [sandbox.NOBODY, sandbox.NOBODY, []]
+        processes = victim.process, str(os.getpid())
+        for name, process in itertools.product(("signal", "ptrace", "memory", "limits of"), processes):
+            assert attempt(one, name, process).startswith("refused"), name
+        assert attempt(one, "root").startswith("refused")
+
+
+def test_a_decoder_has_two_pipes_and_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    read, write = os.pipe()
+    os.set_inheritable(read, True)
+    with hijacked() as one:
+        assert sorted(json.loads(attempt(one, "descriptors")).values()) == ["device"] * 3 + ["pipe"] * 2
+        assert json.loads(attempt(one, "environment")) == {}
+        assert b"secret" not in Path(f"/proc/{one.processes()[0]}/environ").read_bytes()
+    os.close(read)
+    os.close(write)
+
+
+def test_a_file_finds_nothing_of_earlier_files() -> None:
+    with hijacked() as one:
+        assert [attempt(one, "state", text) for text in "ab"] == ['["a"]', '["b"]']
+        assert one.restarts == 0
+
+
+def test_systems_without_forks_have_one_process_for_many_files() -> None:
+    with hijacked("limits", "together") as one:
+        for _ in range(2):
+            assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
+        assert [attempt(one, "state", text) for text in "ab"] == ['["a"]', '["a", "b"]']
+        assert REFUSED(attempt(one, "read", "/etc/passwd")) and one.restarts == 0
+
+
+def message(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
+    return protocol.LENGTHS.pack(len(header), len(body) if length is None else length) + header + body
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param(message(b'{"size": [1, 1]}', b"abc") * 2, id="two answers"),
+        pytest.param(message(b'{"size": [1, 1]}', b"abc") + b"x", id="one byte more"),
+        pytest.param(message(b'{"size": [9000, 9000]}', length=200_000_000), id="200 MB"),
+        pytest.param(message(b'{"refused": "no"}', b"abc"), id="a refusal with bytes"),
+        pytest.param(message(b"x" * 70_000), id="a long header"),
+        pytest.param(message(b'{"size": [1, 1]}', length=3), id="no bytes"),
+        pytest.param(b"\x80\x04\x95", id="a pickle"),
+    ],
+)
+def test_a_forged_answer_ends_the_decoder_only(forged: bytes) -> None:
+    with hijacked() as one:
+        one.call(IMAGE, task="image")
+        one.seconds = 2.0  # of an answer that is not complete
+        with pytest.raises(Refused, match="could not be decoded|takes too long"):
+            one.call(forged, task="image", forged=True)
+        assert one.restarts == 1
+        one.seconds = 25.0
+        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}, "the next file gets its own answer"
+
+
+@pytest.mark.parametrize("name", ["linger", "spin"])
+def test_a_decoder_that_does_not_end_is_ended(name: str) -> None:
+    with hijacked() as one:
+        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
+        one.seconds = 1.0
+        assert "takes too long" in attempt(one, name)
+        one.seconds = 25.0
+        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
+
+
+def test_the_process_of_a_file_ends_with_its_decoder() -> None:
+    with hijacked() as one:
+        one.mechanisms()
+        (process,) = one.processes()
+        (child,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        os.kill(process, signal.SIGKILL)
+        until = time.monotonic() + 10
+        while Path(f"/proc/{child}").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_decoder_ends_with_the_page() -> None:
+    """Also if the page is killed while a file that has taken over its decoder does not end."""
+    code = """
+import os, signal, threading, time
+from saliscope.images.decoder import pool
+one = pool.Pool(1, module=("tests.support.hijacked_decoder",))
+one.prepare()
+one.mechanisms()
+print(*one.processes(), flush=True)
+threading.Thread(target=lambda: one.call(b"", task="attempt", name="linger", argument="")).start()
+time.sleep(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = Path(f"/proc/{int(done.stdout)}")
+    until = time.monotonic() + 30
+    while process.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not process.exists()
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "\ud800", 5, ["a"]])
+def test_a_text_of_a_decoder_can_be_shown(text: object) -> None:
+    header = json.dumps({"refused": text}).encode()
+    with hijacked() as one, pytest.raises(Refused) as caught:
+        one.call(message(header), task="image", forged=True)
+    assert len(str(caught.value).encode()) <= pool.LONGEST_TEXT
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
+def test_the_filter_exists_for_two_processors(machine: str) -> None:
+    """The filter as the kernel runs it: what is allowed, refused, and ended."""
+    program = sandbox.filter_of(machine)
+    if machine == "riscv64":
+        assert program is None
+        return
+    assert program is not None
+    numbers = {
+        "x86_64": {"read": 0, "write": 1, "mmap": 9, "mprotect": 10, "exit_group": 231, "open": 2, "openat": 257,
+                   "socket": 41, "execve": 59, "kill": 62, "ptrace": 101, "clone": 56, "prctl": 157, "prlimit64": 302},
+        "aarch64": {"read": 63, "write": 64, "mmap": 222, "mprotect": 226, "exit_group": 94, "openat": 56,
+                    "socket": 198, "execve": 221, "kill": 129, "ptrace": 117, "clone": 220, "prctl": 167,
+                    "prlimit64": 261},
+    }[machine]  # fmt: skip
+    audit = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine]
+    for name, number in numbers.items():
+        allowed = name in ("read", "write", "mmap", "mprotect", "exit_group")
+        assert run_filter(program, audit, number, 3) == ("allow" if allowed else "refuse"), name
+        assert run_filter(program, audit ^ 1, number, 3) == "kill", "another table of system calls"
+    for name in ("mmap", "mprotect"):
+        assert run_filter(program, audit, numbers[name], 7) == "refuse"
+    assert run_filter(program, audit, 0x40000000 + numbers["read"], 3) == "refuse"
+
+
+def run_filter(program: bytes, audit: int, number: int, third: int) -> str:
+    """Interpret a filter for one call."""
+    data = struct.pack("<iIQ6Q", number, audit, 0, 0, 0, third, 0, 0, 0)
+    at, value = 0, 0
+    while True:
+        code, yes, no, k = struct.unpack_from("<HBBI", program, 8 * at)
+        at += 1
+        if code == 0x20:
+            (value,) = struct.unpack_from("<I", data, k)
+        elif code in (0x15, 0x45):
+            at += yes if (value == k if code == 0x15 else value & k) else no
+        else:
+            return {0x7FFF0000: "allow", 0x00050001: "refuse", 0x80000000: "kill"}[k]
+
+
+def test_the_page_hides_its_memory() -> None:
+    """From other processes of its user, as a decoder without the other mechanisms would be."""
+    code = f"""
+import ctypes, os, subprocess
+from saliscope.images.decoder import sandbox
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid({ORDINARY}, {ORDINARY}, {ORDINARY})
+    os.setresuid({ORDINARY}, {ORDINARY}, {ORDINARY})
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as after the start of a program
+def read():
+    return subprocess.run(["cat", f"/proc/{{os.getpid()}}/environ"], capture_output=True).returncode
+assert read() == 0 and not sandbox.is_hidden()
+assert sandbox.hide_memory() and sandbox.is_hidden()
+assert read() != 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_missing_mechanisms_are_named() -> None:
+    assert sandbox.missing(["user", "landlock", "limits", "seccomp"]) == []
+    assert sandbox.missing(["user", "limits"]) == ["landlock", "seccomp"]
+    assert ("user" in sandbox.missing([])) == IS_ROOT

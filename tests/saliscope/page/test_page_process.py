@@ -1,0 +1,130 @@
+"""No file of a visitor is decoded in the process of the page, whatever it is used for."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from PIL import Image, ImageFile
+
+from saliscope.datasets import run as dataset_runs
+from saliscope.datasets.settings import Settings as RunSettings
+from saliscope.images import bands, examples, metadata, npy, tiff, uploads
+from saliscope.images.decoder import pool
+from saliscope.page.batch import engine as batch
+from saliscope.page.batch import finished_runs
+from saliscope.page.components.view import floats
+from saliscope.page.panel import panel
+from saliscope.page.serving import agents, endpoints
+from saliscope.session import engine, model_cache
+from saliscope.session.answers import Answer
+from saliscope.session.bundles import bundle, links, record
+from saliscope.session.erase import engine as erase
+from saliscope.session.jobs.runs import Run
+from saliscope.session.request import Request
+from tests.support.band_files import npy_file, tiff_file, values
+
+EXAMPLES = {name: examples.all_examples()[name].path for name in ("dog", "cat", "coffee")}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def page() -> Iterator[None]:
+    """The first network and the decoders, as `build.serve` starts them."""
+    pool.start()
+    model_cache.start("efficientnet_lite0", 0.0)
+    for _ in model_cache.wait():
+        pass
+    yield
+    pool.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of uploads; opening any file but the examples of the project fails from now on."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    plain = Image.open
+
+    def open_own(file: Any, *arguments: Any, **keywords: Any) -> Any:
+        assert isinstance(file, (str, os.PathLike)) and Path(file).is_relative_to(examples.ASSETS), "decoded here"
+        return plain(file, *arguments, **keywords)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise AssertionError("decoded here")
+
+    monkeypatch.setattr(Image, "open", open_own)
+    monkeypatch.setattr(ImageFile, "Parser", fail)
+    for module, name in ((npy, "read"), (tiff, "pages"), (uploads, "open_image"), (metadata, "strip_metadata")):
+        monkeypatch.setattr(module, name, fail)
+    for name in ("open_bands", "open_file", "preview_image", "read"):
+        monkeypatch.setattr(bands, name, fail)
+    return tmp_path
+
+
+def put(folder: Path, name: str, data: bytes | None = None) -> str:
+    """Store an upload and return its path."""
+    place = folder / f"hash-{name}"
+    place.mkdir()
+    (place / name).write_bytes(EXAMPLES[name.partition(".")[0]].read_bytes() if data is None else data)
+    return str(place / name)
+
+
+def answer(request: Request) -> Answer:
+    return next(step for step in engine.explain(request, Run(60.0), stages=False) if isinstance(step, Answer))
+
+
+def test_the_watch_finds_decoding(folder: Path) -> None:
+    for wrong in (lambda: uploads.open_image(b"x"), lambda: Image.open(put(folder, "dog.jpg"))):
+        with pytest.raises(AssertionError, match="decoded here"):
+            wrong()
+    assert Image.open(EXAMPLES["dog"]).width
+
+
+def test_images_bands_and_previews(folder: Path) -> None:
+    deep = put(folder, "a.tif", tiff_file(values("u2"))), put(folder, "a.npy", npy_file(values("f4")))
+    for path in (put(folder, "dog.jpg"), *deep):
+        assert answer(Request(path, model="efficientnet_lite0")).map is not None
+        shown = panel.preview(path, {}, {}, cast(Any, SimpleNamespace(image="image", notice="notice", bands="bands")))
+        assert shown is not None
+
+
+def test_bundles_and_second_images(folder: Path) -> None:
+    dog, coffee, into = put(folder, "dog.jpg"), put(folder, "coffee.jpg"), folder / "bundle"
+    into.mkdir()
+    edited = Request(dog, edit="brush.5k.FFFFWWWW_fill.image", second=coffee)
+    steps = [step for step in erase.answers(edited, "", Run(60.0)) if isinstance(step, erase.Erased)]
+    after = steps[-1].after
+    assert isinstance(after, Answer)
+    found = bundle.server_part([record.record(after, floats(after.map))], dog, into, coffee)
+    assert Path(found["upload"]).suffix == ".jpg" and Path(found["second_upload"]).suffix == ".jpg"
+    assert examples.thumbnail("dog")
+
+
+def test_batches_and_images_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(folder / "a.zip", "w") as archive:
+        archive.write(EXAMPLES["cat"], "tabby/cat.jpg")
+    files = [(put(folder, "dog.jpg"), "dog.jpg"), (str(folder / "a.zip"), "a.zip")]
+    steps = list(batch.explain(Request(method="hires_cam"), files, Run(60.0)))
+    assert isinstance(steps[-1], batch.Report) and steps[-1].message.startswith("2 images explained")
+
+    source, model = folder / "source", model_cache.load("efficientnet_lite0").model
+    source.mkdir()
+    shutil.copy(EXAMPLES["cat"], source)
+    job = dataset_runs.prepare(RunSettings(), str(source), folder / "run", model=model)
+    dataset_runs.run(job, decode=pool.open_image, workers=0)
+    monkeypatch.setenv(finished_runs.FOLDER, str(folder / "run"))
+    (request, _, notes) = links.read({"example": hashlib.sha256(EXAMPLES["cat"].read_bytes()).hexdigest()})
+    assert notes == [] and answer(request).map is not None
+
+
+def test_programs_and_agents(folder: Path) -> None:
+    file = agents._upload(base64.b64encode(EXAMPLES["dog"].read_bytes()).decode())
+    assert endpoints.explain(cast(Any, {"path": file.path}))["predictions"]
+    assert endpoints.feature_maps(cast(Any, {"path": file.path}))
