@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from explainers.layers.layer import Layer, is_attention, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.placement import Placement
 from explainers.layers.profile import Profile, profile
+from explainers.network.behavior import decides_by_image
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
@@ -159,8 +161,12 @@ def layer_layout(
 
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     """
+    decides = decides_by_image(view)
+    if decides and len(images) > 1:
+        options = {"counted": counted, "spatial": spatial, "frames": frames}
+        return _same_layout([layer_layout(view, image, layer, **options) for image in images.split(1)])
     key = layer, images.shape[1:], counted, spatial, frames
-    if (known := view.known.get(key)) is not None:
+    if not decides and (known := view.known.get(key)) is not None:
         return known
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))
@@ -187,6 +193,21 @@ def layer_layout(
         )
     view.known[key] = layout
     return layout
+
+
+def _same_layout(layouts: Sequence[LayerLayout]) -> LayerLayout:
+    """Return the layout of a layer, if it is the same for all images.
+
+    Errors   UnsupportedModel
+    """
+    for each in layouts:
+        if each != layouts[0]:
+            names = " and ".join(dict.fromkeys(repr(layout.name) for layout in (layouts[0], each)))
+            raise UnsupportedModel(
+                f"The network decides by the image, so the images have different layers here ({names}), or the cells "
+                "of the layer have different positions. Give one image at a time."
+            )
+    return layouts[0]
 
 
 def _layout_from_profile(view: EvalView, images: Tensor, point: HookPoint, spatial: bool) -> LayerLayout:

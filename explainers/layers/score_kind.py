@@ -20,6 +20,7 @@ from explainers.findings import Finding
 from explainers.layers.flow.dataflow import Graph
 from explainers.layers.profile import known_profile, profile
 from explainers.network.dtypes import to_float64
+from explainers.network.behavior import decides_by_image
 from explainers.network.eval_view import EvalView
 from explainers.outputs import scores_of
 from explainers.probabilities import check_probabilities, declared, default_score
@@ -231,6 +232,8 @@ _lock = threading.Lock()
 
 
 def _cache(view: EvalView) -> dict[Any, Any]:
+    if decides_by_image(view):
+        return {}
     with _lock:
         cache = _known.setdefault(view.owner, {})
         if len(cache) >= 32:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import nullcontext
 from dataclasses import is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,9 +23,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from explainers.errors import UnsupportedModel, is_out_of_memory
 from explainers.findings import note_finding
 from explainers.hooks.records import map_tensors
+from explainers.network.decisions import Decisions
 from explainers.network.dtypes import to_cpu_float64
 from explainers.network.eval_view import EvalView
 from explainers.network.rows.generators import SEED, Generators
+from explainers.network.rows.layer_rows import LayerRows
 from explainers.network.rows.row_by_row import Behavior, RowByRow, row_by_row
 
 SAME = 1e-4
@@ -47,22 +51,78 @@ def run_rows_correctly(view: EvalView, images: Tensor, several: bool) -> None:
     """
     if not isinstance(view.network, RowByRow):
         found = _behavior(view, images, several)
-        if found is None or not (found.is_stochastic or found.mixing):
+        if found is None or not found.needs_single_rows:
             return
         _refuse_without_single_rows(view.network, found, len(images))
-        generators = Generators(view.network, images.device, found.drawn) if found.drawn else None
-        view.network = row_by_row(view.network, generators, found)
-    note = _note_stochastic if view.network.behavior.is_stochastic else _note_mixing
-    note(type(view.network).__name__, view.network.behavior)
+        view.network = _alone(view.network, images, found)
+    _note(type(view.network).__name__, view.network.behavior)
+
+
+def decides_by_image(view: EvalView) -> bool:
+    """Return whether the network reads values of its image, so that other images may run other operations.
+
+    It is known after `run_rows_correctly`.
+    """
+    return isinstance(view.network, RowByRow) and bool(view.network.behavior.reads)
+
+
+def _alone(network: nn.Module, images: Tensor, found: Behavior) -> RowByRow:
+    if not found.reads:
+        generators = Generators(network, images.device, found.drawn) if found.drawn else None
+        return row_by_row(network, generators, found)
+    # Whether it draws random numbers may depend on the image, so all generators are fixed, and the draws reported.
+    drawing = replace(found, drawn=frozenset({"any"}), noise=0.0)
+    note_draw = partial(_note_stochastic, type(network).__name__, drawing)
+    return row_by_row(network, Generators(network, images.device), found, note_draw)
 
 
 def _refuse_without_single_rows(network: nn.Module, found: Behavior, count: int) -> None:
     if not found.takes_one_row:
-        does = "draws random numbers" if found.is_stochastic else "combines the images of a batch"
+        does = (
+            "decides by the values of its images"
+            if found.reads
+            else "draws random numbers"
+            if found.is_stochastic
+            else "combines the images of a batch"
+        )
         raise UnsupportedModel(
             f"This {type(network).__name__} {does}, so the result for an image depends on its batch of {count}, but it "
             "does not accept a single image. Change its forward pass so that it accepts one image, or remove the cause."
         )
+
+
+def _note(name: str, found: Behavior) -> None:
+    if found.reads:
+        _note_reads(name, found)
+    elif found.is_stochastic:
+        _note_stochastic(name, found)
+    elif found.misplaced:
+        _note_misplaced(name, found)
+    else:
+        _note_mixing(name, found)
+
+
+def _note_reads(name: str, found: Behavior) -> None:
+    note_finding(
+        "decides_by_image",
+        f"The forward pass of this {name} reads values of the image ({found.reads}), so it may run other operations "
+        "for another image or for a variant of the image. Therefore layers and positions were determined for each "
+        "image, and each image and each of its variants ran in a batch of its own, which is slower. Gradients do not "
+        "include the decision itself.",
+        reads=found.reads,
+    )
+    if not found.is_repeatable:
+        _note_stochastic(name, found)
+
+
+def _note_misplaced(name: str, found: Behavior) -> None:
+    note_finding(
+        "rows_depend",
+        f"Layer {found.misplaced!r} of this {name} does not run on the images of a batch in order: the network "
+        "reorders them, runs the layer on some of them, or runs it for each one. Therefore each image and each of its "
+        "variants ran in a batch of its own, which is slower.",
+        layer=found.misplaced,
+    )
 
 
 def _note_mixing(name: str, found: Behavior) -> None:
@@ -125,8 +185,7 @@ def _look_up(view: EvalView, images: Tensor, several: bool, where: Any) -> Behav
     try:
         found = found or _check_noise(view.network, images)
         if several:
-            mixing = None if found.is_stochastic else _measure_mixing(view.network, images, found.takes_one_row)
-            complete = replace(found, mixing=mixing)
+            complete = found if found.needs_single_rows else _check_rows(view.network, images, found)
     except Exception:  # the passes of the call itself raise the error that the user should see
         return found
     if _flags(watched) != flags:
@@ -164,14 +223,16 @@ def _check_noise(network: nn.Module, images: Tensor) -> Behavior:
     with torch.inference_mode(False), torch.no_grad(), generators.restored() as restored:
         restored.clear()
         states = [generators.states()]
-        batch, output = _first_pass(network, images)
+        decisions = Decisions()
+        batch, output = _first_pass(network, images, decisions)
         outputs, takes_one_row = [output], len(batch) == 1
+        reads = next(iter(decisions.reads), "")
         states.append(generators.states())
         outputs.append(network(batch.clone()))
         states.append(generators.states())
         moved = {name for name, state in states[0].items() if state != states[1][name] != states[2][name]}
         if not moved and not _differ(*outputs):
-            return Behavior(takes_one_row=takes_one_row)
+            return Behavior(takes_one_row=takes_one_row, reads=reads)
         fixed = []
         for _ in range(2):
             with generators.fixed():
@@ -182,54 +243,73 @@ def _check_noise(network: nn.Module, images: Tensor) -> Behavior:
         drawn = {name for name in moved if fixed[0][name] != fixed[1][name] == fixed[3][name]}
         is_repeatable = not _differ(*outputs[2:])
         if not drawn and is_repeatable:
-            return Behavior(takes_one_row=takes_one_row)  # only the first pass differs: it fills a cache, for example
+            # Only the first pass differs: it fills a cache, for example.
+            return Behavior(takes_one_row=takes_one_row, reads=reads)
         restored.update(drawn)
         noise = max(_difference(_tensors(outputs[0]), _tensors(each)) for each in outputs[1:])
-        return Behavior(frozenset(drawn), is_repeatable, noise, takes_one_row=takes_one_row)
+        return Behavior(frozenset(drawn), is_repeatable, noise, takes_one_row=takes_one_row, reads=reads)
 
 
-def _first_pass(network: nn.Module, images: Tensor) -> tuple[Tensor, Any]:
+def _first_pass(network: nn.Module, images: Tensor, decisions: Decisions) -> tuple[Tensor, Any]:
     """Return the first image and its output, or all images and theirs if the network does not accept a single one.
 
-    A network that always returns the rows of the whole batch does not accept one either.
+    A network that always returns the rows of the whole batch does not accept one either. `decisions` notes what the
+    network reads.
     """
+
+    def run(batch: Tensor) -> Any:
+        given = batch.clone()
+        with decisions.watch(given):
+            return network(given)
+
     batch, count = images[:1].detach().clone(), len(images)
     try:
-        output = network(batch.clone())
+        output = run(batch)
         if count == 1 or not all(shape[:1] == (count,) for shape in _shapes(output)):
             return batch, output
     except Exception as error:
         if len(images) == 1 or is_out_of_memory(error):
             raise
     batch = images.detach().clone()
-    return batch, network(batch.clone())
+    return batch, run(batch)
 
 
-def _measure_mixing(network: nn.Module, images: Tensor, takes_one_row: bool) -> float:
-    """Return the relative change of an image's output if its neighbors change, 0 if it is not more than rounding."""
+def _check_rows(network: nn.Module, images: Tensor, found: Behavior) -> Behavior:
+    """Measure the relative change of an image's output if its place in the batch and its neighbors change.
+
+    It is 0 if it is not more than rounding. Look also for a layer whose output for a batch has not the image's row in
+    its place. The first and the last pass have the same images in another order, which shows any sorting.
+    """
+    other_kernels = _OTHER_KERNELS.get(images.dtype, 0.05)
+    layers = LayerRows(network, other_kernels)
     with torch.inference_mode(False), torch.no_grad():
         images = images.detach()
-        image, batch = images[0], images[:1].expand(2, *images.shape[1:]) if takes_one_row else images
-        try:
-            plain = network(batch.clone())
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            return 0.0  # a network that only accepts single images
-        size, found = len(batch), [0.0]
-        for kept, neighbors in ((0, [_loud(image), 0.5 * image.flip(-1)]), (-1, [0.01 * image.flip(-1)])):
-            other = _beside(network, batch, kept, neighbors)
-            found.append(_difference(_row(plain, kept, size), _row(other, kept, size)))
-        if takes_one_row:  # both rows are the same image
-            found.append(_difference(_row(plain, 0, size), _row(plain, 1, size)))
-        mixing = max(found) if max(found) > _tolerance(plain) else 0.0
-        if not takes_one_row:
-            return mixing
-        alone = network(images[:1].clone())
-        if _shapes(alone) and _shapes(alone) == _shapes(plain):
-            return float(all(shape[:1] == (1,) for shape in _shapes(alone)))  # one output for the whole batch
-        by_count = _difference(_row(alone, 0, 1), _row(plain, 0, size))
-        return max(mixing, by_count if by_count > _OTHER_KERNELS.get(images.dtype, 0.05) else 0.0)
+        image, size = images[0], 2 if found.takes_one_row else len(images)
+        batch = image.expand(size, *image.shape)
+        loud, quiet = [_loud(image), 0.5 * image.flip(-1)], [0.01 * image.flip(-1)]
+        if found.takes_one_row:
+            with layers.record():
+                alone = network(images[:1].clone())
+        outputs = []
+        for place, neighbors in ((0, loud), (-1, quiet), (-1, loud)):
+            try:
+                with layers.compare(place, size) if found.takes_one_row else nullcontext():
+                    outputs.append(_beside(network, batch, place, neighbors))
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                return replace(found, mixing=0.0)  # a network that only accepts single images
+        first = _row(outputs[0], 0, size)
+        mixing = max(_difference(first, _row(other, -1, size)) for other in outputs[1:])
+        mixing = mixing if mixing > _tolerance(outputs[0]) else 0.0
+        if found.takes_one_row:
+            shapes = _shapes(alone)
+            if shapes and shapes == _shapes(outputs[0]):
+                mixing = float(all(shape[:1] == (1,) for shape in shapes))  # one output for the whole batch
+            else:
+                by_count = _difference(_row(alone, 0, 1), first)
+                mixing = max(mixing, by_count if by_count > other_kernels else 0.0)
+        return replace(found, mixing=mixing, misplaced="" if mixing else layers.misplaced)
 
 
 def _beside(network: nn.Module, batch: Tensor, kept: int, neighbors: list[Tensor]) -> Any:
