@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from explainers.errors import UnsupportedModel
+from explainers.errors import ExplainerError, UnsupportedModel
 from explainers.findings import Record, note_records, recording
 from explainers.passes.loop import Partial
 from explainers.targets import Logit, Target, TargetLike, Through, as_target
@@ -44,12 +45,21 @@ def run_each_image(
             own["budget"] = max((end - time.monotonic()) / (count - index), 1e-3)
         if progress.function is not None:
             own["progress"] = progress.of_image(index, results)
-        with recording() as record:
+        with recording() as record, _named(index):
             results.append(method(image, None if requested is None else _row(requested, index), **own))
         records.append(record)
         _refuse_differences(results, records)
     note_records(records, _joined_target(records, requested))
     return torch.cat(results)
+
+
+@contextmanager
+def _named(index: int) -> Iterator[None]:
+    """Say in an error of the block which image it is about."""
+    try:
+        yield
+    except ExplainerError as error:
+        raise type(error)(f"Image {index} of the batch: {error}") from error
 
 
 def _row(target: Target, index: int) -> Target:
