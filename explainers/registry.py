@@ -17,7 +17,7 @@ from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import why_no_hooks
 from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
-from explainers.network.behavior import decides_by_image, run_rows_correctly
+from explainers.network.behavior import run_rows_correctly
 from explainers.network.dtypes import no_gradient, why_no_gradient
 from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
@@ -216,9 +216,13 @@ def _validate_calls(
             rectify, given = _check_keywords(function, options, parameters, keywords)
             if len(images) > 1:
                 run_rows_correctly(view, images, several=False)
-                if decides_by_image(view):
+                if view.decides:
                     return run_each_image(
-                        functools.partial(method, model), images, target, keywords, stacked=function.__name__ == "deep_lift"
+                        functools.partial(method, model),
+                        images,
+                        target,
+                        keywords,
+                        stacked=function.__name__ == "deep_lift",
                     )
             if (through := given.pop("through", None)) is not None:
                 if not reads_class:

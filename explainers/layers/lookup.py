@@ -17,7 +17,6 @@ from explainers.layers.layer import Layer, is_attention, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.placement import Placement
 from explainers.layers.profile import Profile, profile
-from explainers.network.behavior import decides_by_image
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
@@ -161,12 +160,11 @@ def layer_layout(
 
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     """
-    decides = decides_by_image(view)
-    if decides and len(images) > 1:
+    if view.decides and len(images) > 1:
         options = {"counted": counted, "spatial": spatial, "frames": frames}
         return _same_layout([layer_layout(view, image, layer, **options) for image in images.split(1)])
     key = layer, images.shape[1:], counted, spatial, frames
-    if not decides and (known := view.known.get(key)) is not None:
+    if not view.decides and (known := view.known.get(key)) is not None:
         return known
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))

@@ -29,7 +29,7 @@ from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
-from explainers.network.behavior import decides_by_image, run_rows_correctly
+from explainers.network.behavior import run_rows_correctly
 from explainers.network.decisions import one_mode_at_a_time
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
@@ -126,7 +126,7 @@ def _values(view: EvalView) -> list[float]:
 
 def known_profile(view: EvalView, images: Tensor) -> Profile | None:
     """Return the cached profile of the model, or None if no forward pass of it as it is now has been profiled."""
-    if decides_by_image(view):
+    if view.decides:
         return _known_of_image(view, images)
     known = _find(view, images)
     return known.profile if known is not None and known.is_valid(view) else None
@@ -176,13 +176,13 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
     settings = read_settings(view.listed)  # before the pass, which may change some
     try:
         run_rows_correctly(view, images, several=False)
-        if decides_by_image(view) and (layers := _known_of_image(view, images)) is not None:
+        if view.decides and (layers := _known_of_image(view, images)) is not None:
             return layers
         layers = _compute_profile(view, images)
     except Exception as error:
         check_channel_count(view.network, images, error)
         raise
-    if decides_by_image(view):
+    if view.decides:
         view.known.setdefault(_known_of_image, []).append((images[0].clone(), layers))
         return layers
     view.known["settings"] = settings

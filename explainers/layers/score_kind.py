@@ -20,7 +20,6 @@ from explainers.findings import Finding
 from explainers.layers.flow.dataflow import Graph
 from explainers.layers.profile import known_profile, profile
 from explainers.network.dtypes import to_float64
-from explainers.network.behavior import decides_by_image
 from explainers.network.eval_view import EvalView
 from explainers.outputs import scores_of
 from explainers.probabilities import check_probabilities, declared, default_score
@@ -232,7 +231,7 @@ _lock = threading.Lock()
 
 
 def _cache(view: EvalView) -> dict[Any, Any]:
-    if decides_by_image(view):
+    if view.decides:
         return {}
     with _lock:
         cache = _known.setdefault(view.owner, {})

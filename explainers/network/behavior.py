@@ -1,18 +1,17 @@
-"""Checks, once per model, whether a network draws random numbers, and whether the rows of a batch affect each other.
+"""Checks, once per model, whether a network draws random numbers, decides by the image, or combines rows of a batch.
 
-Two passes of one image show whether it draws random numbers: the state of a generator or the output changes. Passes
-of the image with different neighbors show whether its output depends on the other rows of a batch. They have the same
-number of rows, so that they use the same kernels and the outputs of independent rows do not differ by rounding. The
-second check only runs if a call runs several rows together. A network that fails either check runs
-row by row for the rest of the call (row_by_row.py), and a finding reports it.
+Two passes of one image show whether it draws random numbers: the state of a generator or the output changes. The first
+of them also shows whether the network reads values of the image, by which it may decide (decisions.py). Passes of the
+image in other batches show whether its output depends on them (rows/check_rows.py); they only run if a call runs
+several rows together. A network that fails a check runs row by row for the rest of the call (rows/row_by_row.py), and
+a finding reports it.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from contextlib import nullcontext
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,19 +21,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from explainers.errors import UnsupportedModel, is_out_of_memory
 from explainers.findings import note_finding
-from explainers.hooks.records import map_tensors
 from explainers.network.decisions import Decisions
-from explainers.network.dtypes import to_cpu_float64
 from explainers.network.eval_view import EvalView
+from explainers.network.rows.check_rows import check_rows
+from explainers.network.rows.differences import differ, difference, shapes_of, tensors_of
 from explainers.network.rows.generators import SEED, Generators
-from explainers.network.rows.layer_rows import LayerRows
 from explainers.network.rows.row_by_row import Behavior, RowByRow, row_by_row
-
-SAME = 1e-4
-"""Relative difference between outputs of the same image, above which they are different."""
-_OTHER_KERNELS = {torch.float16: 0.5, torch.bfloat16: 0.5}
-"""The same between batches of different sizes, 0.05 for other dtypes: their kernels differ, and so does rounding."""
-
 
 _PLAIN = {bool, int, float, str}
 
@@ -54,16 +46,8 @@ def run_rows_correctly(view: EvalView, images: Tensor, several: bool) -> None:
         if found is None or not found.needs_single_rows:
             return
         _refuse_without_single_rows(view.network, found, len(images))
-        view.network = _alone(view.network, images, found)
+        view.network, view.decides = _alone(view.network, images, found), bool(found.reads)
     _note(type(view.network).__name__, view.network.behavior)
-
-
-def decides_by_image(view: EvalView) -> bool:
-    """Return whether the network reads values of its image, so that other images may run other operations.
-
-    It is known after `run_rows_correctly`.
-    """
-    return isinstance(view.network, RowByRow) and bool(view.network.behavior.reads)
 
 
 def _alone(network: nn.Module, images: Tensor, found: Behavior) -> RowByRow:
@@ -185,7 +169,7 @@ def _look_up(view: EvalView, images: Tensor, several: bool, where: Any) -> Behav
     try:
         found = found or _check_noise(view.network, images)
         if several:
-            complete = found if found.needs_single_rows else _check_rows(view.network, images, found)
+            complete = found if found.needs_single_rows else check_rows(view.network, images, found)
     except Exception:  # the passes of the call itself raise the error that the user should see
         return found
     if _flags(watched) != flags:
@@ -231,7 +215,7 @@ def _check_noise(network: nn.Module, images: Tensor) -> Behavior:
         outputs.append(network(batch.clone()))
         states.append(generators.states())
         moved = {name for name, state in states[0].items() if state != states[1][name] != states[2][name]}
-        if not moved and not _differ(*outputs):
+        if not moved and not differ(*outputs):
             return Behavior(takes_one_row=takes_one_row, reads=reads)
         fixed = []
         for _ in range(2):
@@ -241,12 +225,12 @@ def _check_noise(network: nn.Module, images: Tensor) -> Behavior:
                 fixed.append(generators.states())
         # Another thread may have drawn from a generator, but not the same amount in both passes.
         drawn = {name for name in moved if fixed[0][name] != fixed[1][name] == fixed[3][name]}
-        is_repeatable = not _differ(*outputs[2:])
+        is_repeatable = not differ(*outputs[2:])
         if not drawn and is_repeatable:
             # Only the first pass differs: it fills a cache, for example.
             return Behavior(takes_one_row=takes_one_row, reads=reads)
         restored.update(drawn)
-        noise = max(_difference(_tensors(outputs[0]), _tensors(each)) for each in outputs[1:])
+        noise = max(difference(tensors_of(outputs[0]), tensors_of(each)) for each in outputs[1:])
         return Behavior(frozenset(drawn), is_repeatable, noise, takes_one_row=takes_one_row, reads=reads)
 
 
@@ -265,109 +249,10 @@ def _first_pass(network: nn.Module, images: Tensor, decisions: Decisions) -> tup
     batch, count = images[:1].detach().clone(), len(images)
     try:
         output = run(batch)
-        if count == 1 or not all(shape[:1] == (count,) for shape in _shapes(output)):
+        if count == 1 or not all(shape[:1] == (count,) for shape in shapes_of(output)):
             return batch, output
     except Exception as error:
         if len(images) == 1 or is_out_of_memory(error):
             raise
     batch = images.detach().clone()
     return batch, run(batch)
-
-
-def _check_rows(network: nn.Module, images: Tensor, found: Behavior) -> Behavior:
-    """Measure the relative change of an image's output if its place in the batch and its neighbors change.
-
-    It is 0 if it is not more than rounding. Look also for a layer whose output for a batch has not the image's row in
-    its place. The first and the last pass have the same images in another order, which shows any sorting.
-    """
-    other_kernels = _OTHER_KERNELS.get(images.dtype, 0.05)
-    layers = LayerRows(network, other_kernels)
-    with torch.inference_mode(False), torch.no_grad():
-        images = images.detach()
-        image, size = images[0], 2 if found.takes_one_row else len(images)
-        batch = image.expand(size, *image.shape)
-        loud, quiet = [_loud(image), 0.5 * image.flip(-1)], [0.01 * image.flip(-1)]
-        if found.takes_one_row:
-            with layers.record():
-                alone = network(images[:1].clone())
-        outputs = []
-        for place, neighbors in ((0, loud), (-1, quiet), (-1, loud)):
-            try:
-                with layers.compare(place, size) if found.takes_one_row else nullcontext():
-                    outputs.append(_beside(network, batch, place, neighbors))
-            except Exception as error:
-                if is_out_of_memory(error):
-                    raise
-                return replace(found, mixing=0.0)  # a network that only accepts single images
-        first = _row(outputs[0], 0, size)
-        mixing = max(_difference(first, _row(other, -1, size)) for other in outputs[1:])
-        mixing = mixing if mixing > _tolerance(outputs[0]) else 0.0
-        if found.takes_one_row:
-            shapes = _shapes(alone)
-            if shapes and shapes == _shapes(outputs[0]):
-                mixing = float(all(shape[:1] == (1,) for shape in shapes))  # one output for the whole batch
-            else:
-                by_count = _difference(_row(alone, 0, 1), first)
-                mixing = max(mixing, by_count if by_count > other_kernels else 0.0)
-        return replace(found, mixing=mixing, misplaced="" if mixing else layers.misplaced)
-
-
-def _beside(network: nn.Module, batch: Tensor, kept: int, neighbors: list[Tensor]) -> Any:
-    """Return the output if one row keeps its image and the others get the first neighbor that the network accepts."""
-    for neighbor in neighbors:
-        changed = neighbor.expand_as(batch).clone()
-        changed[kept] = batch[kept]
-        try:
-            return network(changed)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-    return network(batch.clone())
-
-
-def _loud(image: Tensor) -> Tensor:
-    """Return a very different image: ten times as large, of the other sign, and noisy."""
-    generator = torch.Generator().manual_seed(SEED)
-    noise = torch.randn(image.shape, generator=generator, dtype=torch.float32).to(image)
-    size = image.abs().max()
-    return (size if size > 0 else 1) * noise - 10 * image.flip(-1)
-
-
-def _row(output: Any, index: int, count: int) -> list[Tensor]:
-    """Return the part of an output that belongs to one image of a batch of `count`."""
-    if isinstance(output, list) and len(output) == count and all(isinstance(each, dict) for each in output):
-        return [tensor[:1] for tensor in _tensors(output[index])]  # the number of detections may depend on rounding
-    rows = (tensor for tensor in _tensors(output) if tensor.ndim and len(tensor) and len(tensor) % count == 0)
-    return [tensor.unflatten(0, (count, -1))[index] for tensor in rows]
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    map_tensors(vars(output) if is_dataclass(output) and not isinstance(output, dict) else output, found.append)
-    found = [tensor.dequantize() if tensor.is_quantized else tensor for tensor in found]
-    return [tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex()]
-
-
-def _shapes(output: Any) -> list[torch.Size]:
-    return [tensor.shape for tensor in _tensors(output)]
-
-
-def _differ(output: Any, other: Any) -> bool:
-    return _difference(_tensors(output), _tensors(other)) > _tolerance(output)
-
-
-def _tolerance(output: Any) -> float:
-    return max([SAME, *(2 * torch.finfo(tensor.dtype).eps for tensor in _tensors(output))])
-
-
-def _difference(some: list[Tensor], others: list[Tensor]) -> float:
-    """Return the largest relative difference between two lists of tensors; 1 if shapes or non-finite values differ."""
-    largest = 0.0
-    for a, b in zip(some, others, strict=False):
-        if a.shape != b.shape or not bool((a.isfinite() == b.isfinite()).all()):
-            return 1.0
-        a, b = (torch.where(each.isfinite(), each, 0).flatten() for each in (a, b))
-        a, b = (each.cpu().to(torch.complex128) if a.is_complex() else to_cpu_float64(each) for each in (a, b))
-        change, size = float((a - b).norm()), float(a.norm())
-        largest = max(largest, change / size if size else float(change > 0))
-    return largest

@@ -47,7 +47,8 @@ class EvalView:
     as they are, shared with earlier calls; it is None if the modules are not known to be unchanged. `checked` are the
     images that passed validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images'
     passes if the call reuses them, else None. `place` moves maps from the cells of a method's layer to a grid that
-    covers the input evenly.
+    covers the input evenly. `decides` is True if the network reads values of its image, so that another image may run
+    other operations; it is known after `run_rows_correctly`.
     """
 
     given: nn.Module
@@ -66,6 +67,7 @@ class EvalView:
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
     place: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
+    decides: bool = False
 
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)

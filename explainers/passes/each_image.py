@@ -119,7 +119,9 @@ class _Progress:
                 whole = torch.cat([*(_as_maps(each, partial.map) for each in finished), partial.map, *rest])
             done, total = index * partial.total + partial.done, self.count * partial.total
             fraction = (index + partial.fraction) / self.count
-            self.is_stopped = self.function(replace(partial, fraction=fraction, map=whole, done=done, total=total)) is False
+            self.is_stopped = (
+                self.function(replace(partial, fraction=fraction, map=whole, done=done, total=total)) is False
+            )
             return not self.is_stopped
 
         return report

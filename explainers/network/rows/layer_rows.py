@@ -124,8 +124,8 @@ def _rows(output: Tensor, shape: torch.Size, index: int, count: int) -> Iterator
 
 
 def _sample(tensor: Tensor) -> Tensor:
-    """Return some values of a tensor, in float64 on the CPU."""
+    """Copy some values of a tensor, which later layers may overwrite, in float64 on the CPU."""
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     flat = tensor.detach().reshape(-1)
-    return to_cpu_float64(flat[:: max(1, len(flat) // _MOST_ENTRIES) | 1])
+    return to_cpu_float64(flat[:: max(1, len(flat) // _MOST_ENTRIES) | 1].clone())

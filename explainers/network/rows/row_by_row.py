@@ -46,7 +46,7 @@ class Behavior:
     @property
     def needs_single_rows(self) -> bool:
         """Whether a batch gives other results than its images one by one."""
-        return bool(self.is_stochastic or self.mixing or self.reads or self.misplaced)
+        return bool(self.drawn or not self.is_repeatable or self.mixing or self.reads or self.misplaced)
 
 
 class RowByRow(nn.Module):
