@@ -222,7 +222,7 @@ def _validate_calls(
                         images,
                         target,
                         keywords,
-                        stacked=function.__name__ == "deep_lift",
+                        stacked=function.__name__ == "deep_lift_shap",
                     )
             if (through := given.pop("through", None)) is not None:
                 if not reads_class:

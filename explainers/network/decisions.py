@@ -21,6 +21,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from explainers.errors import (
+    ExplainerError,
+    LayerNotFound,
+    LayerRanRepeatedly,
+    UnsupportedModel,
+    is_out_of_memory,
+)
+
 NEW = frozenset(
     "new_zeros new_ones new_empty new_full new_empty_strided zeros_like ones_like empty_like full_like rand_like "
     "randn_like".split()
@@ -104,6 +112,30 @@ class _Functions(TorchFunctionMode):
         if name == "one_hot" and (len(args) > 1 or kwargs):  # it only checks that the classes are in range
             del self.decisions.reads[before:]
         return result
+
+
+def explain_decision(name: str, error: Exception) -> None:
+    """Raise an error that says why a layer or a size differs between the passes of a network that decides by the image.
+
+    Errors of the caller's code, and other errors of this library, are left alone.
+    """
+    why = f"This {name} decides by the values of its image, so images and variants of an image may run other layers"
+    if isinstance(error, (LayerNotFound, LayerRanRepeatedly)):
+        raise type(error)(f"{error} {why}.") from error
+    if not isinstance(error, ExplainerError) and not is_out_of_memory(error) and _is_of_library(error):
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UnsupportedModel(
+            f"{why}, or have layers of other sizes, which this call does not support ({reason}). Give one image at a "
+            "time, or use a method without a layer, such as saliency or occlusion."
+        ) from error
+
+
+def _is_of_library(error: Exception) -> bool:
+    """Return whether code of this library raised the error, and not the network or a function of the caller."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("explainers.")
 
 
 def _reads(func: Any, name: str, args: Any, outputs: list[Tensor], decisions: Decisions) -> bool:

@@ -28,6 +28,7 @@ from explainers.network.checkpoints import DirectCheckpoints
 from explainers.network.copies.gathered_copy import gathered_copy
 from explainers.network.copies.original_modules import guard_first_pass, has_unregistered_in_training
 from explainers.network.copies.shallow_copy import shallow_copy
+from explainers.network.decisions import explain_decision
 from explainers.network.dtypes import quantized_class
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.image_check import check_channel_count
@@ -106,6 +107,8 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
                     check_channel_count(view.network, view.checked, error)
                 if "nference tensor" in str(error):
                     _refuse_inference_mode(view.network, error)
+                if view.decides:
+                    explain_decision(type(view.network).__name__, error)
                 raise
     finally:
         leave()

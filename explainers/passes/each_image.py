@@ -20,7 +20,7 @@ from explainers.findings import Record, note_records, recording
 from explainers.passes.loop import Partial
 from explainers.targets import Logit, Target, TargetLike, Through, as_target
 
-_BY_IMAGE = {"baseline": 0, "masks": 0, "segments": 1}
+_BY_IMAGE = {"baseline": 0, "low": 0, "high": 0, "masks": 0, "segments": 1}
 """Options that may be a tensor with one entry for each image, and how many dimensions fewer than the images it has."""
 
 

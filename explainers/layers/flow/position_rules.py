@@ -13,6 +13,7 @@ from explainers.layers.flow.axes import (
     SPATIAL,
     Axis,
     Factor,
+    are_apart,
     full_axis,
     kinds_of,
     lost_axis,
@@ -273,12 +274,35 @@ def _reorder(operation: Operation) -> Result:
 
 
 def _scatter(operation: Operation) -> Result:
-    """`index_put`, `scatter`, `index_copy`: values of the image are written to other positions; constants are not."""
+    """`index_put`, `scatter`, `index_copy`: values of the image are written to other positions; constants are not.
+
+    Whole images that are written to rows of a batch keep their positions, as those of a mixture of experts.
+    """
     output = operation.outputs[0]
+    source = operation.axes[-1]
+    if (d := _written_axis(operation)) is not None and source is not None and len(source) == output.ndim:
+        own = operation.axes[0] or (*source[:d], OTHER, *source[d + 1 :])
+        if not along(own[d]) and not along(source[d]):
+            joined = (
+                lost_axis(a, operation.name.strip("_")) if k != d and are_apart(a, b) else a
+                for k, (a, b) in enumerate(zip(own, source, strict=True))
+            )
+            return alike(operation, tuple(joined))
     values = zip(operation.inputs[1:], operation.axes[1:], strict=True)
     if any(axes and tensor.is_floating_point() and any(map(along, axes)) for tensor, axes in values):
         return alike(operation, (Axis(lost=operation.name.strip("_")),) * output.ndim, Reads.ALL)
     return alike(operation, operation.first if output.ndim == len(operation.first) else (OTHER,) * output.ndim)
+
+
+def _written_axis(operation: Operation) -> int | None:
+    """Return the axis along which whole entries are written by a list of their indices, or None."""
+    if operation.name.strip("_") in ("index_copy", "index_add", "index_reduce"):
+        return int(operation.argument(1, "dim")) % len(operation.shape)
+    if operation.name.strip("_") in ("index_put", "index_put_impl"):
+        chosen = [(d, each) for d, each in enumerate(operation.argument(1, "indices")) if each is not None]
+        if len(chosen) == 1 and chosen[0][1].ndim == 1:
+            return chosen[0][0]
+    return None
 
 
 def _lost_by(operation: Operation) -> str:
