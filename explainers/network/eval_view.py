@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from explainers.errors import UnsupportedModel, no_module
+from explainers.hooks.checkpoints import direct_checkpoints
 from explainers.hooks.cleanup import Undo, ordinary_tensors
 from explainers.hooks.distributed import is_gathered, runs_distributed
 from explainers.hooks.locate import frozen_graph, unwrap
-from explainers.network.checkpoints import DirectCheckpoints
 from explainers.network.copies.gathered_copy import gathered_copy
 from explainers.network.copies.original_modules import guard_first_pass, has_unregistered_in_training
 from explainers.network.copies.shallow_copy import shallow_copy
@@ -72,7 +72,7 @@ class EvalView:
 
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)
-_direct_checkpoints = DirectCheckpoints(_current.get)
+direct_checkpoints.calls.append(_current.get)
 
 
 def eval_view(model: nn.Module) -> EvalView:
@@ -95,10 +95,10 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
         yield current
         return
     view = _inspect(model)
-    leave = Undo(partial(_direct_checkpoints.leave, view))
+    leave = Undo(partial(direct_checkpoints.leave, view))
     token = _current.set(view)
     try:
-        _direct_checkpoints.enter(view)
+        direct_checkpoints.enter(view)
         with ordinary_tensors(), torch.no_grad():
             try:
                 yield view
