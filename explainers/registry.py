@@ -17,13 +17,12 @@ from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import why_no_hooks
 from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
-from explainers.network.behavior import run_rows_correctly
 from explainers.network.dtypes import no_gradient, why_no_gradient
 from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.network.image_check import validate_images
 from explainers.options import LayerName, Option, options_of, unknown_keyword
-from explainers.passes.each_image import run_each_image
+from explainers.passes.each_image import BatchSplit, run_each_image
 from explainers.passes.loop import Partial, Progress
 from explainers.targets import TargetLike, Through
 
@@ -214,16 +213,6 @@ def _validate_calls(
             if gradients and view.quantized:
                 raise UnsupportedModel(no_gradient(view.quantized))
             rectify, given = _check_keywords(function, options, parameters, keywords)
-            if len(images) > 1:
-                run_rows_correctly(view, images, several=False)
-                if view.decides:
-                    return run_each_image(
-                        functools.partial(method, model),
-                        images,
-                        target,
-                        keywords,
-                        stacked=function.__name__ == "deep_lift_shap",
-                    )
             if (through := given.pop("through", None)) is not None:
                 if not reads_class:
                     raise BadTarget(
@@ -233,11 +222,17 @@ def _validate_calls(
                 target = _restrict_target(target, through)
             if given.get("progress") is not None:
                 given["progress"] = _wrap_progress(given["progress"], view if placed else None, rectify)
+            outer, view.splits = view.splits, True
             try:
                 raw = function(model, images, target, **given)
             except GridChanged:  # by a hook of the user since the network was profiled
                 forget_profiles(view)
                 raw = function(model, images, target, **given)
+            except BatchSplit:
+                is_stacked = function.__name__ == "deep_lift_shap"
+                return run_each_image(functools.partial(method, model), images, target, keywords, stacked=is_stacked)
+            finally:
+                view.splits = outer
             heat = raw
             if placed and view.place is not None:
                 heat, view.place = view.place(raw), None

@@ -49,7 +49,8 @@ class EvalView:
     images that passed validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images'
     passes if the call reuses them, else None. `place` moves maps from the cells of a method's layer to a grid that
     covers the input evenly. `decides` is True if the network reads values of its image, so that another image may run
-    other operations; it is known after `run_rows_correctly`.
+    other operations; it is known after `run_rows_correctly`. `splits` is True if the call can run such images one by
+    one.
     """
 
     given: nn.Module
@@ -69,6 +70,7 @@ class EvalView:
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
     place: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
     decides: bool = False
+    splits: bool = False
 
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)

@@ -24,6 +24,10 @@ _BY_IMAGE = {"baseline": 0, "low": 0, "high": 0, "masks": 0, "segments": 1}
 """Options that may be a tensor with one entry for each image, and how many dimensions fewer than the images it has."""
 
 
+class BatchSplit(Exception):
+    """Raised when a method starts that must run for each image of its batch separately (`EvalView.splits`)."""
+
+
 def run_each_image(
     method: Callable[..., Tensor], images: Tensor, target: TargetLike, options: Mapping[str, Any], *, stacked: bool
 ) -> Tensor:
