@@ -82,13 +82,32 @@ def _convolve(operation: Operation) -> Result:
 
 
 def _deform(operation: Operation) -> Result:
-    """`deform_conv2d`: a convolution whose windows are moved a little by learned offsets."""
-    kernel, sizes = operation.inputs[1].shape[2:], operation.args[5:11]
+    """`deform_conv2d`: a convolution whose windows are moved by offsets.
+
+    Constant offsets move the windows of a row, or of a column, to other positions. Offsets that depend on the image are
+    learned, and usually small: their mean must be less than a cell.
+    """
+    kernel, sizes, offsets = operation.inputs[1].shape[2:], operation.args[5:11], operation.inputs[2]
+    taps = to_float64(offsets.detach()).unflatten(1, (-1, kernel[0] * kernel[1], 2))
+    down, right = taps.mean((0, 1, 2))  # [rows, columns]
+    if operation.axes[2] is not None:
+        is_known = max(abs(float(down.mean())), abs(float(right.mean()))) < 1
+        down, right = torch.zeros_like(down), torch.zeros_like(right)
+    else:
+        is_known = all(bool((each - each[:, :1]).abs().max() < 1e-3) for each in (down, right.T))
+    shifts = down[:, 0].tolist(), right[0].tolist()
 
     def move(i: int, count: int, positions: Positions) -> Positions:
-        return positions.windows(count, kernel[i], sizes[i], sizes[2 + i], sizes[4 + i])
+        stride, padding, dilation = sizes[i], sizes[2 + i], sizes[4 + i]
+        if not any(shifts[i]):
+            return positions.windows(count, kernel[i], stride, padding, dilation)
+        center = dilation * (kernel[i] - 1) / 2 - padding
+        at = tuple(positions.between(stride * k + center + shift) for k, shift in enumerate(shifts[i]))
+        return positions._replace(at=at, cell=positions.cell * stride, pads=(0, 0), moved=True)
 
     (axes,), _ = _move_axes(operation, 2, move)
+    if not is_known:
+        axes = tuple(lost_axis(axis, "deform_conv2d") for axis in axes)
     return alike(operation, (axes[0], OTHER, *axes[2:]), Reads.ALL)
 
 
