@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +22,9 @@ class Finding:
 
     Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat", "unlikely_target",
     "unusual_size", "class_insensitive", "probability_scores", "unclear_scores", "rows_depend", "stochastic",
-    "largest_class", "best_detection", "stopped_early", and codes that individual methods define. If `remedy` is not
-    empty, `explain(**{**the_same_call, **finding.remedy})` is likely to give a more useful map.
+    "largest_class", "best_detection", "stopped_early", "decides_by_image", "transposed", and codes that individual
+    methods define. If `remedy` is not empty, `explain(**{**the_same_call, **finding.remedy})` is likely to give a more
+    useful map.
     """
 
     code: str
@@ -85,6 +86,22 @@ def recording_image(index: int) -> Iterator[None]:
     if index == 0 or part.done * whole.total < whole.done * part.total:  # of the image with the smallest share
         whole.done, whole.total, whole.stopped_by = part.done, part.total, part.stopped_by
     whole.findings += [(index if image == 0 else image, finding) for image, finding in part.findings]
+
+
+def note_records(parts: Sequence[Record], target: Target | None) -> None:
+    """Add the records of calls with one image each to the surrounding record, as those of a batch with this target."""
+    whole = _record.get()
+    if whole is None:
+        return
+    for name in ("scores", "target_scores", "gradient_norms", "promised_sums"):
+        values = [getattr(part, name) for part in parts]
+        setattr(whole, name, None if any(value is None for value in values) else torch.cat(values))
+    raw = [part.raw for part in parts if part.raw is not None]
+    whole.raw = torch.cat(raw) if len(raw) == len(parts) else None
+    whole.target, whole.layer = target, parts[0].layer
+    for index, part in enumerate(parts):
+        whole.options |= part.options
+        whole.findings += [(index, finding) for _, finding in part.findings]
 
 
 def _append(whole: Tensor | None, part: Tensor | None, index: int) -> Tensor | None:
@@ -181,5 +198,6 @@ def note_finding(
 ) -> None:
     """Record a finding of the method itself about one image (an index), or about all images if `image` is None."""
     record = _record.get()
-    if record is not None:
-        record.findings.append((image, Finding(code, sentence, remedy or {}, facts)))
+    found = image, Finding(code, sentence, remedy or {}, facts)
+    if record is not None and found not in record.findings:
+        record.findings.append(found)

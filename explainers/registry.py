@@ -32,6 +32,7 @@ from explainers.network.eval_view import EvalView, note_checked, one_call, outsi
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.network.image_check import validate_images
 from explainers.options import LayerName, Option, options_of, unknown_keyword
+from explainers.passes.each_image import BatchSplit, run_each_image
 from explainers.passes.loop import Partial, Progress
 from explainers.targets import TargetLike, Through
 
@@ -233,11 +234,17 @@ def _validate_calls(
                 target = _restrict_target(target, through)
             if given.get("progress") is not None:
                 given["progress"] = _wrap_progress(given["progress"], view if placed else None, rectify)
+            outer, view.splits = view.splits, True
             try:
                 raw = function(model, images, target, **given)
             except GridChanged:  # by a hook of the user since the network was profiled
                 forget_profiles(view)
                 raw = function(model, images, target, **given)
+            except BatchSplit:
+                is_stacked = function.__name__ == "deep_lift_shap"
+                return run_each_image(functools.partial(method, model), images, target, keywords, stacked=is_stacked)
+            finally:
+                view.splits = outer
             heat = raw
             if placed and view.place is not None:
                 heat, view.place = view.place(raw), None

@@ -219,6 +219,7 @@ def _evidence(
             promised_sum=None if restricted else promised_sums[n],
             reads_class=chosen.reads_class,
             size=min(images.shape[-2:]),
+            sides=(images.shape[-2], images.shape[-1]),
             correlation=correlations[n],
             runner_up=runners_up[n],
             **context,

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption, WrongType, shorten
 from explainers.hooks.calls import Calls, Edit, replace_outputs
+from explainers.hooks.checkpoints import run_checkpoints_directly
 from explainers.hooks.cleanup import HookStack, Undo, undo_hook
 from explainers.hooks.distributed import reducing_wrapper, refuse_sharded, runs_distributed
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, Watch, queue_of_this_thread
@@ -45,6 +46,8 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
     """Replace layers' outputs: each function receives the output and returns the new one (None keeps it).
 
     A plain name applies to every call of its module, `name#k` to one. Nested blocks act in the order of entry.
+    Segments in `torch.utils.checkpoint` run without it, since a segment that runs again after the block would not be
+    edited.
 
     Returns  nothing
     Errors   LayerNotFound, UnsupportedModel
@@ -60,12 +63,15 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
         model = unwrap_for_hooks(model, stack)
         points = [(find_hook_point(model, layer), edit) for layer, edit in _items(edits)]
         replace_outputs(model, points, stack)
+        run_checkpoints_directly(stack)
         yield
 
 
 @contextmanager
 def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[None]:
     """Replace layers' inputs: each function receives the input (a tuple if there are several) and returns the new one.
+
+    Checkpointed segments run as in `edit_outputs`.
 
     Returns  nothing
     Errors   LayerNotFound, UnsupportedModel
@@ -87,6 +93,7 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
         calls = Calls(model, stack)
         for layer, edit in _items(edits):
             calls.before(stack, find_hook_point(model, layer), lambda k, given, edit=edit: act(k, given, edit))  # type: ignore[misc]
+        run_checkpoints_directly(stack)
         yield
 
 

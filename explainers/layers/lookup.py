@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -173,8 +174,11 @@ def layer_layout(
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     """
     layer = one_layer(layer)
+    if view.decides and len(images) > 1:
+        options = {"counted": counted, "spatial": spatial, "frames": frames}
+        return _same_layout([layer_layout(view, image, layer, **options) for image in images.split(1)])
     key = layer, images.shape[1:], counted, spatial, frames
-    if (known := view.known.get(key)) is not None:
+    if not view.decides and (known := view.known.get(key)) is not None:
         return known
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))
@@ -201,6 +205,21 @@ def layer_layout(
         )
     view.known[key] = layout
     return layout
+
+
+def _same_layout(layouts: Sequence[LayerLayout]) -> LayerLayout:
+    """Return the layout of a layer, if it is the same for all images.
+
+    Errors   UnsupportedModel
+    """
+    for each in layouts:
+        if each != layouts[0]:
+            names = " and ".join(dict.fromkeys(repr(layout.name) for layout in (layouts[0], each)))
+            raise UnsupportedModel(
+                f"The network decides by the image, so the images have different layers here ({names}), or the cells "
+                "of the layer have different positions. Give one image at a time."
+            )
+    return layouts[0]
 
 
 def _layout_from_profile(view: EvalView, images: Tensor, point: HookPoint, spatial: bool) -> LayerLayout:

@@ -231,6 +231,8 @@ _lock = threading.Lock()
 
 
 def _cache(view: EvalView) -> dict[Any, Any]:
+    if view.decides:
+        return {}
     with _lock:
         cache = _known.setdefault(view.owner, {})
         if len(cache) >= 32:

@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from explainers.errors import UnsupportedModel, no_module
+from explainers.hooks.checkpoints import direct_checkpoints
 from explainers.hooks.cleanup import Undo, ordinary_tensors
 from explainers.hooks.distributed import is_gathered, runs_distributed
 from explainers.hooks.locate import frozen_graph, unwrap
-from explainers.network.checkpoints import DirectCheckpoints
 from explainers.network.copies.gathered_copy import gathered_copy
 from explainers.network.copies.original_modules import guard_first_pass, has_unregistered_in_training
 from explainers.network.copies.shallow_copy import shallow_copy
+from explainers.network.decisions import explain_decision
 from explainers.network.dtypes import quantized_class
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.image_check import check_channel_count
@@ -48,7 +49,9 @@ class EvalView:
     as they are, shared with earlier calls; it is None if the modules are not known to be unchanged. `checked` are the
     images that passed validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images'
     passes if the call reuses them, else None. `buffers` restores those that the network writes. `place` moves maps from
-    the cells of a method's layer to a grid that covers the input evenly.
+    the cells of a method's layer to a grid that covers the input evenly. `decides` is True if the network reads values
+    of its image, so that another image may run other operations; it is known after `run_rows_correctly`. `splits` is
+    True if the call can run such images one by one.
     """
 
     given: nn.Module
@@ -68,10 +71,12 @@ class EvalView:
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
     place: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
     buffers: WatchedBuffers | GuardedBuffers | None = field(default=None, repr=False)
+    decides: bool = False
+    splits: bool = False
 
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)
-_direct_checkpoints = DirectCheckpoints(_current.get)
+direct_checkpoints.calls.append(_current.get)
 
 
 def eval_view(model: nn.Module) -> EvalView:
@@ -94,10 +99,10 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
         yield current
         return
     view = _inspect(model)
-    leave = Undo(partial(_direct_checkpoints.leave, view))
+    leave = Undo(partial(direct_checkpoints.leave, view))
     token = _current.set(view)
     try:
-        _direct_checkpoints.enter(view)
+        direct_checkpoints.enter(view)
         with ordinary_tensors(), torch.no_grad():
             try:
                 yield view
@@ -106,6 +111,8 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
                     check_channel_count(view.network, view.checked, error)
                 if "nference tensor" in str(error):
                     _refuse_inference_mode(view.network, error)
+                if view.decides:
+                    explain_decision(type(view.network).__name__, error)
                 raise
     finally:
         leave()

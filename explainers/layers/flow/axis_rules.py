@@ -38,7 +38,8 @@ def has_rule(name: str) -> bool:
 
 def _rule(name: str) -> Rule | None:
     name = name.rstrip("_")
-    return RULES.get(name, RULES.get(name.lstrip("_")))
+    view = name.removesuffix("_copy")  # such as `transpose_copy`, which returns a copy instead of a view
+    return RULES.get(name) or RULES.get(name.lstrip("_")) or RULES.get(view)
 
 
 def _keep_axes(operation: Operation) -> Result:

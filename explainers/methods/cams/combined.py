@@ -15,7 +15,7 @@ from explainers.findings import note_layer
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import stages
+from explainers.layers.lookup import default_layer, stages
 from explainers.layers.score_kind import score_kind
 from explainers.maps.fusion import fuse
 from explainers.maps.resize import resize
@@ -185,7 +185,7 @@ def refine_cam(
         >>> refine_cam(model, images, 281).shape
         torch.Size([1, 224, 224])
     """
-    names = stages(model, images)[-3:] if layers is None else layers
+    names = (stages(model, images)[-3:] or [default_layer(model, images)]) if layers is None else layers
     maps = sweep(inner, model, images, target, layers=names)
     return fuse(maps, "product", size=tuple(images.shape[2:]))
 

@@ -309,14 +309,28 @@ def _search_failed(context: FindingContext) -> Message:
 
 
 def _rows_depend(context: FindingContext) -> Message:
+    if "layer" in context.facts:
+        return (
+            f"Layer {context.facts['layer']} does not run on the images of a batch in order, so each image and each of "
+            "its variants ran alone, which is slower."
+        )
     return (
         "The output of this network for an image depends on the other images of a batch (it changed by "
         f"{_change(context, 'mixing')} in a test), so each image and each of its variants ran alone, which is slower."
     )
 
 
+def _transposed(context: FindingContext) -> Message:
+    facts = context.facts
+    return (
+        f"The map has {facts['rows']} rows and {facts['columns']} columns, but the input is {facts['height']} pixels "
+        f"high and {facts['width']} wide. The network may have exchanged height and width before this layer."
+    )
+
+
 def _stochastic(context: FindingContext) -> Message:
-    text = f"The network draws random numbers: its output changes by {_change(context, 'noise')} from pass to pass. "
+    change = f": its output changes by {_change(context, 'noise')} from pass to pass" if context.facts["noise"] else ""
+    text = f"The network draws random numbers{change}. "
     if context.facts["is_repeatable"]:
         return text + "All passes used the same random numbers, so this result is one sample of the noise."
     return text + "Fixed seeds do not prevent it, so this result contains noise and is not reproducible."
@@ -363,6 +377,11 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "not_converged": _not_converged,
     "token_only_gradient": _token_only,
     "rows_depend": _rows_depend,
+    "decides_by_image": _fixed(
+        "This network reads values of the image, so it may run other operations for other images. Its layers and "
+        "positions were determined for this image, and each variant of the image ran alone, which is slower."
+    ),
+    "transposed": _transposed,
     "stochastic": _stochastic,
     "largest_class": _largest_class,
     "best_detection": _best_detection,
