@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from explainers.findings import Finding
-from explainers.training.log import GradientLog, Row
+from explainers.training.rows import Row, Rows
 
 # Minimum number of points for a trend.
 FEWEST = 3
 
 
 def diagnose_training(
-    log: GradientLog, *, growth: float = 10.0, vanishing: float = 1e-3, dead: float = 0.5, window: int = 20
+    log: Rows, *, growth: float = 10.0, vanishing: float = 1e-3, dead: float = 0.5, window: int = 20
 ) -> list[Finding]:
     """Return findings about a run's gradients, at most one of each kind, with a remedy.
 
