@@ -32,7 +32,7 @@ def show_channels(
 
     Example
         >>> show_channels(feature_maps(model, images[:1], layer="layer3"), [3, 17])
-        Display(2 channels)
+        Display(2 of 256 channels)
     """
     if not has_pillow():
         raise ImportError(NO_PILLOW)
@@ -51,9 +51,9 @@ def show_channels(
         f"<figcaption>{number}: {low:.3g} to {high:.3g}</figcaption></figure>"
         for number, image, low, high in drawn
     ]
-    count = len(numbers)
-    text = f"Display({count} channel{'s' * (count != 1)})"
-    return Display(f'<div class="saliscope-channels">{"".join(parts)}</div>', text, [each[1] for each in drawn])
+    count = f"{len(numbers):,} of {len(planes):,} channel{'s' * (len(planes) != 1)}"
+    content = f'<p>{count}</p><div class="saliscope-channels">{"".join(parts)}</div>'
+    return Display(content, f"Display({count})", [each[1] for each in drawn])
 
 
 def _draw_channel(plane: Tensor, colors: str) -> tuple[Image.Image, float, float]:

@@ -109,6 +109,10 @@ if (!Number.isFinite(share)) return "NaN";
 if (size > 0 && size < 0.001) return `${sign}<0.1%`;
 return `${sign}${(100 * size).toFixed(size >= 0.0995 || !size ? 0 : 1)}%`;
 }
+function formatExact(value) {
+const size = Math.abs(value);
+return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(value);
+}
 function describeCell(terms, { values, h, w }, row, column, unit) {
 const value = `${formatValue(values[row * w + column])}${unit ? ` ${unit}` : ""}`;
 return fill(terms.cell, { value, row: row + 1, column: column + 1, h, w });
@@ -638,7 +642,7 @@ return [ends[0], ...ticks.filter(isFar), ends[1]];
 }
 const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
-const rounded = (value) => String(Number(value.toPrecision(4)));
+const rounded = (value) => formatExact(Number(value.toPrecision(4)));
 class NotebookMap {
 constructor(image, { map, colors, limits, signed, unit, label, terms }) {
 Object.assign(this, { map: { ...map, values: floats(map) }, colors, limits, signed, unit, label, terms });
@@ -691,7 +695,11 @@ this.point(row + step[0], column + step[1]);
 });
 new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
 }
+widen() {
+for (const field of [this.low, this.high]) field.style.width = `${Math.max(6, field.value.length) + 1}ch`;
+}
 readLimits() {
+this.widen();
 const limits = [this.low.valueAsNumber, this.high.valueAsNumber];
 const isRange = limits.every(Number.isFinite) && limits[1] > limits[0];
 for (const field of [this.low, this.high]) field.setCustomValidity(isRange ? "" : this.terms.invalid);
@@ -706,6 +714,7 @@ draw(typed = false) {
 this.rendering = view(this.map, { colors: this.colors, limits: this.limits, signed: this.signed });
 const { low, high } = this.rendering;
 if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
+this.widen();
 const context = this.bar.getContext("2d"),
 pixels = context.createImageData(256, 1),
 ticks = ticksOf(this.rendering);

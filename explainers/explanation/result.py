@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from explainers.display.display import Display, Displayed
 from explainers.display.encoding import has_pillow
 from explainers.errors import BadOption
 from explainers.explanation.figures import display_maps
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Explanation(Displayed):
     """The result of `explain`.
 
     `map` is [N, h, w] as in the paper, [N, t, h, w] for videos and volumes; `raw` the result before the final ReLU or
@@ -174,12 +175,16 @@ class Explanation:
         """
         report(self, images, labels).to_html(path, f"{self.method} – Saliscope")
 
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the maps with controls, and static images."""
+        return display_maps([self], labels=labels)
+
     def _repr_html_(self) -> str | None:
-        return display_maps([self]).html if has_pillow() else None
+        return super()._repr_html_() if has_pillow() else None
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Return what notebooks show: the maps with controls, and static images; the text without Pillow."""
-        return (display_maps([self])._repr_mimebundle_() if has_pillow() else {}) | {"text/plain": repr(self)}
+        return (super()._repr_mimebundle_() if has_pillow() else {}) | {"text/plain": repr(self)}
 
     def __repr__(self) -> str:
         n, *cells = self.map.shape

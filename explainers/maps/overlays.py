@@ -23,6 +23,7 @@ finite are drawn as black and white stripes, which no color map contains.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,8 @@ saturation and brightness that the image keeps; `strength` and `curve` are the f
 halo; `full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side,
 and `signed_blur` that of a fine map with both signs, whose neighboring pixels would otherwise show as speckle.
 """
+UNIT_BELOW = 44
+"""Height of a color bar in pixels from which a long unit has a line below the numbers."""
 LUMA = (0.2126, 0.7152, 0.0722)
 """Luma coefficients of red, green and blue (ITU-R BT.709)."""
 
@@ -284,8 +287,9 @@ def color_bar(
     Use `fine` for a map on the dark image and `clipped` if values exceed the limits, both as in `View`.
 
     Returns  RGB image of `size` (width, height), black on white, or white on near-black with `dark`, labeled at both
-             ends and in the middle (zero on a signed map). Without `colors`, the sign of `low` selects them, as in
-             `overlay`; "signed" is drawn from -m to m.
+             ends and, if there is room, in the middle (zero on a signed map). A long unit has its own line in bars of
+             at least 44 pixels. Without `colors`, the sign of `low` selects them, as in `overlay`; "signed" is drawn
+             from -m to m.
     Errors   BadOption for an unknown color map, unordered limits, or a size below 160 x 32, which is unreadable.
     """
     from PIL import Image, ImageDraw  # optional: the library requires only torch
@@ -301,12 +305,18 @@ def color_bar(
         low = -high
     paper, ink = ((27, 27, 31), (250, 250, 250)) if dark else ((255, 255, 255), (27, 27, 31))
     image = Image.new("RGB", (width, height), paper)
-    left, strip = 8, height - 24
+    left = 8
+    ends = f"{'<= ' * clipped}{low:.3g}" if name == "signed" else f"{low:.3g}", f"{'>= ' * clipped}{high:.3g}"
+    draw = ImageDraw.Draw(image)
+    last = f"{ends[1]} {unit}".rstrip()
+    has_line = height >= UNIT_BELOW and not _fits(draw, (ends[0], last), width - 2 * left)
+    strip = height - 24 - 12 * has_line
     bar = bar_colors(width - 2 * left, name, fine)
     image.paste(to_pillow(bar.expand(strip, -1, -1)), (left, 4))
-    ends = f"{'<= ' * clipped}{low:.3g}" if name == "signed" else f"{low:.3g}", f"{'>= ' * clipped}{high:.3g}"
-    marks = [(ends[0], 0.0), (f"{(low + high) / 2:.3g}", 0.5), (f"{ends[1]} {unit}".rstrip(), 1.0)]
-    _draw_labels(ImageDraw.Draw(image), marks, (left, strip + 7, width - left), ink)
+    marks = [(ends[0], 0.0), (f"{(low + high) / 2:.3g}", 0.5), (ends[1] if has_line else last, 1.0)]
+    _draw_labels(draw, marks, (left, strip + 7, width - left), ink)
+    if has_line:
+        _draw_labels(draw, [("", 0.0), (unit, 1.0)], (left, strip + 19, width - left), ink)
     return image
 
 
@@ -318,13 +328,24 @@ def bar_colors(steps: int, colors: str, fine: bool) -> Tensor:
     return (gray + (color - gray) * weight[..., None]).round().to(torch.uint8)
 
 
+def _fits(draw: ImageDraw.ImageDraw, texts: Sequence[str], width: float) -> bool:
+    """Return whether texts fit next to each other, with two spaces between them."""
+    return sum(map(draw.textlength, texts)) + (len(texts) - 1) * draw.textlength("  ") <= width
+
+
 def _draw_labels(
     draw: ImageDraw.ImageDraw, marks: list[tuple[str, float]], box: tuple[int, int, int], ink: tuple[int, int, int]
 ) -> None:
+    """Draw texts at their shares of the width; those between the ends only if they have room."""
     left, top, right = box
+    first, last = marks[0][0], marks[-1][0]
+    free = right - left - 2 * max(draw.textlength(first), draw.textlength(last))
+    start = left + (draw.textlength(f"{first}  ") if first else 0)
     for text, share in marks:
         length = draw.textlength(text)
-        draw.text((round(left + share * (right - left - length)), top), text, fill=ink)
+        if share in (0, 1) or length + 2 * draw.textlength("  ") <= free:
+            at = left + share * (right - left - length)
+            draw.text((round(max(start, at) if share else at), top), text, fill=ink)
 
 
 def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,14 +14,14 @@ from typing import Any
 
 from explainers.errors import WrongType, kind_of
 from explainers.findings import Finding
-from explainers.training.log import GradientLog, Row
+from explainers.training.rows import Row, Rows
 
 # Minimum number of points for a trend.
 FEWEST = 3
 
 
 def diagnose_training(
-    log: GradientLog, *, growth: float = 10.0, vanishing: float = 1e-3, dead: float = 0.5, window: int = 20
+    log: Rows, *, growth: float = 10.0, vanishing: float = 1e-3, dead: float = 0.5, window: int = 20
 ) -> list[Finding]:
     """Return findings about a whole run's gradients, at most one of each kind, with a remedy and the step it began in.
 
@@ -47,7 +47,7 @@ def diagnose_training(
         >>> diagnose_training(log)[0].code
         'non_finite'
     """
-    if not isinstance(log, GradientLog):
+    if not isinstance(log, Rows):
         raise WrongType(f"log is {kind_of(log)}. Give the GradientLog of record_gradients.")
     rows = log.rows
     parameters = [row for row in rows if row.kind == "parameter"] or rows

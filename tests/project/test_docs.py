@@ -7,7 +7,6 @@ methods in explainers/registry.py.
 from __future__ import annotations
 
 import ast
-import os
 import re
 import sys
 import textwrap
@@ -108,76 +107,10 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) < 100
 
 
-def test_the_readme_example_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It prints the line in its comment and writes the image, with at most five statements after the imports."""
+def test_the_readme_example_is_short() -> None:
+    """It has at most five statements after the imports."""
     example = README.split("```python\n")[1].split("```")[0]
     assert len([node for node in ast.parse(example).body if not isinstance(node, (ast.Import, ast.ImportFrom))]) <= 5
-    (tmp_path / "assets").symlink_to(ROOT / "assets")
-    monkeypatch.chdir(tmp_path)
-
-    exec(compile(example, "README.md", "exec"), {})
-
-    promised = re.search(r"print\(.*# (.*)", example)
-    assert promised
-    assert capsys.readouterr().out.strip() == promised.group(1)
-    assert (tmp_path / "coffee.png").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-def test_the_example_of_the_metrics_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """The words are equal, and the numbers up to the last digit, which depends on the machine."""
-    example = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    code, _, promised = example.partition("print(evaluation)\n")
-    home = os.getcwd()
-    os.chdir(ROOT)
-    try:
-        exec(compile(f"{code}print(evaluation)", "metrics.md", "exec"), {})
-    finally:
-        os.chdir(home)
-
-    printed, written = (re.findall(r"(\w+) (0\.\d+): (.*)", each) for each in (capsys.readouterr().out, promised))
-    assert printed and [(name, words) for name, _, words in printed] == [(name, words) for name, _, words in written]
-    assert [float(number) for _, number, _ in printed] == pytest.approx([float(n) for _, n, _ in written], abs=0.002)
-
-
-def test_every_python_block_is_run_by_a_test() -> None:
-    """Every document with Python has its number of blocks here, and a test that runs them.
-
-    README.md, metrics.md   the tests above; the client of the API: tests/saliscope/browser/test_readme_client.py
-    agents.md               tests/saliscope/page/test_agents.py
-    data_sets.md            tests/saliscope/datasets/test_dataset_cli.py
-    experiments.md          the test below
-    torch_batch_norm.md     tests/explainers/relevance/test_batch_norm_backward.py
-    training.md             tests/explainers/hooks/test_training.py, test_training_distributed.py
-    your_model.md           tests/saliscope/zoo/test_your_model.py; detector: tests/saliscope/page/test_dense_api.py;
-                            bands: tests/saliscope/images/test_bands.py
-    """
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    blocks = {page.name: page.read_text(encoding="utf-8").count("```python") for page in pages}
-
-    assert {name: count for name, count in blocks.items() if count} == {
-        "README.md": 2,
-        "agents.md": 1,
-        "data_sets.md": 4,
-        "experiments.md": 7,
-        "metrics.md": 1,
-        "torch_batch_norm.md": 1,
-        "training.md": 2,
-        "your_model.md": 10,
-    }
-
-
-def test_the_examples_of_experiments_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(ROOT)
-    text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
-    names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.S):
-        exec(block, names)
-    printed = capsys.readouterr().out
-    assert "espresso" in printed and "ModelComparison(" in printed and "Description(" in printed
-    assert not names["before"].equal(names["after"])  # type: ignore[attr-defined]
 
 
 def test_the_first_screen_has_what_a_newcomer_needs() -> None:

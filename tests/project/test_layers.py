@@ -51,7 +51,7 @@ GRADIO = ("saliscope/page/", "saliscope/cli/")
 LAZY = {
     (f"explainers/{name}.py", "PIL")
     for name in (
-        *(f"display/{file}" for file in ("channels", "display", "encoding", "figure")),
+        *(f"display/{file}" for file in ("channels", "charts", "display", "encoding", "figure")),
         *("maps/frames", "maps/overlays", "maps/pixels", "explanation/result"),
     )
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from explainers.display.display import Display
+from explainers.display.classes import class_name
+from explainers.display.display import Display, Displayed
 from explainers.display.tables import paragraphs, table_html
 from explainers.hooks.edit import edit_outputs
 from explainers.network.dtypes import to_cpu_float64
@@ -30,7 +31,7 @@ class ClassChange(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Intervention:
+class Intervention(Displayed):
     """The scores of a model before and after a change of one layer, both [N, K], or [N, 1] for other outputs.
 
     `channels` are the changed channels of `layer`, `cells` the number of changed positions (None: all), `value` what
@@ -84,15 +85,15 @@ class Intervention:
         found = probabilities_of(scores, self.score)
         return scores if found is None else found
 
-    def _repr_html_(self) -> str:
-        """Return the most likely classes before and after, for notebooks."""
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the most likely classes before and after."""
         rows = [
-            [image, each.class_index, each.before, each.after, each.change]
+            [image, class_name(each.class_index, labels), each.before, each.after, each.change]
             for image, changes in enumerate(self.top())
             for each in changes
         ]
         table = table_html(["image", "class", "before", "after", "change"], rows)
-        return Display(paragraphs([repr(self)]) + table, repr(self)).html
+        return Display(paragraphs([repr(self)]) + table, repr(self))
 
     def __repr__(self) -> str:
         n = len(self.before)

@@ -116,6 +116,15 @@ export function formatShare(share) {
 }
 
 /**
+ * Format a number so that its field shows all of it.
+ * @param {number} value
+ */
+export function formatExact(value) {
+  const size = Math.abs(value);
+  return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(value);
+}
+
+/**
  * Describe a cell of a map: its value with the unit, and its position.
  * @param {{cell: string}} terms
  * @param {{values: Float32Array, h: number, w: number}} map

@@ -22,7 +22,7 @@ from explainers import (
     scale_gradients,
 )
 from explainers.findings import Finding
-from explainers.training.log import Row
+from explainers.training.rows import Row
 
 
 def log_of(*rows: tuple[int, str, float], zeros: float = 0.0, size: int = 1) -> GradientLog:

@@ -499,6 +499,21 @@ def test_only_signed_color_bars_mark_clipped_values_at_both_ends(monkeypatch):
             color_bar(0, 1, size=size)
 
 
+@pytest.mark.parametrize("high", [7.49e-11, 0.123, 1.23e6])
+def test_a_long_unit_does_not_cover_the_numbers(high):
+    """The numbers are drawn as without a unit, and the unit below them."""
+    bar = color_bar(0, high, size=(224, 52))
+    named = color_bar(0, high, size=(224, 52), unit="|gradient| in logit per unit of an input in [0, 1]")
+
+    assert named.crop((0, 21, 224, 35)).tobytes() == bar.crop((0, 33, 224, 47)).tobytes()
+    below = named.crop((0, 35, 224, 52)).convert("L")
+    assert below.getextrema()[0] < 64
+    low = color_bar(0, high, size=(224, 40), unit="|gradient| in logit per unit of an input in [0, 1]")
+    first = color_bar(0, high, size=(224, 40))
+    assert low.crop((0, 20, 14, 40)).tobytes() == first.crop((0, 20, 14, 40)).tobytes()
+    assert low.crop((14, 20, 18, 40)).convert("L").getextrema() == (255, 255), "the zero and the last number are apart"
+
+
 def test_signed_color_bar_is_gray_in_its_middle():
     bar = color_bar(-1, 2, size=(319, 40))
 

@@ -209,22 +209,6 @@ def test_progress_measures_the_speed_of_new_images(capsys, monkeypatch):
     assert [duration(seconds) for seconds in (7, 600, 12_000)] == ["7 s", "10 min", "3 h 20 min"]
 
 
-READERS = {"duckdb": "duckdb", "pandas": "pandas", "polars": "polars", "load_dataset": "datasets"}
-
-
-@pytest.mark.parametrize("reader", READERS)
-def test_examples_of_the_documentation_read_a_run(reader, command, tmp_path, monkeypatch):
-    pytest.importorskip(READERS[reader])
-    text = (ROOT / "docs" / "data_sets.md").read_text(encoding="utf-8")
-    block = next(code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if reader in code)
-    command("explain", EXAMPLES, "--out", tmp_path / "run", "--workers", 0, "--limit", 5)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    names: dict[str, object] = {}
-    exec(block, names)
-    assert names["paths"] == ["alp.jpg", "brushes.jpg", "cat.jpg", "coffee.jpg", "dog.jpg"]
-
-
 def test_custom_network_is_loaded_again(command, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import torchvision\n\ndef build():\n    return torchvision.models.squeezenet1_1(num_classes=2)\n"

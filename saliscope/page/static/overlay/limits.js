@@ -1,11 +1,5 @@
 // Color limits: the map's own, the user's, or pinned across maps.
-import { fill, make } from "../wire.js";
-
-/** Format a number so that its field shows all of it. */
-function formatExact(value) {
-  const size = Math.abs(value);
-  return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(value);
-}
+import { fill, formatExact, make } from "../wire.js";
 
 function round(value) {
   return Number(value.toPrecision(4));
