@@ -96,7 +96,7 @@ def test_wrong_uses_are_refused():
     ):
         with pytest.raises(BadOption, match=message):
             smallest_region(net, images, maps)
-    for maps in (torch.rand(3, 4, 4), torch.rand(2, 3, 4, 4), "map"):
+    for maps in (torch.rand(3, 4, 4), torch.rand(2, 3, 4, 4), {}):
         with pytest.raises(ValueError, match="one map"):
             smallest_region(net, images, maps)
     with pytest.raises(BadOption, match="goal='remove'"):
