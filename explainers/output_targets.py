@@ -96,7 +96,7 @@ class MaskScores(Target):
             raise BadTarget(f"mask contains {float(mask.min()):.3g}. Give weights of at least 0.")
         if not bool(mask.flatten(-2).any(-1).all()):
             raise BadTarget("mask is empty. Give a mask with at least one value above 0.")
-        if class_ is None:
+        if class_ is None or class_ == ():
             raise BadTarget(
                 f"class_={shorten(self.class_)} is not valid. Give the index of one class, or of one for each image."
             )

@@ -140,7 +140,7 @@ def test_frozen():
 
 def test_unknown_method_names_the_nearest():
     with pytest.raises(BadOption, match="grad_cam_pp"):
-        explain("grad_campp", residual(), random_images())
+        explain("grad_campq", residual(), random_images())
 
 
 def test_layer_for_a_method_without_one_is_refused():
