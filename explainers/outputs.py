@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ def tensors_in(output: Any, path: str = "output") -> Iterator[tuple[str, Tensor]
         for i, value in enumerate(output):
             place = f"[{-1 if i and i == len(output) - 1 else i}]"
             yield from tensors_in(value, f"{path}.{names[i]}" if names else f"{path}{place}")
-    elif is_dataclass(output) and not isinstance(output, type):
+    elif (is_dataclass(output) and not isinstance(output, type)) or isinstance(output, SimpleNamespace):
         for name, value in vars(output).items():
             yield from tensors_in(value, f"{path}.{name}")
 

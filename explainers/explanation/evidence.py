@@ -26,9 +26,9 @@ class Evidence:
     the sum of the raw values that the method guarantees (completeness, conservation); `relu` the method's option of
     that name, None if it has none;
     `reads_class` says whether the map depends on the target; `size` is the shorter side of the image, `sides` its rows
-    and columns, `trained_size` the shorter side of the images that the network was trained on; `correlation` the rank correlation with the map of the class
-    `runner_up`; `earlier_layer` the next earlier stage, for remedies; `broken_layer` the first layer whose output is
-    not finite.
+    and columns, `trained_size` the shorter side of the images that the network was trained on; `correlation` the rank
+    correlation with the map of the class `runner_up`; `earlier_layer` the next earlier stage, for remedies;
+    `broken_layer` the first layer whose output is not finite.
     """
 
     map: Tensor

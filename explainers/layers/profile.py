@@ -35,6 +35,7 @@ from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
 from explainers.network.image_check import check_channel_count
 from explainers.network.state.settings import Settings, read_settings, read_values
+from explainers.outputs import tensors_in
 
 
 class Profile(list[Layer]):
@@ -293,7 +294,8 @@ def _scores(output: Any) -> list[Tensor]:
         scores = output.get(name) if isinstance(output, dict) else getattr(output, name, None)
         if isinstance(scores, Tensor):
             return [scores]
-    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    found = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    return found or [tensor for _, tensor in tensors_in(output)]  # in a dataclass or a namespace
 
 
 def _layers(calls: list[_Call], images: Tensor, model: Any) -> list[Layer]:

@@ -149,6 +149,8 @@ def wrap_forward(model: nn.Module, forward: Forward | None, images: Tensor) -> n
             "model's "
             "output, for example forward=lambda images: model(images, meta)."
         )
+    # A compiled function runs uncompiled, since hooks do not act in compiled code.
+    forward = getattr(forward, "_orig_mod", None) or getattr(forward, "_torchdynamo_orig_callable", None) or forward
     inner = unwrap(model)
     if (kind := sharding_of(model)) is not None:
         raise UnsupportedModel(
