@@ -1,5 +1,5 @@
-"""The networks: members of many families from packages, for other tasks, custom ones, unusual and wrapped ones, and those
-that decide by the image.
+"""The networks: many families from packages, for other tasks, custom, unusual and wrapped ones, and those that decide
+by the image.
 """
 
 from collections.abc import Iterator
