@@ -119,6 +119,8 @@ class Interception(TorchFunctionMode):
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if function in (torch.autograd.grad, Tensor.backward):
+            raise self.refuse("a gradient of its own", "which the rules of this call would change")
         call = Call(self, function, *_constants((tuple(args), dict(kwargs or {}))))
         self._note_functions(call)
         if call.name == "register_hook":

@@ -162,10 +162,15 @@ def _is_check(name: str, args: Any) -> bool:
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
-            if value.layout == torch.strided:
+            if value.layout == torch.strided and has_storage(value):
                 yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
+
+
+def has_storage(tensor: Tensor) -> bool:
+    """Return whether a tensor has memory of its own; those inside `torch.vmap` and `torch.func.grad` have none."""
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _storage(tensor: Tensor) -> int:

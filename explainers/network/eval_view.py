@@ -178,7 +178,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
             )  # fmt: skip
     own = model.inner if isinstance(model, ForwardWrapper) else model
     kind = frozen_graph(model)
-    if kind is not None and kind != "exported" and model.training:
+    if kind is not None and kind != "exported" and getattr(model, "training", False):
         raise UnsupportedModel(
             f"The {kind} model is in training mode, which cannot be changed for one call. Call model.eval() first."
         )
@@ -189,7 +189,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
         table = module.__dict__
         if kind is None and "_modules" in table:
             children = table["_modules"]
-            if usable and (module.training or table.get("_compiled_call_impl") is not None):
+            if usable and (getattr(module, "training", False) or table.get("_compiled_call_impl") is not None):
                 usable = False
             if "forward" in table and hasattr(table["forward"], "_torchdynamo_orig_callable"):
                 usable = False
@@ -202,7 +202,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
                             usable = False
         else:
             children = module._modules  # scripted modules store their children elsewhere
-            usable = usable and not (kind is None and module.training)
+            usable = usable and not (kind is None and getattr(module, "training", False))
         if children:
             attributes.update(children.keys())
             for child in children.values():

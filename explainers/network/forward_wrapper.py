@@ -58,7 +58,7 @@ class ForwardWrapper(nn.Module):
             own.update(_modules=model._modules, _parameters=model._parameters, _buffers=model._buffers)
         else:
             self._modules["model"] = model  # compiled code stores its tables elsewhere; no hooks are set in it
-        own.update(inner=model, function=function, count=count, training=model.training)
+        own.update(inner=model, function=function, count=count, training=getattr(model, "training", False))
         own.update(one_by_one=False, has_run=frozen_graph(model) is not None, compared=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -149,6 +149,8 @@ def wrap_forward(model: nn.Module, forward: Forward | None, images: Tensor) -> n
             "model's "
             "output, for example forward=lambda images: model(images, meta)."
         )
+    # A compiled function runs uncompiled, since hooks do not act in compiled code.
+    forward = getattr(forward, "_orig_mod", None) or getattr(forward, "_torchdynamo_orig_callable", None) or forward
     inner = unwrap(model)
     if (kind := sharding_of(model)) is not None:
         raise UnsupportedModel(
@@ -166,7 +168,7 @@ def refuse_private_view(model: ForwardWrapper) -> None:
     Errors   UnsupportedModel
     """
     modules = list(model.inner.modules())
-    if any(module.training for module in modules):
+    if any(getattr(module, "training", False) for module in modules):
         reason, remedy = "is in training mode", "Call model.eval() first."
     elif any(m.__dict__.get("_compiled_call_impl") is not None or "_orig_mod" in m._modules for m in modules):
         raise UnsupportedModel(_COMPILED)

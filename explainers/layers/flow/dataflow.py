@@ -22,7 +22,7 @@ from explainers.layers.flow.cost import Cost
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
 from explainers.layers.flow.unknown import check_positions
-from explainers.network.decisions import NEW
+from explainers.network.decisions import NEW, has_storage
 
 
 class Value(NamedTuple):
@@ -298,7 +298,7 @@ def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided
+    return tensor.layout == torch.strided and has_storage(tensor)
 
 
 def _storage(tensor: Tensor) -> int:

@@ -75,7 +75,8 @@ class RowByRow(nn.Module):
             own.update(_modules=network._modules, _parameters=network._parameters, _buffers=network._buffers)
         else:
             self._modules["model"] = network  # compiled code stores its tables elsewhere; no hooks are set in it
-        own.update(inner=network, generators=generators, behavior=behavior, training=network.training, on_draw=on_draw)
+        own.update(inner=network, generators=generators, behavior=behavior, on_draw=on_draw)
+        own.update(training=getattr(network, "training", False))
 
     def __getattr__(self, name: str) -> Any:
         try:
