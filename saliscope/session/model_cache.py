@@ -249,7 +249,7 @@ def why_unavailable(name: str, error: zoo.ModelUnavailable) -> str:
         return messages.choose_listed(error.reason)
     infos = list_models()
     info = next((each for each in infos if each.name == split_name(name)[0]), None)
-    if info is None or info.cached or not settings.offline():
+    if info is None or info.cached or not info.fetched or not settings.offline():
         return str(error)
     return messages.not_on_server(info.title, [each.title for each in infos if each.cached])
 

@@ -31,7 +31,7 @@ OUTSIDE = """(box) => {
   return found;
 }"""
 """The texts that stick out of their box."""
-LOOK = """(input) => ["color", "backgroundColor", "borderColor", "fontSize", "height"].map(
+LOOK = """(input) => ["color", "backgroundColor", "borderColor", "fontSize"].map(
   (name) => getComputedStyle(input)[name])"""
 
 

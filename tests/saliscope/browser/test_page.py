@@ -247,7 +247,7 @@ def test_a_model_that_cannot_be_downloaded_is_reported(visit: Visit) -> None:
 
     visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
     visit.page.wait_for_function(  # selecting by mouse makes two requests: the second one shows the loading state again
-        "document.querySelector('#hl-status').innerText.includes('efficientnet_lite0')", timeout=PATIENCE
+        "document.querySelector('#hl-status').innerText.includes('Choose a model that it has: Eff')", timeout=PATIENCE
     )
     visit.after(lambda: visit.choose("model", "EfficientNet-Lite0"))
     assert "Grad-CAM" in visit.status
@@ -418,6 +418,6 @@ def test_without_its_package_the_page_shows_the_install_command(browser, tmp_pat
 
         visit.choose("model", "ResNet-18")
 
-        condition = "document.querySelector('#hl-status').innerText.startsWith('ResNet-18 is not in the local cache')"
+        condition = "document.querySelector('#hl-status').innerText.startsWith('ResNet-18 is not on this server')"
         visit.page.wait_for_function(condition, timeout=PATIENCE)
         assert "pip install" in visit.page.locator("#hl-notice").inner_text()
