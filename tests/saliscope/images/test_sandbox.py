@@ -352,3 +352,15 @@ def test_missing_mechanisms_are_named() -> None:
     assert sandbox.missing(["user", "landlock", "limits", "seccomp"]) == []
     assert sandbox.missing(["user", "limits"]) == ["landlock", "seccomp"]
     assert ("user" in sandbox.missing([])) == IS_ROOT
+
+
+def test_the_start_logs_what_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(sandbox, "missing", lambda active: ["landlock"] if active else [])
+    pool.stop()
+    pool.start()
+    until = time.monotonic() + 30
+    while pool.mechanisms() is None or (not caplog.text and time.monotonic() < until):
+        time.sleep(0.05)
+    pool.stop()
+    assert caplog.text.count("does not have: landlock. See SECURITY.md") == 1
+    assert set(pool.mechanisms() or []) <= {*sandbox.MECHANISMS}
