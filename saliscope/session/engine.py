@@ -6,6 +6,7 @@ This module does not depend on gradio or a browser.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import threading
@@ -25,6 +26,7 @@ from saliscope.images.decoder import pool
 from saliscope.names import nearest
 from saliscope.session import messages, model_cache, network_calls, results_cache, scene
 from saliscope.session.answers import Answer, LoadedModel, Refining, Scene, Settings, Stages, Step, Waiting, Window
+from saliscope.session.jobs.places import places
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import Turn, turns
 from saliscope.session.methods import costs
@@ -140,8 +142,8 @@ def wait_turn(turn: Turn) -> Iterator[Waiting]:
 
     Errors   Refused if the job is stopped
     """
-    for seconds, other_user in turns.wait(turn):
-        yield Waiting(messages.waiting(seconds, other_user))
+    for seconds, ahead, other_user in turns.wait(turn):
+        yield Waiting(messages.waiting(seconds, ahead, other_user))
     if turn.run.cancelled:
         raise Refused(messages.STOPPED_BEFORE)
 
@@ -195,8 +197,15 @@ def stream(
 
 
 def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
-    """Wait for torch and the model, yielding the progress, and return the resolved settings."""
+    """Wait for torch, the model and a place for the image, yielding the progress; return the resolved settings.
+
+    Errors   as `resolve`, and Refused if the job is stopped
+    """
     settings = yield from _resolve_when_loaded(request, run)
+    for ahead in places.wait(run):
+        yield Waiting(messages.in_line(ahead))
+    if run.cancelled:
+        raise Refused(messages.STOPPED_BEFORE)
     run.about = {**settings.logged, "bytes": request.size}
     return settings
 
@@ -397,6 +406,8 @@ def message_of(error: Exception, unknown: str) -> str:
         return messages.plain(str(error))
     if is_out_of_memory(error):
         return messages.OUT_OF_MEMORY
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return messages.FULL_DISK
     log.error("request failed", exc_info=error)
     return unknown
 

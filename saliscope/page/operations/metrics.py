@@ -15,6 +15,7 @@ from saliscope.images.decoder import pool
 from saliscope.page.shared import messages
 from saliscope.session import model_cache
 from saliscope.session.jobs import runs
+from saliscope.session.jobs.places import places
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 
@@ -72,7 +73,7 @@ class Monitoring:
         yield core.CounterMetricFamily("saliscope_decoder_restarts", text, value=pool.restarts())
 
     def _queue(self) -> int:
-        return self.waiting() + turns.waiting()
+        return self.waiting() + places.waiting() + turns.waiting()
 
     def _health(self, _: Request) -> Response:
         model = model_cache.first_model()

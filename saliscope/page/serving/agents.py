@@ -130,7 +130,7 @@ async def _answer(function: Callable[..., Any], image: str, **settings: Any) -> 
 @functools.cache
 def _places() -> anyio.CapacityLimiter:
     """Return the places for running calls, created inside the event loop."""
-    return anyio.CapacityLimiter(limits.CONCURRENCY["model"])
+    return anyio.CapacityLimiter(limits.PLACES["quick"])
 
 
 async def _run(function: Callable[[], Any]) -> Any:
