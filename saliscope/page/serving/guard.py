@@ -69,6 +69,7 @@ HEADERS = (
     (b"referrer-policy", b"same-origin"),
 )
 
+CLOSE = (b"connection", b"close")
 CLOSED = "This address is not available."
 NO_AGENTS = "Agents are off. The page was started without --mcp."
 NO_NAME = "A file in the upload has no name."
@@ -125,8 +126,9 @@ class Guard:
                 return
             if message["type"] == "http.response.start":
                 started = True
-                message = {**message, "headers": [*_without_own(message.get("headers", ())), *HEADERS]}
-            await send(message)
+                end = () if body.complete else (CLOSE,)
+                message = {**message, "headers": [*_without_own(message.get("headers", ())), *HEADERS, *end]}
+            await (send(message) if body.complete else _send_before_rest(message, send, body))
 
         refusal = None
         try:
@@ -315,22 +317,28 @@ async def _checked_session(content: bytes, path: str) -> str:
 
 
 async def _refuse(send: Send, refusal: Refusal, body: Body) -> None:
-    """Send the error; Gradio clients read the message from `detail`.
-
-    The rest of the body is not waited for, but received for a while, because a client that still sends would otherwise
-    lose the answer when the connection closes.
-    """
+    """Send the error; Gradio clients read the message from `detail`."""
     content = json.dumps({"detail": refusal.message}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode()), *HEADERS]
     if not body.complete:
-        headers.append((b"connection", b"close"))
+        headers.append(CLOSE)
     if refusal.status in (429, 503):
         headers.append((b"retry-after", b"10"))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": content, "more_body": not body.complete})
-    if not body.complete:
-        await body.discard()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    await _send_before_rest({"type": "http.response.body", "body": content}, send, body)
+
+
+async def _send_before_rest(message: Message, send: Send, body: Body) -> None:
+    """Send a message of an answer whose request is not complete; after the last one, receive the rest for a while.
+
+    A client that still sends would lose the answer when the connection closes, and one that does not would keep it.
+    """
+    if message["type"] != "http.response.body" or message.get("more_body", False):
+        await send(message)
+        return
+    await send({**message, "more_body": True})
+    await body.discard()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def install_no_links() -> None:

@@ -159,7 +159,7 @@ class Body:
             yield message.get("body", b"")
 
     async def discard(self) -> None:
-        """Receive and forget the rest, for a while and slowly; a closed connection would lose the answer."""
+        """Receive and forget the rest, for a while and slowly."""
         end = time.monotonic() + limits.DISCARD_SECONDS
         while not self.complete and (left := end - time.monotonic()) > 0:
             try:
