@@ -125,6 +125,8 @@ def run_job(
             for _ in places.wait(run, place) if place else ():
                 pass
             for step in steps(run):
+                if not runs.is_heard(run):  # Gradio would keep the answers of all sessions that read none
+                    break
                 if not run.superseded:  # a superseded job continues until its next report
                     yield step
         except Exception as error:

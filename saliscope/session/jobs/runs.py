@@ -153,6 +153,13 @@ def start(
         run.end()
 
 
+def is_heard(run: Run) -> bool:
+    """Wait until somebody listens to a run, and return whether anybody does; it has computed meanwhile."""
+    while not run.visitor.is_listening and not run.cancelled:
+        time.sleep(0.01)  # the stream is opened after the answer to the request, within one round trip
+    return run.visitor.is_listening
+
+
 def end_unheard() -> int:
     """Stop the jobs of visitors who have left; return how many were stopped."""
     with _lock:

@@ -117,12 +117,12 @@ class Turns:
         if self._holder is None:
             self._start_next()
 
-    def _order(self, turn: Turn) -> tuple[bool, bool, int, int]:
+    def _order(self, turn: Turn) -> tuple[bool, bool, bool, int, int]:
         """Return the key by which jobs wait; jobs with the same key wait in the order in which they came."""
         visitor = turn.run.visitor
         session = (visitor.address, visitor.session)
         last, last_of_session = self._last.get(visitor.address, 0), self._last.get(session, 0)
-        return turn.long, not turn.resumes, last, last_of_session
+        return turn.long, not turn.resumes, not visitor.is_listening, last, last_of_session
 
     def _start_next(self) -> None:
         """Start the next job in the queue."""
