@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks.public.attacks import http, pages, users
+from benchmarks.public.attacks import disk, hosts, http, pages, users, visitors
 from benchmarks.public.attacks.http import Result
 from benchmarks.public.server import Server, running
 from benchmarks.public.table import Row, show
@@ -29,6 +29,9 @@ GROUPS: dict[str, Callable[[Server], Iterator[Result]]] = {
     "choices": users.choices,
     "users": users.users,
     "streams": users.streams,
+    "hosts": hosts.hosts,
+    "disk": disk.disk,
+    "one visitor": visitors.one_visitor,
     "scripts": pages.scripts,
 }
 

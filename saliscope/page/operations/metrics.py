@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool
+from saliscope.page.serving.door import uploads
 from saliscope.page.shared import messages
 from saliscope.session import model_cache
 from saliscope.session.jobs import runs
@@ -67,6 +68,8 @@ class Monitoring:
             ("saliscope_queue_length", "Requests that wait to be computed.", self._queue()),
             ("saliscope_running", "Requests that have started.", runs.running()),
             ("saliscope_model_loaded", "1 if the first model is loaded.", int(bool(model_cache.first_model()))),
+            ("saliscope_uploads_bytes", "Bytes of uploads and results on the disk.", uploads.size()),
+            ("saliscope_disk_full", "1 if the disk has no room for an upload.", int(uploads.is_full())),
         ):
             yield core.GaugeMetricFamily(name, text, value=value)
         text = "Decoder processes that crashed or took too long."
@@ -78,7 +81,9 @@ class Monitoring:
     def _health(self, _: Request) -> Response:
         model = model_cache.first_model()
         status = "stopping" if self.stopping() else "ok" if model else "failed" if model_cache.failure() else "loading"
-        answer = {"status": status, "model": model or None, "queue": self._queue()}
+        disk = "full" if uploads.is_full() else "ok"
+        status = "disk full" if status == "ok" and disk == "full" else status
+        answer = {"status": status, "model": model or None, "queue": self._queue(), "disk": disk}
         return JSONResponse(answer, 200 if status == "ok" else 503)
 
     def _metrics(self, _: Request) -> Response:
