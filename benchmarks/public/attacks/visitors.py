@@ -38,7 +38,7 @@ def one_visitor(server: Server) -> Iterator[Result]:
 
 def _grown(server: Server, before: float) -> bool:
     """Return whether the server has more memory than before, except for what a request needs."""
-    return processes.megabytes(server.process.pid) > before + PEAK if server.process else False
+    return _resident(server) > before + PEAK
 
 
 def _resident(server: Server) -> float:

@@ -205,7 +205,8 @@ def test_the_names_of_this_machine_are_always_answered(host: str) -> None:
     assert all(rule.answers(host, SCOPE) for rule in (hosts(), hosts("0.0.0.0"), hosts("page.example")))
 
 
-FOREIGN = ["evil.example", "evil.example:7860", "127.0.0.1.evil.example", "localhost.evil.example", "", "a b", "x" * 300]
+FOREIGN = ["evil.example", "evil.example:7860", "127.0.0.1.evil.example", "localhost.evil.example", "", "a b"]
+FOREIGN += ["x" * 300]
 FOREIGN += ["evil@127.0.0.1", "127.0.0.1:x", "127.0.0.1:123456", "0x7f000001", "127.1", "2130706433", "[::1", "[evil]"]
 FOREIGN += ["127.0.0.1,evil.example", "'\"><script>", "::1]", "localhost\0", "127.0.0.1/x", "null", "*", "ⓛocalhost"]
 
@@ -245,12 +246,12 @@ def test_the_environment_names_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.answers("other.hf.space", {}) and found.proxies == 2
 
 
-ORIGINS = ["https://evil.example", "null", "", "file://", "http://localhost:3000", "http://127.0.0.1", "https://[::1]", "x"]
-ORIGINS += ["http://page.example.evil.example:80", "chrome-extension://abc", "http://evil.example@page.example:80"]
+ORIGINS = ["https://evil.example", "null", "file://", "http://localhost:3000", "http://127.0.0.1", "https://[::1]"]
+ORIGINS += ["x", "http://page.example.evil.example:80", "chrome-extension://abc", "http://evil.example@page.example:80"]
 CORS = [(b"Access-Control-Allow-Origin", b"*"), (b"access-control-allow-credentials", b"true"), (b"vary", b"Origin")]
 
 
-@pytest.mark.parametrize("origin", ORIGINS[:2] + ORIGINS[3:])
+@pytest.mark.parametrize("origin", ORIGINS)
 @pytest.mark.parametrize("host", ["127.0.0.1:7860", "[::1]:7860", "localhost:7860"])
 def test_other_websites_can_neither_read_nor_ask(origin: str, host: str) -> None:
     headers = {"host": host, "origin": origin}
@@ -502,3 +503,21 @@ def test_another_version_of_gradio_fails_loudly(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delattr(processing_utils, "async_ssrf_protected_get")
     with pytest.raises(RuntimeError, match=r"no gradio\.processing_utils\.async_ssrf_protected_get"):
         guard.install_no_links()
+
+
+def test_uploads_are_in_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "/given")
+    uploads.use_own_folder()
+    assert os.environ["GRADIO_TEMP_DIR"] == "/given"
+    chosen = []
+    for _ in range(2):
+        monkeypatch.delenv("GRADIO_TEMP_DIR")
+        uploads.use_own_folder()
+        chosen.append(Path(os.environ["GRADIO_TEMP_DIR"]))
+    assert chosen[0] == chosen[1] and chosen[0].parent == tmp_path and chosen[0].stat().st_mode & 0o077 == 0
+    chosen[0].rmdir()
+    chosen[0].symlink_to(tmp_path)
+    monkeypatch.delenv("GRADIO_TEMP_DIR")
+    uploads.use_own_folder()
+    assert Path(os.environ["GRADIO_TEMP_DIR"]) not in (chosen[0], tmp_path), "a link of another user is not followed"

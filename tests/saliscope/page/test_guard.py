@@ -768,7 +768,8 @@ def test_a_disconnect_ends_the_generator(served):
 def test_sweeping_deletes_the_file_of_an_aborted_upload(served):
     host, port = served.url.removeprefix("http://").split(":")
     head = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + bytes(100_000)
-    request = b"POST /gradio_api/upload HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+    kind = b"Content-Type: multipart/form-data; boundary=b\r\n"
+    request = b"POST /gradio_api/upload HTTP/1.1\r\nHost: 127.0.0.1\r\n" + kind
     with socket.create_connection((host, int(port))) as line:
         line.sendall(request + b"Content-Length: 500000\r\n\r\n" + head)
         deadline = time.monotonic() + 10

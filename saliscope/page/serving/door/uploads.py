@@ -13,6 +13,7 @@ import errno
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -34,6 +35,23 @@ class Entry:
     path: str
     size: int
     used: float
+
+
+def use_own_folder() -> None:
+    """Let Gradio store files in a folder of this user and this program, unless the environment names one.
+
+    The default of Gradio is one folder for all its applications, whose files the page must not remove.
+    """
+    if os.environ.get("GRADIO_TEMP_DIR"):
+        return
+    user = os.getuid() if hasattr(os, "getuid") else ""
+    own = os.path.join(tempfile.gettempdir(), f"saliscope-uploads-{user}".rstrip("-"))
+    with contextlib.suppress(OSError):
+        os.makedirs(own, mode=0o700, exist_ok=True)
+    status = os.lstat(own) if os.path.isdir(own) and not os.path.islink(own) else None
+    if status is None or (user != "" and status.st_uid != user):  # another user has made it first
+        own = tempfile.mkdtemp(prefix="saliscope-uploads-")
+    os.environ["GRADIO_TEMP_DIR"] = own
 
 
 def folder() -> str:
