@@ -15,7 +15,6 @@ from saliscope.errors import Refused
 from saliscope.images.decoder import pool
 from saliscope.zoo import settings
 
-
 CONNECTIONS = 65_536
 """Open files of the process. Connections that send nothing are not limited by the page."""
 

@@ -20,7 +20,7 @@ from benchmarks.public.attacks.http import Result, get, raw_status
 from benchmarks.public.server import Server
 from saliscope import limits
 
-UNREAD, VISITORS, UNFINISHED = 52, 200, 12
+UNREAD, VISITORS, UNFINISHED, SESSIONS = 52, 200, 12, 100
 SLOWER = 3.0
 """Times the idle time of Grad-CAM that another visitor may wait during an attack."""
 PEAK = 64.0
@@ -33,6 +33,7 @@ def one_visitor(server: Server) -> Iterator[Result]:
     yield from _huge_bodies(server)
     yield from _unfinished_bodies(server)
     yield from _jobs(server)
+    yield from _never_read(server)
     yield from _crowd(server)
 
 
@@ -147,10 +148,40 @@ def _jobs(server: Server) -> Iterator[Result]:
     yield Result(f"Grad-CAM takes at most {SLOWER:g} times as long", statistics.median(times) <= SLOWER * idle, True)
 
 
+def _never_read(server: Server) -> Iterator[Result]:
+    """Ask as sessions that never read their answers, with and without a stream."""
+    before, event = _resident(server), _event(server, "first")
+    for streams in (False, True):
+        connections = []
+        for number in range(SESSIONS):
+            session = f"unread{streams}{number}"
+            message = {"data": [None] * len(event["inputs"]), "fn_index": event["id"], "session_hash": session}
+            httpx.post(f"{server.url}/gradio_api/queue/join", json=message, timeout=60)
+            if streams:
+                connection = socket.create_connection(server.address, timeout=20)
+                text = f"GET /gradio_api/queue/data?session_hash={session} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+                connection.sendall(text.encode())
+                connections.append(connection)
+        image = {"path": users.upload(server, users.IMAGE.read_bytes()), "meta": users.FILE}
+        served = _seconds(server, image) < float("inf")
+        yield Result(f"another visitor is served beside {SESSIONS} sessions, streams: {streams}", served, True)
+        time.sleep(limits.UNHEARD + limits.SEND_SECONDS * streams)
+        for connection in connections:
+            connection.close()
+    print(f"memory after {2 * SESSIONS} unread sessions: {_resident(server) - before:+.0f} MB", flush=True)
+    yield Result("memory after unread sessions has grown", _grown(server, before), False)
+
+
+def _event(server: Server, name: str) -> dict[str, Any]:
+    """Return what the page says of an event."""
+    config = httpx.get(f"{server.url}/config", timeout=60).json()
+    found: dict[str, Any] = next(each for each in config["dependencies"] if each["api_name"] == name)
+    return found
+
+
 def _crowd(server: Server) -> Iterator[Result]:
     """Open the page as many visitors at once."""
-    config = httpx.get(f"{server.url}/config", timeout=60).json()
-    event = next(each for each in config["dependencies"] if each["api_name"] == "first")
+    event = _event(server, "first")
 
     async def visit(client: httpx.AsyncClient, number: int) -> str:
         session = f"crowd{number}"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from saliscope import limits
+from saliscope.errors import Refused
 from saliscope.page.serving import guard
 from saliscope.page.serving.door import uploads
 from saliscope.page.serving.door.bodies import Budget
@@ -244,6 +245,9 @@ def test_the_environment_names_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Hosts()
     assert all(found.answers(host, {}) for host in ("a.example", "b.example", "me-maps.hf.space"))
     assert not found.answers("other.hf.space", {}) and found.proxies == 2
+    monkeypatch.setenv("SALISCOPE_PROXIES", "one")
+    with pytest.raises(Refused, match="SALISCOPE_PROXIES is 'one'"):
+        Hosts()
 
 
 ORIGINS = ["https://evil.example", "null", "file://", "http://localhost:3000", "http://127.0.0.1", "https://[::1]"]

@@ -18,6 +18,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
+from saliscope.errors import Refused
 from saliscope.page.serving.door.refusals import Message
 
 NOT_HERE = (
@@ -35,7 +36,10 @@ FORWARDED = re.compile(rb"[\w.,:/ \[\]-]*")  # hosts, addresses, ports, schemes 
 
 
 class Hosts:
-    """The rules for one server. `host` is the address on which it listens, None for this machine only."""
+    """The rules for one server. `host` is the address on which it listens, None for this machine only.
+
+    Errors   Refused if `SALISCOPE_PROXIES` is not a number
+    """
 
     def __init__(self, host: str | None = None, names: Iterable[str] | None = None, proxies: int | None = None) -> None:
         environment = os.environ
@@ -50,8 +54,7 @@ class Hosts:
             self.names |= {machine, machine.partition(".")[0], f"{machine.partition('.')[0]}.local"}
         else:
             self.names.add(host)
-        default = int(environment.get("SALISCOPE_PROXIES") or ON_SPACE)
-        self.proxies = default if proxies is None else proxies
+        self.proxies = _number_of_proxies() if proxies is None else proxies
         """Number of proxies in front of the page whose `X-Forwarded-For` is believed."""
 
     def answers(self, host: str, scope: Message) -> bool:
@@ -107,6 +110,13 @@ class Hosts:
         if isinstance(address, ipaddress.IPv6Address):
             return str(ipaddress.ip_network((address, 64), strict=False))
         return str(address)
+
+
+def _number_of_proxies() -> int:
+    text = os.environ.get("SALISCOPE_PROXIES") or str(int(ON_SPACE))
+    if not (text.isascii() and text.isdigit()):
+        raise Refused(f"SALISCOPE_PROXIES is {text!r}. It must be the number of proxies in front of the page, such as 1.")
+    return int(text)
 
 
 def name_of(host: str) -> str:
