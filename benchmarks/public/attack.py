@@ -1,7 +1,7 @@
 """Attack a running page: `make attack`.
 
 Every request must get exactly the expected status, nothing may be read, fetched or run that should not be, and the page
-must answer as before. `--only GROUP` runs one group; scripts need Chromium. Ends after about 9 minutes at the latest.
+must answer as before. `--only GROUP` runs one group; scripts need Chromium. Ends after about 25 minutes at the latest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.public.attacks.http import Result
 from benchmarks.public.server import Server, running
 from benchmarks.public.table import Row, show
 
-MINUTES = 9.0
+MINUTES = 25.0
 ERROR = re.compile(r"\w+(\.\w+)*(Error|Exception)\b.*|.*\"level\": \"error\".*")
 """The last line of a traceback, or a line of the log about an error."""
 GROUPS: dict[str, Callable[[Server], Iterator[Result]]] = {

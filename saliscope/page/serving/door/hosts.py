@@ -115,7 +115,7 @@ class Hosts:
 def _number_of_proxies() -> int:
     text = os.environ.get("SALISCOPE_PROXIES") or str(int(ON_SPACE))
     if not (text.isascii() and text.isdigit()):
-        raise Refused(f"SALISCOPE_PROXIES is {text!r}. It must be the number of proxies in front of the page, such as 1.")
+        raise Refused(f"SALISCOPE_PROXIES is {text!r}. It must be the number of proxies in front of the page.")
     return int(text)
 
 
