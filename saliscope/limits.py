@@ -86,7 +86,7 @@ STOP_MARGIN = 2.0  # stopped answers may return what they have
 
 # Temporary files.
 KEEP = 3600.0  # seconds that an upload stays on disk after its last use
-SWEEP = 300.0  # seconds between two cleanups
+SWEEP = 30.0  # seconds between two cleanups
 UPLOADS = 1024 * MB  # bytes of all uploads and results
 UPLOADED_FILES = 5_000  # uploads and results
 IN_USE = 300.0  # seconds after a request names an upload in which it is not removed; reports take up to BATCH_SECONDS

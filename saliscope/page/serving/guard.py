@@ -155,7 +155,7 @@ class Guard:
         headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         _check_headers(headers)
         given = dict(headers)
-        if b"host" in given and not self.hosts.answers(given[b"host"].decode("latin-1"), scope):
+        if b"host" in given and not self.hosts.answers_request(given, scope):
             raise Refusal(421, NOT_HERE)
         if AGENTS.fullmatch(path) and not self.agents:
             raise Refusal(404, NO_AGENTS)
@@ -189,6 +189,8 @@ class Guard:
                 await self.uploads.make_room(size)
                 await self.app(scope, body.receive, self._noting_owner(address, send))
                 return
+            if kind == "agents" and size > limits.PARSED_HERE:  # with an image, which is stored
+                await self.uploads.make_room(size)
             content = await body.read(size)
             if content is None:
                 raise Refusal(400, BAD_JSON)

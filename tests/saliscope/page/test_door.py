@@ -268,6 +268,16 @@ def test_other_websites_can_neither_read_nor_ask(origin: str, host: str) -> None
         assert ask(path=path, headers=headers).status == 403
 
 
+def test_the_proxy_of_a_space_may_change_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = hosts(None, "me-maps.hf.space")
+    given = {"host": "service.internal", "x-forwarded-host": "me-maps.hf.space"}
+    assert ask("GET", "/", b"", headers=given, hosts=space, client=("10.0.0.1", 1)).status == 421
+    monkeypatch.setattr("saliscope.page.serving.door.hosts.ON_SPACE", True)
+    assert ask("GET", "/", b"", headers=given, hosts=space, client=("10.0.0.1", 1)).status == 200
+    foreign = {**given, "x-forwarded-host": "evil.example"}
+    assert ask("GET", "/", b"", headers=foreign, hosts=space, client=("10.0.0.1", 1)).status == 421
+
+
 def test_the_page_itself_may_ask() -> None:
     for host in ("127.0.0.1:7860", "[::1]:7860", "localhost:7860"):
         assert ask(headers={"host": host, "origin": f"http://{host}"}).status == 200
@@ -479,6 +489,27 @@ def test_the_number_of_files_is_limited_too(folder: Path, monkeypatch: pytest.Mo
     paths = [store(folder, number, 1, 1000 - number) for number in range(8)]
     room(1)
     assert [path.exists() for path in paths] == [False] * 4 + [True] * 4
+
+
+def test_results_are_removed_too_although_nobody_asks_for_their_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SWEEP", 0.01)
+    for number in range(4):
+        path = folder / f"tmp{number}-map.npy"
+        path.write_bytes(bytes(400))
+        os.utime(path, (time.time() - 1000 + number, time.time() - 1000 + number))
+
+    async def clean() -> None:
+        task = asyncio.create_task(Uploads().keep_clean())
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if len(os.listdir(folder)) == 2:
+                break
+        task.cancel()
+
+    finished(clean())
+    assert sorted(os.listdir(folder)) == ["tmp2-map.npy", "tmp3-map.npy"]
 
 
 def test_using_an_upload_keeps_it(folder: Path) -> None:

@@ -67,6 +67,12 @@ class Hosts:
             return False
         return self.everywhere or address.is_loopback or address == _address((scope.get("server") or [""])[0])
 
+    def answers_request(self, headers: dict[bytes, bytes], scope: Message) -> bool:
+        """Return whether the page answers a request; the proxy of a Space may change `Host`."""
+        forwarded = name_of(headers.get(b"x-forwarded-host", b"").decode("latin-1"))
+        by_space = ON_SPACE and forwarded in self.public and _is_private(scope.get("client"))
+        return by_space or self.answers(headers.get(b"host", b"").decode("latin-1"), scope)
+
     def is_foreign(self, origin: str, headers: dict[bytes, bytes]) -> bool:
         """Return whether a website other than the page itself has sent a request with this `Origin`."""
         scheme, separator, place = origin.lower().partition("://")

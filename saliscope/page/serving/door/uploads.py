@@ -118,7 +118,7 @@ def means_full(error: BaseException) -> bool:
 
 
 class Uploads:
-    """The folder while the server runs. The methods are called in the event loop and work in a thread."""
+    """The folder while the server runs. The methods are called in the event loop and work in threads."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -131,8 +131,8 @@ class Uploads:
         while True:
             place = folder()
             await asyncio.to_thread(sweep, place)
-            async with self._lock:
-                await asyncio.to_thread(self._measure)
+            async with self._lock:  # results are written without asking for room
+                await asyncio.to_thread(self._remove_oldest, 0)
             await asyncio.sleep(limits.SWEEP)
 
     def own(self, paths: list[str], address: str) -> None:
