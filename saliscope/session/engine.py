@@ -6,7 +6,6 @@ This module does not depend on gradio or a browser.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import math
 import threading
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from PIL import Image
 
 from saliscope import limits
-from saliscope.errors import Refused
+from saliscope.errors import Refused, means_full_disk
 from saliscope.images import bands, uploads
 from saliscope.images.decoder import pool
 from saliscope.names import nearest
@@ -202,8 +201,7 @@ def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Set
     Errors   as `resolve`, and Refused if the job is stopped
     """
     settings = yield from _resolve_when_loaded(request, run)
-    for ahead in places.wait(run):
-        yield Waiting(messages.in_line(ahead))
+    yield from (Waiting(messages.in_line(ahead)) for ahead in places.wait(run))
     if run.cancelled:
         raise Refused(messages.STOPPED_BEFORE)
     run.about = {**settings.logged, "bytes": request.size}
@@ -406,7 +404,7 @@ def message_of(error: Exception, unknown: str) -> str:
         return messages.plain(str(error))
     if is_out_of_memory(error):
         return messages.OUT_OF_MEMORY
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if means_full_disk(error):
         return messages.FULL_DISK
     log.error("request failed", exc_info=error)
     return unknown
@@ -420,13 +418,6 @@ def save_array(values: torch.Tensor, path: Any) -> None:
     from explainers.explanation.npz import npy_bytes  # torch takes seconds to start
 
     Path(path).write_bytes(npy_bytes(values.float()))
-
-
-def save_overlay(answer: Answer, path: Any) -> None:
-    """Write the map over the crop as PNG."""
-    import explainers  # torch takes seconds to start
-
-    explainers.overlay(answer.crop, answer.map, signed=not answer.settings.method.by_size).save(path)
 
 
 def plain(value: Any) -> Any:

@@ -106,7 +106,7 @@ def explain(
         "share": answer.share,
         "shape": list(values.shape),
         "map": _file("map.npy", lambda path: engine.save_array(values, path)),
-        "overlay": _file("overlay.png", lambda path: engine.save_overlay(answer, path)),
+        "overlay": _file("overlay.png", lambda path: _save_overlay(answer, path)),
     }
 
 
@@ -285,6 +285,13 @@ def _names(settings: Settings) -> dict[str, Any]:
         "layer": settings.layer if settings.takes_layer else None,
         "method": settings.method.name,
     }
+
+
+def _save_overlay(answer: Answer, path: Path) -> None:
+    """Write the map over the crop as PNG."""
+    import explainers  # torch takes seconds to start
+
+    explainers.overlay(answer.crop, answer.map, signed=not answer.settings.method.by_size).save(path)
 
 
 def _file(name: str, write: Callable[[Path], None]) -> FileData:

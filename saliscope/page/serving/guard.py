@@ -31,6 +31,7 @@ from typing import NoReturn
 from urllib.parse import parse_qs
 
 from saliscope import limits
+from saliscope.errors import means_full_disk
 from saliscope.page.serving import arguments
 from saliscope.page.serving.door.bodies import Body, Budget
 from saliscope.page.serving.door.hosts import FOREIGN_PAGE, FRAMES, NOT_HERE, Hosts
@@ -38,7 +39,7 @@ from saliscope.page.serving.door.json_bodies import BAD_JSON, check_json
 from saliscope.page.serving.door.listeners import Stalled
 from saliscope.page.serving.door.pace import Pace
 from saliscope.page.serving.door.refusals import App, Message, Receive, Refusal, Send
-from saliscope.page.serving.door.uploads import FULL_DISK, Uploads, means_full
+from saliscope.page.serving.door.uploads import FULL_DISK, Uploads
 from saliscope.session.jobs import runs, visitors
 from saliscope.session.jobs.visitors import Visitor
 
@@ -139,7 +140,7 @@ class Guard:
         except Exception as error:
             if isinstance(error, TypeError) and str(error) == GRADIO_NO_NAME:
                 refusal = Refusal(400, NO_NAME)
-            elif means_full(error):
+            elif means_full_disk(error):
                 refusal = Refusal(507, FULL_DISK)
             elif not body.refusal:
                 raise

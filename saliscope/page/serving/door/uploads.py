@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import re
 import shutil
@@ -110,11 +109,6 @@ def is_full() -> bool:
 def size() -> int:
     """Return the bytes in the folder."""
     return sum(entry.size for entry in entries(folder()))
-
-
-def means_full(error: BaseException) -> bool:
-    """Return whether an error says that the disk is full."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class Uploads:
