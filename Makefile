@@ -45,7 +45,7 @@ hostile: $(VENV)/.test
 	timeout 720 $(BIN)/python -m benchmarks.public.hostile $(ARGS)
 
 attack: $(VENV)/.test chromium
-	timeout 660 $(BIN)/python -m benchmarks.public.attack $(ARGS)
+	timeout 1560 $(BIN)/python -m benchmarks.public.attack $(ARGS)
 
 load: $(VENV)/.test
 	$(BIN)/python -m benchmarks.public.load $(ARGS)

@@ -122,12 +122,13 @@ def _largest_classes(maps: Tensor, background: Collection[int]) -> Target:
     classes = pixel_classes(maps)
     for image, own in enumerate(classes):
         areas = classes_by_area(own, background)
-        label, *others = [*areas, None]
+        ranked = list(areas)
+        label = ranked[0] if ranked else None
         if label is None or label in background:
             raise BadTarget(_only_background(image, label))
         chosen.append(label)
         share = areas[label] / own.numel()
-        second = next((each for each in others if each is not None and each not in background), None)
+        second = next((each for each in ranked[1:] if each not in background), None)
         note_finding(
             "largest_class",
             f"No target was given, so the map explains class {label}, the largest class of the image"

@@ -89,19 +89,19 @@ class MaskScores(Target):
 
     def __post_init__(self) -> None:
         mask, class_ = _tensor("mask", self.mask, "a tensor [H, W]"), whole_number(self.class_)
-        class_ = whole_numbers(self.class_) if class_ is None else class_
+        classes = whole_numbers(self.class_) if class_ is None else (class_,)
         if mask.ndim not in (2, 3) or not mask.numel():
             raise BadTarget(f"mask has shape {tuple(mask.shape)}. Give [H, W], or [N, H, W] for N images.")
         if bool((mask < 0).any()):
             raise BadTarget(f"mask contains {float(mask.min()):.3g}. Give weights of at least 0.")
         if not bool(mask.flatten(-2).any(-1).all()):
             raise BadTarget("mask is empty. Give a mask with at least one value above 0.")
-        if class_ is None or class_ == ():
+        if not classes:
             raise BadTarget(
                 f"class_={shorten(self.class_)} is not valid. Give the index of one class, or of one for each image."
             )
         object.__setattr__(self, "mask", mask)
-        object.__setattr__(self, "class_", class_)
+        object.__setattr__(self, "class_", classes if class_ is None else class_)
 
     def check(self, count: int) -> None:
         if self.mask.ndim == 3 and len(self.mask) not in (1, count):

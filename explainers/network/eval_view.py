@@ -212,8 +212,8 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
     ids = (model.cache_key if isinstance(model, ForwardWrapper) else id(model), *map(id, modules[1:]))
     usable = usable and "_orig_mod" not in attributes
     network = model
-    listed_all = [own, *modules[1:]]
-    writing = [] if kind in ("scripted", "traced") else [module for module in listed_all if may_write(module)]
+    every = (own, *modules[1:])
+    writing = [] if kind in ("scripted", "traced") else [module for module in every if may_write(module)]
     buffers: WatchedBuffers | GuardedBuffers | None = None
     if isinstance(model, ForwardWrapper):
         if not usable:
@@ -235,8 +235,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
         indices = [index for index, module in enumerate(modules) if may_write(module)]
         snapshot.memo[_inspect_modules] = *facts, indices
     memo = None if snapshot is None else snapshot.memo
-    listed = tuple(listed_all)
-    return EvalView(given, model, network, kind, *facts[:2], own, ids, listed, facts[3], memo=memo, buffers=buffers)
+    return EvalView(given, model, network, kind, *facts[:2], own, ids, every, facts[3], memo=memo, buffers=buffers)
 
 
 def _guard(owner: nn.Module, writing: list[nn.Module], network: nn.Module) -> GuardedBuffers:

@@ -135,7 +135,10 @@ METRICS = "Comma-separated metrics: deletion, insertion, road, average_drop, inf
 STEPS = "Steps of a curve."
 EVALUATED = "float32, bf16 or auto."
 BUNDLE = "A bundle that was saved on the page."
-HOST = "Address to listen on. Default: this machine only; 0.0.0.0 accepts connections from other machines."
+HOST = (
+    "Address to listen on. Default: this machine only; 0.0.0.0 accepts connections from other machines, by address or "
+    "name of this machine. Other names: SALISCOPE_HOSTS."
+)
 PORT = "Port. Default: the first free one from 7860."
 MONITORING = "Also offer /healthz and /metrics (Prometheus). Do not make them public."
 REQUEST_LOG = "text, or json: one object per request on stderr, without content or names of images."

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from PIL import Image
 
 from saliscope import limits
-from saliscope.errors import Refused
+from saliscope.errors import Refused, means_full_disk
 from saliscope.images import bands, uploads
 from saliscope.images.decoder import pool
 from saliscope.names import nearest
 from saliscope.session import messages, model_cache, network_calls, results_cache, scene
 from saliscope.session.answers import Answer, LoadedModel, Refining, Scene, Settings, Stages, Step, Waiting, Window
+from saliscope.session.jobs.places import places
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import Turn, turns
 from saliscope.session.methods import costs
@@ -140,8 +141,8 @@ def wait_turn(turn: Turn) -> Iterator[Waiting]:
 
     Errors   Refused if the job is stopped
     """
-    for seconds, other_user in turns.wait(turn):
-        yield Waiting(messages.waiting(seconds, other_user))
+    for seconds, ahead, other_user in turns.wait(turn):
+        yield Waiting(messages.waiting(seconds, ahead, other_user))
     if turn.run.cancelled:
         raise Refused(messages.STOPPED_BEFORE)
 
@@ -195,8 +196,11 @@ def stream(
 
 
 def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
-    """Wait for torch and the model, yielding the progress, and return the resolved settings."""
+    """Wait for torch, the model and a place for the image, yielding the progress; return the resolved settings."""
     settings = yield from _resolve_when_loaded(request, run)
+    yield from (Waiting(messages.in_line(ahead)) for ahead in places.wait(run))
+    if run.cancelled:
+        raise Refused(messages.STOPPED_BEFORE)
     run.about = {**settings.logged, "bytes": request.size}
     return settings
 
@@ -398,6 +402,8 @@ def message_of(error: Exception, unknown: str) -> str:
         return messages.plain(str(error))
     if is_out_of_memory(error):
         return messages.OUT_OF_MEMORY
+    if means_full_disk(error):
+        return messages.FULL_DISK
     log.error("request failed", exc_info=error)
     return unknown
 
@@ -410,13 +416,6 @@ def save_array(values: torch.Tensor, path: Any) -> None:
     from explainers.explanation.npz import npy_bytes  # torch takes seconds to start
 
     Path(path).write_bytes(npy_bytes(values.float()))
-
-
-def save_overlay(answer: Answer, path: Any) -> None:
-    """Write the map over the crop as PNG."""
-    import explainers  # torch takes seconds to start
-
-    explainers.overlay(answer.crop, answer.map, signed=not answer.settings.method.by_size).save(path)
 
 
 def plain(value: Any) -> Any:

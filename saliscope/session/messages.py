@@ -55,6 +55,7 @@ STOPPED_WAITING = "Stopped while the network was loading. Press Explain to conti
 COMPUTING = "Computing …"
 STOPPED_BEFORE = "Stopped before it started. Press Explain to continue."
 STOPPED_LOADING = "Download stopped. Choose the model again to resume it."
+FULL_DISK = "The disk of the server is full. Try again in a few minutes."
 OUT_OF_MEMORY = "Out of memory. Choose a smaller model or fewer samples."
 UNKNOWN_TO_A_PROGRAM = "Internal error. See the server log for details. Repeating the call may work."
 UNKNOWN = "Internal error. See the server log for details. Press Explain to try again."
@@ -283,9 +284,16 @@ def computing(ident: int) -> dict[str, Any]:
     return status("busy", COMPUTING, ident=ident) | {"patient": True}
 
 
-def waiting(seconds: float, other_user: bool) -> str:
-    """Return the status of a job in the queue, with the estimated waiting time."""
+def waiting(seconds: float, ahead: int, other_user: bool) -> str:
+    """Return the status of a job in the queue, with its place and the estimated waiting time."""
+    if ahead > 1:
+        return f"{in_line(ahead)}, about {max(1, round(seconds))} s"
     return f"Waiting for {'another user’s run' if other_user else 'your other run'}, about {max(1, round(seconds))} s"
+
+
+def in_line(ahead: int) -> str:
+    """Return the status of a job with others ahead of it."""
+    return f"Waiting, {ahead} run{'s' * (ahead != 1)} ahead"
 
 
 def refining(step: Refining, ident: int) -> dict[str, Any]:

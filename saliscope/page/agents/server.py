@@ -118,7 +118,7 @@ def _refuse_stream(_: Request) -> Response:
 @functools.cache
 def _places() -> anyio.CapacityLimiter:
     """Return the places for running calls, created inside the event loop."""
-    return anyio.CapacityLimiter(limits.CONCURRENCY["model"])
+    return anyio.CapacityLimiter(limits.PLACES["quick"])
 
 
 def _checked_hosts(host: str) -> Any:

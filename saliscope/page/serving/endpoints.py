@@ -5,18 +5,18 @@ Gradio does not check types or paths of arguments, so `from_api` does. The clien
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import gradio
 import gradio as gr
 from gradio.data_classes import FileData
 from gradio.utils import get_upload_folder
 
-from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.page.serving import arguments
 from saliscope.session import api_messages, engine, messages, model_cache
@@ -24,7 +24,7 @@ from saliscope.session.answers import Answer, DetectedObject, Scene, Settings
 from saliscope.session.bundles import links
 from saliscope.session.channels import engine as channels_engine
 from saliscope.session.channels.answers import Channels
-from saliscope.session.jobs import runs
+from saliscope.session.jobs import runs, visitors
 from saliscope.session.request import Request, from_api
 
 if TYPE_CHECKING:
@@ -35,25 +35,30 @@ SORTS = ("activation", "effect", "number")
 
 def build() -> None:
     """Register the endpoints; must be called inside `gr.Blocks`."""
-    limit = limits.CONCURRENCY["model"]
     for function in (explain, feature_maps, list_models, list_layers, list_methods):
         arguments.register(function)
-        gradio.events.api(
-            _report_errors(function), api_name=function.__name__, concurrency_id="model", concurrency_limit=limit
-        )
+        name = function.__name__
+        gradio.events.api(_for_visitor(function), api_name=name, concurrency_id="model", concurrency_limit=None)
 
 
-def _report_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Convert any error to a `gr.Error` with a one-line message."""
+def _for_visitor(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run the jobs of an endpoint for the visitor of the request; convert any error to a one-line `gr.Error`."""
 
     @wraps(function)
-    def wrapper(*values: Any, **keywords: Any) -> Any:
+    def wrapper(request: gr.Request, *values: Any, **keywords: Any) -> Any:
+        visitors.current.set(getattr(request.state, "visitor", None))
         try:
             return function(*values, **keywords)
         except Exception as error:
             message = engine.message_of(error, messages.UNKNOWN_TO_A_PROGRAM)
             raise gr.Error(message, print_exception=False) from None
 
+    hints = {"request": gr.Request, **get_type_hints(function)}
+    signature = inspect.signature(function)
+    first = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request)
+    added = signature.replace(parameters=[first, *signature.parameters.values()])
+    setattr(wrapper, "__signature__", added)  # noqa: B010 mypy refuses a plain assignment
+    wrapper.__annotations__ = hints
     return wrapper
 
 
@@ -104,7 +109,7 @@ def explain(
         "share": answer.share,
         "shape": list(values.shape),
         "map": _file("map.npy", lambda path: engine.save_array(values, path)),
-        "overlay": _file("overlay.png", lambda path: engine.save_overlay(answer, path)),
+        "overlay": _file("overlay.png", lambda path: _save_overlay(answer, path)),
     }
 
 
@@ -299,6 +304,13 @@ def _names(settings: Settings) -> dict[str, Any]:
         "layer": settings.layer if settings.takes_layer else None,
         "method": settings.method.name,
     }
+
+
+def _save_overlay(answer: Answer, path: Path) -> None:
+    """Write the map over the crop as PNG."""
+    import explainers  # torch takes seconds to start
+
+    explainers.overlay(answer.crop, answer.map, signed=not answer.settings.method.by_size).save(path)
 
 
 def _file(name: str, write: Callable[[Path], None]) -> FileData:
