@@ -1,19 +1,17 @@
 # The page as an unprivileged user on a read-only file system.
 #
-#   docker build -t saliscope .                                          for CPUs
-#   docker build -t saliscope --build-arg TORCH=cu128 .                  for NVIDIA GPUs: run it with --gpus all
+#   docker build -t saliscope .
 #   docker run --read-only --tmpfs /tmp:size=3g --cap-drop ALL --security-opt no-new-privileges -m 6g -p 7860:7860 saliscope
 #
 # Limits: 6 GB of memory (1 GB for the page and the built-in model, 1 GB for each of two decoders, the rest for batches),
 # two processors, 3 GB of uploads, which are deleted after an hour. The built-in model needs no network.
-FROM python:3.12-slim
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 
-ARG TORCH=cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 WORKDIR /app
-COPY requirements.txt ./
-RUN pip install --index-url "https://download.pytorch.org/whl/${TORCH}" torch torchvision \
-    && pip install -r requirements.txt 'prometheus_client>=0.20'
+# Exact versions with hashes, made by `make lock`. On x86-64, torch includes CUDA: start with --gpus all for NVIDIA GPUs.
+COPY pre-requirements.txt ./
+RUN pip install --require-hashes -r pre-requirements.txt
 COPY app.py README.md ./
 COPY explainers explainers
 COPY saliscope saliscope

@@ -1,10 +1,11 @@
 # `make app` starts the page and `make test` runs all tests. Both create the virtual environment first.
 .DEFAULT_GOAL := help
-.PHONY: help app test lint types smoke bench zoo hostile attack load soak lowest audit chromium clean
+.PHONY: help app test lint types smoke bench zoo hostile attack load soak lowest lock audit chromium clean
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+ADVISORIES := https://pypi.org/pypi/pip/24.0/json
 
 help:
 	@echo "make app     start the page on http://127.0.0.1:7860 (options: make app ARGS='--model resnet50')"
@@ -14,6 +15,7 @@ help:
 	@echo "make hostile  decode 1,600 hostile files, and those in the folder SALISCOPE_HOSTILE; load hostile checkpoints"
 	@echo "make attack  attack a running page;  make load  100 users;  make soak  10 minutes of use (ARGS='--minutes 1 --users 4')"
 	@echo "make lowest  the tests of LOWEST with the lowest allowed versions of all packages, in an environment of its own"
+	@echo "make lock    write pre-requirements.txt, the tested versions with hashes for the Space and the container"
 	@echo "make audit   known vulnerabilities of the installed packages (pip-audit), and sbom.json, the list of them (CycloneDX)"
 	@echo "make clean   remove the virtual environment and caches"
 
@@ -43,7 +45,7 @@ hostile: $(VENV)/.test
 	timeout 720 $(BIN)/python -m benchmarks.public.hostile $(ARGS)
 
 attack: $(VENV)/.test chromium
-	timeout 660 $(BIN)/python -m benchmarks.public.attack $(ARGS)
+	timeout 1560 $(BIN)/python -m benchmarks.public.attack $(ARGS)
 
 load: $(VENV)/.test
 	$(BIN)/python -m benchmarks.public.load $(ARGS)
@@ -62,12 +64,24 @@ lowest: $(VENV)/bin/python
 	$(VENV)/lowest/bin/uv pip install -q --python $(VENV)/lowest/bin/python --resolution lowest-direct -e '.[app,data,test,monitoring,mcp]'
 	timeout 1800 $(VENV)/lowest/bin/python -m pytest -n auto --dist loadfile $(LOWEST) $(ARGS)
 
-# The tools are in an environment without the app.
-audit: $(VENV)/.test
+# The tools of `lock` and `audit` are in an environment without the app.
+$(VENV)/audit/bin/python: | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/audit
-	$(VENV)/audit/bin/pip install -q pip-audit cyclonedx-bom
+	$(VENV)/audit/bin/pip install -q uv pip-audit cyclonedx-bom
+
+# The versions with which the tests ran, for the Space and the container.
+lock: $(VENV)/.test $(VENV)/audit/bin/python
+	$(BIN)/pip freeze -q --exclude-editable > $(VENV)/tested.txt
+	cat requirements.txt deploy/requirements.txt | $(VENV)/audit/bin/uv pip compile -q --universal --python-version 3.12 \
+	    --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" -c $(VENV)/tested.txt \
+	    -o pre-requirements.txt -
+
+audit: $(VENV)/.test $(VENV)/audit/bin/python
 	$(VENV)/audit/bin/cyclonedx-py environment $(BIN)/python -o sbom.json
-	$(VENV)/audit/bin/pip-audit --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	@if $(BIN)/python -c 'import urllib.request as r; r.urlopen("$(ADVISORIES)", timeout=10)' 2>/dev/null; \
+	    then $(VENV)/audit/bin/pip-audit --require-hashes --disable-pip -r pre-requirements.txt \
+	        && $(VENV)/audit/bin/pip-audit --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
+	    else echo "Skipped pip-audit: its advisory service ($(ADVISORIES)) cannot be reached."; fi
 
 # The requirements of the app.
 $(VENV)/.app: requirements.txt | $(VENV)/bin/python

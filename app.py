@@ -7,4 +7,4 @@ import sys
 from saliscope.__main__ import main
 
 if __name__ == "__main__":
-    main(sys.argv[1:] if sys.argv[1:2] == ["replay"] else ["serve", *sys.argv[1:]])
+    main(["serve", *sys.argv[1:]])

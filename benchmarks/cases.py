@@ -198,7 +198,7 @@ def curves(name: str, steps: int, side: int | None = None) -> Contenders:
     """Deletion and insertion of a precomputed map; with the controls, and with the faster precision."""
     net, x, stages, contenders = _prepare(name, side)
     heat = explainers.explain("grad_cam", net, x, CLASS, layer=stages[-1]).upsample((x.shape[-2], x.shape[-1]))
-    one = partial(explainers.evaluate, net, x, heat, target=CLASS, steps=steps, baseline=None)
+    one = partial(explainers.evaluate, net, x, heat, target=CLASS, steps=steps, baseline="zeros")
     contenders |= _both_precisions(partial(one, controls=False, precision="float32"))
     contenders[f"{OURS}, with controls, auto"] = one
     return contenders | peers.curves(net, x, CLASS, heat, steps)

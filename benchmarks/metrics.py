@@ -31,7 +31,7 @@ from saliscope.zoo import load_model
 
 NAMES = [name for name, each in METRICS.items() if not each.region]
 METHODS = "grad_cam gradient_shap guided_backprop integrated_gradients saliency".split()
-CONTROLS = ("random", "edge", "centre")
+CONTROLS = ("random", "edge", "center")
 Numbers = dict[str, dict[str, dict[str, float]]]
 """A number for each method or control, metric and image."""
 

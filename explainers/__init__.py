@@ -8,7 +8,8 @@ Every method has the signature `method(model, images, target=None, **options)`:
 
     model    any nn.Module that maps images [N, C, H, W] to scores [N, K]
     images   float tensor, normalized for the model, on its device and in its dtype
-    target   None (each image's top class), a class, one class per image, a `Target`, or a function output -> [N]
+    target   None (each image's top class; the largest class of a segmentation network, the best detection of a
+             detector, with a finding), a class, one class per image, a `Target`, or a function output -> [N]
     layer    for methods that use a layer: None (`default_layer`), a name from `list_layers`, or the module
     forward  how to run the model if not by `model(images)`: a function from images [B, C, H, W] to the output, for any
              B and with independent rows, such as `lambda images: model(images, meta.expand(len(images), -1))` or
@@ -30,8 +31,7 @@ and heat [N, T, H, W]. Methods and metrics that do not support them (`METHODS[na
 Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored. Several threads may share one model.
 """
 
-import warnings
-from typing import Any
+from pathlib import Path
 
 from explainers.checks.report import check_explainer
 from explainers.detections import DetrDetections, YoloDetections
@@ -47,6 +47,7 @@ from explainers.errors import (
     NoSpatialOutput,
     UnsupportedModel,
     UnsupportedOperation,
+    WrongType,
 )
 from explainers.experiments.arithmetic.sums import WeightedSum
 from explainers.experiments.arithmetic.trace import PathStep, ValueTrace, trace_attention, trace_value
@@ -82,13 +83,13 @@ from explainers.metrics.randomization_result import Randomization
 from explainers.metrics.recommend import recommend
 from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.run import evaluate
+from explainers.nested import register_output
 from explainers.network.text_encoder import text_embedding
 from explainers.options import Choice, Option, Range
-from explainers.output_targets import BoxScores, MaskScores, Similarity
+from explainers.output_targets import BoxScores, MaskScores, Regression, Similarity
 from explainers.passes.batches.memory import keep_freed_memory
 from explainers.passes.loop import Partial
-from explainers.registry import METHODS, Method
-from explainers.regression import Regression
+from explainers.registry import METHODS, Method, MethodName
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (
     add_gradient_noise,
@@ -101,6 +102,7 @@ from explainers.training.edits import (
 )
 from explainers.training.log import GradientLog
 
+__version__ = Path(__file__).with_name("version.txt").read_text(encoding="utf-8").strip()
 __all__ = [
     *METHODS,
     "METHODS",
@@ -132,6 +134,7 @@ __all__ = [
     "Logit",
     "MaskScores",
     "Method",
+    "MethodName",
     "Metric",
     "ModelComparison",
     "NoSpatialOutput",
@@ -156,6 +159,7 @@ __all__ = [
     "UnsupportedOperation",
     "ValueTrace",
     "WeightedSum",
+    "WrongType",
     "YoloDetections",
     "add_gradient_noise",
     "capture",
@@ -186,6 +190,7 @@ __all__ = [
     "recommend",
     "record_gradients",
     "regions",
+    "register_output",
     "replace_gradient",
     "scale_gradients",
     "show",
@@ -198,19 +203,3 @@ __all__ = [
     "trace_value",
     "unit",
 ]
-
-_RENAMED = {
-    "NothingSpatial": "NoSpatialOutput",
-    "Randomisation": "Randomization",
-    "centre_control": "center_control",
-    "randomisation_test": "randomization_test",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Return the object that `name` referred to before it was renamed, with a DeprecationWarning."""
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = _RENAMED[name]
-    warnings.warn(f"explainers.{name} is deprecated; use explainers.{new}.", DeprecationWarning, stacklevel=2)
-    return globals()[new]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import BadTarget, shorten
+from explainers.errors import BadTarget, WrongType, shorten
 from explainers.options import whole_number, whole_numbers
 
 
@@ -19,7 +19,7 @@ def count_mismatch(given: str, count: int, instead: str) -> BadTarget:
 def class_indices(classes: Any) -> int | tuple[int, ...]:
     """Convert integers, sequences, tensors and arrays to one class for all images, or one class per image.
 
-    Errors   BadTarget for a negative class or a tensor that does not hold class indices; TypeError for anything else
+    Errors   BadTarget for a negative class or a tensor that does not hold class indices; WrongType for anything else
     """
     if isinstance(classes, Tensor):
         if classes.is_floating_point() or classes.dtype == torch.bool or classes.ndim > 1 or classes.is_meta:
@@ -32,7 +32,7 @@ def class_indices(classes: Any) -> int | tuple[int, ...]:
     one = whole_number(classes)
     several = whole_numbers(classes) if one is None else (one,)
     if several is None:
-        raise TypeError(
+        raise WrongType(
             f"target is {shorten(classes)}; give a class index, one index for each image, a Target such as Logit(3), "
             "or a function from the model's output to [N]."
         )

@@ -8,7 +8,8 @@
     ├── LayerRanRepeatedly    a plain name for a module that runs more than once in a forward pass
     ├── NoSpatialOutput       a layer whose output has no height and width
     ├── UnsupportedModel      a scripted, traced or exported network that does not support the hooks a method needs
-    └── UnsupportedOperation  an operation that a modified backward rule does not cover
+    ├── UnsupportedOperation  an operation that a modified backward rule does not cover
+    └── WrongType             an argument of the wrong type; also a `TypeError`
 
 Every message says what was given, what is accepted, and what to do.
 """
@@ -55,6 +56,10 @@ class UnsupportedModel(ExplainerError):
 
 class UnsupportedOperation(ExplainerError):
     """Raised if a modified backward rule is not defined for an operation of the network."""
+
+
+class WrongType(ExplainerError, TypeError):
+    """Raised if an argument has the wrong type; also a `TypeError`."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -111,7 +116,7 @@ def kind_of(value: object) -> str:
     return _KINDS.get(name) or f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
-def no_module(model: object) -> TypeError:
+def no_module(model: object) -> WrongType:
     """Return the error for a model that is not an nn.Module, or a module that only contains the network."""
     inner = next(
         (name for name in ("model", "network", "net", "module") if _is_network(getattr(model, name, None))), None
@@ -119,8 +124,8 @@ def no_module(model: object) -> TypeError:
     is_module = hasattr(type(model), "named_modules")
     given = f"model is {kind_of(model)}" + (" without a forward method" if is_module else "")
     if inner is not None:
-        return TypeError(f"{given}, which contains the network. Pass the network itself: model.{inner}.")
-    return TypeError(f"{given}; give an nn.Module that maps images [N, C, H, W] to scores [N, K].")
+        return WrongType(f"{given}, which contains the network. Pass the network itself: model.{inner}.")
+    return WrongType(f"{given}; give an nn.Module that maps images [N, C, H, W] to scores [N, K].")
 
 
 def _is_network(value: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +21,10 @@ class Finding:
     `facts` holds the values in the sentence by name (classes as indices), for callers that write their own message.
 
     Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat", "unlikely_target",
-    "unusual_size", "class_insensitive", "probability_scores", "unclear_scores", "rows_depend", "stochastic", and codes
-    that individual methods define. If `remedy` is not empty, `explain(**{**the_same_call, **finding.remedy})` is likely
-    to give a more useful map.
+    "unusual_size", "class_insensitive", "probability_scores", "unclear_scores", "rows_depend", "stochastic",
+    "largest_class", "best_detection", "stopped_early", "decides_by_image", "transposed", and codes that individual
+    methods define. If `remedy` is not empty, `explain(**{**the_same_call, **finding.remedy})` is likely to give a more
+    useful map.
     """
 
     code: str
@@ -34,7 +35,10 @@ class Finding:
 
 @dataclass
 class Record:
-    """Raw map, expected sum, scores, target, gradient norms, layer, options and findings of one call."""
+    """Raw map, expected sum, scores, target, gradient norms, layer, options and findings of one call.
+
+    `done` of `total` samples were computed; `stopped_by` is "budget", "progress", or empty if all of them were.
+    """
 
     raw: Tensor | None = None
     scores: Tensor | None = None
@@ -46,6 +50,11 @@ class Record:
     layer: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     findings: list[tuple[int | None, Finding]] = field(default_factory=list)
+    done: int = 0
+    total: int = 0
+    stopped_by: str = ""
+    loops: int = 0
+    """Loops that are running, one inside the other."""
 
 
 _record: contextvars.ContextVar[Record | None] = contextvars.ContextVar("record", default=None)
@@ -74,7 +83,25 @@ def recording_image(index: int) -> Iterator[None]:
     whole.gradient_norms = _append(whole.gradient_norms, part.gradient_norms, index)
     whole.next_promise = _append(whole.next_promise, part.next_promise, index)
     whole.layer = part.layer or whole.layer
+    if index == 0 or part.done * whole.total < whole.done * part.total:  # of the image with the smallest share
+        whole.done, whole.total, whole.stopped_by = part.done, part.total, part.stopped_by
     whole.findings += [(index if image == 0 else image, finding) for image, finding in part.findings]
+
+
+def note_records(parts: Sequence[Record], target: Target | None) -> None:
+    """Add the records of calls with one image each to the surrounding record, as those of a batch with this target."""
+    whole = _record.get()
+    if whole is None:
+        return
+    for name in ("scores", "target_scores", "gradient_norms", "promised_sums"):
+        values = [getattr(part, name) for part in parts]
+        setattr(whole, name, None if any(value is None for value in values) else torch.cat(values))
+    raw = [part.raw for part in parts if part.raw is not None]
+    whole.raw = torch.cat(raw) if len(raw) == len(parts) else None
+    whole.target, whole.layer = target, parts[0].layer
+    for index, part in enumerate(parts):
+        whole.options |= part.options
+        whole.findings += [(index, finding) for _, finding in part.findings]
 
 
 def _append(whole: Tensor | None, part: Tensor | None, index: int) -> Tensor | None:
@@ -94,6 +121,12 @@ def pause_recording() -> Iterator[None]:
 def is_recording() -> bool:
     """Return whether a record is kept. Values that need an extra pass are computed only in this case."""
     return _record.get() is not None
+
+
+def has_finding(code: str) -> bool:
+    """Return whether a finding of this code is recorded already."""
+    record = _record.get()
+    return record is not None and any(finding.code == code for _, finding in record.findings)
 
 
 def note_raw(raw: Tensor) -> None:
@@ -124,6 +157,28 @@ def note_promised_sum(sums: Tensor) -> None:
         record.next_promise = sums
 
 
+@contextmanager
+def counting_samples() -> Iterator[Callable[[int, int, str], None]]:
+    """Yield a function that records how many samples of a loop were computed, of how many, and what stopped it.
+
+    A loop inside a sample of another loop does not count.
+    """
+    record = _record.get()
+
+    def note(done: int, total: int, stopped_by: str) -> None:
+        if record is not None and record.loops == 1:
+            record.done, record.total = record.done + done, record.total + total
+            record.stopped_by = stopped_by or record.stopped_by
+
+    if record is not None:
+        record.loops += 1
+    try:
+        yield note
+    finally:
+        if record is not None:
+            record.loops -= 1
+
+
 def note_layer(name: str) -> None:
     """Record the name of the layer."""
     record = _record.get()
@@ -143,5 +198,6 @@ def note_finding(
 ) -> None:
     """Record a finding of the method itself about one image (an index), or about all images if `image` is None."""
     record = _record.get()
-    if record is not None:
-        record.findings.append((image, Finding(code, sentence, remedy or {}, facts)))
+    found = image, Finding(code, sentence, remedy or {}, facts)
+    if record is not None and found not in record.findings:
+        record.findings.append(found)

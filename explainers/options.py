@@ -207,7 +207,7 @@ these methods accept "auto".
 Relu = Annotated[bool, "Keep only positive evidence (ReLU)"]
 Seed = Annotated[int, Range(0, 2**31 - 1, help="random seed")]
 
-Baseline = str | float | Tensor | None
-"""Replacement of a pixel: None (zeros), a number (in the model's units), a tensor that broadcasts to the images, or a
-name.
+Baseline = str | float | Tensor
+"""Replacement of a pixel: "zeros", "blur", "mean", "noise", a number (in the model's units), or a tensor that
+broadcasts to the images.
 """

@@ -1,9 +1,9 @@
-"""Targets for outputs that are not class scores: embeddings, segmentation maps, detections."""
+"""Targets for outputs that are not class scores: embeddings, segmentation maps, detections, measured values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -77,36 +77,44 @@ class Similarity(Target):
 class MaskScores(Target):
     """Mean logit of `class_` over the pixels of a `mask` [H, W], or of one mask for each image, [N, H, W].
 
+    `class_` is one class, or one for each image.
+
     For segmentation outputs: a tensor [N, K, H, W], {"out": ...} or an object with `logits`, of the same size as the
     mask. Outputs of queries (MaskFormer, Mask2Former, OneFormer) give the sum over the queries of class probability
     times mask probability. The values of the mask are weights, 0 outside.
     """
 
     mask: Tensor
-    class_: int
+    class_: int | Sequence[int]
 
     def __post_init__(self) -> None:
         mask, class_ = _tensor("mask", self.mask, "a tensor [H, W]"), whole_number(self.class_)
+        classes = whole_numbers(self.class_) if class_ is None else (class_,)
         if mask.ndim not in (2, 3) or not mask.numel():
             raise BadTarget(f"mask has shape {tuple(mask.shape)}. Give [H, W], or [N, H, W] for N images.")
         if bool((mask < 0).any()):
             raise BadTarget(f"mask contains {float(mask.min()):.3g}. Give weights of at least 0.")
         if not bool(mask.flatten(-2).any(-1).all()):
             raise BadTarget("mask is empty. Give a mask with at least one value above 0.")
-        if class_ is None:
-            raise BadTarget(f"class_={shorten(self.class_)} is not valid. Give the index of one class.")
+        if not classes:
+            raise BadTarget(
+                f"class_={shorten(self.class_)} is not valid. Give the index of one class, or of one for each image."
+            )
         object.__setattr__(self, "mask", mask)
-        object.__setattr__(self, "class_", class_)
+        object.__setattr__(self, "class_", classes if class_ is None else class_)
 
     def check(self, count: int) -> None:
         if self.mask.ndim == 3 and len(self.mask) not in (1, count):
             raise count_mismatch(f"{len(self.mask)} masks were", count, "one [H, W] for all")
+        if not isinstance(self.class_, int) and len(self.class_) != count:
+            raise count_mismatch(f"{len(self.class_)} classes were", count, "one class for all (an int)")
 
     def __call__(self, output: Any) -> Tensor:
         """Return the mean logits [N]."""
         scores = class_maps_of(output)
-        if not 0 <= self.class_ < scores.shape[1]:
-            raise BadTarget(out_of_range(self.class_, scores.shape[1]))
+        for index in (self.class_,) if isinstance(self.class_, int) else self.class_:
+            if not 0 <= index < scores.shape[1]:
+                raise BadTarget(out_of_range(index, scores.shape[1]))
         size = tuple(scores.shape[-2:])
         if tuple(self.mask.shape[-2:]) != size:
             raise BadTarget(
@@ -114,12 +122,14 @@ class MaskScores(Target):
                 f"output's size, for example torch.nn.functional.interpolate(mask[None, None].float(), {size})[0, 0]."
             )
         weights = self.mask.to(scores)
-        return (scores[:, self.class_] * weights).sum((1, 2)) / weights.sum((-2, -1))
+        own = scores[range(len(scores)), self.class_] if not isinstance(self.class_, int) else scores[:, self.class_]
+        return (own * weights).sum((1, 2)) / weights.sum((-2, -1))
 
     def rows(self, image_indices: Sequence[int]) -> Target:
-        if self.mask.ndim < 3 or len(self.mask) == 1:
-            return self
-        return MaskScores(self.mask[list(image_indices)], self.class_)
+        own_masks = self.mask.ndim == 3 and len(self.mask) > 1
+        mask = self.mask[list(image_indices)] if own_masks else self.mask
+        class_ = self.class_ if isinstance(self.class_, int) else [self.class_[i] for i in image_indices]
+        return MaskScores(mask, class_)
 
     def __repr__(self) -> str:
         return f"MaskScores({int(self.mask.count_nonzero())} pixels, class_={self.class_})"
@@ -166,7 +176,7 @@ class BoxScores(Target):
     def __call__(self, output: Any) -> Tensor:
         """Return the scores [N], between 0 and the number of boxes."""
         found = output if self.read is None else self.read(output)
-        if not isinstance(found, (list, tuple)) or not found or not all(map(_are_detections, found)):
+        if not isinstance(found, (list, tuple)) or not found or not all(map(are_detections, found)):
             given = "The model" if self.read is None else "read"
             raise BadTarget(
                 f"{given} returned {describe_output(found)}, but BoxScores needs detections: a list with one dict "
@@ -203,7 +213,87 @@ class BoxScores(Target):
         return f"BoxScores({len(self.labels)} boxes, labels={self.labels})"
 
 
-def _are_detections(found: Any) -> bool:
+@dataclass(frozen=True, eq=False)
+class Regression(Target):
+    """Mean of one part of the output, in the unit of the model's values.
+
+        Regression("predicted_depth", mask=mask, unit="m")     mean depth of a region, [N, H, W]
+        Regression(index=(4, 0), unit="px")                    x of the fifth key point, [N, points, 2]
+        Regression(index=2)                                    the third count, [N, K]
+
+    `name` is the key or attribute of the output; None if the output has only one tensor. `index` selects along the axes
+    after the images. The rest is averaged; for the last two axes, by the weights of a `mask` [H, W], or of one mask for
+    each image, [N, H, W]. `unit` only appears in the description.
+    """
+
+    name: str | None = None
+    index: int | tuple[int, ...] = ()
+    mask: Tensor | None = None
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        one = whole_number(self.index)
+        index = whole_numbers(self.index) if one is None else (one,)
+        if index is None or any(each < 0 for each in index):
+            raise BadTarget(f"index={shorten(self.index)} is not valid. Give an index from 0, or one for each axis.")
+        object.__setattr__(self, "index", index)
+        mask = self.mask
+        if mask is not None:
+            if not isinstance(mask, Tensor) or mask.ndim not in (2, 3):
+                raise BadTarget(f"mask={shorten(mask)} is not valid. Give a tensor [H, W], or [N, H, W] for N images.")
+            if bool((mask < 0).any()) or not bool(mask.flatten(-2).any(-1).all()):
+                raise BadTarget("mask must have weights of at least 0, and at least one above 0 for each image.")
+
+    def check(self, count: int) -> None:
+        if self.mask is not None and self.mask.ndim == 3 and len(self.mask) not in (1, count):
+            raise count_mismatch(f"{len(self.mask)} masks were", count, "one [H, W] for all")
+
+    def __call__(self, output: Any) -> Tensor:
+        """Return the means [N]."""
+        values = self._tensor(output)
+        for position in self.index if isinstance(self.index, tuple) else (self.index,):
+            if values.ndim < 2 or position >= values.shape[1]:
+                raise BadTarget(
+                    f"index={self.index} does not exist in the values of shape {tuple(self._tensor(output).shape)}. "
+                    "Give one index for each axis after the images, each below the axis's size."
+                )
+            values = values[:, position]
+        if self.mask is None:
+            return values.reshape(len(values), -1).mean(1)
+        if values.ndim < 3 or tuple(values.shape[-2:]) != tuple(self.mask.shape[-2:]):
+            raise BadTarget(
+                f"mask has size {tuple(self.mask.shape[-2:])}, but the values have shape {tuple(values.shape)}. Give a "
+                "mask of the size of their last two axes."
+            )
+        weights = self.mask.to(values)
+        weights = weights / weights.sum((-2, -1), keepdim=True)
+        maps = values.flatten(1, -3).mean(1) if values.ndim > 3 else values
+        return (maps * weights).sum((1, 2))
+
+    def _tensor(self, output: Any) -> Tensor:
+        found = [tensor for _, tensor in tensors_in(output)] if self.name is None else [named(output, self.name)]
+        if len(found) != 1 or not isinstance(found[0], Tensor):
+            wanted = "one tensor" if self.name is None else f"a tensor {self.name!r}"
+            raise BadTarget(
+                f"The model returned {describe_output(output)}, not {wanted}. Give the name of a part of the output: "
+                "Regression('predicted_depth')."
+            )
+        return found[0]
+
+    def rows(self, image_indices: Sequence[int]) -> Target:
+        if self.mask is None or self.mask.ndim < 3 or len(self.mask) == 1:
+            return self
+        return replace(self, mask=self.mask[list(image_indices)])
+
+    def __repr__(self) -> str:
+        parts = [repr(self.name)] if self.name else []
+        parts += [f"index={self.index}"] if self.index != () else []
+        parts += [] if self.mask is None else [f"mask of {int(self.mask.count_nonzero())} pixels"]
+        parts += [f"unit={self.unit!r}"] if self.unit else []
+        return f"Regression({', '.join(parts)})"
+
+
+def are_detections(found: Any) -> bool:
     """Return whether this is a detector's output for one image: a box, a label and a score for each detection."""
     if isinstance(found, dict) and all(isinstance(found.get(name), Tensor) for name in ("boxes", "class_scores")):
         return found["class_scores"].ndim == 2 and found["boxes"].shape == (len(found["class_scores"]), 4)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from explainers.errors import BadTarget, kind_of
+from explainers.nested import attributes_of
 
 _CLASS_MAPS = ("out", "masks", "segmentation")
 _VECTORS = ("pool", "emb")
@@ -87,8 +87,8 @@ def tensors_in(output: Any, path: str = "output") -> Iterator[tuple[str, Tensor]
         for i, value in enumerate(output):
             place = f"[{-1 if i and i == len(output) - 1 else i}]"
             yield from tensors_in(value, f"{path}.{names[i]}" if names else f"{path}{place}")
-    elif is_dataclass(output) and not isinstance(output, type):
-        for name, value in vars(output).items():
+    else:
+        for name, value in attributes_of(output).items():
             yield from tensors_in(value, f"{path}.{name}")
 
 

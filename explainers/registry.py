@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
-from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, kind_of, nearest, no_module, shorten
+from explainers.errors import (
+    BadImages,
+    BadOption,
+    BadTarget,
+    UnsupportedModel,
+    WrongType,
+    kind_of,
+    nearest,
+    no_module,
+    shorten,
+)
 from explainers.findings import note_raw, pause_recording
 from explainers.hooks.cleanup import restores_state
-from explainers.hooks.locate import why_no_hooks
+from explainers.hooks.locate import one_layer, why_no_hooks
 from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
 from explainers.network.dtypes import no_gradient, why_no_gradient
@@ -22,6 +32,7 @@ from explainers.network.eval_view import EvalView, note_checked, one_call, outsi
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.network.image_check import validate_images
 from explainers.options import LayerName, Option, options_of, unknown_keyword
+from explainers.passes.each_image import BatchSplit, run_each_image
 from explainers.passes.loop import Partial, Progress
 from explainers.targets import TargetLike, Through
 
@@ -96,24 +107,26 @@ class Method:
         return self.needs(model) if self.needs else None
 
 
-MethodLike = str | Method | Callable[..., Tensor]
+MethodName = Literal[
+    "grad_cam", "grad_cam_pp", "hires_cam", "element_wise_grad_cam", "layer_cam", "xgrad_cam", "smooth_grad_cam_pp",
+    "shapley_cam", "finer_cam", "cam", "eigen_cam", "eigen_grad_cam", "seg_eigen_cam", "kpca_cam", "fem",
+    "deep_feature_factorization", "ablation_cam", "score_cam", "ss_cam", "is_cam", "feature_maps", "token_pca",
+    "attention_heads", "channel_effects", "saliency", "input_x_gradient", "smooth_grad", "smooth_grad_squared",
+    "var_grad", "integrated_gradients", "blur_integrated_gradients", "gradient_shap", "guided_integrated_gradients",
+    "forgrad", "layer_integrated_gradients", "internal_influence", "layer_conductance", "xrai", "guided_backprop",
+    "deconvnet", "excitation_backprop", "deep_lift", "deep_lift_shap", "lrp", "attn_lrp", "cp_lrp", "guided_grad_cam",
+    "refine_cam", "sess", "full_grad", "occlusion", "feature_ablation", "rise", "d_rise", "mc_rise",
+    "extremal_perturbation", "vit_cx", "lime", "kernel_shap", "shapley_sampling", "sobol", "hsic", "random_control",
+    "edge_control", "center_control", "attention_rollout", "transformer_attribution", "le_grad", "grad_eclip",
+]  # fmt: skip
+"""The names of all methods, so that editors complete them. Written by `python -m tests.project.test_docs`."""
+
+MethodLike = MethodName | str | Method | Callable[..., Tensor]
 """A method: its name, its function, or its entry in `METHODS`."""
 
 
-class _Methods(dict[str, "Method"]):
-    """Methods by name; the old name of a renamed method gives the method, so saved runs still open."""
-
-    def __missing__(self, name: str) -> Method:
-        if name not in _RENAMED:
-            raise KeyError(name)
-        return self[_RENAMED[name]]
-
-
-METHODS: dict[str, Method] = _Methods()
+METHODS: dict[str, Method] = {}
 """Every method by name, in a fixed order."""
-
-_RENAMED = {"centre_control": "center_control"}
-"""Deprecated names of methods, which `find` still accepts."""
 
 
 def method(
@@ -205,7 +218,7 @@ def _validate_calls(
         if "forward" in keywords:
             model = wrap_forward(model, keywords.pop("forward"), images)
         with one_call(model) as view:
-            if view.checked is not images:
+            if images is None or view.checked is not images:
                 check_images(model, images)
             if images.ndim == 5 and not videos:
                 raise BadImages(_no_videos(function.__name__, images))
@@ -221,11 +234,17 @@ def _validate_calls(
                 target = _restrict_target(target, through)
             if given.get("progress") is not None:
                 given["progress"] = _wrap_progress(given["progress"], view if placed else None, rectify)
+            outer, view.splits = view.splits, True
             try:
                 raw = function(model, images, target, **given)
             except GridChanged:  # by a hook of the user since the network was profiled
                 forget_profiles(view)
                 raw = function(model, images, target, **given)
+            except BatchSplit:
+                is_stacked = function.__name__ == "deep_lift_shap"
+                return run_each_image(functools.partial(method, model), images, target, keywords, stacked=is_stacked)
+            finally:
+                view.splits = outer
             heat = raw
             if placed and view.place is not None:
                 heat, view.place = view.place(raw), None
@@ -252,13 +271,15 @@ def _check_keywords(
             options[name].check(value)
         elif name not in parameters:
             raise _unknown(function.__name__, parameters, name)
-        elif name == "layer" and not (value is None or isinstance(value, (str, nn.Module))):
-            raise TypeError(
+        elif name == "layer" and not (value is None or isinstance(one_layer(value), (str, nn.Module))):
+            raise WrongType(
                 f"layer is {shorten(value)}; give a name from list_layers(model, images) or the module itself."
             )
         elif name == "progress" and not (value is None or callable(value)):
             raise BadOption(f"progress={shorten(value)} is not valid. Give a function that takes a Partial, or None.")
     given = dict(keywords)
+    if "layer" in given:
+        given["layer"] = one_layer(given["layer"])
     rectify = bool(given.pop("relu", "relu" in parameters and parameters["relu"].default))
     return rectify, given
 
@@ -275,7 +296,7 @@ def _missing(
     for name in keywords:
         if name not in parameters:
             return _unknown(function, parameters, name)
-    return TypeError(f"{function} needs the argument {argument!r}: {function}(model, images).")
+    return WrongType(f"{function} needs the argument {argument!r}: {function}(model, images).")
 
 
 def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
@@ -313,7 +334,7 @@ def check_images(model: nn.Module, images: Tensor) -> None:
 
     Videos and volumes are [N, C, T, H, W].
 
-    Errors   TypeError if model is not an nn.Module or images is not a tensor, BadImages otherwise
+    Errors   WrongType if model is not an nn.Module or images is not a tensor, BadImages otherwise
     """
     if not isinstance(model, nn.Module):
         raise no_module(model)
@@ -329,13 +350,10 @@ def _no_videos(name: str, images: Tensor) -> str:
     )
 
 
-def current_name(name: str) -> str:
-    """Return the current name of a method that was renamed; any other name is returned as it is."""
-    return _RENAMED.get(name, name)
-
-
 def find(chosen: MethodLike) -> Method:
     """Return a method by its name or by its function; a `Method` is returned as it is.
+
+    Names match without case, hyphens, underscores and spaces, also titles and `SHORT_NAMES`: "GradCAM", "Grad-CAM++".
 
     Errors   BadOption with similar names, or for a function that is not a method
     """
@@ -343,14 +361,25 @@ def find(chosen: MethodLike) -> Method:
         return chosen
     if not isinstance(chosen, str):
         return _find_function(chosen)
-    name = chosen
-    if name in _RENAMED:
-        new = _RENAMED[name]
-        warnings.warn(f"The method {name!r} is deprecated; use {new!r}.", DeprecationWarning, stacklevel=3)
-        name = new
+    name = chosen if chosen in METHODS else _by_key().get(name_key(chosen), chosen)
     if name not in METHODS:
         raise BadOption(f"Unknown method {shorten(name)}. {nearest(name, METHODS)}METHODS lists all {len(METHODS)}.")
     return METHODS[name]
+
+
+SHORT_NAMES = {"ig": "integrated_gradients", "shap": "kernel_shap", "gbp": "guided_backprop"}
+"""Common abbreviations of methods. SHAP without further words is the method of its paper for any model."""
+
+
+def name_key(name: str) -> str:
+    """Return a name without case, hyphens, underscores and spaces; "++" is "pp", as in Grad-CAM++."""
+    return re.sub(r"[^a-z0-9]", "", name.casefold().replace("×", "x").replace("++", "pp"))
+
+
+def _by_key() -> dict[str, str]:
+    """Return the names of all methods by `name_key` of names, titles and abbreviations."""
+    titles = {name_key(each.title): name for name, each in METHODS.items()}
+    return SHORT_NAMES | titles | {name_key(name): name for name in METHODS}
 
 
 def find_function(function: object) -> Method | None:

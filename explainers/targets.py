@@ -1,8 +1,9 @@
 """Targets: the scalar score per image that a method explains, computed from the model's output.
 
 A target is a small frozen dataclass that maps the model's output to scores [N]. `as_target` converts the forms that a
-caller may give (an int, a list, a Target, a function), and `fix` replaces None by the top classes. Classes are fixed
-once, from the clean images, so that every noisy or masked variant of an image is scored for the same class.
+caller may give (an int, a list, a Target, a function); `resolve_target` in default_targets.py chooses one if none is
+given. Classes are fixed once, from the clean images, so that every noisy or masked variant of an image is scored for
+the same class.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from explainers.class_indices import class_indices, count_mismatch, select
-from explainers.errors import BadTarget, shorten
+from explainers.errors import BadTarget, WrongType, shorten
 from explainers.options import LayerName, whole_number, whole_numbers
 from explainers.outputs import scores_of
 from explainers.probabilities import check_score, default_score, log_probability_of, no_probabilities, probabilities_of
@@ -36,7 +37,7 @@ class Target:
 
     def __call__(self, output: Any) -> Tensor:
         """Return one score per image, [N]."""
-        raise TypeError(f"{type(self).__name__} does not define __call__, which scores an output.")
+        raise WrongType(f"{type(self).__name__} does not define __call__, which scores an output.")
 
     def rows(self, image_indices: Sequence[int]) -> Target:
         """Return the same target for a batch whose row b is a variant of image `image_indices[b]`."""
@@ -336,10 +337,10 @@ class _Function(Target):
 def as_target(target: Any, count: int | None = None) -> Target:
     """Convert a class, several classes, a target or a function to a `Target`, checked for `count` images if given.
 
-    Errors   TypeError for anything else; BadTarget for invalid classes, or a number of classes other than `count`
+    Errors   WrongType for anything else; BadTarget for invalid classes, or a number of classes other than `count`
     """
     if isinstance(target, type):
-        raise TypeError(f"target is the class {target.__name__}; give an instance, such as Logit(3).")
+        raise WrongType(f"target is the class {target.__name__}; give an instance, such as Logit(3).")
     if not callable(target):
         target = Logit(target)
     elif not isinstance(target, Target):
@@ -350,13 +351,11 @@ def as_target(target: Any, count: int | None = None) -> Target:
     return target
 
 
-def fix(target: Target | None, output: Any, count: int) -> Target:
-    """Return the target with fixed classes: None becomes each image's top class in `output`.
+def fix(target: Target, output: Any, count: int) -> Target:
+    """Return the target with fixed cells, and check its classes by the network's `output` for the clean images.
 
     Errors   BadTarget for a class out of range, or an output that is not [N, K]
     """
-    if target is None:
-        return Logit(scores_of(output).argmax(1))
     if isinstance(target, Unit):
         return target.fixed(output, count)
     if isinstance(target, _OfClasses):

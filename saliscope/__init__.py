@@ -10,13 +10,23 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from saliscope.images.examples import example
     from saliscope.zoo import list_models, load_model
 
-__version__ = "0.9.0"
+
+def _version() -> str:
+    """Return the version of both packages, from a file of `explainers`, whose import takes seconds."""
+    spec = importlib.util.find_spec("explainers")
+    assert spec is not None and spec.origin is not None, "both packages are installed together"
+    return Path(spec.origin).with_name("version.txt").read_text(encoding="utf-8").strip()
+
+
+__version__ = _version()
 __all__ = ["__version__", "example", "list_models", "load_model"]
 
 
@@ -24,13 +34,20 @@ def __getattr__(name: str) -> Any:
     """Import a public function at its first use: `import saliscope` does not import torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "example":
-        from saliscope.images import examples  # needs pillow, which is part of the extras
+    try:
+        if name == "example":
+            from saliscope.images import examples  # needs pillow, which is part of the extras
 
-        return examples.example
-    from saliscope import zoo  # torch takes seconds to start
+            return examples.example
+        from saliscope import zoo  # torch takes seconds to start
 
-    return getattr(zoo, name)
+        return getattr(zoo, name)
+    except ModuleNotFoundError as error:
+        from saliscope import install  # only for the message
+
+        package = str(error.name).partition(".")[0]
+        needed = f"saliscope.{name} needs the package {package}, which is not installed."
+        raise ImportError(f"{needed} {install.hint('app')}.") from error
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from saliscope import install
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; `arguments` default to those of the command line.
@@ -11,9 +13,9 @@ def main(arguments: list[str] | None = None) -> None:
     Errors   SystemExit
     """
     try:
-        import typer  # noqa: F401  an extra: `pip install saliscope` installs the library only
+        import typer  # noqa: F401  part of the extras
     except ModuleNotFoundError:
-        sys.exit('The command line is not installed. Install it with: pip install "saliscope[app]"')
+        sys.exit(f"The command line needs the package typer, which is not installed. {install.hint('app')}.")
     from saliscope.cli import commands  # needs typer
 
     commands.main(arguments)

@@ -43,8 +43,26 @@ BODY = 1 * MB  # any request except an upload; settings take a few kB
 UPLOAD = FILE + 64 * KB
 AGENT = FILE * 4 // 3 + 64 * KB  # agents send images as base64 in JSON
 BODY_SECONDS = 120.0  # time limit for receiving a body
+BODY_PAUSE = 10.0  # seconds of waiting after which a body ends that has brought less than BODY_STEP
+BODY_STEP = 16 * KB
+BODY_WAIT = 15.0  # seconds that a body waits until others have ended
+WAITING_BODIES = 64  # bodies of one address that wait
+SEND_SECONDS = 30.0  # time in which a client must read the next 64 kB of an event stream
+STREAMS = 400  # open event streams of one address; a page has one
+RATE, BURST = 30.0, 600.0  # requests of one address in a second, and at once; a file of the page counts 0.1
+PAGE_COST = 3.0  # of the page itself, which the server creates for each request
+WAITING_REQUESTS = 256  # requests of one address that wait because they came too fast
+DISCARD_SECONDS = 10.0  # time in which the rest of a refused body is received and forgotten
+BODIES = {  # bodies at the same time in all and of one address, and their bytes in all and of one address
+    "json": (512, 256, 32 * MB, 16 * MB),
+    "agents": (32, 8, 3 * AGENT, AGENT),
+    "uploads": (32, 8, 12 * UPLOAD, 4 * UPLOAD),
+}
+UPLOAD_PARTS = 128  # files in one upload; a report has at most BATCH images
 JSON_DEPTH = 32  # nesting; messages of the page have six levels
 JSON_ITEMS = 50_000  # values in one message
+JSON_DELIMITERS = 4 * JSON_ITEMS  # commas, colons and opening brackets, also in texts; counted before parsing
+PARSED_HERE = 64 * KB  # bytes of JSON that the event loop parses itself; longer texts are parsed in a thread
 SESSION_NAME = 64  # characters of a session name; Gradio uses 11 or 36
 
 # Jobs.
@@ -54,8 +72,11 @@ BATCH = 100  # images in one report
 BATCH_BYTES = 256 * MB  # size of all images of one report, after archives are unpacked
 BATCH_LISTING = 1 * MB  # bytes that list the files of an archive, of about 100 each; Python keeps ten times as many
 BATCH_SECONDS = 240.0  # compute time of one report
-QUEUE = 32  # waiting jobs; further users get a message to try again
-CONCURRENCY = {"model": 20, "lab": 2, "training": 1}  # concurrent jobs by kind; those of "model" take turns
+JOBS = 800  # jobs in progress, most of them waiting; an address may have as many as are left for others, at most half
+RUNNING = 2  # jobs of a session that have a place, of each kind
+WAITING = 8  # jobs of a session without a place; the panels and parts of the page ask for six answers at once
+PLACES = {"quick": 12, "long": 16, "lab": 2, "training": 1}  # jobs with an image in memory, which take turns; the lab
+UNHEARD = 8.0  # seconds after which a job ends to which nobody listens
 MEMORY = 2 * 1024 * MB  # bytes of activations in one batch of a long method; large networks get smaller batches
 ALLOCATED = 700 * MB  # bytes of the process without libraries; above, freed memory is returned after every job
 NETWORKS = 1024 * MB  # bytes of the weights of the loaded networks, except the default and the latest one
@@ -67,8 +88,12 @@ STOP_SECONDS = 10.0  # running answers may finish
 STOP_MARGIN = 2.0  # stopped answers may return what they have
 
 # Temporary files.
-KEEP = 3600.0  # seconds that an upload stays on disk
-SWEEP = 300.0  # seconds between two cleanups
+KEEP = 3600.0  # seconds that an upload stays on disk after its last use
+SWEEP = 30.0  # seconds between two cleanups
+UPLOADS = 1024 * MB  # bytes of all uploads and results
+UPLOADED_FILES = 5_000  # uploads and results
+IN_USE = 300.0  # seconds after a request names an upload in which it is not removed; reports take up to BATCH_SECONDS
+DISK_RESERVE = 64 * MB  # bytes of the disk that uploads leave free
 
 # The gradient lab: a user-provided expression, and a small network that trains on the server.
 EXPRESSION_LENGTH = 400  # characters
@@ -91,4 +116,4 @@ def body(path: str) -> int:
     """
     if path.rstrip("/").endswith("/gradio_api/upload"):
         return UPLOAD
-    return AGENT if path == "/mcp" else BODY
+    return AGENT if path.rstrip("/") == "/mcp" else BODY

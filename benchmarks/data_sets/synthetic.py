@@ -72,7 +72,7 @@ def write_run(folder: Path, rows: int, seed: int = 0, shard: int = SHARD) -> Non
     }  # fmt: skip
     manifest = {
         "settings": settings, "weights_sha256": "0" * 64, "classes": names, "score": "softmax", "source": "nowhere",
-        "counts": {"pictures": rows}, "parts": parts,
+        "counts": {"images": rows}, "parts": parts,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Cache:
-    """`results[method][photo]`, `controls[photo]`, `randomisation[method][photo]` and `reasons[method]`.
+    """`results[method][photo]`, `controls[photo]`, `randomization[method][photo]` and `reasons[method]`.
 
     All results are of one network and one number of steps; a file with other settings raises an error.
     """
@@ -22,13 +22,13 @@ class Cache:
         self.settings = settings
         self.results: dict[str, dict[str, Any]] = known.get("results", {})
         self.controls: dict[str, Any] = known.get("controls", {})
-        self.randomization: dict[str, dict[str, Any]] = known.get("randomisation", {})
+        self.randomization: dict[str, dict[str, Any]] = known.get("randomization", {})
         self.reasons: dict[str, str] = known.get("reasons", {})
 
     def save(self) -> None:
         """Write the file atomically."""
         parts = {name: getattr(self, name) for name in ("settings", "results", "controls", "reasons")}
-        text = json.dumps(parts | {"randomisation": self.randomization})
+        text = json.dumps(parts | {"randomization": self.randomization})
         temporary = self.path.with_suffix(".new")
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, self.path)

@@ -19,7 +19,7 @@ METRICS = ("deletion", "insertion")
 STEPS = 12
 FOR_ATTENTION = ("attn_lrp", "cp_lrp")
 """Methods that run on every network, but differ from LRP only in their rules for attention."""
-CONTROLS = {"random_control": "random", "edge_control": "edge", "center_control": "centre"}
+CONTROLS = {"random_control": "random", "edge_control": "edge", "center_control": "center"}
 """Methods that are controls: all other methods are compared with their results."""
 
 

@@ -17,14 +17,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from explainers.backward.decompositions import DECOMPOSED
 from explainers.backward.deeplift_rules import LAYERS, RULES, SELECTIONS, Rule, constant_weights
 from explainers.backward.operations import STRUCTURE, Call, Interception, tensors
+from explainers.backward.plain_output import refuse_failure, refuse_other_output
 from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
 from explainers.errors import BadOption, UnsupportedOperation
 from explainers.findings import note_finding, note_gradient, note_promised_sum
+from explainers.nested import map_tensors
 from explainers.passes.run import Run
 from explainers.passes.tensors import at_least_float32
 
@@ -143,7 +144,7 @@ def deep_lift_of(
     _refuse_cancellation(attributions, scores, start, size)
     if indices is None:
         note_gradient(at_least_float32(multipliers))
-        _note_gap(attributions, scores - start)
+        note_gap(attributions, scores - start, scores - start)
     return attributions, scores - start
 
 
@@ -153,17 +154,18 @@ def _multipliers(
     """Return the multipliers, the scores [B] of batch and baseline, and the largest magnitude of the outputs."""
     mode = Rescale(run.view.network)
     try:
-        with mode, HandwrittenReLUs(), run.scoring.autocast():
+        with refuse_failure(run, mode.method), mode, HandwrittenReLUs(), run.scoring.autocast():
             before = run.forward(baseline.clone())
         with torch.enable_grad():
             leaf = batch.detach().clone().requires_grad_()
             images = leaf.clone()  # cloned outside the mode, which detaches leaves
-            with mode.replay(), HandwrittenReLUs() as relus, run.scoring.autocast():
+            with refuse_failure(run, mode.method), mode.replay(), HandwrittenReLUs() as relus, run.scoring.autocast():
                 output = run.forward(images)
+            refuse_other_output(run, batch, output, mode.method)
             if relus.others:
                 raise mode.refuse(relus.describe())
             # The target class is chosen on the image; then the score is recorded and replayed like the network.
-            run.scoring.score(pytree.tree_map(_detached, output), indices)
+            run.scoring.score(map_tensors(output, Tensor.detach), indices)
             with mode, torch.no_grad():
                 start = run.scoring.score(before, indices)
             with mode.replay():
@@ -205,15 +207,15 @@ def _refuse_cancellation(attributions: Tensor, scores: Tensor, start: Tensor, si
         )
 
 
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
+def note_gap(attributions: Tensor, changes: Tensor, sizes: Tensor) -> None:
+    """Note the change [N] of the score to which the attributions should sum, and each image for which they do not.
 
-
-def _note_gap(attributions: Tensor, changes: Tensor) -> None:
+    A gap counts from 0.1% of `sizes` [N] on, the change from one baseline, or its mean magnitude over several.
+    """
     note_promised_sum(changes)
     sums = attributions.flatten(1).sum(1).tolist()
-    for index, (total, change) in enumerate(zip(sums, changes.tolist(), strict=True)):
-        if abs(total - change) > 1e-3 * abs(change):
+    for index, (total, change, size) in enumerate(zip(sums, changes.tolist(), sizes.tolist(), strict=True)):
+        if abs(total - change) > 1e-3 * abs(size):
             note_finding(
                 "incomplete",
                 f"The map sums to {total:.5g}, but the score changes by {change:.5g} from the baseline. The cause is "

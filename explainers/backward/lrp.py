@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import RuleParameters
 from explainers.backward.operations import with_custom_backward
+from explainers.backward.plain_output import refuse_failure, refuse_other_output
 from explainers.errors import BadOption
 from explainers.findings import note_finding, note_promised_sum
+from explainers.nested import map_tensors
 from explainers.passes.run import Run
 from explainers.passes.tensors import at_least_float32
 
@@ -32,8 +33,8 @@ def relevance(run: Run, mode: Relevance, calmer: dict[str, Any], unbiased: dict[
     starts: list[Tensor] = []
     outputs: list[Tensor] = []
 
-    def start(output: Any) -> Any:
-        if not (isinstance(output, Tensor) and output.requires_grad):
+    def start(output: Tensor) -> Any:
+        if not output.requires_grad:
             return output
         values = at_least_float32(output)
 
@@ -44,14 +45,15 @@ def relevance(run: Run, mode: Relevance, calmer: dict[str, Any], unbiased: dict[
 
         return with_custom_backward(Tensor.clone, multiply, output)
 
-    relevance = _backward(run, mode, start)
+    relevance, target_scores = _backward(run, mode, start)
     if mode.rule_map is not None:
         mode.rule_map.check()
     # Detections are not rows of images, even if there happens to be one for each image.
     if starts and all(output.ndim > 1 and len(output) == len(relevance) for output in starts):
         scores = sum((output.flatten(1).sum(1) for output in starts), torch.zeros(len(relevance)).to(relevance))
         _refuse_overflow(relevance, scores, calmer)
-        _note_absorbed(relevance, scores, mode, unbiased)
+        nonlinear = _note_nonlinear(scores, target_scores)
+        _note_absorbed(relevance, scores, mode, unbiased, nonlinear)
         _note_cancelled(relevance, scores, outputs, calmer)
     return relevance
 
@@ -62,7 +64,7 @@ def winning_probability(run: Run, contrast: bool) -> Tensor:
     With `contrast`, negative evidence for the class in the last layer is subtracted from positive evidence.
     """
     mode = Relevance(run.view.network, "Excitation backprop", None, RuleParameters(), contrast)
-    probability = _backward(run, mode, lambda output: output)
+    probability, _ = _backward(run, mode, lambda output: output)
     for index, total in enumerate(probability.flatten(1).sum(1).tolist()):
         if not contrast and total < 0.99:
             note_finding(
@@ -74,20 +76,42 @@ def winning_probability(run: Run, contrast: bool) -> Tensor:
     return probability
 
 
-def _backward(run: Run, mode: Relevance, start: Callable[[Any], Any]) -> Tensor:
-    """Propagate from the scores to the image under `mode`; `start` wraps the network's outputs."""
+def _backward(run: Run, mode: Relevance, start: Callable[[Tensor], Any]) -> tuple[Tensor, Tensor]:
+    """Propagate from the scores to the image under `mode`, and return relevance and scores.
+
+    `start` wraps the tensors of the network's output.
+    """
     with torch.enable_grad():
         leaf = run.images.detach().clone().requires_grad_()
         images = leaf.clone()
         try:
-            with mode:
+            with refuse_failure(run, mode.method), mode:
                 output = run.forward(images)
             mode.check(output)
         finally:
             mode.release()
-        total = run.scoring.score(pytree.tree_map(start, output)).sum()
-        (relevance,) = run.backward.vjp(total, [leaf], note_bypass=False)
-    return at_least_float32(relevance)
+        refuse_other_output(run, run.images, output, mode.method)
+        scores = run.scoring.score(map_tensors(output, start))
+        (relevance,) = run.backward.vjp(scores.sum(), [leaf], note_bypass=False)
+    return at_least_float32(relevance), at_least_float32(scores)
+
+
+def _note_nonlinear(starts: Tensor, scores: Tensor) -> set[int]:
+    """Note and return the images whose relevance does not start from the score: a target may not be linear."""
+    found = set()
+    for index, (start, score) in enumerate(zip(starts.tolist(), scores.tolist(), strict=True)):
+        if abs(start - score) > 0.01 * max(abs(start), abs(score)):
+            found.add(index)
+            note_finding(
+                "nonlinear_target",
+                f"The target is not linear in the network's output, so the relevance starts from output times "
+                f"gradient, {start:.3g}, and not from the score {score:.3g}. Shares of the map have a meaning, its sum "
+                "does not. Use the class as target to explain its logit.",
+                image=index,
+                start=start,
+                score=score,
+            )
+    return found
 
 
 def _refuse_overflow(relevance: Tensor, scores: Tensor, calmer: dict[str, Any]) -> None:
@@ -99,8 +123,13 @@ def _refuse_overflow(relevance: Tensor, scores: Tensor, calmer: dict[str, Any]) 
         )
 
 
-def _note_absorbed(relevance: Tensor, scores: Tensor, mode: Relevance, unbiased: dict[str, Any]) -> None:
-    """Note the score, to which relevance should sum (conservation), and each image for which it does not."""
+def _note_absorbed(
+    relevance: Tensor, scores: Tensor, mode: Relevance, unbiased: dict[str, Any], nonlinear: set[int]
+) -> None:
+    """Note the score, to which relevance should sum (conservation), and each image for which it does not.
+
+    For `nonlinear` targets, `scores` is the relevance from which the pass started.
+    """
     note_promised_sum(scores)
     parameters = mode.parameters
     absorbing = [
@@ -112,11 +141,12 @@ def _note_absorbed(relevance: Tensor, scores: Tensor, mode: Relevance, unbiased:
     for index, (total, score) in enumerate(zip(relevance.flatten(1).sum(1).tolist(), scores.tolist(), strict=True)):
         if not score or abs(share := 1 - total / score) <= 0.01:
             continue
-        sentence = f"{what[0].upper()}{what[1:]} absorb {score - total:.3g} of the score {score:.3g}: "
+        whole = "relevance at the output" if index in nonlinear else "score"
+        sentence = f"{what[0].upper()}{what[1:]} absorb {score - total:.3g} of the {whole} {score:.3g}: "
         sentence += f"the map sums to {total:.3g}."
         remedy: dict[str, Any] = {}
         if 0.5 < share <= 1:
-            sentence = f"{sentence[:-1]}, and {100 * share:.5g}% of the score is absorbed."
+            sentence = f"{sentence[:-1]}, and {100 * share:.5g}% of the {whole} is absorbed."
             if not parameters.zero_bias:
                 sentence, remedy = f"{sentence} Use {_arguments(unbiased)} to exclude biases.", unbiased
         note_finding("absorbed", sentence, remedy, index, score=score, total=total, share=share)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from explainers.backward.vjp import vjp
-from explainers.errors import BadOption, UnsupportedOperation, nearest, shorten
+from explainers.errors import BadOption, UnsupportedOperation, WrongType, nearest, shorten
 from explainers.passes.tensors import at_least_float32
 
 RuleLike = str | Mapping[str, str] | None
@@ -262,6 +262,8 @@ class RuleMap:
     """
 
     def __init__(self, rule: RuleLike, composite: str) -> None:
+        if not (rule is None or isinstance(rule, (str, Mapping))):
+            raise WrongType(f"rule={shorten(rule)} is not valid. Give a name, or a mapping from patterns to names.")
         self.patterns = {"*": rule} if isinstance(rule, str) else dict(rule or {})
         self.composite = COMPOSITES[composite]
         for pattern, name in self.patterns.items():

@@ -26,6 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
+from explainers.nested import list_tensors
 
 VJP = Callable[[Tensor], Sequence[Tensor | None]]
 
@@ -118,6 +119,8 @@ class Interception(TorchFunctionMode):
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if function in (torch.autograd.grad, Tensor.backward):
+            raise self.refuse("a gradient of its own", "which the rules of this call would change")
         call = Call(self, function, *_constants((tuple(args), dict(kwargs or {}))))
         self._note_functions(call)
         if call.name == "register_hook":
@@ -267,7 +270,7 @@ class Call:
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """Return the tensors in nested lists, tuples, dicts and other containers that torch knows, in order."""
+    """Return the tensors in a value, as `list_tensors`."""
     if isinstance(value, Tensor):
         return [value]
     if type(value) in (tuple, list):  # ten times as fast as torch's own search, for each operation of the network
@@ -276,7 +279,7 @@ def tensors(value: Any) -> list[Tensor]:
         return [tensor for each in value.values() for tensor in tensors(each)]
     if value is None or type(value) in (bool, int, float, str, torch.dtype, torch.device):
         return []
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+    return list_tensors(value)
 
 
 def nodes(roots: Sequence[Any], ends: Collection[Any] = ()) -> Iterator[Any]:

@@ -28,18 +28,18 @@ def show_channels(
     `feature_maps`. `channels` are the numbers of those to show, by default the first `most`.
 
     Returns  a `Display`, which a notebook shows if it is the last value of a cell
-    Errors   ImportError without Pillow; ValueError for another shape; BadOption for an unknown channel or color map
+    Errors   ImportError without Pillow; BadOption for another shape; BadOption for an unknown channel or color map
 
     Example
         >>> show_channels(feature_maps(model, images[:1], layer="layer3"), [3, 17])
-        Display(2 channels)
+        Display(2 of 256 channels)
     """
     if not has_pillow():
         raise ImportError(NO_PILLOW)
     planes = features[0] if isinstance(features, Tensor) and features.ndim == 4 and len(features) == 1 else features
     if not isinstance(planes, Tensor) or planes.ndim != 3 or not planes.numel():
         given = tuple(features.shape) if isinstance(features, Tensor) else kind_of(features)
-        raise ValueError(f"show_channels takes the channels [K, h, w] of one image, not {given}. Give features[0].")
+        raise BadOption(f"show_channels takes the channels [K, h, w] of one image, not {given}. Give features[0].")
     numbers = list(range(min(most, len(planes)))) if channels is None else list(channels)
     for number in numbers:
         if not isinstance(number, int) or not 0 <= number < len(planes):
@@ -51,9 +51,9 @@ def show_channels(
         f"<figcaption>{number}: {low:.3g} to {high:.3g}</figcaption></figure>"
         for number, image, low, high in drawn
     ]
-    count = len(numbers)
-    text = f"Display({count} channel{'s' * (count != 1)})"
-    return Display(f'<div class="saliscope-channels">{"".join(parts)}</div>', text, [each[1] for each in drawn])
+    count = f"{len(numbers):,} of {len(planes):,} channel{'s' * (len(planes) != 1)}"
+    content = f'<p>{count}</p><div class="saliscope-channels">{"".join(parts)}</div>'
+    return Display(content, f"Display({count})", [each[1] for each in drawn])
 
 
 def _draw_channel(plane: Tensor, colors: str) -> tuple[Image.Image, float, float]:

@@ -56,6 +56,20 @@ class Display:
         return self.text
 
 
+class Displayed:
+    """A result that a notebook shows as its `display`, and `show` with the names of the classes."""
+
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return what a notebook shows; `labels` are the names of the classes."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str | None:
+        return self.display().html
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return self.display()._repr_mimebundle_()
+
+
 def _in_rows(images: Sequence[Image.Image]) -> Image.Image:
     """Paste images next to each other, in rows of four or eight."""
     from PIL import Image  # optional: the library requires only torch

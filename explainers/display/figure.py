@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from explainers.findings import Finding
 from explainers.maps.overlays import color_bar, overlay, view
 from explainers.maps.pixels import to_pillow
 
@@ -33,7 +32,7 @@ class MapFigure:
     pixels: Tensor
     title: str
     lines: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[str, ...]
     quantity: str
     signed: bool
     colors: str | None = None
@@ -59,7 +58,7 @@ class MapFigure:
             drawing.high,
             colors=drawing.colors,
             unit=self.quantity,
-            size=(max(160, shown.width), 40),
+            size=(max(160, shown.width), 52 if len(self.quantity) > 12 else 40),
             fine=drawing.fine,
             clipped=drawing.clipped,
         )

@@ -24,7 +24,7 @@ class Shown(NamedTuple):
 def given_images(photos: Any, count: int) -> list[Shown]:
     """Convert the caller's images, as `Explanation.overlay` accepts them.
 
-    Errors   ValueError if there is not one image for each of the `count` maps; those of `pixels`
+    Errors   BadImages if there is not one image for each of the `count` maps; those of `pixels`
     """
     return [Shown(pixels(photo)[..., :3], "") for photo in one_for_each(photos, count)]
 

@@ -25,6 +25,8 @@ compared: {},
 comparison: null,
 models: null,
 erasing: "",
+edited: null,
+view: "",
 steps: null,
 };
 const listeners = new Map();
@@ -99,6 +101,17 @@ if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
 const size = Math.abs(value);
 const text = size !== 0 && (size < 1e-3 || size >= 1e5) ? size.toExponential(2) : String(Number(size.toPrecision(4)));
 return (value < 0 ? "−" : "") + text;
+}
+function formatShare(share) {
+const size = Math.abs(share),
+sign = share < 0 ? "−" : "";
+if (!Number.isFinite(share)) return "NaN";
+if (size > 0 && size < 0.001) return `${sign}<0.1%`;
+return `${sign}${(100 * size).toFixed(size >= 0.0995 || !size ? 0 : 1)}%`;
+}
+function formatExact(value) {
+const size = Math.abs(value);
+return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(value);
 }
 function describeCell(terms, { values, h, w }, row, column, unit) {
 const value = `${formatValue(values[row * w + column])}${unit ? ` ${unit}` : ""}`;
@@ -345,8 +358,9 @@ clipped: largest > Math.max(Math.abs(low), Math.abs(high)),
 }
 function draw(pixels, width, height, rendering) {
 const values = enlarge(rendering, width, height, rendering.smooth);
-const sizes = blendColors(pixels, values, rendering);
-if (!rendering.fine && rendering.lines !== false) contours(pixels, sizes, width, height);
+const sizes = blendColors(pixels, values, rendering),
+isNegative = (i) => rendering.colors === "signed" && values[i] < 0;
+if (!rendering.fine && rendering.lines !== false) contours(pixels, sizes, width, height, isNegative);
 for (let i = 0, p = 0; i < values.length; i++, p += 4) {
 if (values[i] === values[i]) continue;
 const stripe = (Math.floor((Math.floor(i / width) + (i % width)) / 4) % 2) * 255;
@@ -379,7 +393,7 @@ pixels[p + c] = under + ((signed ? end[c] : color[k + c]) - under) * part;
 }
 return sizes;
 }
-function contours(pixels, sizes, width, height) {
+function contours(pixels, sizes, width, height, isNegative) {
 const wide = Math.max(1, RULE.line * Math.min(width, height));
 const reach = Math.ceil(1.5 * wide + 0.5);
 const levels = [RULE.low_line, RULE.high_line];
@@ -415,9 +429,10 @@ line = Math.max(line, Math.min(1, Math.max(0, wide / 2 + 0.5 - away)));
 halo = Math.max(halo, Math.min(1, (1.5 * wide + 0.5 - away) / wide));
 }
 if (!halo) continue;
+const ground = isNegative(i) ? 255 : 0;
 for (let p = 4 * i; p < 4 * i + 3; p++) {
-const under = pixels[p] * (1 - RULE.halo * halo);
-pixels[p] = under + (255 - under) * line;
+const under = pixels[p] + (ground - pixels[p]) * RULE.halo * halo;
+pixels[p] = under + (255 - ground - under) * line;
 }
 }
 }
@@ -627,7 +642,7 @@ return [ends[0], ...ticks.filter(isFar), ends[1]];
 }
 const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
-const rounded = (value) => String(Number(value.toPrecision(4)));
+const rounded = (value) => formatExact(Number(value.toPrecision(4)));
 class NotebookMap {
 constructor(image, { map, colors, limits, signed, unit, label, terms }) {
 Object.assign(this, { map: { ...map, values: floats(map) }, colors, limits, signed, unit, label, terms });
@@ -680,7 +695,11 @@ this.point(row + step[0], column + step[1]);
 });
 new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
 }
+widen() {
+for (const field of [this.low, this.high]) field.style.width = `${Math.max(6, field.value.length) + 1}ch`;
+}
 readLimits() {
+this.widen();
 const limits = [this.low.valueAsNumber, this.high.valueAsNumber];
 const isRange = limits.every(Number.isFinite) && limits[1] > limits[0];
 for (const field of [this.low, this.high]) field.setCustomValidity(isRange ? "" : this.terms.invalid);
@@ -695,6 +714,7 @@ draw(typed = false) {
 this.rendering = view(this.map, { colors: this.colors, limits: this.limits, signed: this.signed });
 const { low, high } = this.rendering;
 if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
+this.widen();
 const context = this.bar.getContext("2d"),
 pixels = context.createImageData(256, 1),
 ticks = ticksOf(this.rendering);

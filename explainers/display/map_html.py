@@ -8,6 +8,7 @@ from pathlib import Path
 
 from explainers.display.encoding import escape, image_address, packed_map, script_json
 from explainers.display.figure import MapFigure
+from explainers.display.tables import findings_html
 
 TERMS = {
     "view": "View",
@@ -45,11 +46,10 @@ def maps_html(figures: Sequence[MapFigure]) -> str:
 
 def _figure_html(figure: MapFigure, mark: str) -> str:
     lines = "".join(f'<p class="saliscope-quiet">{escape(line[:1].upper() + line[1:])}.</p>' for line in figure.lines)
-    findings = "".join(f'<p class="saliscope-finding">{escape(each.sentence)}</p>' for each in figure.findings)
     return (
         f'<figure><p class="saliscope-title">{escape(figure.title)}</p>'
         f'<div id="{mark}"><img src="{image_address(figure.drawn)}" alt="{escape(_label(figure))}"></div>'
-        f"<figcaption>{lines}{findings}</figcaption></figure>"
+        f"<figcaption>{lines}{findings_html(figure.findings)}</figcaption></figure>"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from explainers.display.encoding import escape
@@ -31,6 +31,11 @@ def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, float):
         return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return "not measured" if math.isnan(value) else f"{value:.4g}"
+
+
+def findings_html(sentences: Iterable[str]) -> str:
+    """Return findings as paragraphs with a mark."""
+    return "".join(f'<p class="saliscope-finding">{escape(each)}</p>' for each in sentences)
 
 
 def folded(title: str, content: str) -> str:

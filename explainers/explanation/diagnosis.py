@@ -17,6 +17,8 @@ FLAT = 1e-5
 UNLIKELY = 0.01
 # Rank correlation with the runner-up's map above which the class has little influence.
 ALIKE = 0.99
+# Proportions of an image from which it is clearly not square.
+OBLONG = 1.2
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
@@ -167,6 +169,23 @@ def unusual_size(evidence: Evidence) -> Finding | None:
     )
 
 
+def transposed(evidence: Evidence) -> Finding | None:
+    """Report a map whose proportions are those of the image with its height and width exchanged."""
+    if evidence.sides is None or evidence.map.ndim < 2:
+        return None
+    (height, width), (rows, columns) = evidence.sides, evidence.map.shape[-2:]
+    tall, own = math.log(height / width), math.log(rows / columns)
+    if abs(tall) < math.log(OBLONG) or abs(own + tall) > abs(tall) / 4:
+        return None
+    return Finding(
+        "transposed",
+        f"The map of {_place(evidence)} has {rows} rows and {columns} columns, but the image is {height} pixels high "
+        f"and {width} wide, so the network may have exchanged height and width before this layer. Then the map is "
+        "mirrored at its diagonal. Choose an earlier layer, or check the forward pass for a transpose or a reshape.",
+        facts={"rows": rows, "columns": columns, "height": height, "width": width},
+    )
+
+
 def class_insensitive(evidence: Evidence) -> Finding | None:
     """Report a map that hardly differs from that of the runner-up class."""
     correlation = evidence.correlation
@@ -188,6 +207,7 @@ DETECTORS: tuple[Callable[[Evidence], Finding | None], ...] = (
     flat,
     unlikely_target,
     unusual_size,
+    transposed,
     class_insensitive,
 )
 """The detectors for finite maps, most severe problem first."""

@@ -24,11 +24,10 @@ class Evidence:
     `scores` [K] the model's output, which become probabilities by `score`, one of SCORES; `probability_target` says
     that the target is a probability or its logarithm, `target` is the class index if the target is one; `promised_sum`
     the sum of the raw values that the method guarantees (completeness, conservation); `relu` the method's option of
-    that name, None if it has none;
-    `reads_class` says whether the map depends on the target; `size` is the shorter side of the image, `trained_size`
-    that of the images that the network was trained on; `correlation` the rank correlation with the map of the class
-    `runner_up`; `earlier_layer` the next earlier stage, for remedies; `broken_layer` the first layer whose output is
-    not finite.
+    that name, None if it has none; `reads_class` says whether the map depends on the target; `size` is the shorter side
+    of the image, `sides` its rows and columns, `trained_size` the shorter side of the images that the network was
+    trained on; `correlation` the rank correlation with the map of the class `runner_up`; `earlier_layer` the next
+    earlier stage, for remedies; `broken_layer` the first layer whose output is not finite.
     """
 
     map: Tensor
@@ -46,6 +45,7 @@ class Evidence:
     relu: bool | None = None
     reads_class: bool = True
     size: int | None = None
+    sides: tuple[int, int] | None = None
     trained_size: int | None = None
     correlation: float | None = None
     runner_up: int | None = None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from explainers.display.classes import class_name, name_classes, target_name
 from explainers.display.display import NO_PILLOW, Display
 from explainers.display.encoding import has_pillow
 from explainers.display.figure import SIDE, MapFigure
@@ -62,7 +63,7 @@ def display_maps(
 ) -> Display:
     """Return the maps with their controls; the arguments are those of `show`.
 
-    Errors   ImportError without Pillow; ValueError if the number of images is not the number of maps; BadOption
+    Errors   ImportError without Pillow; BadImages if the number of images is not the number of maps; BadOption
     """
     if not has_pillow():
         raise ImportError(NO_PILLOW)
@@ -76,9 +77,13 @@ def display_maps(
         for figure in shown
     ]
     total = sum(len(each.map) for each in explanations)
-    rest = f'<p class="saliscope-quiet">{total - len(shown)} more maps are not shown.</p>' if total > len(shown) else ""
-    text = f"Display({total} map{'s' * (total != 1)})"
-    return Display(maps_html(shown) + rest, text, [figure.drawn for figure in shown])
+    count = f"{total} map{'s' * (total != 1)}"
+    if total > len(shown):
+        count = f"{len(shown)} of {count}"
+        rest = f'<p class="saliscope-quiet">{count} are shown. most={total} shows all of them.</p>'
+    else:
+        rest = ""
+    return Display(maps_html(shown) + rest, f"Display({count})", [figure.drawn for figure in shown])
 
 
 def figures(
@@ -86,7 +91,7 @@ def figures(
 ) -> list[MapFigure]:
     """Return a figure for each map, or for the first `most`. `photos` are the images, by default the network's inputs.
 
-    Errors   ValueError if the number of images is not the number of maps
+    Errors   BadImages if the number of images is not the number of maps
     """
     frames = _frames(explanation)
     images = _images(explanation, photos, frames)[:most]
@@ -111,13 +116,14 @@ def _figure(
     if max(values.shape) > FINEST:
         lines.append(f"shown with means of cells, at most {FINEST} in a row")
         values = _averaged(values)
+    findings = explanation.findings[n] if n < len(explanation.findings) else []
     gray = torch.full((SIDE, max(1, round(SIDE * values.shape[1] / values.shape[0])), 3), 128, dtype=torch.uint8)
     return MapFigure(
         values,
         gray if image is None else image.pixels,
         title_of(explanation, n, labels),
         tuple(lines),
-        tuple(explanation.findings[n]) if n < len(explanation.findings) else (),
+        tuple(name_classes(each.sentence, labels) for each in findings),
         quantity_of(explanation),
         signed=not explanation.by_size,
     )
@@ -154,12 +160,10 @@ def _averaged(values: Tensor) -> Tensor:
 def title_of(explanation: Explained, n: int, labels: Sequence[str] | None) -> str:
     """Return the explained class with its name and probability, such as "tabby (class 281), 94.0%"."""
     target = explanation.target
-    if target is None:
-        return "no class"
-    if isinstance(target, str):
-        return target
+    if not isinstance(target, list):
+        return target_name(target, labels)
     index = target[n]
-    name = f"{labels[index]} (class {index})" if labels is not None and index < len(labels) else f"class {index}"
+    name = class_name(index, labels)
     probabilities = explanation.probabilities
     if probabilities is None or probabilities.ndim != 2 or not 0 <= index < probabilities.shape[1]:
         return name

@@ -16,6 +16,8 @@ from typing import IO
 import torch
 from torch import Tensor
 
+from explainers.errors import ExplainerError
+
 _NAMES = {
     torch.float64: "<f8",
     torch.float32: "<f4",
@@ -42,16 +44,16 @@ def npy_bytes(tensor: Tensor) -> bytes:
 def from_npy(content: bytes) -> Tensor:
     """Return the tensor in the content of a `.npy` file.
 
-    Errors   ValueError if it is not a C-ordered array of plain numbers
+    Errors   ExplainerError if it is not a C-ordered array of plain numbers
     """
     if content[:6] != b"\x93NUMPY" or len(content) < 12:
-        raise ValueError("The content is not a .npy file.")
+        raise ExplainerError("The content is not a .npy file.")
     long_header = content[6] >= 2
     (length,) = struct.unpack("<I" if long_header else "<H", content[8 : 12 if long_header else 10])
     start = (12 if long_header else 10) + length
     header = ast.literal_eval(content[start - length : start].decode("latin1"))
     if header["fortran_order"] or header["descr"] not in _TYPES:
-        raise ValueError(f"Cannot read an array of type {header['descr']!r}. Save plain numbers in C order.")
+        raise ExplainerError(f"Cannot read an array of type {header['descr']!r}. Save plain numbers in C order.")
     dtype, shape = _TYPES[header["descr"]], header["shape"]
     data = bytearray(content[start:])
     return torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from explainers.display.classes import class_name, target_name
 from explainers.display.display import Display
 from explainers.display.encoding import escape
 from explainers.display.tables import table_html
@@ -34,7 +35,7 @@ def report(explanation: Reported, images: Any = None, labels: Sequence[str] | No
     if predictions := _predictions(explanation, labels):
         heads = ("image", "class", "score", "probability")
         parts += ["<h2>Most likely classes</h2>", table_html(heads, predictions)]
-    parts += ["<h2>Settings</h2>", table_html(("setting", "value"), _settings(explanation))]
+    parts += ["<h2>Settings</h2>", table_html(("setting", "value"), _settings(explanation, labels))]
     if explanation.statistics:
         names = [name for name in explanation.statistics[0] if _is_plain(explanation, name)]
         rows = [[n, *(row.get(name) for name in names)] for n, row in enumerate(explanation.statistics)]
@@ -54,18 +55,16 @@ def _predictions(explanation: Reported, labels: Sequence[str] | None) -> list[li
     rows: list[list[Any]] = []
     for n, values in enumerate(scores.detach().to("cpu").float()):
         for index in values.nan_to_num(float("-inf")).topk(min(TOP, len(values))).indices.tolist():
-            known = labels is not None and index < len(labels)
-            name = f"{index} {labels[index]}" if known and labels is not None else str(index)
             share = None if probabilities is None else float(probabilities[n, index])
-            rows.append([n, name, float(values[index]), share])
+            rows.append([n, class_name(index, labels), float(values[index]), share])
     return rows
 
 
-def _settings(explanation: Reported) -> list[tuple[str, str]]:
+def _settings(explanation: Reported, labels: Sequence[str] | None) -> list[tuple[str, str]]:
     values = {
         "method": explanation.method,
         "layer": explanation.layer,
-        "target": explanation.target,
+        "target": target_name(explanation.target, labels),
         **explanation.options,
         "score": explanation.score,
         "map": " x ".join(map(str, explanation.map.shape)),

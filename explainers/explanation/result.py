@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from explainers.display.display import Display, Displayed
 from explainers.display.encoding import has_pillow
+from explainers.errors import BadOption
 from explainers.explanation.figures import display_maps
 from explainers.explanation.npz import load_npz, save_npz
 from explainers.explanation.page import report
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Explanation(Displayed):
     """The result of `explain`.
 
     `map` is [N, h, w] as in the paper, [N, t, h, w] for videos and volumes; `raw` the result before the final ReLU or
@@ -37,7 +39,9 @@ class Explanation:
     file cannot store them. `score` says how the scores become probabilities (as in `explain`), given or detected; None
     if the scores are unknown. `device` is the device that computed the result, such as "cpu" or "cuda:0". `images` are
     those that the method received, not a copy, to show the map in notebooks; `save` does not write them, and
-    `dataclasses.replace(e, images=None)` releases them.
+    `dataclasses.replace(e, images=None)` releases them. `done` of `total` samples of each image were computed (steps,
+    masks, permutations or windows, by method; at most `total` if the method chooses the number); both are 1 for methods
+    without samples.
     """
 
     method: str
@@ -54,6 +58,13 @@ class Explanation:
     score: str | None = None
     device: str = "cpu"
     images: Tensor | None = None
+    done: int = 1
+    total: int = 1
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the method computed all samples; if not, the finding `stopped_early` says why."""
+        return self.done >= self.total
 
     @property
     def probabilities(self) -> Tensor | None:
@@ -86,10 +97,10 @@ class Explanation:
         unless `signed=True` or `colors="signed"`. All other maps are drawn with their signs: red is evidence for the
         target, blue against it.
 
-        Errors   ValueError if the number of images is not the number of maps, or for videos (use `overlay_frames`)
+        Errors   BadImages if the number of images is not the number of maps, or for videos (use `overlay_frames`)
         """
         if self.map.ndim == 4:
-            raise ValueError("These are maps of videos or volumes. Use overlay_frames, which draws each frame.")
+            raise BadOption("These are maps of videos or volumes. Use overlay_frames, which draws each frame.")
         signed = self._draws_signs(signed, options)
         several = one_for_each(images, len(self.map))
         return [overlay(image, one, signed=signed, **options) for image, one in zip(several, self.map, strict=True)]
@@ -107,13 +118,13 @@ class Explanation:
         `signed` is as in `overlay`.
 
         Returns  one list of images for each clip
-        Errors   ValueError if the number of clips is not the number of maps, or for maps of images
+        Errors   BadOption if the number of clips is not the number of maps, or for maps of images
         """
         if self.map.ndim == 3:
-            raise ValueError("These are maps of images, without frames. Use overlay.")
+            raise BadOption("These are maps of images, without frames. Use overlay.")
         signed = self._draws_signs(signed, options)
         if len(clips) != len(self.map):
-            raise ValueError(
+            raise BadOption(
                 f"{len(clips)} clips were given for {len(self.map)} maps. Give a list with the frames of each clip."
             )
         return [overlay_frames(clip, one, signed=signed, **options) for clip, one in zip(clips, self.map, strict=True)]
@@ -121,7 +132,7 @@ class Explanation:
     def _draws_signs(self, signed: bool | None, options: dict[str, Any]) -> bool:
         if signed is not None:
             return signed
-        return not self.by_size or "signed" in (options.get("colors"), options.get("colours"))
+        return not self.by_size or options.get("colors") == "signed"
 
     def save(self, path: str) -> None:
         """Write the explanation to an `.npz` file that NumPy reads without pickle."""
@@ -137,6 +148,8 @@ class Explanation:
             "seconds": self.seconds,
             "score": self.score,
             "device": self.device,
+            "done": self.done,
+            "total": self.total,
             "options": self.options,
             "keywords": self.keywords if _is_plain(self.keywords) else None,
         }
@@ -146,7 +159,7 @@ class Explanation:
     def load(cls, path: str) -> Explanation:
         """Read a file written by `save`.
 
-        Errors   OSError, zipfile.BadZipFile or ValueError if the file is missing or invalid
+        Errors   OSError, zipfile.BadZipFile or ExplainerError if the file is missing or invalid
         """
         arrays = load_npz(path)
         about = json.loads(bytes(arrays["about"].tolist()))
@@ -158,16 +171,20 @@ class Explanation:
 
         `images` and `labels` are as in `show`.
 
-        Errors   ImportError without Pillow; OSError; ValueError if the number of images is not the number of maps
+        Errors   ImportError without Pillow; OSError; BadImages if the number of images is not the number of maps
         """
         report(self, images, labels).to_html(path, f"{self.method} – Saliscope")
 
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the maps with controls, and static images."""
+        return display_maps([self], labels=labels)
+
     def _repr_html_(self) -> str | None:
-        return display_maps([self]).html if has_pillow() else None
+        return super()._repr_html_() if has_pillow() else None
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Return what notebooks show: the maps with controls, and static images; the text without Pillow."""
-        return (display_maps([self])._repr_mimebundle_() if has_pillow() else {}) | {"text/plain": repr(self)}
+        return (super()._repr_mimebundle_() if has_pillow() else {}) | {"text/plain": repr(self)}
 
     def __repr__(self) -> str:
         n, *cells = self.map.shape
@@ -176,9 +193,10 @@ class Explanation:
         notes = f", findings: {', '.join(codes)}" if codes else ""
         low, high = float(self.map.min()), float(self.map.max())
         target = self.target if not isinstance(self.target, list) or len(self.target) != 1 else self.target[0]
+        samples = "" if self.is_complete else f", {self.done:,} of {self.total:,} samples"
         return (
             f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of "
-            f"{'x'.join(map(str, cells))} in [{low:.3g}, {high:.3g}], {self.seconds:.2f} s{notes})"
+            f"{'x'.join(map(str, cells))} in [{low:.3g}, {high:.3g}], {self.seconds:.2f} s{samples}{notes})"
         )
 
 

@@ -36,6 +36,11 @@ _OF_THE_CALL = ("layer", "progress", "budget")
 """Keywords that are not stored with the map. The layer is stored separately, by its name."""
 _POSITIONAL = ("model", "images", "target")
 """Arguments that messages do not list among the options."""
+OF_COMPLETE_MAPS = frozenset(
+    {"flat", "nothing_positive", "no_effect", "search_failed", "incomplete", "not_converged", "uniform_weights"}
+    | {"unmoved_by_noise", "no_curvature"}
+)
+"""Codes of findings that do not hold for a map whose method was stopped."""
 
 
 @restores_state
@@ -214,6 +219,7 @@ def _evidence(
             promised_sum=None if restricted else promised_sums[n],
             reads_class=chosen.reads_class,
             size=min(images.shape[-2:]),
+            sides=(images.shape[-2], images.shape[-1]),
             correlation=correlations[n],
             runner_up=runners_up[n],
             **context,
@@ -237,6 +243,7 @@ def _explanation(
     if chosen.returns in ("pixels", "features"):
         resolved["reduce"] = how
     has_findings = chosen.returns != "channels"
+    stopped = _stopped_early(record)
     of_scores = [] if kind is None or kind.finding is None else [kind.finding]
     return Explanation(
         method=chosen.name,
@@ -250,13 +257,41 @@ def _explanation(
         keywords={name: value for name, value in keywords.items() if name not in _OF_THE_CALL},
         statistics=[statistics(each) for each in evidence],
         findings=[
-            _own_findings(record, n) + (diagnose(each) if has_findings else []) + of_scores
+            stopped
+            + [
+                finding
+                for finding in _own_findings(record, n) + (diagnose(each) if has_findings else [])
+                if not (stopped and finding.code in OF_COMPLETE_MAPS)
+            ]
+            + of_scores
             for n, each in enumerate(evidence)
         ],
         score=evidence[0].score,
         device=str(found.raw.device),
         images=images.detach(),
+        done=record.done if record.total else 1,
+        total=record.total or 1,
     )
+
+
+def _stopped_early(record: Record) -> list[Finding]:
+    """Return the finding about a method that was stopped, if it was."""
+    if not record.stopped_by:
+        return []
+    is_budget = record.stopped_by == "budget"
+    why = "the budget was used up" if is_budget else "progress returned False"
+    how = "Give a larger budget, or none" if is_budget else "Let it run to the end"
+    sentence = (
+        f"The method stopped after {record.done:,} of {record.total:,} samples, because {why}, so the map is less "
+    )
+    return [
+        Finding(
+            "stopped_early",
+            f"{sentence}precise. {how}, for the complete map.",
+            {"budget": None} if is_budget else {},
+            {"done": record.done, "total": record.total, "stopped_by": record.stopped_by},
+        )
+    ]
 
 
 def _as_map(chosen: Method, raw: Tensor, how: str) -> Tensor:

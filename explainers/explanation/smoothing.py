@@ -1,8 +1,8 @@
 """`smooth`: the mean and standard deviation of a method's maps over noisy or augmented images, or over baselines.
 
-    smooth("grad_cam", noise=0.15, samples=10)(model, images)          noise of 15% of each image's range
+    smooth("grad_cam", sigma=0.15, samples=10)(model, images)          noise of 15% of each image's range
     smooth("saliency", augment=True, samples=16)(model, images, 281)   flips, scales, rotations, translations
-    smooth("integrated_gradients", baselines=(None, "blur", "mean"))(model, images)
+    smooth("integrated_gradients", baselines=("zeros", "blur", "mean"))(model, images)
 
 The map is robust at positions with a large mean and a small deviation.
 """
@@ -39,18 +39,23 @@ _SAMPLES = 10
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """Statistics of the maps of several samples: `mean` and `std` in the method's shape, and `n`, the sample count.
+    """Statistics of the maps of several samples: `mean` and `std`, in the method's shape.
 
-    `std` is the unbiased standard deviation (n - 1); it is 0 for one sample. After `augment`, a position uses only the
-    samples in which it was inside the image. A position that never was is 0 in both.
+    `samples` of `total` were computed, fewer if the call was stopped. `std` is the unbiased standard deviation
+    (samples - 1); it is 0 for one sample. After `augment`, a position uses only the samples in which it was inside the
+    image. A position that never was is 0 in both.
     """
 
     mean: Tensor
     std: Tensor
-    n: int
+    samples: int
+    total: int
 
     def __repr__(self) -> str:
-        return f"Smoothed({self.n} samples of {tuple(self.mean.shape)}, largest std {float(self.std.max()):.3g})"
+        of = "" if self.samples == self.total else f" of {self.total}"
+        return (
+            f"Smoothed({self.samples}{of} samples of {tuple(self.mean.shape)}, largest std {float(self.std.max()):.3g})"
+        )
 
 
 @dataclass(frozen=True)
@@ -67,14 +72,15 @@ class Augment:
     shift: float = 0.05
 
     def __post_init__(self) -> None:
-        if not (0 <= self.zoom <= 3 and 0 <= self.turn <= 180 and 0 <= self.shift < 1):
+        numbers = all(isinstance(each, (int, float)) for each in (self.zoom, self.turn, self.shift))
+        if not (numbers and 0 <= self.zoom <= 3 and 0 <= self.turn <= 180 and 0 <= self.shift < 1):
             raise BadOption(f"{self!r} is not valid. Give zoom from 0 to 3, turn from 0 to 180, shift from 0 to 1.")
 
 
 def smooth(
     method: str | Method | Explainer,
     *,
-    noise: float | None = None,
+    sigma: float | None = None,
     augment: Augment | bool | None = None,
     baselines: Sequence[Baseline] | None = None,
     samples: int | None = None,
@@ -83,7 +89,7 @@ def smooth(
     """Create a function that averages a method's maps over noisy or augmented images, or over baselines.
 
     The function is `f(model, images, target=None, *, progress, budget, forward, **options) -> Smoothed`. `method` is a
-    name, a `Method`, or a callable `(model, images, target, **options)`. Give one of `noise`, the standard deviation of
+    name, a `Method`, or a callable `(model, images, target, **options)`. Give one of `sigma`, the standard deviation of
     Gaussian noise as a share of each image's range; `augment`, whose maps are aligned before averaging; `baselines`,
     for methods with the option `baseline`. `samples` is 10 by default, or the number of baselines. Classes are those of
     the clean images. All images get the same noise or augmentation, so the result does not depend on the batch.
@@ -92,12 +98,13 @@ def smooth(
     Errors   BadOption for an invalid combination; those of the method
 
     Example
-        >>> smooth_grad_cam = smooth("grad_cam", noise=0.1, samples=4)
+        >>> smooth_grad_cam = smooth("grad_cam", sigma=0.1, samples=4)
         >>> smooth_grad_cam(model, images, 281, layer="layer4").mean.shape
         torch.Size([1, 7, 7])
     """
-    function, name = (find(method), method) if isinstance(method, str) else (method, _name_of(method))
-    _check_arguments(name, function, noise, augment, baselines)
+    function = find(method) if isinstance(method, str) else method
+    name = _name_of(function)
+    _check_arguments(name, function, sigma, augment, baselines)
     count = _sample_count(samples, baselines)
     kind = Augment() if augment is True else augment or None
 
@@ -118,11 +125,11 @@ def smooth(
         loop = Loop(1, calls.report, budget)
         check_images(model, images)
         if kind is not None and images.ndim == 5:
-            raise BadOption("augment= transforms images [N, C, H, W], not videos and volumes. Give noise= instead.")
+            raise BadOption("augment= transforms images [N, C, H, W], not videos and volumes. Give sigma= instead.")
         with ordinary_tensors(), torch.no_grad():
             images = images.detach().clone()
             fixed = _top_classes(model, images) if target is None else target
-            variants = _variants(images, noise, kind, baselines, PerImageGenerators(1, seed, images.device))
+            variants = _variants(images, sigma, kind, baselines, PerImageGenerators(1, seed, images.device))
 
             def work(chunk: range) -> None:
                 variant = next(variants)
@@ -131,7 +138,7 @@ def smooth(
                     calls.moments.add(*variant.inverse(map))
 
             loop.run(count, 1, work, calls.best)
-        return Smoothed(calls.moments.mean(), calls.moments.std(), calls.moments.n)
+        return Smoothed(calls.moments.mean(), calls.moments.std(), calls.moments.n, count)
 
     smoothed.__name__ = f"smooth_{name}"
     return smoothed
@@ -144,22 +151,22 @@ def _name_of(method: Method | Explainer) -> str:
 def _check_arguments(
     name: str,
     function: Method | Explainer,
-    noise: float | None,
+    sigma: float | None,
     augment: Augment | bool | None,
     baselines: Sequence[Baseline] | None,
 ) -> None:
-    if sum(varied is not None for varied in (noise, augment or None, baselines)) != 1:
-        raise BadOption("Give exactly one of noise, augment and baselines, such as noise=0.15.")
-    if noise is not None and (isinstance(noise, bool) or not 0 <= noise <= 1):
-        raise BadOption(f"noise={shorten(noise)} is not valid. Give a share of the image's range from 0 to 1.")
+    if sum(varied is not None for varied in (sigma, augment or None, baselines)) != 1:
+        raise BadOption("Give exactly one of sigma, augment and baselines, such as sigma=0.15.")
+    if sigma is not None and (isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 <= sigma <= 1):
+        raise BadOption(f"sigma={shorten(sigma)} is not valid. Give a share of the image's range from 0 to 1.")
     if baselines is not None and "baseline" not in _keywords(function):
-        raise BadOption(f"{name} has no option 'baseline'. Use noise= or augment= instead.")
+        raise BadOption(f"{name} has no option 'baseline'. Use sigma= or augment= instead.")
 
 
 def _sample_count(samples: int | None, baselines: Sequence[Baseline] | None) -> int:
     if baselines is not None:
         if isinstance(baselines, (str, Tensor)) or not len(baselines):
-            raise BadOption("baselines must be a non-empty sequence. Give several, such as (None, 'blur', 0.5).")
+            raise BadOption("baselines must be a non-empty sequence. Give several, such as ('zeros', 'blur', 0.5).")
         if samples is not None and samples != len(baselines):
             raise BadOption(f"samples={shorten(samples)} does not match {len(baselines)} baselines. Omit samples.")
         return len(baselines)
@@ -259,7 +266,7 @@ class _Variant:
 
 def _variants(
     x: Tensor,
-    noise: float | None,
+    sigma: float | None,
     kind: Augment | None,
     baselines: Sequence[Baseline] | None,
     draws: PerImageGenerators,
@@ -269,8 +276,8 @@ def _variants(
         yield from (_Variant(x.clone(), {"baseline": baseline}) for baseline in baselines)
     ranges = extremes(x)[1]
     flipped = False
-    while kind is None and noise is not None:
-        yield _Variant(x + noise * ranges * draws.normal_noise(0, 1, *x.shape[1:]).to(x))
+    while kind is None and sigma is not None:
+        yield _Variant(x + sigma * ranges * draws.normal_noise(0, 1, *x.shape[1:]).to(x))
     while kind is not None:
         yield _augment(x, _affine(kind, draws.uniform(0, 1, 4)[0].double(), x.shape[-2:]), flipped)
         flipped = kind.flip and not flipped

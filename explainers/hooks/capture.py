@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.errors import WrongType, shorten
 from explainers.hooks.calls import Calls
 from explainers.hooks.cleanup import HookStack
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
-from explainers.hooks.records import Records, map_tensors
+from explainers.hooks.records import Records
+from explainers.nested import map_tensors
 from explainers.options import LayerName
 
 
@@ -149,4 +151,8 @@ def _saver(records: Records, path: str, call: int, index: int, count: int) -> Ca
 
 
 def _as_list(layers: LayerName | Sequence[LayerName]) -> list[LayerName]:
-    return [layers] if isinstance(layers, (str, nn.Module)) else list(layers)
+    if isinstance(layers, (str, nn.Module)):
+        return [layers]
+    if not isinstance(layers, (list, tuple)):
+        raise WrongType(f"layers={shorten(layers)} is not valid. Give a name from list_layers, or a list of names.")
+    return list(layers)

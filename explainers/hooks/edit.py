@@ -18,8 +18,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, WrongType, shorten
 from explainers.hooks.calls import Calls, Edit, replace_outputs
+from explainers.hooks.checkpoints import run_checkpoints_directly
 from explainers.hooks.cleanup import HookStack, Undo, undo_hook
 from explainers.hooks.distributed import reducing_wrapper, refuse_sharded, runs_distributed
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, Watch, queue_of_this_thread
@@ -30,11 +31,23 @@ Observer = Callable[[str, int | None, Tensor, Tensor], None]
 """Receives the name, the call, the gradient, and the gradient before any hook (the same object if no hook acted)."""
 
 
+def _items(edits: Any) -> list[tuple[Any, Any]]:
+    """Return the pairs of a mapping of edits.
+
+    Errors   WrongType
+    """
+    if not isinstance(edits, Mapping):
+        raise WrongType(f"edits={shorten(edits)} is not a mapping. Give {{layer: function}}.")
+    return list(edits.items())
+
+
 @contextmanager
 def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[None]:
     """Replace layers' outputs: each function receives the output and returns the new one (None keeps it).
 
     A plain name applies to every call of its module, `name#k` to one. Nested blocks act in the order of entry.
+    Segments in `torch.utils.checkpoint` run without it, since a segment that runs again after the block would not be
+    edited.
 
     Returns  nothing
     Errors   LayerNotFound, UnsupportedModel
@@ -48,14 +61,17 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
     """
     with HookStack() as stack:
         model = unwrap_for_hooks(model, stack)
-        points = [(find_hook_point(model, layer), edit) for layer, edit in edits.items()]
+        points = [(find_hook_point(model, layer), edit) for layer, edit in _items(edits)]
         replace_outputs(model, points, stack)
+        run_checkpoints_directly(stack)
         yield
 
 
 @contextmanager
 def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[None]:
     """Replace layers' inputs: each function receives the input (a tuple if there are several) and returns the new one.
+
+    Checkpointed segments run as in `edit_outputs`.
 
     Returns  nothing
     Errors   LayerNotFound, UnsupportedModel
@@ -75,8 +91,9 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
     with HookStack() as stack:
         model = unwrap_for_hooks(model, stack)
         calls = Calls(model, stack)
-        for layer, edit in edits.items():
+        for layer, edit in _items(edits):
             calls.before(stack, find_hook_point(model, layer), lambda k, given, edit=edit: act(k, given, edit))  # type: ignore[misc]
+        run_checkpoints_directly(stack)
         yield
 
 
@@ -101,7 +118,7 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
         tensor(3.)
     """
     with HookStack() as stack:
-        for key, edit in edits.items():
+        for key, edit in _items(edits):
             checked = _validate_result(edit)
             if isinstance(key, Tensor):
                 _hook_tensor(key, checked, stack)
@@ -323,7 +340,7 @@ def _validate_result(edit: Edit) -> Edit:
         if changed is None:
             return None
         if not isinstance(changed, Tensor):
-            raise TypeError(f"The gradient function returned {shorten(changed)}; it must return a Tensor or None.")
+            raise WrongType(f"The gradient function returned {shorten(changed)}; it must return a Tensor or None.")
         for what in ("shape", "dtype", "device"):
             returned, expected = getattr(changed, what), getattr(gradient, what)
             if returned != expected:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from explainers.errors import LayerNotFound, UnsupportedModel, nearest, no_module, shorten
+from explainers.errors import BadOption, LayerNotFound, UnsupportedModel, WrongType, nearest, no_module, shorten
 from explainers.options import LayerName
 
 FLAT_WRAPPED = "_fsdp_wrapped_module"
@@ -20,7 +20,7 @@ FLAT_WRAPPED = "_fsdp_wrapped_module"
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the network inside `torch.compile` or a wrapper for several devices, or the model itself.
 
-    Errors   TypeError if `model` is not a module
+    Errors   WrongType if `model` is not a module
     """
     if not isinstance(model, nn.Module):
         raise no_module(model)
@@ -98,8 +98,9 @@ class HookPoint:
 def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
     """Find a layer of the model by name or by module.
 
-    Errors   LayerNotFound with the nearest names; UnsupportedModel if hooks on inner layers never fire; TypeError
+    Errors   LayerNotFound with the nearest names; UnsupportedModel if hooks on inner layers never fire; WrongType
     """
+    layer = one_layer(layer)
     name = layer if isinstance(layer, str) else _name_of(layer, model)
     if FLAT_WRAPPED in name:
         name = _without_wrappers(name)
@@ -119,6 +120,25 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
     return HookPoint(name, module, int(number) if number else None)
 
 
+def one_layer(layer: Any) -> Any:
+    """Return the only layer of a list of one; a layer by name or as a module, or None, is returned as it is.
+
+    Errors   BadOption for several layers, WrongType for anything else
+    """
+    if layer is None or isinstance(layer, (str, nn.Module)):
+        return layer
+    if not isinstance(layer, (list, tuple)):
+        raise WrongType(
+            f"Invalid layer={shorten(layer)}. Pass a name from list_layers(model, images), or the module itself."
+        )
+    if len(layer) != 1:
+        raise BadOption(
+            f"layer={shorten(layer)} has {len(layer)} layers. Give one, or call sweep(method, model, images, "
+            "layers=[...])."
+        )
+    return layer[0]
+
+
 def _without_wrappers(name: str) -> str:
     """Return the name that a layer has if no part of the model is inside FullyShardedDataParallel."""
     return ".".join(part for part in name.split(".") if part != FLAT_WRAPPED)
@@ -135,9 +155,7 @@ def _not_found(model: nn.Module, name: str, path: str) -> LayerNotFound:
 
 def _name_of(layer: Any, model: nn.Module) -> str:
     if not isinstance(layer, nn.Module):
-        raise TypeError(
-            f"Invalid layer={shorten(layer)}. Pass a name from list_layers(model, images), or the module itself."
-        )
+        raise WrongType(f"Invalid layer={shorten(layer)}. Pass a name from list_layers(model, images), or the module.")
     inner = unwrap(layer)
     for name, module in model.named_modules(remove_duplicate=False):
         if module is inner:

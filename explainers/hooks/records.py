@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from explainers.errors import LayerNotFound, LayerRanRepeatedly
+from explainers.nested import map_tensors
 
 
 class Records(Mapping[str, Any]):
@@ -59,40 +58,6 @@ def ran_repeatedly(path: str, count: int) -> str:
     """Return the message for a plain name that refers to several calls."""
     names = ", ".join(repr(f"{path}#{k}") for k in range(count))
     return f"Layer {path!r} runs {count} times in one forward pass. Name the call: {names}."
-
-
-def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Apply `function` to every tensor in a value, also inside tuples, lists and dicts, and keep everything else."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(item, function) for item in value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(map_tensors(item, function) for item in value)
-    if isinstance(value, dict):
-        return type(value)({name: map_tensors(item, function) for name, item in value.items()})
-    return value
-
-
-def concatenate_outputs(parts: Sequence[Any]) -> Any:
-    """Concatenate the outputs of several batches, in the tuples, dicts and dataclasses that contain their tensors.
-
-    A list with one dict per image, the output of detectors, becomes one list for all images.
-    """
-    first = parts[0]
-    if isinstance(first, Tensor):
-        return torch.cat(list(parts)) if first.ndim else torch.stack(list(parts))
-    if isinstance(first, dict):
-        return type(first)({name: concatenate_outputs([part[name] for part in parts]) for name in first})
-    if isinstance(first, list) and first and all(isinstance(each, dict) for part in parts for each in part):
-        return type(first)(each for part in parts for each in part)
-    if isinstance(first, (tuple, list)):
-        joined = [concatenate_outputs(items) for items in zip(*parts, strict=True)]
-        return type(first)(*joined) if hasattr(first, "_fields") else type(first)(joined)
-    if is_dataclass(first) and not isinstance(first, type):
-        names = [each.name for each in fields(first) if each.init]
-        return replace(first, **{name: concatenate_outputs([getattr(p, name) for p in parts]) for name in names})
-    return first
 
 
 def _shape(value: Any) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from explainers.errors import LayerNotFound, LayerRanRepeatedly, NoSpatialOutput
+from explainers.errors import LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from explainers.hooks.cleanup import ordinary_tensors
 from explainers.layers.layout import LayerLayout
 from explainers.layers.receptive import Box, box_around, cell_value, follow_layers, is_reset, layer_maps
@@ -24,7 +24,8 @@ from explainers.layers.receptive import Box, box_around, cell_value, follow_laye
 def center_fields(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> list[Box | None]:
     """Return the receptive field of the central cell of each layer, from one forward pass.
 
-    Returns  boxes as of `receptive_field`; None for a layer that did not run exactly once, or has no grid
+    Returns  boxes as of `receptive_field`; None for a layer that did not run exactly once, has no grid, or whose field
+             depends on the image
     Errors   UnsupportedModel
     """
     outputs, leaf = follow_layers(network, images, layers)
@@ -32,7 +33,7 @@ def center_fields(network: nn.Module, images: Tensor, layers: Sequence[LayerLayo
     for at, found in zip(layers, outputs, strict=True):
         try:
             maps = layer_maps(at, found, images)
-        except (LayerNotFound, LayerRanRepeatedly, NoSpatialOutput):
+        except (LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel):
             values.append(None)
             continue
         with ordinary_tensors(), torch.enable_grad():

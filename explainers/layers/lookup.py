@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
 
-from explainers.errors import LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
+from explainers.errors import LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel, no_module
 from explainers.findings import note_finding
 from explainers.hooks.cleanup import restores_state
-from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks, unwrap
+from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks, one_layer, unwrap
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layer import Layer, is_attention, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
@@ -18,6 +19,7 @@ from explainers.layers.placement import Placement
 from explainers.layers.profile import Profile, profile
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import Forward, wrap_forward
+from explainers.network.image_check import validate_images
 from explainers.options import LayerName, check_keywords
 
 
@@ -38,6 +40,7 @@ def list_layers(
         >>> layers["layer4"].grid
         (7, 7)
     """
+    _check(model, images)
     if forward is not None:
         model = wrap_forward(model, forward, images)
     layers = profile(model, images, hooks=True)
@@ -65,7 +68,18 @@ def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None =
         >>> default_layer(model, images)
         'layer4'
     """
+    _check(model, images)
     return _default_name(profile(wrap_forward(model, forward, images), images, hooks=True), images)
+
+
+def _check(model: nn.Module, images: Tensor) -> None:
+    """Check that the model is a module, and its images.
+
+    Errors   WrongType, BadImages
+    """
+    if not isinstance(model, nn.Module):
+        raise no_module(model)
+    validate_images(model, images)
 
 
 def _default_name(layers: Profile, images: Tensor) -> str:
@@ -159,8 +173,12 @@ def layer_layout(
 
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     """
+    layer = one_layer(layer)
+    if view.decides and len(images) > 1:
+        options = {"counted": counted, "spatial": spatial, "frames": frames}
+        return _same_layout([layer_layout(view, image, layer, **options) for image in images.split(1)])
     key = layer, images.shape[1:], counted, spatial, frames
-    if (known := view.known.get(key)) is not None:
+    if not view.decides and (known := view.known.get(key)) is not None:
         return known
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))
@@ -187,6 +205,21 @@ def layer_layout(
         )
     view.known[key] = layout
     return layout
+
+
+def _same_layout(layouts: Sequence[LayerLayout]) -> LayerLayout:
+    """Return the layout of a layer, if it is the same for all images.
+
+    Errors   UnsupportedModel
+    """
+    for each in layouts:
+        if each != layouts[0]:
+            names = " and ".join(dict.fromkeys(repr(layout.name) for layout in (layouts[0], each)))
+            raise UnsupportedModel(
+                f"The network decides by the image, so the images have different layers here ({names}), or the cells "
+                "of the layer have different positions. Give one image at a time."
+            )
+    return layouts[0]
 
 
 def _layout_from_profile(view: EvalView, images: Tensor, point: HookPoint, spatial: bool) -> LayerLayout:

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from explainers.errors import ExplainerError, UnsupportedModel, is_out_of_memory
 from explainers.hooks.calls import Calls
@@ -29,7 +28,9 @@ from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
+from explainers.nested import list_tensors
 from explainers.network.behavior import run_rows_correctly
+from explainers.network.decisions import one_mode_at_a_time
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
 from explainers.network.image_check import check_channel_count
@@ -108,8 +109,6 @@ class _Known:
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Known]] = weakref.WeakKeyDictionary()
 _lock = threading.RLock()
 _ENOUGH = 3
-# torch stores in a global whether any thread is in a dispatch mode, and restores it wrongly if two threads overlap.
-_one_at_a_time = threading.RLock()
 
 
 def _user_hooks(modules: Iterable[nn.Module]) -> list[Any]:
@@ -127,8 +126,16 @@ def _values(view: EvalView) -> list[float]:
 
 def known_profile(view: EvalView, images: Tensor) -> Profile | None:
     """Return the cached profile of the model, or None if no forward pass of it as it is now has been profiled."""
+    if view.decides:
+        return _known_of_image(view, images)
     known = _find(view, images)
     return known.profile if known is not None and known.is_valid(view) else None
+
+
+def _known_of_image(view: EvalView, images: Tensor) -> Profile | None:
+    """Return the profile of the first image in this call, for a network that decides by the image."""
+    known = view.known.get(_known_of_image, ())
+    return next((layers for image, layers in known if torch.equal(image, images[0])), None)
 
 
 def _find(view: EvalView, images: Tensor) -> _Known | None:
@@ -156,6 +163,7 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
     """Return the model's layers in a forward pass of the first image, cached for the lifetime of the model.
 
     It is computed again if a module or a setting of a module has changed, and with `hooks` if a hook of the user has.
+    If the network decides by the image, it is computed for each image and only kept for the call.
 
     Errors   UnsupportedModel for scripted, traced and exported models
     """
@@ -168,10 +176,15 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
     settings = read_settings(view.listed)  # before the pass, which may change some
     try:
         run_rows_correctly(view, images, several=False)
+        if view.decides and (layers := _known_of_image(view, images)) is not None:
+            return layers
         layers = _compute_profile(view, images)
     except Exception as error:
         check_channel_count(view.network, images, error)
         raise
+    if view.decides:
+        view.known.setdefault(_known_of_image, []).append((images[0].clone(), layers))
+        return layers
     view.known["settings"] = settings
     modules, of_user = [weakref.ref(module) for module in view.listed], _user_hooks(view.listed)
     new = _Known(layers, modules, settings, hooks=of_user, values=_values(view) if layers.reads_values else None)
@@ -259,7 +272,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
             if path and not isinstance(module, torch.jit.ScriptModule):
                 hooks.before(stack, HookPoint(path, module), start)
                 hooks.after(stack, HookPoint(path, module), lambda k, out, p=path, m=module: record(p, m, out))  # type: ignore[misc]
-        with _one_at_a_time, flow:
+        with one_mode_at_a_time, flow:
             output = network(batch)
         values = [value for value in map(flow.value, _scores(output)) if value]
     layers = _layers(calls, images, model)
@@ -280,7 +293,7 @@ def _scores(output: Any) -> list[Tensor]:
         scores = output.get(name) if isinstance(output, dict) else getattr(output, name, None)
         if isinstance(scores, Tensor):
             return [scores]
-    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    return list_tensors(output)
 
 
 def _layers(calls: list[_Call], images: Tensor, model: Any) -> list[Layer]:

@@ -23,12 +23,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput
+from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
+from explainers.network.decisions import Decisions
 from explainers.network.dtypes import to_float64
 
 Box = tuple[int, ...]
@@ -145,18 +146,28 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
 
 
 def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> tuple[list[list[Any]], Tensor]:
-    """Return the outputs of each layer on the dependency graph, one for each of its calls, and the leaf."""
+    """Return the outputs of each layer on the dependency graph, one for each of its calls, and the leaf.
+
+    All values of the graph are 1. The output of a layer that runs after the network has read a value, by which it may
+    decide, is the name of the operation that reads it.
+    """
     outputs: list[list[Any]] = [[] for _ in layers]
+    decisions = Decisions()
 
     def recorder(found: list[Any]) -> Callable[[Any], None]:
-        # A clone, so that later in-place operations do not become part of the layer's graph.
-        return lambda output: found.append(output.clone() if isinstance(output, Tensor) else output)
+        def record(output: Any) -> None:
+            # A clone, so that later in-place operations do not become part of the layer's graph.
+            found.append(output.clone() if isinstance(output, Tensor) else output)
+            found[-1] = next(iter(decisions.reads), found[-1])
+
+        return record
 
     points = [(find_hook_point(network, at.name), recorder(found)) for at, found in zip(layers, outputs, strict=True)]
     with ordinary_tensors(), torch.enable_grad():
         leaf = torch.ones(images[:1].shape, dtype=images.dtype, device=images.device, requires_grad=True)
-        with replaced_outputs(network, points), _DependencyGraph():
-            network(leaf * 1)
+        batch = leaf * 1
+        with replaced_outputs(network, points), decisions.watch(batch), _DependencyGraph():
+            network(batch)
     return outputs, leaf
 
 
@@ -168,6 +179,11 @@ def layer_maps(at: LayerLayout, outputs: list[Any], images: Tensor) -> Tensor:
         )
     if len(outputs) > 1:
         raise LayerRanRepeatedly(ran_repeatedly(at.name, len(outputs)))
+    if isinstance(outputs[0], str):
+        raise UnsupportedModel(
+            f"The receptive field of layer {at.name!r} depends on the image, because the network reads values of the "
+            f"image before it ({outputs[0]}) and may decide by them. Choose an earlier layer."
+        )
     with ordinary_tensors(), torch.enable_grad():  # permuting the axes is part of the graph
         maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
     if not isinstance(maps, Tensor) or maps.ndim != images.ndim:
@@ -207,7 +223,8 @@ class Reset(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return torch.ones_like(x, memory_format=torch.contiguous_format)
+        # A copy of x, so that it is known to depend on the image (decisions.py).
+        return x.clone(memory_format=torch.contiguous_format).fill_(1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:

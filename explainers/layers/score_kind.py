@@ -90,7 +90,7 @@ def _detect_by_running(view: EvalView, images: Tensor) -> str | None:
 
 def _detect(view: EvalView, images: Tensor, scores: Tensor) -> ScoreKind:
     default = ScoreKind(_configured(view.owner, scores.shape[1]) or default_score(scores.shape[1]))
-    if not scores.numel() or not scores.isfinite().all():
+    if not scores.numel() or scores.is_complex() or not scores.isfinite().all():
         return default
     rounding = ROUNDING.get(images.dtype, 1e-4)
     low, high = float(scores.min()), float(scores.max())
@@ -231,6 +231,8 @@ _lock = threading.Lock()
 
 
 def _cache(view: EvalView) -> dict[Any, Any]:
+    if view.decides:
+        return {}
     with _lock:
         cache = _known.setdefault(view.owner, {})
         if len(cache) >= 32:

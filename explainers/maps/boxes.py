@@ -37,7 +37,7 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
     has no regions.
 
     Returns  list of `Region`; boxes in pixels of an image of that size
-    Errors   BadOption for a threshold outside (0, 1]; ValueError if the map is not [h, w] or not finite
+    Errors   BadOption for a threshold outside (0, 1]; BadOption if the map is not [h, w] or not finite
     Source   Zhou et al. 2016, section 3.2 (threshold, then connected components), arXiv:1512.04150
 
     Example
@@ -52,7 +52,9 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
         )
     if not isinstance(map, Tensor) or map.ndim != 2 or not bool(map.isfinite().all()):
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
-        raise ValueError(f"regions takes one finite map [h, w], not {given}. For a batch, give map[i].")
+        raise BadOption(f"regions takes one finite map [h, w], not {given}. For a batch, give map[i].")
+    if isinstance(least, bool) or not isinstance(least, (int, float)) or not 0 <= least <= 1:
+        raise BadOption(f"least={shorten(least)} is not valid. Give a fraction of the image's area from 0 to 1.")
     values = resize(map[None], size)[0]
     top, total = float(values.max()), float(values.clamp(min=0).sum())
     if top <= 0:

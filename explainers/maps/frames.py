@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from explainers.errors import kind_of
+from explainers.errors import BadImages, kind_of
 from explainers.maps.overlays import color_limits, overlay
 from explainers.maps.resize import resize
 from explainers.options import check_keywords
@@ -34,7 +34,7 @@ def overlay_frames(
     default the widest of those that `overlay` chooses for single frames, so that they are comparable.
 
     Returns  new images, one for each frame
-    Errors   ValueError if the map is not [t, h, w], or without frames; those of `overlay`
+    Errors   BadImages if the map is not [t, h, w], or without frames; those of `overlay`
 
     Example
         >>> from PIL import Image
@@ -45,7 +45,7 @@ def overlay_frames(
     """
     if not isinstance(map, Tensor) or map.ndim != 3 or not map.numel():
         given = f"shape {tuple(map.shape)}" if isinstance(map, Tensor) else kind_of(map)
-        raise ValueError(
+        raise BadImages(
             f"overlay_frames draws one map [t, h, w], not {given}. For a batch, give one map, such as "
             "explanation.map[0]."
         )
@@ -54,7 +54,7 @@ def overlay_frames(
         or not len(frames)
         or (isinstance(frames, Tensor) and frames.ndim < 3)
     ):
-        raise ValueError("frames is not a sequence of images. Give a list of images, or a tensor [T, 3, H, W].")
+        raise BadImages("frames is not a sequence of images. Give a list of images, or a tensor [T, 3, H, W].")
     maps = resize(map[None].detach(), (len(frames), *map.shape[1:]))[0]
     if limits is None:
         colors, limits = _common_limits(maps, colors, signed)

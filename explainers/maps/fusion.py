@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, WrongType, kind_of, shorten
 from explainers.maps.resize import resize
 from explainers.options import check_keywords
 
@@ -33,6 +33,8 @@ def fuse(
         >>> fuse(maps, "product").shape
         torch.Size([1, 14, 14])
     """
+    if not isinstance(maps, (Mapping, Sequence)):
+        raise WrongType(f"maps is {kind_of(maps)}. Give a mapping or a list of maps [N, h, w].")
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     if how not in MODES:
         raise BadOption(f"Unknown how={shorten(how)}. Choose one of {', '.join(MODES)}.")

@@ -3,8 +3,9 @@
 One set of constants, `RULE`, controls how every map in the project is drawn. `saliscope/page/static/drawing/paint.js`
 uses the same constants and arithmetic for the page. The image is muted, not the map:
 
-    coarse maps   are drawn on a pale image (15% of its saturation, 80% of its brightness), with white contours at 50%
-                  and 80% of the color range, which stay readable on any background and in grayscale
+    coarse maps   are drawn on a pale image (15% of its saturation, 80% of its brightness), with contours at 50% and
+                  80% of the color range, which stay readable on any background and in grayscale: white ones with a
+                  dark halo, and around negative values dark ones with a white halo
     fine maps     (32 x 32 cells or more, unless smooth) are drawn on a dark gray image (45%) and blurred for display
                   with σ = 1/224 of their side; colors saturate at the 99.5th percentile of |value|, so that outliers
                   do not make everything else pale
@@ -22,7 +23,7 @@ finite are drawn as black and white stripes, which no color map contains.
 from __future__ import annotations
 
 import math
-import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,10 +61,12 @@ RULE = {
 
 A map of `fine` cells or more is fine if its `roughness` is above `rough`. `*_color` and `*_light` are the fractions of
 saturation and brightness that the image keeps; `strength` and `curve` are the factor and exponent of the opacity;
-`line` is the width of a contour relative to the image's shorter side (at least one pixel), `halo` the darkness around
-it; `full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side,
+`line` is the width of a contour relative to the image's shorter side (at least one pixel), `halo` the strength of its
+halo; `full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side,
 and `signed_blur` that of a fine map with both signs, whose neighboring pixels would otherwise show as speckle.
 """
+UNIT_BELOW = 44
+"""Height of a color bar in pixels from which a long unit has a line below the numbers."""
 LUMA = (0.2126, 0.7152, 0.0722)
 """Luma coefficients of red, green and blue (ITU-R BT.709)."""
 
@@ -98,12 +101,12 @@ def view(
     Returns  a `View`: "signed" with (-m, m) if any value is negative, else "magma" with (0, m). m is max |value|, or
              for fine maps the 99.5th percentile unless that is 0. Only finite values count. If a sequential color map
              is given, it starts at the minimum if that is negative. A map of zeros has (0, 1) or (-1, 1).
-    Errors   ValueError if the map is not `[h, w]`; BadOption for an unknown color map or unordered limits.
+    Errors   BadOption if the map is not `[h, w]`; BadOption for an unknown color map or unordered limits.
     """
     if not isinstance(map, Tensor) or map.ndim != 2 or not map.numel():
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
         frames = " For a video or volume, use overlay_frames." if isinstance(map, Tensor) and map.ndim == 3 else ""
-        raise ValueError(
+        raise BadOption(
             f"overlay draws one map [h, w], not {given}. For a batch, give one map, such as explanation.map[0].{frames}"
         )
     # NaN propagates through the interpolation; an infinity might not.
@@ -165,7 +168,7 @@ def color_limits(values: Tensor, colors: str | None = None, *, signed: bool = Tr
 
 @check_keywords
 def overlay(
-    photo: Image.Image | Tensor,
+    image: Image.Image | Tensor,
     map: Tensor,
     *,
     opacity: float = 1.0,
@@ -173,21 +176,19 @@ def overlay(
     limits: tuple[float, float] | None = None,
     signed: bool = True,
     smooth: bool = True,
-    colours: str | None = None,
 ) -> Image.Image:
     """Draw a map over its image, resized to the image.
 
-    `photo` is a Pillow image, or its pixels as a tensor or array [3, H, W], [H, W, 3] or [H, W], in uint8 or as floats
+    `image` is a Pillow image, or its pixels as a tensor or array [3, H, W], [H, W, 3] or [H, W], in uint8 or as floats
     from 0 to 1. `opacity` blends from the image (0) to the map over the muted image (1). `signed=False` draws
     magnitudes, in which attributions of single pixels are easiest to read; `smooth=False` draws the map's cells without
     blur. `limits` are the values at both ends of the color map, which makes several overlays comparable; values beyond
-    them get the end color. "signed" is symmetric about zero, up to the larger limit. `colours` is a deprecated alias of
-    `colors`.
+    them get the end color. "signed" is symmetric about zero, up to the larger limit.
 
-    Returns  a new image of the size of `photo`, RGB, or RGBA with its alpha channel. With `opacity=0` it equals `photo`
+    Returns  a new image of the size of `image`, RGB, or RGBA with its alpha channel. With `opacity=0` it equals `image`
              bit for bit.
-    Errors   ValueError if the map is not `[h, w]`; BadOption for an opacity outside [0, 1], an unknown color map or
-             unordered limits; TypeError or ValueError if `photo` is not an image, is normalized for a model, or has
+    Errors   BadOption if the map is not `[h, w]`; BadOption for an opacity outside [0, 1], an unknown color map or
+             unordered limits; WrongType or BadOption if `image` is not an image, is normalized for a model, or has
              more than 8 bits per channel.
 
     Example
@@ -198,18 +199,14 @@ def overlay(
     """
     if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 <= opacity <= 1:
         raise BadOption(f"Invalid opacity={shorten(opacity)}. Give a number from 0 to 1.")
-    if colours is not None:
-        message = "The argument `colours` of overlay is deprecated and will be removed; use `colors`."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        colors = colors or colours
     chosen = view(map, colors=colors, limits=limits, signed=signed, smooth=smooth)
-    image = pixels(photo)
+    values = pixels(image)
     if opacity == 0:
-        return to_pillow(image)
-    original = image[..., :3].float()
+        return to_pillow(values)
+    original = values[..., :3].float()
     drawn = _draw(original, chosen)
-    image[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
-    return to_pillow(image)
+    values[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
+    return to_pillow(values)
 
 
 def _draw(photo: Tensor, chosen: View) -> Tensor:
@@ -222,8 +219,9 @@ def _draw(photo: Tensor, chosen: View) -> Tensor:
     drawn += (color - drawn) * weight[..., None]
     if not chosen.fine:
         line, halo = _contours(share.abs(), max(1.0, RULE["line"] * min(height, width)))
-        drawn *= 1 - halo[..., None]
-        drawn += (255 - drawn) * line[..., None]
+        ground = torch.where(share < 0, 255.0, 0.0)[..., None]
+        drawn += (ground - drawn) * halo[..., None]
+        drawn += (255 - ground - drawn) * line[..., None]
     stripe = torch.arange(height)[:, None] + torch.arange(width)
     stripes = ((stripe // 4) % 2 * 255).float()[..., None]
     return torch.where(values.isnan()[..., None], stripes, drawn)
@@ -254,7 +252,7 @@ def paint(share: Tensor, colors: str) -> tuple[Tensor, Tensor]:
 
 
 def _contours(size: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """Return each pixel's contour coverage and the darkness of its halo, by distance = |value − level| / slope."""
+    """Return each pixel's contour coverage and the strength of its halo, by distance = |value − level| / slope."""
     slopes = []
     for dim in (0, 1):
         step = size.diff(dim=dim).abs()
@@ -289,8 +287,9 @@ def color_bar(
     Use `fine` for a map on the dark image and `clipped` if values exceed the limits, both as in `View`.
 
     Returns  RGB image of `size` (width, height), black on white, or white on near-black with `dark`, labeled at both
-             ends and in the middle (zero on a signed map). Without `colors`, the sign of `low` selects them, as in
-             `overlay`; "signed" is drawn from -m to m.
+             ends and, if there is room, in the middle (zero on a signed map). A long unit has its own line in bars of
+             at least 44 pixels. Without `colors`, the sign of `low` selects them, as in `overlay`; "signed" is drawn
+             from -m to m.
     Errors   BadOption for an unknown color map, unordered limits, or a size below 160 x 32, which is unreadable.
     """
     from PIL import Image, ImageDraw  # optional: the library requires only torch
@@ -306,12 +305,18 @@ def color_bar(
         low = -high
     paper, ink = ((27, 27, 31), (250, 250, 250)) if dark else ((255, 255, 255), (27, 27, 31))
     image = Image.new("RGB", (width, height), paper)
-    left, strip = 8, height - 24
+    left = 8
+    ends = f"{'<= ' * clipped}{low:.3g}" if name == "signed" else f"{low:.3g}", f"{'>= ' * clipped}{high:.3g}"
+    draw = ImageDraw.Draw(image)
+    last = f"{ends[1]} {unit}".rstrip()
+    has_line = height >= UNIT_BELOW and not _fits(draw, (ends[0], last), width - 2 * left)
+    strip = height - 24 - 12 * has_line
     bar = bar_colors(width - 2 * left, name, fine)
     image.paste(to_pillow(bar.expand(strip, -1, -1)), (left, 4))
-    ends = f"{'<= ' * clipped}{low:.3g}" if name == "signed" else f"{low:.3g}", f"{'>= ' * clipped}{high:.3g}"
-    marks = [(ends[0], 0.0), (f"{(low + high) / 2:.3g}", 0.5), (f"{ends[1]} {unit}".rstrip(), 1.0)]
-    _draw_labels(ImageDraw.Draw(image), marks, (left, strip + 7, width - left), ink)
+    marks = [(ends[0], 0.0), (f"{(low + high) / 2:.3g}", 0.5), (ends[1] if has_line else last, 1.0)]
+    _draw_labels(draw, marks, (left, strip + 7, width - left), ink)
+    if has_line:
+        _draw_labels(draw, [("", 0.0), (unit, 1.0)], (left, strip + 19, width - left), ink)
     return image
 
 
@@ -323,13 +328,24 @@ def bar_colors(steps: int, colors: str, fine: bool) -> Tensor:
     return (gray + (color - gray) * weight[..., None]).round().to(torch.uint8)
 
 
+def _fits(draw: ImageDraw.ImageDraw, texts: Sequence[str], width: float) -> bool:
+    """Return whether texts fit next to each other, with two spaces between them."""
+    return sum(map(draw.textlength, texts)) + (len(texts) - 1) * draw.textlength("  ") <= width
+
+
 def _draw_labels(
     draw: ImageDraw.ImageDraw, marks: list[tuple[str, float]], box: tuple[int, int, int], ink: tuple[int, int, int]
 ) -> None:
+    """Draw texts at their shares of the width; those between the ends only if they have room."""
     left, top, right = box
+    first, last = marks[0][0], marks[-1][0]
+    free = right - left - 2 * max(draw.textlength(first), draw.textlength(last))
+    start = left + (draw.textlength(f"{first}  ") if first else 0)
     for text, share in marks:
         length = draw.textlength(text)
-        draw.text((round(left + share * (right - left - length)), top), text, fill=ink)
+        if share in (0, 1) or length + 2 * draw.textlength("  ") <= free:
+            at = left + share * (right - left - length)
+            draw.text((round(max(start, at) if share else at), top), text, fill=ink)
 
 
 def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
@@ -340,10 +356,10 @@ def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
              `low + v / 255 * (high - low)`; low and high are float32 `[K]`, of the averaged plane. A constant channel
              is 0 with low = high. Values that are not finite are drawn as 0 and excluded from the range, which is NaN
              if no value is finite.
-    Errors   ValueError for another shape; BadOption for a cell below 1.
+    Errors   BadOption for another shape; BadOption for a cell below 1.
     """
     if features.ndim != 3 or not features.numel():
-        raise ValueError(
+        raise BadOption(
             f"sprite takes the channels [K, h, w] of one image, not {tuple(features.shape)}. Give features[0]."
         )
     if cell < 1:

@@ -1,7 +1,7 @@
 """Pure functions on maps: resizing, smooth enlargement, blur, reduction over channels, rank correlation.
 
 Maps are `[N, h, w]`, attributions of input values `[N, C, H, W]`; those of videos and volumes `[N, t, h, w]` and
-`[N, C, T, H, W]`. No function normalises or clips values.
+`[N, C, T, H, W]`. No function normalizes or clips values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import shorten
+from explainers.errors import BadOption, shorten
 from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import whole_numbers
 
@@ -27,17 +27,17 @@ def resize(maps: Tensor, size: tuple[int, ...], mode: str = "bilinear") -> Tenso
              interpolates linearly along each axis between cell centers (`align_corners=False`) and repeats the border
              value outside them; "nearest" repeats the cell that covers the pixel; "area" averages the cells that a
              pixel covers, for smaller sizes.
-    Errors   ValueError for another shape or mode, or a size below 1.
+    Errors   BadOption for another shape or mode, or a size below 1.
     """
     if not isinstance(maps, Tensor) or maps.ndim not in (3, 4):
         given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
-        raise ValueError(f"resize takes maps [N, h, w] or [N, t, h, w], not {given}. For a single map m, give m[None].")
+        raise BadOption(f"resize takes maps [N, h, w] or [N, t, h, w], not {given}. For a single map m, give m[None].")
     if mode not in MODES:
-        raise ValueError(f"Unknown mode {shorten(mode)}. Choose one of {', '.join(MODES)}.")
+        raise BadOption(f"Unknown mode {shorten(mode)}. Choose one of {', '.join(MODES)}.")
     sides = whole_numbers(size)
     if sides is None or len(sides) != maps.ndim - 1 or min(sides) < 1:
         names = "(height, width), both" if maps.ndim == 3 else "(frames, height, width), all"
-        raise ValueError(f"Invalid size {shorten(size)} for maps {tuple(maps.shape)}. Give {names} at least 1.")
+        raise BadOption(f"Invalid size {shorten(size)} for maps {tuple(maps.shape)}. Give {names} at least 1.")
     planes = _to_float(maps)[:, None]
     if mode == "bilinear":
         if maps.shape[1:] == sides:
@@ -77,11 +77,11 @@ def enlarge(maps: Tensor, size: tuple[int, int], *, smooth: bool = True) -> Tens
     not guarantee. A side that becomes shorter is averaged. `smooth=False` repeats the cell at each pixel's center.
 
     Returns  `[N, H, W]`, float32 (float64 for float64 maps). NaN propagates to the neighboring cells.
-    Errors   ValueError for another shape or a size below 1.
+    Errors   BadOption for another shape or a size below 1.
     Source   Fritsch & Carlson 1980, with the mean of both steps as a cell's slope, limited to three times either
     """
     if maps.ndim != 3 or min(size) < 1:
-        raise ValueError(f"enlarge takes maps [N, h, w] and a size of at least 1 x 1, not {tuple(maps.shape)}, {size}.")
+        raise BadOption(f"enlarge takes maps [N, h, w] and a size of at least 1 x 1, not {tuple(maps.shape)}, {size}.")
     height, width = size
     rows = _cubic_axis(_to_float(maps), width, smooth)
     return _cubic_axis(rows.transpose(1, 2), height, smooth).transpose(1, 2)
@@ -118,10 +118,10 @@ def blur(maps: Tensor, sigma: float) -> Tensor:
     """Apply a Gaussian blur with σ = `sigma` cells and replicated borders.
 
     Returns  `[N, h, w]`, float32 (float64 for float64 maps); the kernel ends at 3 σ.
-    Errors   ValueError for another shape, or if sigma is not positive.
+    Errors   BadOption for another shape, or if sigma is not positive.
     """
     if maps.ndim != 3 or not sigma > 0:
-        raise ValueError(
+        raise BadOption(
             f"blur takes maps [N, h, w] and a positive sigma, not {tuple(maps.shape)} and {shorten(sigma)}."
         )
     planes = _to_float(maps)[:, None]
@@ -139,10 +139,10 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
 
     Returns  `[N, H, W]`: "sum" keeps signs and the total, so completeness still holds; "abs_max" is the largest
              magnitude over the channels (Simonyan et al. 2013); "norm" is the Euclidean norm.
-    Errors   ValueError for another shape or reduction.
+    Errors   BadOption for another shape or reduction.
     """
     if pixels.ndim not in (4, 5):
-        raise ValueError(f"reduce_channels takes values [N, C, H, W] or [N, C, T, H, W], not {tuple(pixels.shape)}.")
+        raise BadOption(f"reduce_channels takes values [N, C, H, W] or [N, C, T, H, W], not {tuple(pixels.shape)}.")
     if how == "sum":
         return pixels.sum(dim=1)
     if how == "abs_max":
@@ -150,7 +150,7 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
     if how == "norm":
         norms: Tensor = torch.linalg.vector_norm(pixels, dim=1)
         return norms
-    raise ValueError(f"Unknown reduction {shorten(how)}. Choose one of {', '.join(REDUCTIONS)}.")
+    raise BadOption(f"Unknown reduction {shorten(how)}. Choose one of {', '.join(REDUCTIONS)}.")
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
@@ -158,11 +158,11 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
 
     Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; ties get their mean rank. NaN if a map
              is constant or not finite.
-    Errors   ValueError if the shapes differ.
+    Errors   BadOption if the shapes differ.
     Source   Spearman 1904; with ties: Pearson's correlation of mean ranks.
     """
     if a.shape != b.shape or a.ndim < 2:
-        raise ValueError(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
+        raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
     rows = torch.stack([to_float64(maps.detach().flatten(1)) for maps in (a, b)])
     ordered, order = rows.sort(dim=-1)
     count = rows.shape[-1]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from explainers.errors import BadOption
 from explainers.network.dtypes import to_float64
 
 _WINDOW, _SIGMA = 11, 1.5
@@ -24,12 +25,12 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
 
     Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; a map of zeros is uniform gray. NaN if a
              map is not finite.
-    Errors   ValueError if the shapes differ or are not [N, h, w]
+    Errors   BadOption if the shapes differ or are not [N, h, w]
     Source   Wang et al. 2004, eq. 13, doi:10.1109/TIP.2003.819861
     """
     if a.shape != b.shape or a.ndim != 3:
         shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
-        raise ValueError(f"The maps have shapes {shapes}. Give two tensors of the same shape [N, h, w].")
+        raise BadOption(f"The maps have shapes {shapes}. Give two tensors of the same shape [N, h, w].")
     x, y = (_scale_to_unit(maps) for maps in (a, b))
     count = len(x)
     moments = _window_means(torch.cat([x, y, x * x, y * y, x * y]))

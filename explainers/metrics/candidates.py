@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, kind_of
+from explainers.errors import BadOption, WrongType, kind_of
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.findings import pause_recording
@@ -56,7 +56,7 @@ class Candidate:
 
 def control_maps(images: Tensor, seed: int) -> list[Candidate]:
     """Return the controls of the images. They follow the caller's maps, which have index 0."""
-    makers: list[tuple[str, Callable[[Tensor], Tensor]]] = [("edge", edge_map), ("centre", center_map)]
+    makers: list[tuple[str, Callable[[Tensor], Tensor]]] = [("edge", edge_map), ("center", center_map)]
     for k in range(RANDOM):
         makers.append(("random", partial(_random, seed=seed + k // 2, negative=bool(k % 2))))
     found = []
@@ -183,7 +183,9 @@ def _reduce(maps: Tensor, images: Tensor) -> Tensor:
 
 
 def name_method(maps: Maps | Arrays) -> Maps | Arrays:
-    """Return the name of a method that was given as its function or entry in `METHODS`; other maps as they are."""
+    """Return the name of a method that was given by name, function or entry in `METHODS`; other maps as they are."""
+    if isinstance(maps, str):
+        return find(maps).name
     known = maps if isinstance(maps, Method) else find_function(maps)
     return maps if known is None else known.name
 
@@ -191,7 +193,7 @@ def name_method(maps: Maps | Arrays) -> Maps | Arrays:
 def check_maps(maps: Any, images: Tensor) -> None:
     """Check, before any computation, that `maps` is valid for these images.
 
-    Errors   TypeError, BadOption
+    Errors   WrongType, BadOption
     """
     if isinstance(maps, Explanation):
         if maps.method in METHODS:
@@ -204,7 +206,7 @@ def check_maps(maps: Any, images: Tensor) -> None:
         check_dense_and_real(maps)
         check_shape_and_values(_reduce(maps, images), images)
     elif not callable(maps):
-        raise TypeError(
+        raise WrongType(
             f"maps is {kind_of(maps)}; give a tensor or numpy array [N, h, w], an Explanation, a method's name or a "
             "function of the images."
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 from explainers.metrics.significance import LEVEL, ROUNDING, holm, random_map_test, sign_flip_test, smallest_p
 from explainers.network.dtypes import to_cpu_float64
 
-NAMES = {"random": "random maps", "edge": "edge maps", "centre": "the center-bias baseline"}
+NAMES = {"random": "random maps", "edge": "edge maps", "center": "the center-bias baseline"}
 """The controls in messages."""
 PHRASES = {
     "better": "better than",

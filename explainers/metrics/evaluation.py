@@ -6,7 +6,6 @@ therefore compared with controls on the same image (see `Comparison` and `signif
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,9 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.display.charts import charts_html, line_chart, mean_curve
-from explainers.display.display import Display
-from explainers.display.tables import paragraphs, table_html
+from explainers.display.charts import Chart, charts_html, charts_images, line_chart, mean_curve
+from explainers.display.classes import name_classes, target_name
+from explainers.display.display import Display, Displayed
+from explainers.display.tables import findings_html, paragraphs, table_html
+from explainers.errors import BadOption
 from explainers.findings import Finding
 from explainers.metrics.comparison import Comparison, Comparisons, adjust, compare, describe_comparisons, mean_and_error
 from explainers.metrics.metric import METRICS, Measurement
@@ -28,7 +29,7 @@ NOT_FINITE = "the score of the image, or of a perturbed one, is not finite"
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(Displayed):
     """The result of `evaluate`.
 
     `values[metric]` is [N]; `controls[metric][control]` is [N], for "random" the mean over the random maps, whose
@@ -102,17 +103,6 @@ class Evaluation:
             for name, each in self.controls.items()
         }
 
-    @property
-    def places(self) -> dict[str, dict[str, Comparison]]:
-        """Deprecated name of `comparisons`."""
-        warnings.warn("Evaluation.places is deprecated; use comparisons.", DeprecationWarning, stacklevel=2)
-        return self.comparisons
-
-    def place(self, metric: str, control: str) -> Comparison:
-        """Deprecated name of `compare`."""
-        warnings.warn("Evaluation.place is deprecated; use compare.", DeprecationWarning, stacklevel=2)
-        return self.compare(metric, control)
-
     def compare(self, metric: str, control: str) -> Comparison:
         """Return the comparison with one control by one metric, adjusted for the number of all comparisons."""
         return self.comparisons[metric][control]
@@ -165,8 +155,8 @@ class Evaluation:
     def __str__(self) -> str:
         return "\n".join(map(self.sentence, self.values))
 
-    def _repr_html_(self) -> str:
-        """Return a sentence and a row for each metric, and the curves, for notebooks."""
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return a sentence and a row for each metric, the curves, and the findings."""
         controls = list(dict.fromkeys(name for each in self.controls.values() for name in each))
         comparisons, rows = self.comparisons, []
         for name, values in self.values.items():
@@ -181,17 +171,19 @@ class Evaluation:
                 row += beside
             rows.append(row)
         heads = ["metric", "map", *(head for name in controls for head in (name, f"compared with {name}"))]
-        sentences = paragraphs([*str(self).splitlines(), *(each.sentence for each in self.findings)])
-        return Display(sentences + table_html(heads, rows) + self.charts(), repr(self)).html
+        parts = [paragraphs([f"Target: {target_name(self.target, labels)}.", *str(self).splitlines()])]
+        parts += [table_html(heads, rows), charts_html(self.charts())]
+        parts += [findings_html(name_classes(each.sentence, labels) for each in self.findings)]
+        return Display("".join(parts), repr(self), charts_images(self.charts()))
 
-    def charts(self) -> str:
-        """Return the mean curves of the map and its controls as SVG charts, for each metric that is an area."""
-        found = []
+    def charts(self) -> list[Chart]:
+        """Return the mean curves of the map and its controls as charts, for each metric that is an area."""
+        found: list[Chart] = []
         for name, curves in self.curves.items():
             controls = self.control_curves.get(name, {}).items()
             lines = {"map": mean_curve(curves), **{control: mean_curve(each) for control, each in controls}}
-            found.append(line_chart(name, lines, x="share of the pixels", y="score"))
-        return charts_html(found)
+            found += line_chart(name, lines, x="share of the pixels", y="score")
+        return found
 
     def __repr__(self) -> str:
         count = len(self)
@@ -208,7 +200,7 @@ def as_slice(index: int | slice, count: int) -> slice:
     if isinstance(chosen, int):
         return slice(chosen, chosen + 1)
     if chosen.step != 1:
-        raise IndexError(f"Slices with a step of {chosen.step} are not supported. Give consecutive images: [2:5].")
+        raise BadOption(f"Slices with a step of {chosen.step} are not supported. Give consecutive images: [2:5].")
     return slice(chosen.start, max(chosen.start, chosen.stop))
 
 
@@ -274,4 +266,4 @@ class Parts:
 
 
 def _sorted(names: Sequence[str]) -> list[str]:
-    return [name for name in ("random", "edge", "centre") if name in names]
+    return [name for name in ("random", "edge", "center") if name in names]

@@ -7,7 +7,6 @@ f  scores     of variants of the images, as defined by the metric
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +22,7 @@ from explainers.options import Option, options_of
 from explainers.passes.loop import Loop
 from explainers.passes.run import Run
 from explainers.passes.tensors import at_least_float32
+from explainers.registry import name_key
 from explainers.targets import Logit, Probability, Target
 
 
@@ -93,10 +93,6 @@ class Metric:
 
         Errors   BadOption
         """
-        for old, new in _RENAMED_OPTIONS.items():
-            if old in given and new in self.options:
-                warnings.warn(f"The option {old!r} is deprecated; use {new!r}.", DeprecationWarning, stacklevel=2)
-                given = {new if name == old else name: value for name, value in given.items()}
         for name, value in given.items():
             if name not in self.options:
                 names = f"Available options: {', '.join(self.options)}." if self.options else "It has no options."
@@ -107,9 +103,6 @@ class Metric:
 
 METRICS: dict[str, Metric] = {}
 """Every metric by name, in a fixed order."""
-
-_RENAMED_OPTIONS = {"normalise": "normalize"}
-"""Deprecated names of options, which are still accepted."""
 
 Formula = Callable[..., "Measurement | Tensor"]
 
@@ -298,10 +291,13 @@ def ranks(heat: Tensor, seed: int = 0) -> Tensor:
 
 
 def find_metric(name: str) -> Metric:
-    """Return the metric with that name.
+    """Return the metric with that name or title, without case, hyphens, underscores and spaces.
 
     Errors   BadOption with similar names
     """
+    if isinstance(name, str) and name not in METRICS:
+        key = name_key(name)
+        name = next((own for own, each in METRICS.items() if key in (name_key(own), name_key(each.title))), name)
     if not isinstance(name, str) or name not in METRICS:
         raise BadOption(f"Unknown metric {name!r}. {nearest(str(name), METRICS)}METRICS lists all {len(METRICS)}.")
     return METRICS[name]

@@ -156,7 +156,7 @@ class _Maps:
                 f"{name} does not return a map of the image, but {self.method.returns}. Use another method."
             )
         self.function = method
-        self.name = str(name) or type(method).__name__
+        self.name = self.method.name if self.method is not None else str(name) or type(method).__name__
         self.by_size = self.method is not None and self.method.returns == "pixels"
         self.layer = find_hook_point(unwrap(model), layer).name if isinstance(layer, nn.Module) else layer
         self.options = options

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
-from explainers.display.charts import charts_html, line_chart
-from explainers.display.display import Display
+from explainers.display.charts import charts_html, charts_images, line_chart
+from explainers.display.classes import target_name
+from explainers.display.display import Display, Displayed
 from explainers.display.tables import folded, paragraphs, table_html
 from explainers.metrics.evaluation import as_slice
 
@@ -24,7 +26,7 @@ last layer and 0.05 to 0.18 at the end. Guided backpropagation, deconvnet and ex
 
 
 @dataclass(frozen=True, eq=False)
-class Randomization:
+class Randomization(Displayed):
     """The result of `randomization_test`: the similarity of the map to the maps of networks with randomized weights.
 
     `steps` are the names of the randomized blocks, from the output to the input; `signed`, `magnitude` (Spearman's rank
@@ -122,14 +124,15 @@ class Randomization:
         short = f" Stopped after {self.done} of {self.total} maps." if self.done < self.total else ""
         return f"{self.method} {verdict} the randomization test: {what} {found}.{notes}{short}"
 
-    def _repr_html_(self) -> str:
-        """Return the verdict, and the correlation after each step, for notebooks."""
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the verdict, and the correlation after each step."""
         means = self.correlation.double().nanmean(1).tolist()
         points = list(enumerate(means, 1))
-        chart = line_chart("Rank correlation with the original map", {"map": points}, x="randomized blocks", y="")
+        charts = line_chart("Rank correlation with the original map", {"map": points}, x="randomized blocks", y="")
         rows = [[k, name, mean] for (k, mean), name in zip(points, self.steps, strict=True)]
         table = folded(f"{len(rows)} steps", table_html(["step", "randomized block", "correlation"], rows))
-        return Display(paragraphs([str(self)]) + charts_html([chart]) + table, repr(self)).html
+        about = paragraphs([f"Target: {target_name(self.target, labels)}.", str(self)])
+        return Display(about + charts_html(charts) + table, repr(self), charts_images(charts))
 
     def __repr__(self) -> str:
         where = f" at {self.layer}" if self.layer else ""

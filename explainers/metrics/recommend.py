@@ -53,15 +53,15 @@ def recommend(
     images: Tensor,
     *,
     target: TargetLike = None,
-    seconds: float = 10,
+    budget: float = 10,
     metrics: Sequence[str] = ("deletion", "insertion"),
-    layers: str | Sequence[LayerName] = "stages",
-    methods: Sequence[MethodLike] | None = None,
+    layers: LayerName | Sequence[LayerName] = "stages",
+    methods: MethodLike | Sequence[MethodLike] | None = None,
     progress: Progress | None = None,
     forward: Forward | None = None,
     **settings: Any,
 ) -> Recommendation:
-    """Try methods and layers within `seconds`, and rank their maps by metrics and comparisons with controls.
+    """Try methods and layers within `budget` seconds, and rank their maps by metrics and comparisons with controls.
 
     The cheapest methods run first: the CAMs, which share one forward and one backward pass for all layers, the input
     gradients, other methods with a few passes (at the last layer, then at earlier ones), and long methods, each with a
@@ -70,9 +70,10 @@ def recommend(
     (at a linear head, Grad-CAM, HiResCAM and XGrad-CAM are identical) gets its results. Rows are ordered by their mean
     rank over the metrics.
 
-    `layers` is "stages" or a list of names; long methods use only the last one. `methods` defaults to all methods that
-    return a map and support the model, except for controls; `settings` are those of `evaluate`, such as `steps`,
-    `baseline`, `seed` and `precision`, except for `controls`, which are always computed. `forward` is as in `explain`.
+    `layers` is "stages", a layer or a list of them; long methods use only the last one. `methods` defaults to all
+    methods that return a map and support the model, except for controls; `settings` are those of `evaluate`, such as
+    `steps`, `baseline`, `seed` and `precision`, except for `controls`, which are always computed. `forward` is as in
+    `explain`.
     `progress` gets a `Partial` with the `recommendation` so far after each map.
 
     The best of many maps on a single image may be best by chance. Give several images for a reliable choice.
@@ -86,8 +87,8 @@ def recommend(
         (4, True)
     """
     check_progress(progress)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise BadOption(f"seconds={shorten(seconds)} is not valid. Give a number above 0.")
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
+        raise BadOption(f"budget={shorten(budget)} is not valid. Give a number of seconds above 0.")
     names = _metrics(metrics)
     known = _settings(target, names, settings)
     model = wrap_forward(model, forward, images)
@@ -96,7 +97,7 @@ def recommend(
         layer_names = _layers(layers, model, images)
         shares = not any(find_metric(name).reruns for name in names)  # the maps of a sweep cannot be computed again
         queue = _queue(_methods(methods, model, images), layer_names, shares)
-        return _Search(model, images, names, known, queue, seconds, progress).run()
+        return _Search(model, images, names, known, queue, budget, progress).run()
 
 
 def _metrics(names: Any) -> tuple[str, ...]:
@@ -130,11 +131,13 @@ def _layers(layers: Any, model: nn.Module, images: Tensor) -> list[str]:
         return []
     if isinstance(layers, str) and layers == "stages":
         found = stages(model, images)
+    elif isinstance(layers, (str, nn.Module)):
+        found = [layers]
     elif isinstance(layers, (list, tuple)) and layers:
         found = list(layers)
     else:
         raise BadOption(
-            f"layers={shorten(layers)} is not valid. Give 'stages', or a list of names: ['layer3', 'layer4']."
+            f"layers={shorten(layers)} is not valid. Give 'stages', a name, or a list of names: ['layer3', 'layer4']."
         )
     names = [find_hook_point(unwrap(model), each).name for each in found]
     return list(dict.fromkeys(names))[::-1]
@@ -148,7 +151,9 @@ def _methods(names: Any, model: nn.Module, images: Tensor) -> list[Method]:
     if names is None:
         candidates = (each for each in METHODS.values() if each.family != "control" and each.gives_map)
         return [each for each in candidates if each.applies(model) is None and (each.videos or images.ndim == 4)]
-    if isinstance(names, str) or not isinstance(names, (list, tuple)) or not names:
+    if isinstance(names, (str, Method)) or callable(names):
+        names = [names]
+    if not isinstance(names, (list, tuple)) or not names:
         raise BadOption(f"methods={shorten(names)} is not valid. Give a list of names: ['grad_cam', 'saliency'].")
     chosen = list({found.name: found for found in map(find, names)}.values())
     for each in chosen:

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.display.display import Display
+from explainers.display.charts import charts_html, charts_images
+from explainers.display.classes import target_name
+from explainers.display.display import Display, Displayed
 from explainers.display.tables import folded, paragraphs, table_html
 from explainers.maps.resize import rank_correlation
 from explainers.metrics.comparison import Comparisons, adjust, mean_and_error
@@ -70,7 +72,7 @@ class RankedMap:
 
 
 @dataclass(frozen=True, eq=False)
-class Recommendation:
+class Recommendation(Displayed):
     """The result of `recommend`.
 
     `rows` are best first: those with full curves, then those with short ones. `refused` is, by method (and layer), the
@@ -170,20 +172,21 @@ class Recommendation:
         ]
         return [head, *lines]
 
-    def _repr_html_(self) -> str:
-        """Return what was found, the ranked maps, and the curves of the best map and its controls, for notebooks."""
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return what was found, the ranked maps, and the curves of the best map and its controls."""
         rows = [
             [row.rank, row.name, *(row.values[name] for name in self.metrics), row.seconds, row.steps, row.same_as]
             for row in self.rows
         ]
-        parts = [paragraphs(self.sentences())]
+        parts = [paragraphs([f"Target: {target_name(self.target, labels)}.", *self.sentences()])]
+        charts = [] if self.best is None else self.best.evaluation.charts()
         if self.best is not None:
             parts += [table_html(["rank", "map", *self.metrics, "seconds", "steps", "same map as"], rows)]
-            parts += [self.best.evaluation.charts()]
+            parts += [charts_html(charts)]
         if self.refused:
             reasons = table_html(["method", "reason"], list(self.refused.items()))
             parts.append(folded(f"{len(self.refused)} methods without a map", reasons))
-        return Display("".join(parts), repr(self)).html
+        return Display("".join(parts), repr(self), charts_images(charts))
 
     def __repr__(self) -> str:
         best = self.best.name if self.best else "none"

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.default_targets import CHOSEN
 from explainers.errors import BadOption, shorten
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, pause_recording, recording
@@ -55,7 +56,7 @@ def evaluate(
     *,
     target: TargetLike = None,
     metrics: str | Sequence[str] = ("deletion", "insertion"),
-    baseline: Annotated[Baseline, Choice(*NAMES, help="replacement of hidden pixels; default: zeros")] = "blur",
+    baseline: Annotated[Baseline, Choice(*NAMES, help="replacement of hidden pixels")] = "blur",
     controls: bool = True,
     steps: Annotated[int, Range(2, 1000, help="number of steps of a curve")] = 20,
     score: Annotated[
@@ -95,7 +96,7 @@ def evaluate(
     Example
         >>> evaluation = evaluate(model, images, grad_cam(model, images), steps=8)
         >>> evaluation.values["deletion"].shape, sorted(evaluation.controls["deletion"])
-        (torch.Size([1]), ['centre', 'edge', 'random'])
+        (torch.Size([1]), ['center', 'edge', 'random'])
     """
     given = check_dimensions(name_method(maps), images)
     settings = EvaluationSettings(
@@ -150,9 +151,9 @@ def evaluator(
             with recording() as record:
                 opened = open_run(model, images, settings.target, many=True, precision=settings.precision, loop=loop)
                 run = stack.enter_context(opened)
-            run.forward.refuse_through()
-            cover = baseline_of(run.images, settings.baseline, settings.seed)
-            run.scoring.score_inputs()
+                run.forward.refuse_through()
+                cover = baseline_of(run.images, settings.baseline, settings.seed)
+                run.scoring.score_inputs()
             if isinstance(run.scoring.target, Logit):
                 given = None if settings.score == "probability" else settings.score
                 kind = score_kind(run.view, run.images, scores_of(run.scoring.clean_output), given)
@@ -297,6 +298,8 @@ class Evaluator:
 def _target_of(maps: Any, target: TargetLike) -> TargetLike:
     if target is not None or not isinstance(maps, Explanation) or maps.target is None:
         return target
+    if any(finding.code in CHOSEN for findings in maps.findings for finding in findings):
+        return None  # chosen by the network's output, which gives the same target again
     if isinstance(maps.target, str):
         raise BadOption(f"The target of the explanation, {maps.target}, is stored only as text. Give target= again.")
     return maps.target

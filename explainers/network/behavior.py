@@ -1,17 +1,18 @@
-"""Checks, once per model, whether a network draws random numbers, and whether the rows of a batch affect each other.
+"""Checks, once per model, whether a network draws random numbers, decides by the image, or combines rows of a batch.
 
-Two passes of one image show whether it draws random numbers: the state of a generator or the output changes. Passes
-of the image with different neighbors show whether its output depends on the other rows of a batch. They have the same
-number of rows, so that they use the same kernels and the outputs of independent rows do not differ by rounding. The
-second check only runs if a call runs several rows together. A network that fails either check runs
-row by row for the rest of the call (row_by_row.py), and a finding reports it.
+Two passes of one image show whether it draws random numbers: the state of a generator or the output changes. The first
+of them also shows whether the network reads values of the image, by which it may decide (decisions.py). Passes of the
+image in other batches show whether its output depends on them (rows/check_rows.py); they only run if a call runs
+several rows together. A network that fails a check runs row by row for the rest of the call (rows/row_by_row.py), and
+a finding reports it.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,17 +21,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from explainers.errors import UnsupportedModel, is_out_of_memory
 from explainers.findings import note_finding
-from explainers.hooks.records import map_tensors
-from explainers.network.dtypes import to_cpu_float64
+from explainers.network.decisions import Decisions
 from explainers.network.eval_view import EvalView
+from explainers.network.rows.check_rows import check_rows
+from explainers.network.rows.differences import differ, difference, is_listed, shapes_of, tensors_of
 from explainers.network.rows.generators import SEED, Generators
 from explainers.network.rows.row_by_row import Behavior, RowByRow, row_by_row
-
-SAME = 1e-4
-"""Relative difference between outputs of the same image, above which they are different."""
-_OTHER_KERNELS = {torch.float16: 0.5, torch.bfloat16: 0.5}
-"""The same between batches of different sizes, 0.05 for other dtypes: their kernels differ, and so does rounding."""
-
 
 _PLAIN = {bool, int, float, str}
 
@@ -47,22 +43,70 @@ def run_rows_correctly(view: EvalView, images: Tensor, several: bool) -> None:
     """
     if not isinstance(view.network, RowByRow):
         found = _behavior(view, images, several)
-        if found is None or not (found.is_stochastic or found.mixing):
+        if found is None or not found.needs_single_rows:
             return
         _refuse_without_single_rows(view.network, found, len(images))
-        generators = Generators(view.network, images.device, found.drawn) if found.drawn else None
-        view.network = row_by_row(view.network, generators, found)
-    note = _note_stochastic if view.network.behavior.is_stochastic else _note_mixing
-    note(type(view.network).__name__, view.network.behavior)
+        view.network, view.decides = _alone(view.network, images, found), bool(found.reads)
+    _note(type(view.network).__name__, view.network.behavior)
+
+
+def _alone(network: nn.Module, images: Tensor, found: Behavior) -> RowByRow:
+    if not found.reads:
+        generators = Generators(network, images.device, found.drawn) if found.drawn else None
+        return row_by_row(network, generators, found)
+    # Whether it draws random numbers may depend on the image, so all generators are fixed, and the draws reported.
+    drawing = replace(found, drawn=frozenset({"any"}), noise=0.0)
+    note_draw = partial(_note_stochastic, type(network).__name__, drawing)
+    return row_by_row(network, Generators(network, images.device), found, note_draw)
 
 
 def _refuse_without_single_rows(network: nn.Module, found: Behavior, count: int) -> None:
     if not found.takes_one_row:
-        does = "draws random numbers" if found.is_stochastic else "combines the images of a batch"
+        does = (
+            "decides by the values of its images"
+            if found.reads
+            else "draws random numbers"
+            if found.is_stochastic
+            else "combines the images of a batch"
+        )
         raise UnsupportedModel(
             f"This {type(network).__name__} {does}, so the result for an image depends on its batch of {count}, but it "
             "does not accept a single image. Change its forward pass so that it accepts one image, or remove the cause."
         )
+
+
+def _note(name: str, found: Behavior) -> None:
+    if found.reads:
+        _note_reads(name, found)
+    elif found.is_stochastic:
+        _note_stochastic(name, found)
+    elif found.misplaced:
+        _note_misplaced(name, found)
+    else:
+        _note_mixing(name, found)
+
+
+def _note_reads(name: str, found: Behavior) -> None:
+    note_finding(
+        "decides_by_image",
+        f"The forward pass of this {name} reads values of the image ({found.reads}), so it may run other operations "
+        "for another image or for a variant of the image. Therefore layers and positions were determined for each "
+        "image, and each image and each of its variants ran in a batch of its own, which is slower. Gradients do not "
+        "include the decision itself.",
+        reads=found.reads,
+    )
+    if not found.is_repeatable:
+        _note_stochastic(name, found)
+
+
+def _note_misplaced(name: str, found: Behavior) -> None:
+    note_finding(
+        "rows_depend",
+        f"Layer {found.misplaced!r} of this {name} does not run on the images of a batch in order: the network "
+        "reorders them, runs the layer on some of them, or runs it for each one. Therefore each image and each of its "
+        "variants ran in a batch of its own, which is slower.",
+        layer=found.misplaced,
+    )
 
 
 def _note_mixing(name: str, found: Behavior) -> None:
@@ -125,8 +169,7 @@ def _look_up(view: EvalView, images: Tensor, several: bool, where: Any) -> Behav
     try:
         found = found or _check_noise(view.network, images)
         if several:
-            mixing = None if found.is_stochastic else _measure_mixing(view.network, images, found.takes_one_row)
-            complete = replace(found, mixing=mixing)
+            complete = found if found.needs_single_rows else check_rows(view.network, images, found)
     except Exception:  # the passes of the call itself raise the error that the user should see
         return found
     if _flags(watched) != flags:
@@ -164,14 +207,16 @@ def _check_noise(network: nn.Module, images: Tensor) -> Behavior:
     with torch.inference_mode(False), torch.no_grad(), generators.restored() as restored:
         restored.clear()
         states = [generators.states()]
-        batch, output = _first_pass(network, images)
+        decisions = Decisions()
+        batch, output = _first_pass(network, images, decisions)
         outputs, takes_one_row = [output], len(batch) == 1
+        reads = next(iter(decisions.reads), "")
         states.append(generators.states())
         outputs.append(network(batch.clone()))
         states.append(generators.states())
         moved = {name for name, state in states[0].items() if state != states[1][name] != states[2][name]}
-        if not moved and not _differ(*outputs):
-            return Behavior(takes_one_row=takes_one_row)
+        if not moved and not differ(*outputs):
+            return Behavior(takes_one_row=takes_one_row, reads=reads)
         fixed = []
         for _ in range(2):
             with generators.fixed():
@@ -180,114 +225,34 @@ def _check_noise(network: nn.Module, images: Tensor) -> Behavior:
                 fixed.append(generators.states())
         # Another thread may have drawn from a generator, but not the same amount in both passes.
         drawn = {name for name in moved if fixed[0][name] != fixed[1][name] == fixed[3][name]}
-        is_repeatable = not _differ(*outputs[2:])
+        is_repeatable = not differ(*outputs[2:])
         if not drawn and is_repeatable:
-            return Behavior(takes_one_row=takes_one_row)  # only the first pass differs: it fills a cache, for example
+            # Only the first pass differs: it fills a cache, for example.
+            return Behavior(takes_one_row=takes_one_row, reads=reads)
         restored.update(drawn)
-        noise = max(_difference(_tensors(outputs[0]), _tensors(each)) for each in outputs[1:])
-        return Behavior(frozenset(drawn), is_repeatable, noise, takes_one_row=takes_one_row)
+        noise = max(difference(tensors_of(outputs[0]), tensors_of(each)) for each in outputs[1:])
+        return Behavior(frozenset(drawn), is_repeatable, noise, takes_one_row=takes_one_row, reads=reads)
 
 
-def _first_pass(network: nn.Module, images: Tensor) -> tuple[Tensor, Any]:
+def _first_pass(network: nn.Module, images: Tensor, decisions: Decisions) -> tuple[Tensor, Any]:
     """Return the first image and its output, or all images and theirs if the network does not accept a single one.
 
-    A network that always returns the rows of the whole batch does not accept one either.
+    A network that always returns the rows of the whole batch does not accept one either. `decisions` notes what the
+    network reads.
     """
+
+    def run(batch: Tensor) -> Any:
+        given = batch.clone()
+        with decisions.watch(given):
+            return network(given)
+
     batch, count = images[:1].detach().clone(), len(images)
     try:
-        output = network(batch.clone())
-        if count == 1 or not all(shape[:1] == (count,) for shape in _shapes(output)):
+        output = run(batch)
+        if count == 1 or is_listed(output, 1) or not all(shape[:1] == (count,) for shape in shapes_of(output)):
             return batch, output
     except Exception as error:
         if len(images) == 1 or is_out_of_memory(error):
             raise
     batch = images.detach().clone()
-    return batch, network(batch.clone())
-
-
-def _measure_mixing(network: nn.Module, images: Tensor, takes_one_row: bool) -> float:
-    """Return the relative change of an image's output if its neighbors change, 0 if it is not more than rounding."""
-    with torch.inference_mode(False), torch.no_grad():
-        images = images.detach()
-        image, batch = images[0], images[:1].expand(2, *images.shape[1:]) if takes_one_row else images
-        try:
-            plain = network(batch.clone())
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            return 0.0  # a network that only accepts single images
-        size, found = len(batch), [0.0]
-        for kept, neighbors in ((0, [_loud(image), 0.5 * image.flip(-1)]), (-1, [0.01 * image.flip(-1)])):
-            other = _beside(network, batch, kept, neighbors)
-            found.append(_difference(_row(plain, kept, size), _row(other, kept, size)))
-        if takes_one_row:  # both rows are the same image
-            found.append(_difference(_row(plain, 0, size), _row(plain, 1, size)))
-        mixing = max(found) if max(found) > _tolerance(plain) else 0.0
-        if not takes_one_row:
-            return mixing
-        alone = network(images[:1].clone())
-        if _shapes(alone) and _shapes(alone) == _shapes(plain):
-            return float(all(shape[:1] == (1,) for shape in _shapes(alone)))  # one output for the whole batch
-        by_count = _difference(_row(alone, 0, 1), _row(plain, 0, size))
-        return max(mixing, by_count if by_count > _OTHER_KERNELS.get(images.dtype, 0.05) else 0.0)
-
-
-def _beside(network: nn.Module, batch: Tensor, kept: int, neighbors: list[Tensor]) -> Any:
-    """Return the output if one row keeps its image and the others get the first neighbor that the network accepts."""
-    for neighbor in neighbors:
-        changed = neighbor.expand_as(batch).clone()
-        changed[kept] = batch[kept]
-        try:
-            return network(changed)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-    return network(batch.clone())
-
-
-def _loud(image: Tensor) -> Tensor:
-    """Return a very different image: ten times as large, of the other sign, and noisy."""
-    generator = torch.Generator().manual_seed(SEED)
-    noise = torch.randn(image.shape, generator=generator, dtype=torch.float32).to(image)
-    size = image.abs().max()
-    return (size if size > 0 else 1) * noise - 10 * image.flip(-1)
-
-
-def _row(output: Any, index: int, count: int) -> list[Tensor]:
-    """Return the part of an output that belongs to one image of a batch of `count`."""
-    if isinstance(output, list) and len(output) == count and all(isinstance(each, dict) for each in output):
-        return [tensor[:1] for tensor in _tensors(output[index])]  # the number of detections may depend on rounding
-    rows = (tensor for tensor in _tensors(output) if tensor.ndim and len(tensor) and len(tensor) % count == 0)
-    return [tensor.unflatten(0, (count, -1))[index] for tensor in rows]
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    map_tensors(vars(output) if is_dataclass(output) and not isinstance(output, dict) else output, found.append)
-    found = [tensor.dequantize() if tensor.is_quantized else tensor for tensor in found]
-    return [tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex()]
-
-
-def _shapes(output: Any) -> list[torch.Size]:
-    return [tensor.shape for tensor in _tensors(output)]
-
-
-def _differ(output: Any, other: Any) -> bool:
-    return _difference(_tensors(output), _tensors(other)) > _tolerance(output)
-
-
-def _tolerance(output: Any) -> float:
-    return max([SAME, *(2 * torch.finfo(tensor.dtype).eps for tensor in _tensors(output))])
-
-
-def _difference(some: list[Tensor], others: list[Tensor]) -> float:
-    """Return the largest relative difference between two lists of tensors; 1 if shapes or non-finite values differ."""
-    largest = 0.0
-    for a, b in zip(some, others, strict=False):
-        if a.shape != b.shape or not bool((a.isfinite() == b.isfinite()).all()):
-            return 1.0
-        a, b = (torch.where(each.isfinite(), each, 0).flatten() for each in (a, b))
-        a, b = (each.cpu().to(torch.complex128) if a.is_complex() else to_cpu_float64(each) for each in (a, b))
-        change, size = float((a - b).norm()), float(a.norm())
-        largest = max(largest, change / size if size else float(change > 0))
-    return largest
+    return batch, run(batch)

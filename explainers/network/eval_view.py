@@ -21,16 +21,18 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from explainers.errors import UnsupportedModel, no_module
+from explainers.hooks.checkpoints import direct_checkpoints
 from explainers.hooks.cleanup import Undo, ordinary_tensors
 from explainers.hooks.distributed import is_gathered, runs_distributed
 from explainers.hooks.locate import frozen_graph, unwrap
-from explainers.network.checkpoints import DirectCheckpoints
 from explainers.network.copies.gathered_copy import gathered_copy
 from explainers.network.copies.original_modules import guard_first_pass, has_unregistered_in_training
 from explainers.network.copies.shallow_copy import shallow_copy
+from explainers.network.decisions import explain_decision
 from explainers.network.dtypes import quantized_class
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.image_check import check_channel_count
+from explainers.network.state.buffers import GuardedBuffers, WatchedBuffers, is_clean, may_write
 from explainers.network.state.snapshot import snapshots, take_snapshot
 from explainers.probabilities import no_declared_score
 
@@ -46,8 +48,10 @@ class EvalView:
     names, `quantized` is the name of a class without a backward pass, or None. `memo` has what follows from the modules
     as they are, shared with earlier calls; it is None if the modules are not known to be unchanged. `checked` are the
     images that passed validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images'
-    passes if the call reuses them, else None. `place` moves maps from the cells of a method's layer to a grid that
-    covers the input evenly.
+    passes if the call reuses them, else None. `buffers` restores those that the network writes. `place` moves maps from
+    the cells of a method's layer to a grid that covers the input evenly. `decides` is True if the network reads values
+    of its image, so that another image may run other operations; it is known after `run_rows_correctly`. `splits` is
+    True if the call can run such images one by one.
     """
 
     given: nn.Module
@@ -66,10 +70,13 @@ class EvalView:
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
     place: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
+    buffers: WatchedBuffers | GuardedBuffers | None = field(default=None, repr=False)
+    decides: bool = False
+    splits: bool = False
 
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)
-_direct_checkpoints = DirectCheckpoints(_current.get)
+direct_checkpoints.calls.append(_current.get)
 
 
 def eval_view(model: nn.Module) -> EvalView:
@@ -92,10 +99,10 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
         yield current
         return
     view = _inspect(model)
-    leave = Undo(partial(_direct_checkpoints.leave, view))
+    leave = Undo(partial(direct_checkpoints.leave, view))
     token = _current.set(view)
     try:
-        _direct_checkpoints.enter(view)
+        direct_checkpoints.enter(view)
         with ordinary_tensors(), torch.no_grad():
             try:
                 yield view
@@ -104,10 +111,14 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
                     check_channel_count(view.network, view.checked, error)
                 if "nference tensor" in str(error):
                     _refuse_inference_mode(view.network, error)
+                if view.decides:
+                    explain_decision(type(view.network).__name__, error)
                 raise
     finally:
         leave()
         _current.reset(token)
+        if view.buffers is not None:
+            view.buffers.finish()
 
 
 def note_checked(model: nn.Module, images: Tensor) -> None:
@@ -144,11 +155,13 @@ def _inspect_sharded(given: nn.Module) -> EvalView:
     """Return the view of a copy with full parameters. What outlives the call is kept for the sharded model."""
     full = gathered_copy(given)
     network, listed = shallow_copy(full), tuple(given.modules())
+    writing = [module for module in full.modules() if may_write(module)]
+    buffers = _guard(full, writing, network) if writing else None
     guard_first_pass(network, given, sharded=True)
     ids = tuple(map(id, listed))
     return replace(
         _inspect_modules(given, full), network=network, owner=given, modules=ids, listed=listed, is_gathered=True,
-        memo=None,
+        memo=None, buffers=buffers,
     )  # fmt: skip
 
 
@@ -156,14 +169,16 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
     known = snapshots.get(model)
     listed = None if known is None else known.modules()
     if known is not None and listed is not None:
-        classes, attributes, ids, quantized = known.memo[_inspect_modules]
-        if not has_unregistered_in_training(model, ids):
+        classes, attributes, ids, quantized, indices = known.memo[_inspect_modules]
+        writing = [listed[index] for index in indices]
+        if (not writing or is_clean(model, writing)) and not has_unregistered_in_training(model, ids):
             return EvalView(
-                given, model, model, None, classes, attributes, model, ids, tuple(listed), quantized, memo=known.memo
-            )
+                given, model, model, None, classes, attributes, model, ids, tuple(listed), quantized, memo=known.memo,
+                buffers=WatchedBuffers(model, writing) if writing else None,
+            )  # fmt: skip
     own = model.inner if isinstance(model, ForwardWrapper) else model
     kind = frozen_graph(model)
-    if kind is not None and kind != "exported" and model.training:
+    if kind is not None and kind != "exported" and getattr(model, "training", False):
         raise UnsupportedModel(
             f"The {kind} model is in training mode, which cannot be changed for one call. Call model.eval() first."
         )
@@ -174,7 +189,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
         table = module.__dict__
         if kind is None and "_modules" in table:
             children = table["_modules"]
-            if usable and (module.training or table.get("_compiled_call_impl") is not None):
+            if usable and (getattr(module, "training", False) or table.get("_compiled_call_impl") is not None):
                 usable = False
             if "forward" in table and hasattr(table["forward"], "_torchdynamo_orig_callable"):
                 usable = False
@@ -187,7 +202,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
                             usable = False
         else:
             children = module._modules  # scripted modules store their children elsewhere
-            usable = usable and not (kind is None and module.training)
+            usable = usable and not (kind is None and getattr(module, "training", False))
         if children:
             attributes.update(children.keys())
             for child in children.values():
@@ -197,19 +212,53 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
     ids = (model.cache_key if isinstance(model, ForwardWrapper) else id(model), *map(id, modules[1:]))
     usable = usable and "_orig_mod" not in attributes
     network = model
+    every = (own, *modules[1:])
+    writing = [] if kind in ("scripted", "traced") else [module for module in every if may_write(module)]
+    buffers: WatchedBuffers | GuardedBuffers | None = None
     if isinstance(model, ForwardWrapper):
         if not usable:
             refuse_private_view(model)
+        buffers = _guard(own, writing, model) if writing else None
     elif not usable or (kind is None and has_unregistered_in_training(model, ids)):
         network = shallow_copy(model)
+        buffers = _guard(own, writing, network) if writing else None
         guard_first_pass(network, model)
+    elif writing and is_clean(model, writing):
+        buffers = WatchedBuffers(model, writing)
+    elif writing:
+        network = shallow_copy(model) if kind is None else model
+        buffers = _guard(own, writing, network)
     classes = frozenset(map(type, modules))
     facts = classes, frozenset(attributes), ids, quantized_class(classes)
     snapshot = take_snapshot(model, modules) if network is own and kind is None else None
     if snapshot is not None:
-        snapshot.memo[_inspect_modules] = facts
+        indices = [index for index, module in enumerate(modules) if may_write(module)]
+        snapshot.memo[_inspect_modules] = *facts, indices
     memo = None if snapshot is None else snapshot.memo
-    return EvalView(given, model, network, kind, *facts[:2], own, ids, (own, *modules[1:]), facts[3], memo=memo)
+    return EvalView(given, model, network, kind, *facts[:2], own, ids, every, facts[3], memo=memo, buffers=buffers)
+
+
+def _guard(owner: nn.Module, writing: list[nn.Module], network: nn.Module) -> GuardedBuffers:
+    """Let every pass of `network`, a copy of `owner` or a wrapper of it, leave the buffers of these modules alone."""
+    modules = writing
+    if network is not owner and not isinstance(network, ForwardWrapper):
+        copies = {id(original): copy for original, copy in zip(_in_order(owner), _in_order(network), strict=True)}
+        modules = [copies[id(module)] for module in writing]
+    guarded = GuardedBuffers(owner, modules, writing)
+    guarded.guard(network)
+    return guarded
+
+
+def _in_order(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules in the order in which `shallow_copy` copies them, without wrappers."""
+    seen: set[int] = set()
+    queue = [model]
+    while queue:
+        module = unwrap(queue.pop())
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield module
+            queue += [child for child in module._modules.values() if child is not None]
 
 
 def _only_contains_network(model: nn.Module) -> bool:

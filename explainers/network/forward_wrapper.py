@@ -20,7 +20,7 @@ from explainers.errors import BadOption, ExplainerError, UnsupportedModel, is_ou
 from explainers.hooks.calls import Calls
 from explainers.hooks.distributed import ORDINARY_COPY, sharding_of
 from explainers.hooks.locate import HookPoint, frozen_graph, unwrap
-from explainers.hooks.records import map_tensors
+from explainers.nested import list_tensors
 from explainers.network.dtypes import to_float64
 
 Forward = Callable[[Tensor], Any]
@@ -58,7 +58,7 @@ class ForwardWrapper(nn.Module):
             own.update(_modules=model._modules, _parameters=model._parameters, _buffers=model._buffers)
         else:
             self._modules["model"] = model  # compiled code stores its tables elsewhere; no hooks are set in it
-        own.update(inner=model, function=function, count=count, training=model.training)
+        own.update(inner=model, function=function, count=count, training=getattr(model, "training", False))
         own.update(one_by_one=False, has_run=frozen_graph(model) is not None, compared=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -139,7 +139,7 @@ class ForwardWrapper(nn.Module):
 def wrap_forward(model: nn.Module, forward: Forward | None, images: Tensor) -> nn.Module:
     """Return the model as run by `forward`, or the model itself if `forward` is None.
 
-    Errors   BadOption if `forward` is not a function; TypeError if `model` is not a module
+    Errors   BadOption if `forward` is not a function; WrongType if `model` is not a module
     """
     if forward is None:
         return model
@@ -149,6 +149,8 @@ def wrap_forward(model: nn.Module, forward: Forward | None, images: Tensor) -> n
             "model's "
             "output, for example forward=lambda images: model(images, meta)."
         )
+    # A compiled function runs uncompiled, since hooks do not act in compiled code.
+    forward = getattr(forward, "_orig_mod", None) or getattr(forward, "_torchdynamo_orig_callable", None) or forward
     inner = unwrap(model)
     if (kind := sharding_of(model)) is not None:
         raise UnsupportedModel(
@@ -166,7 +168,7 @@ def refuse_private_view(model: ForwardWrapper) -> None:
     Errors   UnsupportedModel
     """
     modules = list(model.inner.modules())
-    if any(module.training for module in modules):
+    if any(getattr(module, "training", False) for module in modules):
         reason, remedy = "is in training mode", "Call model.eval() first."
     elif any(m.__dict__.get("_compiled_call_impl") is not None or "_orig_mod" in m._modules for m in modules):
         raise UnsupportedModel(_COMPILED)
@@ -185,10 +187,7 @@ def _kind(name: str) -> type[ForwardWrapper]:
 
 def _alike(clean: Any, reversed_output: Any, count: int) -> bool:
     """Return whether one output is the other with reversed rows; tensors without a row per image are ignored."""
-    pairs: list[list[Tensor]] = [[], []]
-    for output, found in zip((clean, reversed_output), pairs, strict=True):
-        map_tensors(output, found.append)
-    for a, b in zip(*pairs, strict=False):
+    for a, b in zip(list_tensors(clean), list_tensors(reversed_output), strict=False):
         if a.ndim and len(a) == count and a.shape == b.shape and a.is_floating_point():
             bound = min(1e-2, max(SAME, 10 * torch.finfo(a.dtype).eps))
             if float(to_float64(a.flip(0) - b).norm()) > bound * float(to_float64(a).norm()):

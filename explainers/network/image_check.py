@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadImages, ExplainerError, is_out_of_memory, kind_of
+from explainers.errors import BadImages, ExplainerError, WrongType, is_out_of_memory, kind_of
 
 _WORDS = ("channel", "size", "shape", "match", "expected", "dimension", "must be", "assert")
 
@@ -17,10 +17,10 @@ def validate_images(model: nn.Module, images: Tensor) -> None:
 
     Videos and volumes are [N, C, T, H, W].
 
-    Errors   TypeError if images is not a tensor, BadImages otherwise
+    Errors   WrongType if images is not a tensor, BadImages otherwise
     """
     if not isinstance(images, Tensor):
-        raise TypeError(f"images is {kind_of(images)}; give a float tensor [N, C, H, W], normalized for the model.")
+        raise WrongType(f"images is {kind_of(images)}; give a float tensor [N, C, H, W], normalized for the model.")
     if images.ndim not in (4, 5) or 0 in images.shape:
         raise BadImages(f"images has shape {tuple(images.shape)}. {_suggest_shape(images)}")
     if images.is_meta or images.layout != torch.strided:
@@ -30,11 +30,7 @@ def validate_images(model: nn.Module, images: Tensor) -> None:
         raise BadImages(
             f"images is {images.dtype}. Give normalized floats, for example (images.float() / 255 - mean) / std."
         )
-    own = None
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            own = parameter
-            break
+    own = _first_weight(model, images.dtype)
     if own is not None and own.device != images.device:
         raise BadImages(
             f"images is on {images.device}, but the model is on {own.device}. Give images.to({str(own.device)!r})."
@@ -47,6 +43,17 @@ def validate_images(model: nn.Module, images: Tensor) -> None:
         raise BadImages(f"images contains {images[tuple(at)].item()} at {where}. Give finite values.")
     if own is not None and own.dtype != images.dtype and not torch.is_autocast_enabled(images.device.type):
         raise BadImages(f"images is {images.dtype}, but the model is {own.dtype}. Give images.to({own.dtype}).")
+
+
+def _first_weight(model: nn.Module, dtype: torch.dtype) -> Tensor | None:
+    """Return the first floating-point parameter, preferably of this dtype: a network may have several dtypes."""
+    first = None
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            if parameter.dtype == dtype:
+                return parameter
+            first = parameter if first is None else first
+    return first
 
 
 def _suggest_shape(images: Tensor) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from explainers.hooks.calls import Calls
 from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import HookPoint
-from explainers.hooks.records import map_tensors
+from explainers.nested import map_tensors
 from explainers.network.eval_view import eval_view
 
 

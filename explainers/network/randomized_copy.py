@@ -17,7 +17,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import no_inner_hooks
-from explainers.hooks.records import map_tensors
+from explainers.nested import list_tensors
 from explainers.network.copies.original_modules import run_copy
 from explainers.network.copies.shallow_copy import shallow_copy
 from explainers.network.eval_view import EvalView
@@ -84,9 +84,7 @@ class RandomizedCopy:
 
         Errors   UnsupportedModel if the copy runs a module with weights that is not part of it
         """
-        found: list[Tensor] = []
-        map_tensors(run_copy(self.network, self._original, images.clone()), lambda tensor: found.append(tensor.clone()))
-        return found
+        return [each.clone() for each in list_tensors(run_copy(self.network, self._original, images.clone()))]
 
     def restore(self) -> None:
         """Restore the trained weights of all modules."""

@@ -19,10 +19,11 @@ from explainers.errors import BadTarget, ExplainerError, LayerRanRepeatedly, is_
 from explainers.findings import note_finding, note_gradient
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.locate import find_hook_point
-from explainers.hooks.records import concatenate_outputs, ran_repeatedly
+from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import is_read, last_layer_with_patch_gradients
-from explainers.network.forward_wrapper import ForwardWrapper
+from explainers.nested import concatenate_outputs
+from explainers.network.forward_wrapper import BatchSizeRefused, ForwardWrapper
 from explainers.options import LayerName
 from explainers.passes.leaf import LayerLeaf
 from explainers.passes.loop import RetrySmaller, now
@@ -87,12 +88,13 @@ def retry_with_repeated_batch(one_row: Callable[[], T], repeated: Callable[[], T
     """Return `one_row()`, or `repeated()` if the rest of the network only accepts the original batch size.
 
     Out-of-memory errors are raised, since the repeated batch needs even more memory. So are this library's own errors,
-    except `BadTarget`, which also occurs if the target receives a different number of scores than it was resolved for.
+    except for `BadTarget`, which also occurs if the target receives a different number of scores than it was resolved
+    for, and `BatchSizeRefused`, which any error of a `forward=` with fewer rows than images becomes.
     """
     try:
         return one_row()
     except (RuntimeError, ValueError, IndexError) as error:
-        refused = isinstance(error, ExplainerError) and not isinstance(error, BadTarget)
+        refused = isinstance(error, ExplainerError) and not isinstance(error, (BadTarget, BatchSizeRefused))
         if refused or is_out_of_memory(error):
             raise
     return repeated()

@@ -13,8 +13,8 @@ from torch import Tensor
 from explainers.errors import UnsupportedModel
 from explainers.findings import note_gradient
 from explainers.hooks.calls import Edit, replaced_outputs
-from explainers.hooks.records import concatenate_outputs
 from explainers.layers.layout import LayerLayout
+from explainers.nested import concatenate_outputs
 from explainers.network.batch_norm import BackwardGraph, backward_graph, guard_batch_norms
 from explainers.network.dtypes import no_gradient
 from explainers.network.fast.fused_copy import channels_last

@@ -13,8 +13,8 @@ from torch import Tensor
 from explainers.errors import BadTarget
 from explainers.hooks.calls import Edit, replaced_outputs
 from explainers.hooks.locate import HookPoint
-from explainers.hooks.records import concatenate_outputs, map_tensors
 from explainers.layers.layout import LayerLayout
+from explainers.nested import concatenate_outputs, map_tensors
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.network.rows.row_by_row import RowByRow
@@ -49,7 +49,7 @@ class ForwardPasses:
         The network may modify the batch in place. If `network`, a copy, is given, it runs instead.
         """
         if network is not None:
-            return network(batch)
+            return _with_rows(network(batch), len(batch))
         network, through = self.view.network, self.through
         hook = nullcontext() if through is None else replaced_outputs(network, [(through.layout, through.record)])
         if through is not None:
@@ -59,7 +59,7 @@ class ForwardPasses:
                 return self.unit.to_maps(self.outputs(self.unit, batch))
             if len(batch) != len(self.images) and self._takes_one_size:
                 return self._in_chunks(batch)
-            return network(batch)
+            return _with_rows(network(batch), len(batch))
 
     def outputs(self, layout: LayerLayout, batch: Tensor) -> Tensor:
         """Return the layer's output for a batch, in the layer's layout; the forward pass stops there."""
@@ -125,3 +125,9 @@ class ForwardPasses:
         rows[-1] = torch.cat([rows[-1], rows[-1][:1].expand(count - len(rows[-1]), *batch.shape[1:])])
         whole = concatenate_outputs([self.view.network(chunk) for chunk in rows])
         return map_tensors(whole, lambda tensor: tensor[: len(batch)])
+
+
+def _with_rows(output: Any, count: int) -> Any:
+    """Return the output; scores [K] of a single image, from a network that squeezes them, get their first axis back."""
+    squeezed = count == 1 and isinstance(output, Tensor) and output.ndim == 1 and len(output) > 1
+    return output[None] if squeezed else output

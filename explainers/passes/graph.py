@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from explainers.errors import BadTarget, UnsupportedModel, shorten
 from explainers.hooks.calls import replaced_outputs
-from explainers.hooks.records import map_tensors
 from explainers.layers.layout import LayerLayout
+from explainers.nested import map_tensors
 from explainers.passes.tensors import single_tensor
 from explainers.targets import Target
 

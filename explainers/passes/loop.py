@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from explainers.errors import BadOption, is_out_of_memory, shorten
-from explainers.hooks.records import concatenate_outputs
+from explainers.findings import counting_samples
+from explainers.nested import concatenate_outputs
 from explainers.passes.batches.batch_size import Estimate
 
 T = TypeVar("T")
@@ -209,6 +210,21 @@ class Loop:
         At least one chunk is started. `work` may raise `StopLoop`, and `RetrySmaller` before it has changed its result.
         `finished` is called after each chunk and returns whether the variants done so far are enough.
         """
+        with counting_samples() as note:
+            done, planned, stopped_by = self._run(total, at_once, work, best, finished)
+            note(done, planned, stopped_by)
+        self.ended_early |= done < planned
+        return done
+
+    def _run(
+        self,
+        total: int,
+        at_once: int | Rows,
+        work: Callable[[range], None],
+        best: Callable[[], Tensor],
+        finished: Callable[[], bool] | None,
+    ) -> tuple[int, int, str]:
+        """Return the variants done, those that were planned or enough, and what stopped the loop before."""
         rows = at_once if isinstance(at_once, Rows) else None
         done, fixed = 0, 0 if isinstance(at_once, Rows) else max(1, at_once)
         while done < total:
@@ -221,17 +237,16 @@ class Loop:
                     rows.size = retry.rows
                 continue
             except StopLoop:
-                break
+                return done, total, "budget"
             done = chunk.stop
             if finished is not None and finished():
                 total = done
             if self.progress is not None and self.progress(Partial(done / total, best(), done, total)) is False:
-                break
+                return done, total, "progress" if done < total else ""
             # Stop if the remaining budget does not allow another variant; a given batch size is always kept.
             if self.left <= (0.0 if rows is None else rows.prefix + rows.seconds):
                 break
-        self.ended_early |= done < total
-        return done
+        return done, total, "budget" if done < total else ""
 
     def _timed(self, work: Callable[[range], None], chunk: range, rows: Rows | None) -> None:
         if rows is None:

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from explainers.findings import note_layer, recording_image
 from explainers.hooks.cleanup import ordinary_tensors
-from explainers.hooks.records import concatenate_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.layers.score_kind import score_of_network
+from explainers.nested import concatenate_outputs
 from explainers.network.behavior import run_rows_correctly
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forward_wrapper import ForwardWrapper
@@ -32,6 +32,7 @@ from explainers.network.rows.row_by_row import RowByRow
 from explainers.options import LayerName
 from explainers.passes.backward import BackwardPasses
 from explainers.passes.batches.batch_size import estimate
+from explainers.passes.each_image import BatchSplit
 from explainers.passes.forward import ForwardPasses
 from explainers.passes.loop import Loop
 from explainers.passes.scoring import Scoring
@@ -120,6 +121,8 @@ def open_run(
         start = time.monotonic()
         several = several or many or loop is not None or len(images) > 1
         run_rows_correctly(view, images, several)
+        if view.decides and view.splits and len(images) > 1:
+            raise BatchSplit
         if (many or loop is not None) and isinstance(view.network, ForwardWrapper):
             view.network.check_variants(images)
         if loop is not None:

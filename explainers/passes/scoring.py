@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.default_targets import resolve_target
+from explainers.errors import BadOption, ExplainerError, is_out_of_memory
 from explainers.findings import note_option, note_scores
 from explainers.network.fast.compiled import is_requested
 from explainers.network.fast.fused_copy import FusedCopy, channels_last, computes_bf16, fused_copy, matches
@@ -21,7 +22,7 @@ from explainers.passes import graph
 from explainers.passes.forward import ForwardPasses
 from explainers.passes.loop import Loop, now, split_on_out_of_memory
 from explainers.passes.tensors import at_least_float32
-from explainers.targets import Target, evaluate, fix
+from explainers.targets import Target, evaluate
 
 _NOT_COMPILED = (
     "compile=True is not possible here: it needs a network in float32 with a 2-d convolution, called without forward=, "
@@ -52,7 +53,7 @@ class Scoring:
     def score(self, output: Any, image_indices: Sequence[int] | None = None, target: Target | None = None) -> Tensor:
         """Return the score of each row of an output; row b is a variant of image `image_indices[b]`."""
         count = len(self.forward.images)
-        self.target = self.target or fix(self.requested, output, count)
+        self.target = self.target or resolve_target(self.requested, output, count, self.forward.view.owner)
         target = target or self.target
         target = target if image_indices is None else target.rows(image_indices)
         scores = evaluate(target, output, count if image_indices is None else len(image_indices))
@@ -83,7 +84,17 @@ class Scoring:
             self._choose_precision()
         if self.loop is not None:
             self.loop.half = self.precision == "bf16"
-        return self.values(images, range(len(scores))) if self.precision == "bf16" else scores
+        if self.precision != "bf16":
+            return scores
+        try:
+            return self.values(images, range(len(scores)))
+        except Exception as error:
+            if isinstance(error, ExplainerError) or is_out_of_memory(error):
+                raise
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise BadOption(
+                f"The network does not run in bfloat16 ({reason}). Omit precision='bf16', which uses float32."
+            ) from error
 
     @split_on_out_of_memory
     def values(self, batch: Tensor, image_indices: Sequence[int], *, target: Target | None = None) -> Tensor:
@@ -146,5 +157,17 @@ class Scoring:
         self.precision = "float32"  # for the clean pass against which the fused copy is checked
         self.fast_network()
         if self._fused is not None and computes_bf16(self.forward.images.device):
-            self.precision = "bf16"
+            self.precision = "bf16" if self._runs_in_bf16() else "float32"
         note_option("precision", self.precision)
+
+    def _runs_in_bf16(self) -> bool:
+        """Return whether the copy runs in bfloat16, which operations on tensors of two types do not."""
+        images = channels_last(self.forward.images)
+        try:
+            with torch.no_grad(), torch.autocast(images.device.type, torch.bfloat16):
+                self.forward(images, self.fast_network())
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return False
+        return True

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import NoSpatialOutput, UnsupportedModel, kind_of
+from explainers.errors import NoSpatialOutput, UnsupportedModel, WrongType, kind_of
 from explainers.layers.layout import LayerLayout, nothing_spatial
 
 _COMPLEX = (
@@ -48,11 +48,11 @@ def maps_of(layout: LayerLayout, tensor: Tensor) -> Tensor:
 def single_tensor(name: str, output: Any) -> Tensor:
     """Return a layer's output, which must be a single tensor; a quantized tensor is dequantized.
 
-    Errors   TypeError if it is a tuple, a dict or anything else
+    Errors   WrongType if it is a tuple, a dict or anything else
     """
     if isinstance(output, Tensor):
         return output.dequantize() if output.is_quantized else output
-    raise TypeError(
+    raise WrongType(
         f"Layer {name!r} returns {kind_of(output)}, not a single tensor. Choose a layer inside or after it "
         "from list_layers(model, images)."
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from explainers.errors import BadOption, kind_of, shorten
 from explainers.options import Baseline
 
-NAMES = ("blur", "mean", "noise")
+NAMES = ("zeros", "blur", "mean", "noise")
 
 
 def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,15 +24,13 @@ def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
 def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     """Create the baseline of each image, in the shape of the images.
 
-    `baseline` is None (zeros in the model's units), a number, a tensor that broadcasts to the images, "blur" (the image
+    `baseline` is "zeros" (in the model's units), a number, a tensor that broadcasts to the images, "blur" (the image
     after a Gaussian blur with σ of a sixteenth of its shorter side; of videos and volumes also along their third axis,
     with σ of a sixteenth of its length), "mean" (each channel's mean) or "noise" (uniform from the image's minimum to
     its maximum).
 
     Errors   BadOption for an unknown name, a tensor of another shape or device, or values that are not finite and real
     """
-    if baseline is None:
-        return torch.zeros_like(images)
     if isinstance(baseline, Tensor):
         refuse_values("baseline", baseline, images)
         try:
@@ -49,9 +47,11 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         return torch.full_like(images, float(baseline))
     if not isinstance(baseline, str):
         raise BadOption(
-            f"baseline is {kind_of(baseline)}. Give None (zeros), a number, a tensor, or one of "
+            f"baseline is {kind_of(baseline)}. Give a number, a tensor, or one of "
             f"{', '.join(NAMES)}. Convert an array with torch.as_tensor(array)."
         )
+    if baseline == "zeros":
+        return torch.zeros_like(images)
     if baseline == "mean":
         return images.mean(dim=tuple(range(2, images.ndim)), keepdim=True).expand_as(images).clone()
     if baseline == "blur":
@@ -63,8 +63,7 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         low, span = extremes(images)
         return low + span * noise
     raise BadOption(
-        f"baseline={shorten(baseline)} is not valid. Give None (zeros), a number, a tensor, or one of "
-        f"{', '.join(NAMES)}."
+        f"baseline={shorten(baseline)} is not valid. Give a number, a tensor, or one of {', '.join(NAMES)}."
     )
 
 

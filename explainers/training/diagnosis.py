@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from explainers.errors import WrongType, kind_of
 from explainers.findings import Finding
-from explainers.training.log import GradientLog, Row
+from explainers.training.rows import Row, Rows
 
 # Minimum number of points for a trend.
 FEWEST = 3
 
 
 def diagnose_training(
-    log: GradientLog, *, growth: float = 10.0, vanishing: float = 1e-3, dead: float = 0.5, window: int = 20
+    log: Rows, *, growth: float = 10.0, vanishing: float = 1e-3, dead: float = 0.5, window: int = 20
 ) -> list[Finding]:
-    """Return findings about a run's gradients, at most one of each kind, with a remedy.
+    """Return findings about a whole run's gradients, at most one of each kind, with a remedy and the step it began in.
 
         non_finite  NaN or infinity: the first step, and the first tensor in that step's backward pass
         exploding   the norm over all parameters grows more than `growth` times within `window` recorded steps, by a
                     linear fit to its logarithm
-        vanishing   the first layer's root mean square gradient is below `vanishing` times the last layer's
-        dead        at least the fraction `dead` of a parameter's gradient is exactly zero in each of the last `window`
-                    steps, before any hook on the parameter
+        vanishing   the first layer's root mean square gradient fell below `vanishing` times the last layer's, and has
+                    not grown above that since; medians over `window` recorded steps
+        dead        at least the fraction `dead` of a parameter's gradient (and of its bias, for a weight) is exactly
+                    zero in each of the last `window` steps, before any hook on the parameter
         frozen      at least that fraction is zero only after the hooks: `freeze`, a factor of 0, a mask
 
     Exploding and vanishing need the statistic `norm`, dead and frozen need `zero_fraction`; without it they are not
@@ -36,7 +39,7 @@ def diagnose_training(
     hook is the cause; the message then says which gradients are affected, and the remedy is to remove the hook.
 
     Returns  findings in the order above; empty if no problem was found
-    Errors   none
+    Errors   WrongType for anything but a `GradientLog`
 
     Example
         >>> with record_gradients(model) as log:
@@ -44,6 +47,8 @@ def diagnose_training(
         >>> diagnose_training(log)[0].code
         'non_finite'
     """
+    if not isinstance(log, Rows):
+        raise WrongType(f"log is {kind_of(log)}. Give the GradientLog of record_gradients.")
     rows = log.rows
     parameters = [row for row in rows if row.kind == "parameter"] or rows
     explosion = _exploding(parameters, growth, window)
@@ -104,55 +109,117 @@ def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | Non
     return None
 
 
+@dataclass(frozen=True)
+class _Window:
+    """Some consecutive steps, with the root mean square gradients of the first and the last layer that have one."""
+
+    steps: Sequence[int]
+    first: str
+    small: float
+    last: str
+    large: float
+
+    @property
+    def ratio(self) -> float:
+        return self.small / self.large
+
+
 def _vanishing(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> Finding | None:
-    by_name = _by_name(rows)
-    means = _means(by_name, names, window, lambda row: row.statistics)
-    # Layers without any gradient are frozen or dead, which are separate findings.
-    learning = [(layer, mean) for layer, mean in means.items() if mean > 0]
-    if len(learning) < 2:
+    """Return a finding if the first layer's gradient vanished and has not grown since.
+
+    A network that cannot learn with its first layers often learns a constant with its last one. Then the last layer's
+    gradient becomes small too, and their ratio looks healthy. The first layer is therefore compared with the largest
+    gradient of the last layer since it vanished.
+    """
+    layers = list(dict.fromkeys(map(_layer, names)))
+    seen = _gradients(rows, lambda row: row.statistics)
+    begun, largest, latest = None, 0.0, None
+    for steps in _windows(sorted(seen), window):
+        measured = _measure(seen, steps, layers, layers)
+        if not measured:
+            continue
+        latest = measured
+        largest = max(largest, latest.large)
+        if begun and latest.small >= limit * largest:
+            begun = None
+        if not begun and latest.ratio < limit:
+            begun, largest = latest, latest.large
+    if not begun or not latest:
         return None
-    (first, small), (last, large) = learning[0], learning[-1]
-    if small >= limit * large:
-        return None
+    since = next((step for step in begun.steps if _ratio(seen[step], begun) < limit), begun.steps[0])
     message = (
-        f"The gradient of the first layer {first!r} is {small / large:.2g} times that of the last layer {last!r} (root "
-        "mean square)"
+        f"Since step {since}, the gradient of the first layer {begun.first!r} is {begun.ratio:.2g} times that of the "
+        f"last layer {begun.last!r} (root mean square)"
     )
-    arrived = _means(by_name, names, window, lambda row: row.arrived)
-    if arrived.get(first, 0.0) >= limit * arrived.get(last, math.inf):
-        before = arrived[first] / arrived[last]
+    arrived = _measure(_gradients(rows, lambda row: row.arrived), begun.steps, [begun.first], [begun.last])
+    if arrived and arrived.ratio >= limit:
         message += (
-            f". This is caused by gradient hooks: before them the ratio is {before:.2g}. Remove the hooks, or use more "
-            "similar factors."
+            f". This is caused by gradient hooks: before them the ratio is {arrived.ratio:.2g}. Remove the hooks, or "
+            "use more similar factors."
         )
         return Finding("vanishing", message)
-    pattern = f"{first}.*" if any(name.startswith(f"{first}.") for name in by_name) else first
+    pattern = f"{begun.first}.*" if any(name.startswith(f"{begun.first}.") for name in names) else begun.first
+    if latest.ratio >= limit:
+        message += f", and it has not grown since. That of the last layer has fallen to {latest.large:.2g}"
     return Finding(
         "vanishing",
-        f"{message}, so it hardly learns. Normalization, skip connections or ReLU prevent this; a larger learning rate "
-        "for this layer compensates for it.",
-        {"scale_gradients": {"factors": {pattern: _rounded(large / small)}}},
+        f"{message}, so the first layer hardly learns. Normalization, skip connections or ReLU prevent this; a larger "
+        "learning rate for this layer compensates for it.",
+        {"scale_gradients": {"factors": {pattern: _rounded(1 / begun.ratio)}}},
     )
 
 
-def _means(
-    by_name: Mapping[str, Sequence[Row]],
-    names: Sequence[str],
-    window: int,
-    statistics_of: Callable[[Row], Mapping[str, float]],
-) -> dict[str, float]:
-    """Return each layer's root mean square gradient, from the median norms of its parameters' last `window` steps."""
-    sizes = {name: own[-1].size for name, own in by_name.items()}
-    per_layer: dict[str, dict[str, float]] = {}
-    for name in (name for name in names if sizes.get(name)):
-        recent = [statistics_of(row).get("norm", math.nan) for row in by_name[name][-window:]]
-        finite = [norm for norm in recent if math.isfinite(norm)]
-        if finite:
-            per_layer.setdefault(name.rpartition(".")[0] or name, {})[name] = statistics.median(finite)
+def _windows(steps: Sequence[int], window: int) -> Iterator[Sequence[int]]:
+    """Yield the last `window` steps at each step of the run, from the first few steps on."""
+    for end in range(min(FEWEST, len(steps)), len(steps) + 1):
+        yield steps[max(0, end - window) : end]
+
+
+def _gradients(rows: Iterable[Row], statistics_of: Callable[[Row], Mapping[str, float]]) -> dict[int, dict[str, float]]:
+    """Return each step's root mean square gradient by layer."""
+    sums: dict[int, dict[str, tuple[float, int]]] = {}
+    for row in rows:
+        norm = statistics_of(row).get("norm", math.nan)
+        layers = sums.setdefault(row.step, {})
+        if math.isfinite(norm) and row.size:
+            square, size = layers.get(_layer(row.name), (0.0, 0))
+            layers[_layer(row.name)] = square + norm**2, size + row.size
     return {
-        layer: math.sqrt(sum(norm**2 for norm in norms.values()) / sum(sizes[name] for name in norms))
-        for layer, norms in per_layer.items()
+        step: {layer: math.sqrt(square / size) for layer, (square, size) in layers.items()}
+        for step, layers in sums.items()
     }
+
+
+def _measure(
+    seen: Mapping[int, Mapping[str, float]], steps: Sequence[int], first: Sequence[str], last: Sequence[str]
+) -> _Window | None:
+    """Return the median gradients over these steps of the first layer of `first` and the last one of `last`.
+
+    Layers without any gradient are left out: they are frozen or dead, which are separate findings.
+    """
+    low = next(_medians(seen, steps, first), None)
+    high = next(_medians(seen, steps, reversed(last)), None)
+    return _Window(steps, *low, *high) if low and high and low[0] != high[0] else None
+
+
+def _medians(
+    seen: Mapping[int, Mapping[str, float]], steps: Sequence[int], layers: Iterable[str]
+) -> Iterator[tuple[str, float]]:
+    """Yield layers with their median gradients over these steps, if above zero."""
+    for layer in layers:
+        sizes = [seen[step][layer] for step in steps if layer in seen[step]]
+        if sizes and (median := statistics.median(sizes)) > 0:
+            yield layer, median
+
+
+def _ratio(layers: Mapping[str, float], window: _Window) -> float:
+    """Return the ratio of the window's two layers in one step, infinite if it is not known."""
+    large = layers.get(window.last, 0.0)
+    return layers.get(window.first, math.inf) / large if large else math.inf
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0] or name
 
 
 def _zeros(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> list[Finding | None]:
@@ -160,48 +227,76 @@ def _zeros(rows: Sequence[Row], names: Sequence[str], limit: float, window: int)
     dead: dict[str, float] = {}
     frozen: dict[str, float] = {}
     by_name = _by_name(rows)
-    for name, own in by_name.items():
-        arrived = min(row.arrived.get("zero_fraction", 0.0) for row in own[-window:])
-        left = min(row.statistics.get("zero_fraction", 0.0) for row in own[-window:])
-        if arrived >= limit:
+    zeros = {
+        name: tuple(
+            min(each.get("zero_fraction", 0.0) for each in kind)
+            for kind in zip(*((row.arrived, row.statistics) for row in own[-window:]), strict=True)
+        )
+        for name, own in by_name.items()
+    }
+    for name, (arrived, left) in zeros.items():
+        # A weight also has zeros for inputs that are zero, such as black borders; units without gradient have none in
+        # their bias either.
+        bias = name[: -len("weight")] + "bias" if name.endswith("weight") else name
+        if min(arrived, zeros.get(bias, (1.0,))[0]) >= limit:
             dead[name] = arrived
-        elif left >= limit:
+        elif left >= limit > arrived:
             frozen[name] = left
-    return [_dead(dead, names), _frozen(frozen, names, by_name)]
+    return [_dead(dead, names, by_name, limit), _frozen(frozen, names, by_name, limit)]
 
 
-def _dead(shares: Mapping[str, float], names: Sequence[str]) -> Finding | None:
+def _dead(
+    shares: Mapping[str, float], names: Sequence[str], by_name: Mapping[str, Sequence[Row]], limit: float
+) -> Finding | None:
     if not shares:
         return None
     # A dead unit also zeroes its column of the next layer's weight gradient, so the first layer is the cause.
     first, others = _first(shares, names)
-    why = (
-        "it receives no gradient, because all its units are dead or a later operation stops the gradient"
-        if shares[first] == 1
-        else "units that are not activated by any input of the batch do not learn"
-    )
+    since = _since(by_name[first], lambda row: row.arrived, limit)
+    if shares[first] < 1:
+        why = "units that are not activated by any input of the batch do not learn"
+    elif len(shares) == len(by_name) and min(shares.values()) == 1:
+        why = (
+            "no parameter receives a gradient, because all units of a layer are dead, a later operation stops the "
+            "gradient, or the loss has reached its minimum"
+        )
+    else:
+        why = "it receives no gradient, because all its units are dead or a later operation stops the gradient"
     remedy: dict[str, Any] = {"torch.nn.LeakyReLU": {"negative_slope": 0.01}}
     return Finding(
         "dead",
-        f"At least {shares[first]:.0%} of the gradient of {first!r} is exactly zero in every recent step{others}: "
-        f"{why}. Use a leaky ReLU instead of the ReLU, or a lower learning rate from the start.",
+        f"At least {shares[first]:.0%} of the gradient of {first!r} is exactly zero in every step since step {since}"
+        f"{others}: {why}. Use a leaky ReLU instead of the ReLU, or a lower learning rate from the start.",
         remedy,
     )
 
 
-def _frozen(shares: Mapping[str, float], names: Sequence[str], by_name: Mapping[str, Sequence[Row]]) -> Finding | None:
+def _frozen(
+    shares: Mapping[str, float], names: Sequence[str], by_name: Mapping[str, Sequence[Row]], limit: float
+) -> Finding | None:
     if not shares:
         return None
     first, others = _first(shares, names)
+    since = _since(by_name[first], lambda row: row.statistics, limit)
     much = "the" if shares[first] == 1 else f"at least {shares[first]:.0%} of the"
     norm = by_name[first][-1].arrived.get("norm")
     known = "" if norm is None else f" (norm before hooks: {norm:.3g})"
     what = "it is frozen" if shares[first] == 1 else "that part is frozen"
     return Finding(
         "frozen",
-        f"Gradient hooks set {much} gradient of {first!r}{known} to zero in every recent step{others}: {what} and does "
-        "not learn. If that is not intended, remove the hook (freeze, a factor of 0 or a mask).",
+        f"Gradient hooks set {much} gradient of {first!r}{known} to zero in every step since step {since}{others}: "
+        f"{what} and does not learn. If that is not intended, remove the hook (freeze, a factor of 0 or a mask).",
     )
+
+
+def _since(rows: Sequence[Row], statistics_of: Callable[[Row], Mapping[str, float]], limit: float) -> int:
+    """Return the first of the last steps with at least this fraction of zeros."""
+    step = rows[-1].step
+    for row in reversed(rows):
+        if statistics_of(row).get("zero_fraction", 0.0) < limit:
+            break
+        step = row.step
+    return step
 
 
 def _first(shares: Mapping[str, float], names: Sequence[str]) -> tuple[str, str]:

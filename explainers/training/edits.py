@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, WrongType, shorten
 from explainers.hooks.calls import Edit
 from explainers.hooks.edit import edit_gradients, edit_together
 from explainers.options import LayerName
@@ -56,9 +56,9 @@ __all__ = [
 
 @contextmanager
 def clip_gradients(
-    params: Params, *, value: float | None = None, norm: float | None = None, scaler: Scaler = None
+    params: Params, norm: float | None = None, *, value: float | None = None, scaler: Scaler = None
 ) -> Iterator[None]:
-    """Clip every component to [-value, value], or the total norm over all parameters to `norm`.
+    """Clip the total norm over all parameters to `norm`, or every component to [-value, value].
 
     A tensor hook receives one gradient and cannot know whether others follow, since a parameter that the loss does not
     depend on gets none. `norm` is therefore applied at the end of the backward pass, in a callback queued by the hooks:
@@ -138,6 +138,8 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
     """
     product: dict[Tensor, float] = {}
     instead = "After backward, multiply the gradients: parameter.grad.mul_(factor)."
+    if not isinstance(factors, Mapping):
+        raise WrongType(f"factors={shorten(factors)} is not a mapping. Give {{pattern: factor}}.")
     for pattern, factor in factors.items():
         _check_number(f"factors[{pattern!r}]", factor)
         for parameter in match_parameters(model, pattern, instead).values():
@@ -167,7 +169,7 @@ def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
         >>> bool(model.conv1.weight.grad.any())
         False
     """
-    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    patterns = [pattern] if isinstance(pattern, str) else _texts(pattern)
     instead = "After backward, call parameter.grad.zero_(), or parameter.requires_grad_(False) before sharding."
     frozen = [parameter for pattern in patterns for parameter in match_parameters(model, pattern, instead).values()]
     edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
@@ -175,6 +177,16 @@ def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
     }
     with not_sharded_inside(model, instead), edit_gradients(edits):
         yield
+
+
+def _texts(pattern: Any) -> list[str]:
+    """Return the patterns of a list.
+
+    Errors   WrongType
+    """
+    if not isinstance(pattern, Iterable):
+        raise WrongType(f"pattern={shorten(pattern)} is not valid. Give a shell pattern, or a list of them.")
+    return list(pattern)
 
 
 @contextmanager
@@ -186,7 +198,7 @@ def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]
 
     Returns  nothing
     Errors   BadOption if the tensor does not require grad, or if the result differs in shape, dtype or device (raised
-             by the backward pass, with the reason); TypeError if the result is not a tensor
+             by the backward pass, with the reason); WrongType if the result is not a tensor
     Source   torch.Tensor.register_hook
 
     Example

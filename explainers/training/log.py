@@ -18,42 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.display.charts import charts_html, line_chart
-from explainers.display.display import Display
-from explainers.display.tables import paragraphs
+from explainers.display.charts import charts_html, charts_images, line_chart
+from explainers.display.display import Display, Displayed
+from explainers.display.tables import findings_html, paragraphs
+from explainers.training.diagnosis import diagnose_training
 from explainers.training.moments import moments, statistics_of
+from explainers.training.rows import Row
 
 STATISTICS = ("norm", "mean", "std", "max", "zero_fraction")
 # Number of rows kept on the device before they are transferred together.
 WAITING = 4096
 LINES = 8
 """Lines in a chart, each in another color."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One gradient of `name` (a "parameter", "activation" or "tensor" with `size` values) in `step`, counted from 0.
-
-    `statistics` are the recorded ones among `norm` (Euclidean), `mean`, `std` (as `torch.std`, 0 for a single value),
-    `max` (largest magnitude) and `zero_fraction` (fraction of exact zeros). `histogram` counts the finite values in the
-    bins between `edges`, or is None. `unedited` are the statistics before any hook of the tensor, or None if no hook
-    changed the gradient. For complex gradients, `mean` is the magnitude of the mean, and `histogram` counts real and
-    imaginary parts.
-    """
-
-    step: int
-    name: str
-    kind: str
-    size: int
-    statistics: Mapping[str, float]
-    histogram: tuple[int, ...] | None = None
-    edges: tuple[float, ...] | None = None
-    unedited: Mapping[str, float] | None = None
-
-    @property
-    def arrived(self) -> Mapping[str, float]:
-        """The statistics of the gradient before any hook changed it."""
-        return self.statistics if self.unedited is None else self.unedited
 
 
 @dataclass
@@ -69,8 +45,8 @@ class _Waiting:
     edges: tuple[float, ...] | None
 
 
-@dataclass
-class GradientLog:
+@dataclass(repr=False)
+class GradientLog(Displayed):
     """The gradients recorded by `record_gradients`: the latest `limit` rows, in order of arrival.
 
     `names` are the recorded tensors, first layer first; `dropped` counts discarded rows; `notes` are the values added
@@ -152,21 +128,32 @@ class GradientLog:
             Path(path).write_text(text.getvalue(), encoding="utf-8")
         return text.getvalue()
 
-    def _repr_html_(self) -> str:
-        """Return charts of the loss and of each statistic by step, for up to eight tensors, for notebooks."""
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return charts of the loss and of each statistic by step, for up to eight tensors, and the findings below."""
         rows = self.rows
         recorded = {row.name for row in rows}
         names = [name for name in self.names if name in recorded] or sorted(recorded)
         shown = _spread(names, LINES)
         losses = [(float(step), note["loss"]) for step, note in self.notes.items() if note["loss"] is not None]
-        charts = [line_chart("loss", {"loss": losses}, x="step", y="")] if losses else []
+        charts = line_chart("loss", {"loss": losses}, x="step", y="") if losses else []
         for each in self.statistics:
             lines = {n: [(float(row.step), row.statistics[each]) for row in rows if row.name == n] for n in shown}
             title, is_size = f"{each} of the gradient", each in ("norm", "std", "max")
-            charts.append(line_chart(title, lines, x="step", y="", logarithmic=is_size))
+            charts += line_chart(title, lines, x="step", y="", logarithmic=is_size)
         most = f" The charts show {len(shown)} of them, from first to last." if len(shown) < len(names) else ""
         about = f"{len(rows):,} gradients of {len(names)} tensors.{most}"
-        return Display(paragraphs([about]) + charts_html(charts), about).html
+        findings = findings_html(each.sentence for each in diagnose_training(self))
+        content = paragraphs([about]) + charts_html(charts) + findings
+        return Display(content, repr(self), charts_images(charts))
+
+    def __repr__(self) -> str:
+        rows = self.rows
+        tensors = f"{len(rows):,} gradients of {len({row.name for row in rows})} tensors"
+        steps = f", steps {rows[0].step} to {rows[-1].step}" if rows else ""
+        losses = [note["loss"] for note in self.notes.values() if note["loss"] is not None]
+        loss = f", loss {losses[0]:.4g} to {losses[-1]:.4g}" if losses else ""
+        dropped = f", {self.dropped:,} older ones dropped" if self.dropped else ""
+        return f"GradientLog({tensors}{steps}{loss}{dropped})"
 
     def to_tensorboard(self, logdir: str | Path) -> None:
         """Write every statistic as a scalar `name/statistic`, histograms and notes, for `tensorboard --logdir`.

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, WrongType, shorten
 from explainers.hooks.distributed import inspect_wrappers, refuse_sharded
 from explainers.hooks.locate import unwrap
 
@@ -22,7 +22,7 @@ def gather(params: Params, instead: str) -> dict[str, Tensor]:
 
     `instead` is what to write if they are sharded.
 
-    Errors   BadOption if no tensor requires grad, or they are sharded over processes; TypeError for other objects
+    Errors   BadOption if no tensor requires grad, or they are sharded over processes; WrongType for other objects
     """
     if isinstance(params, nn.Module):
         inspect_wrappers(params, instead)
@@ -30,7 +30,7 @@ def gather(params: Params, instead: str) -> dict[str, Tensor]:
     known: set[int] = set()
     for name, tensor in _named(params):
         if not isinstance(tensor, Tensor):
-            raise TypeError(
+            raise WrongType(
                 f"{shorten(tensor)} is not a tensor. Pass what an optimizer accepts, such as model.parameters()."
             )
         refuse_sharded(tensor, instead)
@@ -57,6 +57,10 @@ def _named(params: Params) -> Iterator[tuple[str, Any]]:
         yield "0", params
     elif isinstance(params, Mapping):
         yield from params.items()
+    elif not isinstance(params, Iterable) or isinstance(params, str):
+        raise WrongType(
+            f"params={shorten(params)} are not parameters. Pass what an optimizer accepts, such as model.parameters()."
+        )
     else:
         for number, item in enumerate(params):
             if isinstance(item, Mapping) and "params" in item:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, WrongType
 from explainers.hooks.live import LiveInstances
 
 Scaler = GradScaler | Literal[False] | None
@@ -24,11 +24,11 @@ _scalers = LiveInstances(GradScaler)
 def scale_of(scaler: Scaler, function: str) -> Callable[[Tensor], Tensor | float]:
     """Return a function that returns the scale of a gradient, which it calls in the backward pass.
 
-    Errors   TypeError if `scaler` is not a GradScaler, False or None; BadOption for None if a scaler is in use, also
+    Errors   WrongType if `scaler` is not a GradScaler, False or None; BadOption for None if a scaler is in use, also
              raised by the returned function
     """
     if scaler is not None and scaler is not False and not isinstance(scaler, GradScaler):
-        raise TypeError(f"Invalid scaler={scaler!r}. Pass a torch.amp.GradScaler, or False if the loss is not scaled.")
+        raise WrongType(f"Invalid scaler={scaler!r}. Pass a torch.amp.GradScaler, or False if the loss is not scaled.")
 
     def check() -> None:
         # A scaler that has not scaled any loss has no tensor for its scale yet.

@@ -150,7 +150,7 @@ def report(
     folder: Folder,
     out: Annotated[Path, typer.Option(help=messages.REPORT_OUT)] = Path("report.html"),
     box: Annotated[str | None, typer.Option(help=messages.BOX)] = None,
-    mask: Annotated[Path | None, typer.Option(help=messages.MASK, exists=True)] = None,
+    mask: Annotated[Path | None, typer.Option(help=messages.MASK)] = None,
     link: Annotated[str | None, typer.Option(help=messages.LINK)] = None,
     metadata: Annotated[str | None, typer.Option(help=messages.METADATA)] = None,
     device: Device = "cpu",
@@ -211,7 +211,6 @@ def evaluate(
     seed: Seed = 0,
     device: Device = "cpu",
     offline: Offline = False,
-    pictures: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
     *,
     log: LogOptions,
 ) -> None:
@@ -221,9 +220,6 @@ def evaluate(
 
     log.apply()
     set_offline(offline)
-    if pictures is not None:
-        typer.echo(messages.PICTURES_RENAMED, err=True)
-        images = pictures
     _keep_freed_memory()
     data = shards.open_run(folder)
     with Progress(messages.EVALUATING, messages.NOT_RESUMABLE) as progress:
@@ -237,16 +233,16 @@ def evaluate(
             device=device,
             report=progress,
         )
-    log.done(messages.evaluated(result, folder), pictures=result["pictures"])
+    log.done(messages.evaluated(result, folder), images=result["images"])
 
 
 @app.command(help=messages.MODELS)
-def models() -> None:
+def models(offline: Offline = False) -> None:
     from saliscope import zoo  # torch takes seconds to start
 
+    set_offline(offline)
     for info in zoo.list_models():
-        status = messages.CACHED if info.cached else messages.megabytes(info.megabytes)
-        typer.echo(f"{info.name:40} {info.title:40} {status}{messages.task(info.task)}")
+        typer.echo(f"{info.name:40} {info.title:40} {messages.model_state(info)}{messages.task(info.task)}")
 
 
 @app.command(help=messages.METHODS)

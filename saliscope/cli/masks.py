@@ -14,8 +14,11 @@ from saliscope.errors import Refused
 def find(path: Path, rows: Iterable[str]) -> Image.Image | Callable[[str], Image.Image | None]:
     """Return the mask, or a function that returns the mask of a path, or None if there is none.
 
-    Errors   Refused for a file that is not an image, and for a folder without a mask of any of the rows
+    Errors   Refused for a path that does not exist, for a file that is not an image, and for a folder without a mask
+             of any of the rows
     """
+    if not path.exists():
+        raise Refused(messages.NO_MASK.format(path=str(path)))
     if not path.is_dir():
         return _read(path)
     files = {file.relative_to(path).with_suffix("").as_posix(): file for file in path.rglob("*") if file.is_file()}

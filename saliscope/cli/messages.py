@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from saliscope.cli.progress import duration
 from saliscope.datasets.settings import LABEL, WRONG
+from saliscope.session.messages import NOT_DOWNLOADED
 
 if TYPE_CHECKING:
     from saliscope.datasets.run import Summary
     from saliscope.datasets.settings import Settings
+    from saliscope.zoo import ModelInfo
 
 SALISCOPE = """Visualize what an image model looks at, for one image or for a whole dataset.
 
@@ -66,7 +68,7 @@ EXPORT = """Export a run with its images and heatmaps to FiftyOne, Hugging Face 
         fiftyone.Dataset.from_dir("samples", dataset_type=fiftyone.types.LegacyFiftyOneDataset)
 """
 LAYERS = "List the layers of a model that have a grid, with the shape of their output. Use one of them with --layer."
-MODELS = "List the available models. --model also accepts timm:NAME, hf:NAME, hf:FOLDER and file.py:factory."
+MODELS = "List the models. --model also accepts timm:NAME, hf:NAME, hf:FOLDER and file.py:factory."
 METHODS = "List the available methods."
 REPLAY = "Recompute the maps of a saved bundle and compare them. The exit code is 0 if they are equal."
 SERVE = "Start the interactive page. `python app.py` takes the same options."
@@ -133,7 +135,10 @@ METRICS = "Comma-separated metrics: deletion, insertion, road, average_drop, inf
 STEPS = "Steps of a curve."
 EVALUATED = "float32, bf16 or auto."
 BUNDLE = "A bundle that was saved on the page."
-HOST = "Address to listen on. Default: this machine only; 0.0.0.0 accepts connections from other machines."
+HOST = (
+    "Address to listen on. Default: this machine only; 0.0.0.0 accepts connections from other machines, by address or "
+    "name of this machine. Other names: SALISCOPE_HOSTS."
+)
 PORT = "Port. Default: the first free one from 7860."
 MONITORING = "Also offer /healthz and /metrics (Prometheus). Do not make them public."
 REQUEST_LOG = "text, or json: one object per request on stderr, without content or names of images."
@@ -142,8 +147,8 @@ RUN = "A run of saliscope explain. The links in its report open its images in th
 
 NOT_NUMBERS = "{text!r} is not a list of numbers such as 0.485,0.456,0.406"
 NOT_A_SIZE = "{text!r} is not a size. Use pixels, as in 224 or 160x224 (height x width)"
-NO_MODEL_NAMED = "Name the model with --model, for example package.module:factory or resnet18."
 NOT_A_MASK = "Cannot read the mask {path!r}: it is not an image. Use an image that is white inside."
+NO_MASK = "File not found: {path!r}. Pass a mask, or a folder of masks."
 NO_MASKS = "None of the images of the run has a mask in {path!r}. A mask needs the name of its image, with any suffix."
 NOT_A_FILE = "{path!r} is a folder. Pass the name of a file, such as report.html."
 NOT_A_URL = "{text!r} is not a URL. Use one that starts with http:// or https://, such as http://127.0.0.1:7860."
@@ -153,7 +158,6 @@ NOT_AN_OPTION = "{text!r} is not an option. Use name=value."
 DEVICE_WITH_RAY = "With ray, use auto, cpu, cuda, mps or xpu: Ray assigns the devices of a machine to its workers."
 ONLY_WITH_RAY = "it needs --engine ray."
 TOO_MANY_WORKERS = "it is more than the maximum, --workers {most}."
-PICTURES_RENAMED = "--pictures is deprecated and will be removed in the next version. Use --images."
 
 TERMINATED = "Terminated. Finished batches are kept; run the same command again to resume."
 
@@ -168,9 +172,22 @@ def task(name: str) -> str:
     return "" if name == "classification" else f" ({name}, only on the page)"
 
 
-def megabytes(size: float) -> str:
-    """Return a note with the size of the download."""
-    return f"{size:.0f} MB download"
+def no_model_named(flags: list[str]) -> str:
+    """Return the message for options of a model without the model."""
+    needs = "needs" if len(flags) == 1 else "need"
+    return f"{', '.join(flags)} {needs} --model. Name the model, for example package.module:factory or resnet18."
+
+
+def model_state(info: ModelInfo) -> str:
+    """Return whether a model can be used, and how large its download is."""
+    if info.cached:
+        return CACHED
+    if info.error:
+        return f"error: {info.error}"
+    if info.offline:
+        return NOT_DOWNLOADED
+    size = f"{info.megabytes:.0f} MB " if info.megabytes else ""
+    return f"{size}download" if info.fetched else "not installed"
 
 
 def _images(count: int) -> str:
@@ -180,9 +197,9 @@ def _images(count: int) -> str:
 def explained(done: Summary, settings: Settings) -> str:
     """Return the summary of a run."""
     counts = done.counts
-    lines = [f"{_images(counts['pictures'])} in {str(done.folder)!r}"]
+    lines = [f"{_images(counts['images'])} in {str(done.folder)!r}"]
     if settings.where == WRONG:
-        wrong = _images(counts["pictures"] - counts["unreadable"])
+        wrong = _images(counts["images"] - counts["unreadable"])
         lines[0] = f"{wrong} of {counts['looked_at']:,} with a wrong prediction, in {str(done.folder)!r}"
     if done.new:
         speed = f", {done.new / done.seconds:.3g} per second" if done.seconds > 0 else ""
@@ -190,10 +207,10 @@ def explained(done: Summary, settings: Settings) -> str:
         lines[0] += f": {done.new:,} {what} in {duration(done.seconds)}{speed}."
     else:
         lines[0] += ": the run was already finished."
-    if counts["labelled"]:
-        share = counts["correct"] / counts["labelled"]
-        lines.append(f"Accuracy: {share:.1%} of {counts['labelled']:,} labeled images.")
-    unlabeled = counts["looked_at"] - counts["labelled"] - counts["unreadable"]
+    if counts["labeled"]:
+        share = counts["correct"] / counts["labeled"]
+        lines.append(f"Accuracy: {share:.1%} of {counts['labeled']:,} labeled images.")
+    unlabeled = counts["looked_at"] - counts["labeled"] - counts["unreadable"]
     if settings.target == LABEL and unlabeled:
         lines.append(
             f"{_images(unlabeled)} without a label that is a class of the model: the predicted class is explained."
@@ -230,4 +247,4 @@ def evaluated(result: dict[str, Any], folder: str) -> str:
     """Return the results of the metrics."""
     lines = [metric["sentence"] for metric in result["metrics"].values()]
     path = f"{folder.rstrip('/')}/evaluation.json"
-    return "\n".join([*lines, f"Evaluated {_images(result['pictures'])} on {result['device']}. Saved as {path!r}."])
+    return "\n".join([*lines, f"Evaluated {_images(result['images'])} on {result['device']}. Saved as {path!r}."])

@@ -18,6 +18,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 
 from saliscope.cli import completion, messages, progress
+from saliscope.errors import Refused
 
 
 def _numbers(text: str) -> list[float]:
@@ -57,15 +58,17 @@ class ModelOptions:
     offline: Annotated[bool, typer.Option("--offline", help=messages.OFFLINE, **_NETWORK)] = False
 
     def overrides(self) -> dict[str, Any]:
-        """Return the given options except the name of the model, and apply `--offline`."""
+        """Return the given options except the name of the model, and apply `--offline`.
+
+        Errors   Refused if they are for a model that is not named
+        """
         set_offline(self.offline)
         values = {"mean": self.mean, "std": self.std, "size": self.size, "score": self.score}
         paths = {"weights": self.weights, "labels": self.labels}
         values |= {name: path and os.path.expanduser(path) for name, path in paths.items()}
         options = {name: value for name, value in values.items() if value is not None}
         if options and self.model == os.environ.get("SALISCOPE_MODEL", "auto") == "auto":
-            flags = ", ".join(f"--{name}" for name in options)
-            raise typer.BadParameter(messages.NO_MODEL_NAMED, param_hint=flags)
+            raise Refused(messages.no_model_named([f"--{name}" for name in options]))
         return options
 
 

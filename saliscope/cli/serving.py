@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -13,6 +14,9 @@ from saliscope.cli import progress
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool, sandbox
 from saliscope.zoo import settings
+
+CONNECTIONS = 65_536
+"""Open files of the process. Connections that send nothing are not limited by the page."""
 
 
 def serve(
@@ -46,6 +50,10 @@ def serve(
         model_cache.ready.wait()
         if named and (error := model_cache.failure()):
             raise Refused(error)  # before the page is built
+    from saliscope.page.serving.door import uploads  # must come before gradio, which reads the folder
+
+    uploads.use_own_folder()
+    allow_many_connections()
     from saliscope.page import build  # gradio takes seconds to start
 
     if run is not None:
@@ -54,7 +62,7 @@ def serve(
         finished_runs.use_run(run)
     agents = None
     if mcp:
-        from saliscope.page.serving.agents import Agents  # needs an optional package
+        from saliscope.page.agents.server import Agents  # needs an optional package
 
         agents = Agents(host)
     monitor = None
@@ -72,6 +80,16 @@ def serve(
         stream.flush()
     pool.stop()
     os._exit(0)  # other threads may still compute
+
+
+def allow_many_connections() -> None:
+    """Raise the limit of open files, each of which may be a connection, as far as this process may."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = CONNECTIONS if most == resource.RLIM_INFINITY else min(most, CONNECTIONS)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def check_address(host: str | None, port: int | None) -> None:

@@ -107,13 +107,6 @@ class Job:
         """Close a shard of this machine's own listing."""
         self.close(shard.number, len(shard.batches), Stamp(shard.digest, shard.labels))
 
-    def close_older(self) -> None:
-        """Write the commits of shards that an older version has finished; it wrote none."""
-        if self.shards.has_uncounted():
-            for shard in self.planned():
-                if not self.shards.missing(shard):
-                    self.close_planned(shard)
-
     def finished_counts(self) -> dict[str, int] | None:
         """Return the counts in the manifest of a finished run, or None.
 
@@ -123,7 +116,7 @@ class Job:
             return None
         manifest = read_manifest(self.shards.folder)
         then = manifest.get("listing")
-        if self.listing.count is None and then not in (None, digest_of(shard.digest for shard in self.planned())):
+        if self.listing.count is None and then != digest_of(shard.digest for shard in self.planned()):
             raise Refused(
                 f"The source has changed since the run in {str(self.shards.folder)!r} was finished: it has other "
                 "images or labels now. Choose another --out."
@@ -142,16 +135,16 @@ class Job:
                 self.close_planned(shard)
                 numbers.append(shard.number)
         self.shards.finished.check_end(numbers)
-        found, labelled = self.shards.counts, self.shards.labelled
-        counts = {name: found[name] for name in ("looked_at", "pictures", "unreadable")}
-        counts |= {"labelled": labelled.total(), "correct": labelled.total() - found["wrong"]}
+        found, labeled = self.shards.counts, self.shards.labeled
+        counts = {name: found[name] for name in ("looked_at", "images", "unreadable")}
+        counts |= {"labeled": labeled.total(), "correct": labeled.total() - found["wrong"]}
         manifest = {
             "versions": versions(),
             "weights_sha256": self.shards.record["weights_sha256"],
             "classes": self.model.labels,
             "score": self.model.score_kind,
             "counts": counts,
-            "labelled": {str(index): count for index, count in sorted(labelled.items()) if count},
+            "labeled": {str(index): count for index, count in sorted(labeled.items()) if count},
             "source": self.source,
             "listing": digest_of(self.shards.finished.shards[number] for number in numbers),
             "directory": os.getcwd(),
@@ -165,13 +158,13 @@ class Job:
 def count_rows(stamp: Stamp, rows: pa.Table, classes: Classes) -> dict[str, Any]:
     """Return the commit of a shard: its counts, the number of readable images of each class by label, and its hash."""
     labels = stamp.labels
-    labelled = Counter(classes.find(label) for label in labels)
+    labeled = Counter(classes.find(label) for label in labels)
     errors = rows.filter(rows["error"].is_valid())
-    labelled.subtract(classes.find(label) for label in errors["label"].to_pylist())
+    labeled.subtract(classes.find(label) for label in errors["label"].to_pylist())
     wrong = int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
-    counts = {"looked_at": len(labels), "pictures": len(rows), "unreadable": len(errors), "wrong": wrong}
-    known = {str(index): count for index, count in labelled.items() if index is not None and count}
-    return {"counts": counts, "labelled": known, "listing": stamp.digest}
+    counts = {"looked_at": len(labels), "images": len(rows), "unreadable": len(errors), "wrong": wrong}
+    known = {str(index): count for index, count in labeled.items() if index is not None and count}
+    return {"counts": counts, "labeled": known, "listing": stamp.digest}
 
 
 def prepare(
@@ -224,8 +217,7 @@ def _describe(listing: Listing) -> str:
         files = len(listing.partitions)
         return "listed during the run" if files == 1 else f"{files} files, listed during the run"
     paths = "".join(f"{item.path}\0{item.label}\n" for item in listing.known)
-    # "pictures" as in version 0.8.0, so that its runs can be resumed
-    count = "1 picture" if len(listing.known) == 1 else f"{len(listing.known)} pictures"
+    count = "1 image" if len(listing.known) == 1 else f"{len(listing.known)} images"
     return f"{count} ({hashlib.sha256(paths.encode()).hexdigest()[:16]})"
 
 

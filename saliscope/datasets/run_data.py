@@ -28,8 +28,6 @@ PIECE = 2**26
 """Bytes of the rows that are read at once; a row may be larger, since a map has any size."""
 REQUESTS = 16
 """Number of files of a store that are opened at the same time."""
-ADDED = ("map_scale", "device")
-"""Columns that runs of older versions do not have; they are read as null."""
 
 
 class RunData:
@@ -37,7 +35,9 @@ class RunData:
 
     def __init__(self, folder: str | Path, manifest: dict[str, Any], table: pa.Table | None = None) -> None:
         self.folder, self.manifest = folder, manifest
-        self._given = None if table is None else _complete(table, str(folder))
+        if table is not None:
+            _check_columns(table.column_names, str(folder))
+        self._given = table
         self._cached: tuple[Any, pa.Table] | None = None
 
     @cached_property
@@ -146,13 +146,12 @@ class RunData:
         if self._cached is not None and self._cached[0] == key:
             yield 0, self._cached[1]
             return
-        present = [name for name in names if name in group.sizes]
-        size = sum(group.sizes[name] for name in present)
+        size = sum(group.sizes[name] for name in names)
         rows = max(1, min(group.rows, group.rows * PIECE // max(1, size)))
         with self._open(group.part) as file:
             first = 0
-            for batch in file.iter_batches(rows, row_groups=[group.number], columns=present):
-                table = _with_types(_with_added(pa.table(batch)).select(list(names)))
+            for batch in file.iter_batches(rows, row_groups=[group.number], columns=list(names)):
+                table = _with_types(pa.table(batch).select(list(names)))
                 if len(table) == group.rows:
                     self._cached = key, table
                 yield first, table
@@ -196,21 +195,8 @@ def damaged(folder: str | Path, error: object) -> str:
     return f"{str(folder)!r} is damaged: {error}. Delete it and run saliscope explain again."
 
 
-def _complete(table: pa.Table, where: str) -> pa.Table:
-    _check_columns(table.column_names, where)
-    return _with_added(table)
-
-
-def _with_added(table: pa.Table) -> pa.Table:
-    """Return the table with the columns that older versions did not write, as null."""
-    for name in ADDED:
-        if name not in table.column_names:
-            table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
-    return table
-
-
 def _with_types(table: pa.Table) -> pa.Table:
-    """Return the table with the types of `SCHEMA`, since files of one run may come from several versions."""
+    """Return the table with the types of `SCHEMA`, since another program may have written the file again."""
     types = [SCHEMA.field(name).type for name in table.column_names]
     if table.schema.types == types:
         return table
@@ -223,7 +209,7 @@ def _check_columns(names: Sequence[str], where: str) -> None:
 
     Errors   Refused
     """
-    missing = [name for name in SCHEMA.names if name not in names and name not in ADDED]
+    missing = [name for name in SCHEMA.names if name not in names]
     if missing:
         raise Refused(
             f"{where} has no column {', '.join(missing)}. Pass the --out folder of `saliscope explain`, or run it "

@@ -106,14 +106,12 @@ class Settings:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         name = model.name if self.model == "auto" else self.model  # the user's own network is found by this name
         interface = repr((model.labels, model.preparation))  # a file of labels may have changed
-        if model.preparation.position != type(model.preparation).position:  # runs of older versions have the default
-            interface += repr(model.preparation.position)
         return {
             **fields,
             "model": name,
             "own": dict(self.own),
             "options": dict(self.options),
-            "pictures": listing,
+            "images": listing,
             "labels_and_preprocessing": hashlib.sha256(interface.encode("utf-8", "backslashreplace")).hexdigest()[:16],
         }
 

@@ -83,6 +83,11 @@ def range_of(images: Iterable[Image.Image]) -> Range:
     return (0.0, full) if low >= 0 and full / 16 < high <= full else (low, high)
 
 
+def is_transparent(image: Image.Image) -> bool:
+    """Return whether any pixel is transparent, also in part."""
+    return image.mode in ("LA", "RGBA") and any(image.getchannel("A").histogram()[:255])
+
+
 def on_white(image: Image.Image, profile: object) -> Image.Image:
     """Convert colors to sRGB, and then blend transparency with white in sRGB."""
     alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None

@@ -56,6 +56,12 @@ DAMAGED = "This {kind} image is damaged or truncated. Save or download it again,
 FOREIGN = "Only images that were uploaded here can be opened. Upload the file first."
 LINK = "Links are not supported. Download the image and upload the file."
 
+NOTES = {
+    "animated": "The file is an animation. Its first frame is used.",
+    "transparent": "Parts of the image are transparent. They are filled with white.",
+}
+"""What is stated about an image, by the names in `info["notes"]` of an opened image."""
+
 # Signatures (offset, bytes) of files that users upload by mistake, with a description.
 _KINDS = (
     (0, b"%PDF", "a PDF document"),
@@ -114,7 +120,8 @@ Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, limits.PIXELS)  # twic
 def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
     """Return the image in a file or in bytes as RGB pixels.
 
-    Returns  an RGB image, upright, on white, in sRGB; its shorter side is at most `limits.SIDE`.
+    Returns  an RGB image, upright, on white, in sRGB; its shorter side is at most `limits.SIDE`. `info["notes"]` lists
+             the names of the `NOTES` about it, if there are any
     Errors   Refused, with a message for the user
     """
     data = source if isinstance(source, bytes) else read(source)
@@ -290,6 +297,11 @@ def _count_blocks(data: bytes) -> int:
     return count
 
 
+def is_supported(data: bytes) -> bool:
+    """Return whether a file starts like an image of a supported format."""
+    return _match(data, _SIGNATURES) is not None
+
+
 def _match(data: bytes, table: tuple[tuple[int, bytes, str], ...]) -> str | None:
     return next((name for offset, start, name in table if data.startswith(start, offset)), None)
 
@@ -327,11 +339,18 @@ def _decode(data: bytes) -> Image.Image:
             plain, orientation = _load(image, data, size)
             if plain.size != size:
                 plain = plain.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+        found = {"animated": _is_animated(image), "transparent": pixels.is_transparent(plain)}
     upright = pixels.on_white(plain, profile)
     if orientation is not None:
         upright = upright.transpose(orientation)
-    upright.info = {}
+    notes = [name for name, holds in found.items() if holds]
+    upright.info = {"notes": notes} if notes else {}
     return upright
+
+
+def _is_animated(image: Image.Image) -> bool:
+    """Return whether a file has more frames. The other images in a JPEG are previews, and those in a TIFF are pages."""
+    return image.format in ("GIF", "PNG", "WEBP", "AVIF") and bool(getattr(image, "is_animated", False))
 
 
 def _load(image: Image.Image, data: bytes, size: tuple[int, int]) -> tuple[Image.Image, Image.Transpose | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -20,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 from saliscope import limits
 from saliscope.images import examples
 from saliscope.images.decoder import pool
+from saliscope.page.agents.server import Agents
 from saliscope.page.api.tab import Api
 from saliscope.page.batch.messages import STEPS
 from saliscope.page.batch.tab import Batch
@@ -37,9 +39,9 @@ from saliscope.page.overlay.tab import Overlay
 from saliscope.page.panel import panel as settings_panel
 from saliscope.page.ranking.tab import Ranking
 from saliscope.page.serving import arguments, endpoints
-from saliscope.page.serving.agents import Agents
 from saliscope.page.serving.blocks import Blocks
 from saliscope.page.serving.caching import Caching
+from saliscope.page.serving.door.hosts import Hosts
 from saliscope.page.serving.guard import Guard, install_no_links
 from saliscope.page.serving.streams import Streams
 from saliscope.page.shared.messages import NAVIGATION
@@ -217,16 +219,19 @@ OPTIONS: dict[str, Any] = {
     "max_file_size": limits.FILE,
     "allowed_paths": [str(examples.ASSETS / "examples")],  # whatever the working directory
     "state_session_capacity": limits.SESSIONS,
+    "max_threads": limits.JOBS + 100,  # a waiting job takes a thread, and other events must not wait for one
     "quiet": True,
 }
 """How Gradio serves the page, without the features that it does not use."""
 
 
-def _middleware(shutdown: Shutdown, elements: str | None, scripts: bundle.Bundle | None) -> list[Middleware]:
+def _middleware(
+    shutdown: Shutdown, elements: str | None, scripts: bundle.Bundle | None, host: str | None, agents: bool
+) -> list[Middleware]:
     """Return what sees every request, the outermost first."""
     return [
         Middleware(Refusing, shutdown=shutdown),
-        Middleware(Guard),
+        Middleware(Guard, hosts=Hosts(host), agents=agents),
         Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
         Middleware(Streams),
         Middleware(Caching),
@@ -269,11 +274,13 @@ def serve(
     if monitoring:
         monitoring.waiting, monitoring.stopping = partial(_waiting, demo), shutdown.requested.is_set
         runs.observers.append(monitoring.observe)
-    demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
+    os.environ["FORWARDED_ALLOW_IPS"] = ""  # the guard reads the address of a visitor, see `Hosts.address`
+    demo.queue(default_concurrency_limit=1, max_size=limits.JOBS)
     scripts = bundle.build(*_first_view(demo))
     script = bundle.Server(scripts) if scripts else None
     elements = None if own else head(settings.first_model(model))
-    app: dict[str, Any] = {"middleware": _middleware(shutdown, elements, scripts)}
+    first = [agents.middleware] if agents else []
+    app: dict[str, Any] = {"middleware": first + _middleware(shutdown, elements, scripts, host, bool(agents))}
     app |= {"routes": _routes(script, agents, monitoring), "docs_url": None, "redoc_url": None, "openapi_url": None}
     if agents:
         app["lifespan"] = agents.lifespan

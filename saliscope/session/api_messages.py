@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from saliscope import install
 from saliscope.session.messages import short
 
 API_TEXT = (
@@ -15,13 +16,7 @@ LIBRARY = "Library", "Runs without a server. The package explainers only needs t
 SHELL = "Shell", "Upload the file, call the endpoint, and fetch the result of the returned event id with GET."
 INVALID_OPTIONS = 'options must be a JSON object of option names and values, for example {"samples": 25}.'
 
-NO_BASE64 = "image must be an image file as base64 text, of at most 32 MB."
-NO_MCP = "--mcp needs the package mcp, which is not installed. Run: pip install 'saliscope[mcp]'"
-INSTRUCTIONS = (
-    "Saliscope shows what an image model looks at. Call explain with an image file as base64 text: the result is the "
-    "map over the image, with the predictions. list_models, list_layers and list_methods return names for arguments."
-)
-"""What the server tells agents about itself."""
+NO_MCP = f"--mcp needs the package mcp, which is not installed. {install.hint('mcp')}."
 
 
 def invalid_text(argument: str, value: Any, longest: int) -> str:

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from PIL import Image
 
 from saliscope import limits
-from saliscope.errors import Refused
+from saliscope.errors import Refused, means_full_disk
 from saliscope.images import bands, uploads
 from saliscope.images.decoder import pool
 from saliscope.names import nearest
 from saliscope.session import messages, model_cache, network_calls, results_cache, scene
 from saliscope.session.answers import Answer, LoadedModel, Refining, Scene, Settings, Stages, Step, Waiting, Window
+from saliscope.session.jobs.places import places
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import Turn, turns
 from saliscope.session.methods import costs
@@ -56,7 +57,7 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
     try:
         loaded = model_cache.load(name, report)
     except zoo.ModelUnavailable as error:
-        raise Refused(messages.plain(str(error))) from None
+        raise Refused(messages.plain(model_cache.why_unavailable(name, error))) from None
     notes: list[str] = []
     layers = [layer.name for layer in sorted(loaded.layers, key=lambda layer: not layer.stage)]
     layer = _find(request.layer, layers, loaded.default, messages.LAYER, notes)
@@ -86,7 +87,7 @@ def _method(request: Request, loaded: LoadedModel, notes: list[str]) -> explaine
 
     methods = {method.name: method for method in model_cache.list_methods(loaded)}
     default = model_cache.default_method(loaded, list(methods))
-    name = explainers.registry.current_name(request.method)  # links of older versions
+    name = request.method
     if request.lenient and name in (*model_cache.DEFAULTS, model_cache.FOR_SENTENCES):
         name = default  # the default that the page chose for the previous model
     known = explainers.METHODS.get(name)
@@ -140,8 +141,8 @@ def wait_turn(turn: Turn) -> Iterator[Waiting]:
 
     Errors   Refused if the job is stopped
     """
-    for seconds, other_user in turns.wait(turn):
-        yield Waiting(messages.waiting(seconds, other_user))
+    for seconds, ahead, other_user in turns.wait(turn):
+        yield Waiting(messages.waiting(seconds, ahead, other_user))
     if turn.run.cancelled:
         raise Refused(messages.STOPPED_BEFORE)
 
@@ -195,8 +196,11 @@ def stream(
 
 
 def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
-    """Wait for torch and the model, yielding the progress, and return the resolved settings."""
+    """Wait for torch, the model and a place for the image, yielding the progress; return the resolved settings."""
     settings = yield from _resolve_when_loaded(request, run)
+    yield from (Waiting(messages.in_line(ahead)) for ahead in places.wait(run))
+    if run.cancelled:
+        raise Refused(messages.STOPPED_BEFORE)
     run.about = {**settings.logged, "bytes": request.size}
     return settings
 
@@ -238,7 +242,8 @@ def load_input(settings: Settings, request: Request) -> tuple[Settings, Image.Im
         image = opened
         if model.channels not in (1, 3):
             raise Refused(bands.WRONG_COUNT.format(channels=model.channels, bands=3))
-        return replace(settings, window=Window.of(model, image)), image, model.prepare(image)
+        notes = (*settings.notes, *(uploads.NOTES[name] for name in image.info.get("notes", [])))
+        return replace(settings, notes=notes, window=Window.of(model, image)), image, model.prepare(image)
     notes = (*settings.notes, opened.note) if opened.note else settings.notes
     settings = replace(settings, bands=opened.choice, notes=notes, window=Window.of(model, opened.image))
     settings = replace(settings, key=settings.key and results_cache.key(settings, request))
@@ -397,6 +402,8 @@ def message_of(error: Exception, unknown: str) -> str:
         return messages.plain(str(error))
     if is_out_of_memory(error):
         return messages.OUT_OF_MEMORY
+    if means_full_disk(error):
+        return messages.FULL_DISK
     log.error("request failed", exc_info=error)
     return unknown
 
@@ -409,13 +416,6 @@ def save_array(values: torch.Tensor, path: Any) -> None:
     from explainers.explanation.npz import npy_bytes  # torch takes seconds to start
 
     Path(path).write_bytes(npy_bytes(values.float()))
-
-
-def save_overlay(answer: Answer, path: Any) -> None:
-    """Write the map over the crop as PNG."""
-    import explainers  # torch takes seconds to start
-
-    explainers.overlay(answer.crop, answer.map, signed=not answer.settings.method.by_size).save(path)
 
 
 def plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from saliscope.percentages import percent
 from saliscope.session import messages, model_cache
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _position(step: Answer) -> str:
     if not bool(fractions.isfinite().all()):
         return "The map has no positive values." if bool(step.map.isfinite().all()) else "The map is not finite."
     name, fraction, mainly = largest_part(fractions)
-    amount = f"{100 * fraction:.0f}% of the {'positive values' if signed else 'map'}"
+    amount = f"{percent(fraction)} of the {'positive values' if signed else 'map'}"
     if mainly:
         return f"{_subject(step)} is mainly in {name} ({amount})."
     if fraction < DENSER / 9:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from saliscope.names import did_you_mean
+from saliscope.percentages import percent
 from saliscope.session.text_messages import quoted, similarity
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ STOPPED_WAITING = "Stopped while the network was loading. Press Explain to conti
 COMPUTING = "Computing …"
 STOPPED_BEFORE = "Stopped before it started. Press Explain to continue."
 STOPPED_LOADING = "Download stopped. Choose the model again to resume it."
+FULL_DISK = "The disk of the server is full. Try again in a few minutes."
 OUT_OF_MEMORY = "Out of memory. Choose a smaller model or fewer samples."
 UNKNOWN_TO_A_PROGRAM = "Internal error. See the server log for details. Repeating the call may work."
 UNKNOWN = "Internal error. See the server log for details. Press Explain to try again."
@@ -140,18 +142,34 @@ def planes(step: Answer) -> dict[str, Any]:
     return words | (ALL_COMPONENTS if is_factorization and step.planes <= COLORS else {})
 
 
+NOT_DOWNLOADED = "not downloaded (offline)"
+"""The state of a model whose weights are missing on a server without downloads."""
+
+
 def model_choice(info: zoo.ModelInfo) -> str:
     """Return the label of a model: title, task (unless classification), accuracy and download size."""
     task = "" if info.task == "classification" else f" · {info.task}"
     accuracy = f" · {info.accuracy:.1f}% {info.measure}" if info.accuracy else ""
     size = f"{info.megabytes:.0f} MB " if info.megabytes else ""
-    missing = f"{size}to download" if info.fetched else "not installed"
+    missing = NOT_DOWNLOADED if info.offline else f"{size}to download" if info.fetched else "not installed"
     return f"{info.title}{task}{accuracy} · {'ready' if info.cached else missing}"
 
 
 def other_model(why: str, title: str) -> str:
     """Return the message for a link to a model that cannot be used."""
     return f"The model of this link is not available. {why} {title} is used instead. Choose another under Model."
+
+
+def choose_listed(reason: str) -> str:
+    """Return the message for an unknown model."""
+    return f"{reason} Choose one from the list of models."
+
+
+def not_on_server(title: str, others: list[str]) -> str:
+    """Return the message for a model that an offline server does not have."""
+    names = f"{', '.join(others[:AVAILABLE])}{' and others' if len(others) > AVAILABLE else ''}"
+    choice = f"Choose a model that it has: {names}." if others else "It has no other model either."
+    return f"{title} is not on this server, which does not download models. {choice}"
 
 
 def use_model(title: str) -> str:
@@ -266,9 +284,16 @@ def computing(ident: int) -> dict[str, Any]:
     return status("busy", COMPUTING, ident=ident) | {"patient": True}
 
 
-def waiting(seconds: float, other_user: bool) -> str:
-    """Return the status of a job in the queue, with the estimated waiting time."""
+def waiting(seconds: float, ahead: int, other_user: bool) -> str:
+    """Return the status of a job in the queue, with its place and the estimated waiting time."""
+    if ahead > 1:
+        return f"{in_line(ahead)}, about {max(1, round(seconds))} s"
     return f"Waiting for {'another user’s run' if other_user else 'your other run'}, about {max(1, round(seconds))} s"
+
+
+def in_line(ahead: int) -> str:
+    """Return the status of a job with others ahead of it."""
+    return f"Waiting, {ahead} run{'s' * (ahead != 1)} ahead"
 
 
 def refining(step: Refining, ident: int) -> dict[str, Any]:
@@ -289,13 +314,6 @@ def class_score(value: float, loaded: LoadedModel) -> str:
     if not (loaded.has_probabilities or loaded.detects_objects):
         return similarity([value]) if loaded.encodes_text else f"score {value:.3g}"
     return percent(value)
-
-
-def percent(share: float) -> str:
-    """Return a probability with the digits that the list of predictions shows."""
-    if share < 0.001:
-        return "under 0.1%"
-    return f"{100 * share:.1f}%" if share < 0.1 else f"{100 * share:.0f}%"
 
 
 def confidence(step: Answer | Refining) -> str:

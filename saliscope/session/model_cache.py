@@ -112,8 +112,8 @@ def _prepare() -> None:
     except zoo.ModelUnavailable as error:
         if _requested == settings.AUTO and not _own:  # otherwise the caller raises `failure()`
             log.error("%s", error)
-        _failure = messages.plain(str(error))
-        _errors.append(_failure)
+        _failure = messages.plain(str(error))  # for the owner; visitors read the other one
+        _errors.append(messages.plain(why_unavailable(name, error)))
         if (other := zoo.first_ready()) and other != name:
             load(other)
 
@@ -238,6 +238,20 @@ def list_models() -> list[zoo.ModelInfo]:
     from saliscope import zoo  # torch takes seconds to start
 
     return zoo.list_models()
+
+
+def why_unavailable(name: str, error: zoo.ModelUnavailable) -> str:
+    """Return why a model cannot be used and what a visitor can do about it, who cannot call functions of Python."""
+    from saliscope.zoo.sources.source import UnknownModel  # torch takes seconds to start
+    from saliscope.zoo.variants import split_name  # as above
+
+    if isinstance(error, UnknownModel):
+        return messages.choose_listed(error.reason)
+    infos = list_models()
+    info = next((each for each in infos if each.name == split_name(name)[0]), None)
+    if info is None or info.cached or not info.fetched or not settings.offline():
+        return str(error)
+    return messages.not_on_server(info.title, [each.title for each in infos if each.cached])
 
 
 def list_methods(loaded: LoadedModel) -> list[explainers.Method]:

@@ -352,18 +352,17 @@ def detections(name: str, images: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 def pixel_classes(name: str, images: torch.Tensor) -> torch.Tensor:
     """Return the class of every pixel of the output of a segmentation network for one image, int64 [h, w].
 
-    A network with a single channel is binary: the class is 0, or -1 if the score is not positive.
-
     Errors   Refused for an output without scores [1, K, h, w]
     """
+    from explainers.default_targets import pixel_classes as classes_of  # torch takes seconds to start
+    from explainers.errors import BadTarget  # torch takes seconds to start
+    from explainers.outputs import class_maps_of  # torch takes seconds to start
+
     output = run(name, _forward, images)
-    value = (
-        next((output[key] for key in ("out", "logits") if key in output), None) if isinstance(output, dict) else output
-    )
-    scores = value if hasattr(value, "ndim") else getattr(output, "logits", None)
-    if scores is None or scores.ndim != 4:
-        raise Refused(object_messages.no_pixel_scores(output))
-    return scores[0].argmax(0) if scores.shape[1] > 1 else (scores[0, 0] > 0).long() - 1
+    try:
+        return classes_of(class_maps_of(output))[0]
+    except BadTarget as error:
+        raise Refused(object_messages.no_pixel_scores(output)) from error
 
 
 def _forward(network: Any, images: torch.Tensor) -> torch.Tensor:

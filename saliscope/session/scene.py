@@ -45,7 +45,6 @@ LEAST = 0.005
 """Minimum size of a separate connected region, as a fraction of the image."""
 SIDE = 256
 """Longer side in pixels at which connected regions are computed; 520 pixels would take a second."""
-BACKGROUND = ("__background__", "background")
 WITHOUT_MAP = frozenset({"no grid", "one cell", "unused"})
 """Reasons for which a block has no Grad-CAM, by `explainers.layers.blocks.partition.Why`."""
 _blocks: weakref.WeakKeyDictionary[zoo.Model, Blocks] = weakref.WeakKeyDictionary()
@@ -196,15 +195,14 @@ def _detections(settings: Settings, images: torch.Tensor) -> list[DetectedObject
     import torch  # torch takes seconds to start
 
     import explainers  # torch takes seconds to start
+    from explainers.default_targets import detections_by_score  # torch takes seconds to start
 
     boxes, labels, scores = network_calls.detections(settings.loaded.name, images)
     overlap = least_overlap(settings)
     sides = torch.tensor([*images.shape[:1:-1]] * 2)
     counts: dict[int, int] = {}
     objects = []
-    nonempty = (boxes[:, 2:] > boxes[:, :2]).all(1)  # a box clipped at the edge of the image may be empty
-    order = [row for row in scores.argsort(descending=True, stable=True).tolist() if nonempty[row]]
-    for row in order[:MOST]:
+    for row in detections_by_score({"boxes": boxes, "scores": scores})[:MOST]:
         label = int(labels[row])
         counts[label] = count = counts.get(label, 0) + 1
         rank = count if count > 1 else 0
@@ -217,17 +215,14 @@ def _detections(settings: Settings, images: torch.Tensor) -> list[DetectedObject
 
 def _regions(settings: Settings, images: torch.Tensor) -> list[DetectedObject]:
     """Return the classes by area, the background last, each followed by its connected regions if there are several."""
-    import torch  # torch takes seconds to start
+    from explainers.default_targets import classes_by_area  # torch takes seconds to start
 
     classes = network_calls.pixel_classes(settings.loaded.name, images)
-    labels, counts = torch.unique(classes[classes >= 0], return_counts=True)
     loaded = settings.loaded
-    order = sorted(
-        zip(labels.tolist(), counts.tolist(), strict=True), key=lambda pair: (is_background(loaded, pair[0]), -pair[1])
-    )
+    background = [label for label in range(len(loaded.names)) if is_background(loaded, label)]
     parts = _connected(classes)
     objects = []
-    for label, _ in order[:MOST]:
+    for label in list(classes_by_area(classes, background))[:MOST]:
         masks = [
             classes == label,
             *(mask for region_label, mask in parts if region_label == label and not is_background(loaded, label)),
@@ -295,4 +290,6 @@ def note_other_layer(answer: Answer, wanted: str) -> Answer:
 
 def is_background(loaded: LoadedModel, label: int) -> bool:
     """Return whether this class of a segmentation network is the background."""
+    from explainers.default_targets import BACKGROUND  # torch takes seconds to start
+
     return loaded.model.task == "segmentation" and loaded.name_of(label) in BACKGROUND

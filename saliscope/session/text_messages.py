@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 FIELD = {
     "group": "Sentences",
     "title": "Text",
-    "example": "a photo of a dog",
+    "example": "for example, a photo of a dog",
     "against": "Compared with",
-    "optional": "optional, a photo of a cat",
+    "optional": "optional; for example, a photo of a cat",
 }
 """Labels used by static/panel/sentences.js."""
 SIMILARITIES = "Cosine similarities"

@@ -8,6 +8,7 @@ in the list (`load_offered`).
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from saliscope.zoo.model import Model
 from saliscope.zoo.overrides import Labels, Overrides
 from saliscope.zoo.registered import Registered, public_name
 from saliscope.zoo.sources import SOURCES
-from saliscope.zoo.sources.source import ModelInfo, ModelUnavailable, OpenSource, Source
+from saliscope.zoo.sources.source import ModelInfo, ModelUnavailable, OpenSource, Source, UnknownModel
 
 _ADDED: dict[str, Registered] = {}
 """Models registered with `add`, by public name."""
@@ -30,14 +31,23 @@ _SETTINGS: dict[str, Registered] = {}
 def list_models() -> list[ModelInfo]:
     """Return the offered models: the owner's own models, then those of all sources, with the built-in one first.
 
-    Returns  new entries. `cached` is checked at every call, which is fast once the checksum of a file is known.
+    Returns  new entries. `cached` and `offline` are checked at every call, which is fast once the checksum of a file is
+             known. A model that cannot be downloaded is listed, because its network accepts your own weights.
     """
     listed: dict[str, ModelInfo] = {}
     for source in SOURCES:
         for info in source.list():
             if settings.offers(info.name):
-                listed.setdefault(info.name, info)  # a model file may have the name of another model
-    return [*(entry.info() for entry in _registered().values()), *listed.values()]
+                # A model file may have the name of another model.
+                listed.setdefault(info.name, _with_offline(info, source, info.name))
+    own = [_with_offline(entry.info(), entry.source, entry.source_name) for entry in _registered().values()]
+    return [*own, *listed.values()]
+
+
+def _with_offline(info: ModelInfo, source: Source, name: str) -> ModelInfo:
+    """Return the properties with whether the model needs a download that is forbidden."""
+    needed = info.fetched and not info.cached
+    return dataclasses.replace(info, offline=True) if needed and not source.may_download(name) else info
 
 
 def add(
@@ -240,9 +250,7 @@ def _listed(name: str) -> tuple[Source, str]:
     if name not in known:
         names = [*_registered(), *(alias for alias in known if settings.offers(known[alias][1]))]
         hint = did_you_mean(map(repr, nearest(name, names)))
-        raise ModelUnavailable(
-            f"Unknown model {name!r}. {hint}Run `saliscope models` or call `list_models()` to see the available names."
-        )
+        raise UnknownModel(f"Unknown model {name!r}. {hint}".strip())
     source, listed = known[name]
     _check_offered(listed)
     return source, listed

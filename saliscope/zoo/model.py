@@ -44,7 +44,7 @@ class Preparation:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: InterpolationMode = InterpolationMode.BILINEAR
-    position: tuple[float, float] | None = field(default=(0.5, 0.5), repr=False)
+    position: tuple[float, float] | None = (0.5, 0.5)
     """Where the crop lies between left and right, and between top and bottom, from 0 to 1. None: the whole image is
     resized to fit into the input, with black margins."""
 

@@ -40,11 +40,15 @@ def correct_calls() -> tuple[object, ...]:
     explanation: explainers.Explanation = explain("grad_cam", model, images, 1, layer="0", steps=8, forward=run)
     explanation = explain(grad_cam, model, images, through=("0", [0]))
     explanation = explain(explainers.METHODS["grad_cam"], model, images)
+    name: explainers.MethodName = "integrated_gradients"
+    explanation = explain(name, model, images)
+    explanation = explain("name of " + "a registered method", model, images)
+    by_layer_of_name = explainers.sweep(name, model, images, layers=["0"])
     by_layer: dict[str, Tensor] = explainers.sweep(explainers.layer_cam, model, images, layers=["0"], forward=run)
     evaluation: explainers.Evaluation = explainers.evaluate(model, images, saliency, metrics="deletion", forward=run)
     found: explainers.Recommendation = explainers.recommend(model, images, methods=["cam", grad_cam], forward=run)
     names: list[explainers.Layer] = explainers.list_layers(model, images, forward=run)
-    return maps, explanation.map, by_layer, evaluation.values, found.best, names
+    return maps, explanation.map, by_layer, by_layer_of_name, evaluation.values, found.best, names
 
 
 def wrong_calls() -> None:
@@ -55,3 +59,4 @@ def wrong_calls() -> None:
     saliency(model, images, through="layer3")  # type: ignore
     integrated_gradients(model, images, steps="many")  # type: ignore
     explain(3, model, images)  # type: ignore
+    _name: explainers.MethodName = "grad_can"  # type: ignore

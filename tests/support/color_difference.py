@@ -21,7 +21,7 @@ def lab(colors: Tensor) -> Tensor:
 
 
 def ciede2000(first: list[float], second: list[float]) -> float:
-    """The difference of two L*a*b* colours; 1 is just noticeable.
+    """The difference of two L*a*b* colors; 1 is just noticeable.
 
     Source   Sharma, Wu, Dalal 2005, "The CIEDE2000 color-difference formula", eqs. 2 to 22
     """
@@ -58,9 +58,9 @@ def ciede2000(first: list[float], second: list[float]) -> float:
 
 
 def colorfulness(pixels: Tensor) -> float:
-    """Colourfulness of an image `[..., 3]`, 0 for grey.
+    """Colorfulness of an image `[..., 3]`, 0 for grey.
 
-    Source   Hasler & Suesstrunk 2003, "Measuring colourfulness in natural images", eq. 1 ff (M^(3))
+    Source   Hasler & Suesstrunk 2003, "Measuring colorfulness in natural images", eq. 1 ff (M^(3))
     """
     red, green, blue = pixels.double().flatten(0, -2).T
     rg, yb = red - green, (red + green) / 2 - blue

@@ -67,13 +67,13 @@ def trained(share: float, seed: int = 0, steps: int = 150) -> Model:
         nn.Flatten(),
         nn.Linear(32, 3),
     )
-    optimiser = torch.optim.Adam(network.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(network.parameters(), 3e-3)
     for _ in range(steps):
         batch = torch.randint(0, len(images), (48,))
         loss: Tensor = nn.functional.cross_entropy(network(images[batch]), labels[batch])
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return Model("shapes", network.eval().requires_grad_(False), NAMES, PREPARATION)
 
 

@@ -1,4 +1,4 @@
-"""Attacks of a decoder that an image has taken over on the page, its files and the network; and its state in a page."""
+"""Attacks of a decoder that an image has taken over: on the page, its files and its network."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""The networks: members of many families from packages, for other tasks, custom ones, unusual and wrapped ones."""
+"""The networks: many families from packages, for other tasks, custom, unusual and wrapped ones, and those that decide
+by the image.
+"""
 
 from collections.abc import Iterator
 
 from benchmarks.zoo.networks.custom import own
+from benchmarks.zoo.networks.deciding import deciding
 from benchmarks.zoo.networks.packages import packaged
 from benchmarks.zoo.networks.tasks import tasks
 from benchmarks.zoo.networks.unusual import unusual
@@ -17,3 +20,4 @@ def networks() -> Iterator[Network]:
     yield from own()
     yield from unusual()
     yield from wrapped()
+    yield from deciding()

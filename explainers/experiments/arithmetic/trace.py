@@ -58,8 +58,9 @@ class PathStep:
 class ValueTrace:
     """How one value of a layer is computed: `sum`, a sum of products, and the `steps` after it.
 
-    `value` is the value of the layer, `computed` the result of the same operations in float64. `path` is the strongest
-    path back: the largest product, the largest product of its input, and so on.
+    `value` is the value of the layer at `channel` and `cell` (None if the layer has no grid), `computed` the result of
+    the same operations in float64. `path` is the strongest path back: the largest product, the largest product of its
+    input, and so on.
     """
 
     layer: str
@@ -67,6 +68,8 @@ class ValueTrace:
     sum: WeightedSum
     steps: tuple[Step, ...]
     path: tuple[PathStep, ...] = field(repr=False, default=())
+    channel: int | None = None
+    cell: tuple[int, ...] | None = None
 
     @property
     def computed(self) -> float:
@@ -100,10 +103,11 @@ def trace_value(
 ) -> ValueTrace:
     """Return how one value of a layer is computed: patch, kernel, products, bias, batch norm, activation.
 
-    `image` [1, C, H, W] is one image. `cell` (row, column) is a cell of the layer's grid; None is the only position of
-    a layer with an output [1, K]. The last sum of products before the layer's output is listed: of a convolution, a
-    linear layer, a matrix product or a mean. What comes after it are `steps`, such as the value that a skip connection
-    adds. `path` is the number of sums on the strongest path back. `forward` is as in `explain`.
+    `image` [1, C, H, W] is one image. `cell` (row, column) is a cell of the layer's grid; None is the cell with the
+    largest value of the channel, or the only position of a layer with an output [1, K]. The last sum of products before
+    the layer's output is listed: of a convolution, a linear layer, a matrix product or a mean. What comes after it are
+    `steps`, such as the value that a skip connection adds. `path` is the number of sums on the strongest path back.
+    `forward` is as in `explain`.
 
     Returns  a `ValueTrace`, from one forward pass up to the layer
     Errors   BadOption for a channel or cell that does not exist; UnsupportedOperation if the value is computed by
@@ -115,20 +119,23 @@ def trace_value(
         ('convolution', True)
     """
     _check_one(model, image)
+    if whole_number(path) is None or path < 0:
+        raise BadOption(f"path={shorten(path)} is not valid. Give the number of sums on the path, 0 for none.")
     model = model if forward is None else wrap_forward(model, forward, image)
     with open_run(model, image) as run:
         layout = layer_layout(run.view, run.images, layer, spatial=False)
         # Fused attention runs in single operations, whose products can be listed.
         with watch_attention(run.view.network, 1, leaves=False), _recording(run) as (recorder, names):
             output = run.forward.outputs(layout, run.images)
-        position = _position(layout, output, channel, cell)
+        position, cell = _position(layout, output, channel, cell)
         found = walk(recorder, recorder.ref(output), position, names)
         if found.sum is None:
             raise UnsupportedModel(
                 f"The values of layer {layout.name!r} are those of the image, so no products are computed. Choose a "
                 "layer after the first convolution."
             )
-        return ValueTrace(layout.name, found.value, found.sum, found.steps, _path(recorder, found, path, names))
+        strongest = _path(recorder, found, path, names)
+        return ValueTrace(layout.name, found.value, found.sum, found.steps, strongest, channel, cell)
 
 
 @check_keywords
@@ -192,8 +199,10 @@ def _recording(run: Run) -> Iterator[tuple[Recorder, dict[int, str]]]:
         yield recorder, names
 
 
-def _position(layout: LayerLayout, output: Tensor, channel: int, cell: Sequence[int] | None) -> int:
-    """Return the flat position of a channel and cell in a layer's output."""
+def _position(
+    layout: LayerLayout, output: Tensor, channel: int, cell: Sequence[int] | None
+) -> tuple[int, tuple[int, ...] | None]:
+    """Return the flat position of a channel and cell in a layer's output, and the cell, by default the strongest."""
     shape = tuple(output.shape)
     if len(shape) < 2 or (layout.grid is None and len(shape) > 2):
         raise NoSpatialOutput(nothing_spatial(layout.name, shape))
@@ -202,15 +211,18 @@ def _position(layout: LayerLayout, output: Tensor, channel: int, cell: Sequence[
     if layout.grid is None:
         if cell is not None:
             raise NoSpatialOutput(nothing_spatial(layout.name, shape))
-        return int(numbers[0, channel])
-    at = None if cell is None else whole_numbers(cell)
+        return int(numbers[0, channel]), None
     position_numbers(layout, shape)  # refuses single frames of a video
+    if cell is None:
+        values = layout.to_maps(output)[0, channel]
+        cell = unravel(int(values.flatten().argmax()), tuple(values.shape))
+    at = whole_numbers(cell)
     if at is None or len(at) != len(layout.grid) or not all(0 <= i < n for i, n in zip(at, layout.grid, strict=True)):
         raise BadOption(
             f"cell={shorten(cell)} does not exist: layer {layout.name!r} has a grid of {layout.grid}, with cells from "
             f"{(0,) * len(layout.grid)} to {tuple(side - 1 for side in layout.grid)}."
         )
-    return int(layout.to_maps(numbers)[(0, channel, *at)])
+    return int(layout.to_maps(numbers)[(0, channel, *at)]), at
 
 
 def _check_number(name: str, value: int, count: int, layer: str) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from explainers.display.display import Display
+from explainers.display.classes import class_name
+from explainers.display.display import Display, Displayed
 from explainers.display.tables import folded, paragraphs, table_html
 
 
 @dataclass(frozen=True)
-class ModelComparison:
+class ModelComparison(Displayed):
     """Two models, A and B, on the same N images.
 
     `scores_a`, `scores_b` are their scores [N, K]. `maps_a`, `maps_b` are the maps [N, h, w] of `method` for A's
@@ -46,18 +48,19 @@ class ModelComparison:
         """The images for which both models predict different classes."""
         return [n for n, (a, b) in enumerate(zip(*self.predictions, strict=True)) if a != b]
 
-    def _repr_html_(self) -> str:
-        """Return the predictions and maps by image, and the differences of the layers, for notebooks."""
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the predictions and maps by image, and the differences of the layers."""
+        pairs, correlations = zip(*self.predictions, strict=True), self.map_correlations.tolist()
         rows = [
-            [n, a, b, "changed" if a != b else "", float(self.map_correlations[n])]
-            for n, (a, b) in enumerate(zip(*self.predictions, strict=True))
+            [n, class_name(a, labels), class_name(b, labels), "changed" if a != b else "", correlations[n]]
+            for n, (a, b) in enumerate(pairs)
         ]
         heads = ["image", "class of A", "class of B", "prediction", f"rank correlation of {self.method}"]
         parts = [paragraphs([repr(self)]), table_html(heads, rows)]
         if self.differences:
             layers = table_html(["layer", "relative difference"], list(self.differences.items()))
             parts.append(folded(f"{len(self.differences)} layers", layers))
-        return Display("".join(parts), repr(self)).html
+        return Display("".join(parts), repr(self))
 
     def __repr__(self) -> str:
         n = len(self.scores_a)

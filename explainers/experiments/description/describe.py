@@ -12,10 +12,10 @@ from explainers.experiments.description.table import Description, LayerDescripti
 from explainers.hooks.calls import Calls
 from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point
-from explainers.hooks.records import map_tensors
 from explainers.layers.center_fields import center_fields
 from explainers.layers.layer import Layer, layout_of
 from explainers.layers.profile import Profile, unchecked_profile
+from explainers.nested import list_tensors
 from explainers.network.eval_view import one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import check_keywords
@@ -84,8 +84,7 @@ def _timed_pass(network: nn.Module, image: Tensor) -> tuple[Times, float]:
             started.append(now(device))
 
         def stop(path: str, k: int, output: Any) -> None:
-            sizes: list[int] = []
-            map_tensors(output, lambda tensor: sizes.append(tensor.numel() * tensor.element_size()))
+            sizes = [tensor.numel() * tensor.element_size() for tensor in list_tensors(output)]
             times[path, k] = now(device) - started.pop(), sum(sizes)
 
         for path, module in network.named_modules():

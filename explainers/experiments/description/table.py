@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from explainers.display.display import Display
+from explainers.display.display import Display, Displayed
 from explainers.display.tables import paragraphs, table_html
 
 HEADS = ("layer", "kind", "output", "parameters", "multiply-adds", "output kB", "ms", "receptive field")
@@ -35,7 +36,7 @@ class LayerDescription:
 
 
 @dataclass(frozen=True)
-class Description:
+class Description(Displayed):
     """A network's layers in running order, and its totals for one image.
 
     `parameters` and `trainable` count every parameter once, `output_bytes` is the sum over the outputs of all leaves
@@ -87,10 +88,10 @@ class Description:
             for layer in self.layers
         ]
 
-    def _repr_html_(self) -> str:
-        """Return the totals and the layers as a table, for notebooks."""
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the totals and the layers as a table."""
         layers = f'<div style="max-height: 480px; overflow: auto">{table_html(HEADS, self._cells())}</div>'
-        return Display(paragraphs([repr(self)]) + layers, repr(self)).html
+        return Display(paragraphs([repr(self)]) + layers, repr(self))
 
     def __repr__(self) -> str:
         return (

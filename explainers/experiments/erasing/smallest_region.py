@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, shorten
+from explainers.class_indices import out_of_range
+from explainers.errors import BadOption, BadTarget, shorten
 from explainers.explanation.result import Explanation
+from explainers.explanation.run import explain
 from explainers.hooks.cleanup import restores_state
+from explainers.layers.score_kind import score_kind
 from explainers.maps.resize import resize
+from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, check_keywords
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of
-from explainers.registry import check_images
+from explainers.probabilities import check_score, probabilities_of
+from explainers.registry import Method, MethodLike, check_images
+from explainers.targets import Logit, as_target
 
-GOALS = ("keep", "change")
+GOALS = ("keep", "half", "change")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,9 +33,9 @@ class SmallestRegion:
     """The result of `smallest_region` for N images.
 
     `mask` [N, H, W] is True inside the region, `fraction` [N] its part of the pixels. `classes` are the predictions for
-    the images, `scores` [N, K] the scores with the region alone ("keep") or without it ("change"). `reached` [N] says
-    whether the goal can be reached in the order of the map; where it is False, the region is the whole image. `passes`
-    is the number of forward passes of each image.
+    the images, or the given ones, `scores` [N, K] the scores with the region alone ("keep", "half") or without it
+    ("change"). `reached` [N] says whether the goal can be reached in the order of the map; where it is False, the
+    region is the whole image. `passes` is the number of forward passes of each image.
     """
 
     goal: str
@@ -41,7 +48,7 @@ class SmallestRegion:
 
     def __repr__(self) -> str:
         n = len(self.mask)
-        what = "keeps" if self.goal == "keep" else "changes"
+        what = {"keep": "keeps", "half": "keeps half of the probability of", "change": "changes"}[self.goal]
         shares = ", ".join(f"{float(each):.1%}" for each in self.fraction[:4]) + ", ..." * (n > 4)
         failed = n - int(self.reached.sum())
         note = f", not reached for {failed}" if failed else ""
@@ -56,47 +63,70 @@ class SmallestRegion:
 def smallest_region(
     model: nn.Module,
     images: Tensor,
-    maps: Tensor | Explanation,
+    maps: Tensor | Explanation | MethodLike,
+    target: int | Sequence[int] | Tensor | None = None,
     *,
     goal: str = "keep",
     baseline: Baseline = "blur",
     forward: Forward | None = None,
+    score: str | None = None,
 ) -> SmallestRegion:
     """Find the fewest pixels, in the order of a map, that keep the prediction or whose removal changes it.
 
-    The pixels of `maps` [N, h, w], or of an `Explanation`, are ordered from the highest value to the lowest. All others
-    (goal "keep"), or the first ones (goal "change"), are replaced by `baseline`, as in `evaluate`. Bisection finds a
-    number k so that the goal is reached with the first k pixels and not with the first k - 1. A smaller k may reach it
-    too, if the prediction changes several times along the order. `forward` is as in `explain`.
+    The pixels of `maps` [N, h, w], of an `Explanation`, or of the map of a method, are ordered from the highest value
+    to the lowest. All others (goals "keep" and "half"), or the first ones (goal "change"), are replaced by `baseline`,
+    as in `evaluate`. "keep" keeps the class, whatever its probability; "half" also keeps at least half of its
+    probability. Bisection finds a number k so that the goal is reached with the first k pixels and not with the first
+    k - 1. A smaller k may reach it too, if the prediction changes several times along the order. The prediction is that
+    for the images, or the class `target`, one for all images or one for each, which is also the target of a method.
+    `forward` and `score` are as in `explain`.
 
     Returns  a `SmallestRegion`; it takes 3 + log2(H W) forward passes of each image at most
-    Errors   BadOption for another goal or baseline, a constant map, or values that are not finite; ValueError for maps
-             of another shape; BadImages for videos; BadTarget if the output of the model is not [N, K]
+    Errors   BadOption for another goal or baseline, a constant map, values that are not finite, maps of another shape,
+             or goal "half" if the scores are not probabilities; BadImages for videos; BadTarget if the output of the
+             model is not [N, K]
     Source   Dabkowski & Gal 2017, section 3 (smallest sufficient and smallest destroying region), arXiv:1705.07857
 
     Example
-        >>> found = smallest_region(model, images, grad_cam(model, images, layer="layer4"))
+        >>> found = smallest_region(model, images, "grad_cam")
         >>> found.mask.shape
         torch.Size([1, 224, 224])
     """
     check_images(model, images)
     if goal not in GOALS:
-        raise BadOption(f"goal={shorten(goal)} is not valid. Give 'keep' or 'change'.")
-    ranks = pixel_ranks(maps.map if isinstance(maps, Explanation) else maps, images)
+        raise BadOption(f"goal={shorten(goal)} is not valid. Give 'keep', 'half' or 'change'.")
+    check_score(score)
+    wanted = None if target is None else _classes(target, len(images))
     model = model if forward is None else wrap_forward(model, forward, images)
+    if isinstance(maps, (str, Method)) or callable(maps):
+        maps = explain(maps, model, images, wanted, compare=False)
+    ranks = pixel_ranks(maps.map if isinstance(maps, Explanation) else maps, images)
     with open_run(model, images, several=True) as run:
         cover = baseline_of(run.images, baseline)
         first = run.forward.scores(run.images)
-        classes = first.argmax(1)
+        classes = first.argmax(1) if wanted is None else torch.tensor(wanted, device=first.device)
+        if int(classes.max()) >= first.shape[1]:
+            raise BadTarget(out_of_range(int(classes.max()), first.shape[1]))
+        kind = score_kind(run.view, run.images, first, score).score if goal == "half" else None
+        if kind == "logit":
+            raise BadOption("goal='half' needs probabilities, and score='logit' says that there are none. Give 'keep'.")
+
+        def probability_of(scores: Tensor) -> Tensor:
+            """Return the probability [N] of the prediction."""
+            found = probabilities_of(to_float64(scores), kind)
+            assert found is not None, "refused above"
+            return found.gather(1, classes[:, None])[:, 0]
 
         def scores_with(counts: Tensor) -> Tensor:
             """Return the scores if the first pixels of each image, as many as in `counts`, are the region."""
             inside = (ranks < counts[:, None, None])[:, None]
-            shown, hidden = (run.images, cover) if goal == "keep" else (cover, run.images)
+            shown, hidden = (cover, run.images) if goal == "change" else (run.images, cover)
             return run.forward.scores(torch.where(inside, shown, hidden))
 
         def is_reached(scores: Tensor) -> Tensor:
             same: Tensor = scores.argmax(1) == classes
+            if goal == "half":
+                return same & (probability_of(scores) >= probability_of(first) / 2)
             return same if goal == "keep" else ~same
 
         counts, scores, passes = _bisect(scores_with, is_reached, ranks)
@@ -105,19 +135,33 @@ def smallest_region(
     return SmallestRegion(goal, mask, fraction, classes.tolist(), scores, is_reached(scores), passes + 1)
 
 
+def _classes(target: Any, count: int) -> list[int]:
+    """Return one class for each image.
+
+    Errors   BadTarget
+    """
+    given = as_target(target, count)
+    if not isinstance(given, Logit):
+        raise BadTarget(
+            f"target={shorten(target)} is not a class, but a prediction is kept or changed. Give the index of a class."
+        )
+    return [given.classes] * count if isinstance(given.classes, int) else list(given.classes)
+
+
 def _bisect(
     scores_with: Callable[[Tensor], Tensor], is_reached: Callable[[Tensor], Tensor], ranks: Tensor
 ) -> tuple[Tensor, Tensor, int]:
     """Return the smallest found counts [N] that reach the goal, their scores, and the number of passes.
 
-    `low` never reaches the goal and `high` always does, if it can be reached at all.
+    `low` never reaches the goal and `high` always does, if it can be reached at all. A goal for another class than the
+    prediction may be reached without any pixel.
     """
     total = ranks[0].numel()
     high = torch.full((len(ranks),), total, device=ranks.device)
     low = torch.zeros_like(high)
     best, none = scores_with(high), scores_with(low)
     passes, possible = 2, is_reached(best)
-    at_once = possible & is_reached(none)
+    at_once = is_reached(none)
     high = torch.where(at_once, 0, high)
     best = torch.where(at_once[:, None], none, best)
     while bool((possible & (high - low > 1)).any()):
@@ -136,7 +180,7 @@ def pixel_ranks(maps: Tensor, images: Tensor) -> Tensor:
     """Return the position [N, H, W] of each pixel in the order of its map, from 0; equal values in reading order."""
     if not isinstance(maps, Tensor) or maps.ndim != 3 or len(maps) != len(images) or images.ndim != 4:
         given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
-        raise ValueError(
+        raise BadOption(
             f"smallest_region takes one map [h, w] for each of the {len(images)} images, not {given}. Give the map of "
             "explain, or reduce pixel attributions with .sum(1)."
         )

@@ -110,7 +110,7 @@ class Swap:
 
 
 Change = float | str | Tensor | Scale | Clamp | AddNoise | Swap | Function
-"""A number, "mean", a tensor, one of the classes above, or a function."""
+"""A number, "zeros", "mean", a tensor, one of the classes above, or a function."""
 
 
 def as_function(value: Any) -> Function:
@@ -119,9 +119,11 @@ def as_function(value: Any) -> Function:
     Errors   BadOption
     """
     if isinstance(value, str):
-        if value != "mean":
-            raise BadOption(f"value={value!r} is not valid. Give a number, 'mean', Scale, Clamp, AddNoise or Swap.")
-        return _mean
+        if value not in _NAMED:
+            raise BadOption(
+                f"value={value!r} is not valid. Give a number, 'zeros', 'mean', Scale, Clamp, AddNoise or Swap."
+            )
+        return _NAMED[value]
     if isinstance(value, Tensor):
         if not bool(value.isfinite().all()):
             raise BadOption("value has numbers that are not finite (NaN or infinity). Give finite numbers.")
@@ -132,14 +134,17 @@ def as_function(value: Any) -> Function:
     if callable(value) and not isinstance(value, type):
         return lambda values: _check_result(value(values), values)
     raise BadOption(
-        f"value={shorten(value)} is not valid. Give a number, a tensor, 'mean', a function, Scale(2), Clamp(0, 1), "
-        "AddNoise(0.5) or Swap(images)."
+        f"value={shorten(value)} is not valid. Give a number, a tensor, 'zeros', 'mean', a function, Scale(2), "
+        "Clamp(0, 1), AddNoise(0.5) or Swap(images)."
     )
 
 
 def _mean(values: Tensor) -> Tensor:
     """Replace each channel by its mean over the positions of the image."""
     return values.mean(tuple(range(2, values.ndim)), keepdim=True).expand_as(values) if values.ndim > 2 else values
+
+
+_NAMED: dict[str, Function] = {"zeros": torch.zeros_like, "mean": _mean}
 
 
 @dataclass(frozen=True)
@@ -186,7 +191,7 @@ def _check_finite(name: str, value: Any) -> None:
 def describe_change(value: Any) -> str:
     """Return what was done, for results and captions: "replaced by 0", "replaced by the mean", "Scale(factor=2)"."""
     if isinstance(value, str):
-        return "replaced by the mean"
+        return "replaced by the mean" if value == "mean" else "replaced by 0"
     if isinstance(value, (int, float)):
         return f"replaced by {value:g}"
     if isinstance(value, Swap):

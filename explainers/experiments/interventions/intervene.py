@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,18 +11,22 @@ from torch import Tensor, nn
 from explainers.experiments.interventions.changes import Change, Constant, Function, Swap, as_function, describe_change
 from explainers.experiments.interventions.result import Intervention
 from explainers.experiments.interventions.selection import Selection, select
+from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import restores_state
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.layers.score_kind import score_kind
+from explainers.nested import concatenate_outputs
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
+from explainers.outputs import scores_in, scores_of
 from explainers.passes.forward import Edits
 from explainers.passes.leaf import LayerLeaf
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, match_quantization, single_tensor
 from explainers.probabilities import check_score
 from explainers.registry import check_images
+from explainers.targets import TargetLike, describe_target, evaluate
 
 
 @check_keywords
@@ -31,10 +35,11 @@ def intervene(
     model: nn.Module,
     images: Tensor,
     layer: LayerName | None = None,
+    target: TargetLike = None,
     *,
     channels: int | Sequence[int] | Tensor | None = None,
     cells: Tensor | Sequence[tuple[int, ...]] | None = None,
-    value: Change = 0.0,
+    value: Change = "zeros",
     forward: Forward | None = None,
     score: str | None = None,
 ) -> Intervention:
@@ -44,7 +49,8 @@ def intervene(
     channels, or None for all. `cells` are cells (row, column) of the layer's grid, a mask of the grid, or None for all
     positions, which includes class and register tokens. `value` says what happens to the selected values:
 
-        number           replaced by the number; 0 removes them
+        "zeros"          removed
+        number           replaced by the number
         "mean"           replaced by the channel's mean over all positions of the image
         Scale(factor)    multiplied                     Clamp(low, high)    limited to a range
         AddNoise(std)    Gaussian noise is added, in standard deviations of the selected values
@@ -52,11 +58,14 @@ def intervene(
         tensor           replaced by the tensor, which broadcasts to [N, k, ...]
         function         from the selected channels [N, k, ...] to their new values
 
+    `target` is a class, a `Target` or a function of the output, as in `explain`, whose score is reported too. If the
+    output of the model is not [N, K], it is the only score, by default that of the largest class or best detection.
+
     `forward` and `score` are as in `explain`. `Intervention.applied` makes the same change in calls of methods.
 
     Returns  an `Intervention`: scores [N, K] before and after. It takes two forward passes, three for `Swap`
     Errors   BadOption for unknown channels or cells, no cells, or an invalid value; LayerNotFound, LayerRanRepeatedly,
-             NoSpatialOutput, UnsupportedModel; BadTarget if the output of the model is not [N, K]
+             NoSpatialOutput, UnsupportedModel; BadTarget if the model has no scores for the target
     Source   Morcos et al. 2018 (removed channels), arXiv:1803.06959; Zhang & Nanda 2024 (activation patching),
              arXiv:2309.16042
 
@@ -69,27 +78,61 @@ def intervene(
     check_score(score)
     function = None if isinstance(value, Swap) else as_function(value)
     model = model if forward is None else wrap_forward(model, forward, images)
-    with open_run(model, images) as run:
+    with open_run(model, images, target) as run:
         layout = layer_layout(run.view, run.images, layer, spatial=False, frames=True)
-        output, before = _record(run, layout, run.images)
+        output, clean = _record(run, layout, run.images)
+        is_of_target = target is not None or not _has_classes(clean)
+        target_before = at_least_float32(run.scoring.score(clean)) if is_of_target else None
+        before = _scores(clean, target_before)
         selection = select(layout, output.shape, channels, cells)
         if isinstance(value, Swap):
             value.check(run.images)
             other, _ = _record(run, layout, value.images.detach().to(run.images))
             function = Constant(other.movedim(layout.channel_axis, 1)[:, list(selection.channels)])
         assert function is not None
-        after = _change(run, selection, function, output.ndim)
-        kind = score_kind(run.view, run.images, before, score).score
+        changed = _change(run, selection, function, output.ndim)
+        chosen, target_after = run.scoring.target, None
+        if is_of_target and chosen is not None:
+            target_after = at_least_float32(evaluate(chosen, changed, len(images)))
+        after = _scores(changed, target_after)
+        kind = score_kind(run.view, run.images, before, score).score if _has_classes(clean) else "logit"
     positions = None if selection.mask is None else int(selection.mask.sum())
 
     def edit(output: Tensor) -> Tensor:
         return match_quantization(output, selection.apply(function, single_tensor(layout.name, output)))
 
-    return Intervention(layout.name, selection.channels, positions, describe_change(value), before, after, kind, edit)
+    return Intervention(
+        layout.name,
+        selection.channels,
+        positions,
+        describe_change(value),
+        before,
+        after,
+        kind,
+        edit,
+        None if chosen is None else describe_target(chosen, len(images)),
+        target_before,
+        target_after,
+    )
 
 
-def _record(run: Run, layout: LayerLayout, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the output of a layer, at least float32, and the scores of the images, from one forward pass."""
+def _has_classes(output: Any) -> bool:
+    scores = scores_in(output)
+    return isinstance(scores, Tensor) and scores.ndim == 2
+
+
+def _scores(output: Any, of_target: Tensor | None) -> Tensor:
+    """Return the scores [N, K] of an output, or those of the target, [N, 1], if it has none.
+
+    Errors   BadTarget without both
+    """
+    if of_target is not None and not _has_classes(output):
+        return of_target[:, None]
+    return at_least_float32(scores_of(output))
+
+
+def _record(run: Run, layout: LayerLayout, images: Tensor) -> tuple[Tensor, Any]:
+    """Return the output of a layer, at least float32, and that of the network, from one forward pass."""
     leaves: list[LayerLeaf] = []
 
     def keep(output: Any) -> None:
@@ -99,12 +142,23 @@ def _record(run: Run, layout: LayerLayout, images: Tensor) -> tuple[Tensor, Tens
         leaves.append(LayerLeaf(layout))
         return [(layout, keep)]
 
-    scores = run.forward.scores(images, edits)
-    return at_least_float32(torch.cat([leaf.single_output() for leaf in leaves])), scores
+    output = _outputs(run, images, edits)
+    return at_least_float32(torch.cat([leaf.single_output() for leaf in leaves])), output
 
 
-def _change(run: Run, selection: Selection, function: Function, axes: int) -> Tensor:
-    """Return the scores of the images after the change of a layer whose output has `axes` axes."""
+def _outputs(run: Run, images: Tensor, edits: Callable[[int, int], Edits]) -> Any:
+    """Return the output for the images; `edits(start, end)` are those of the pass of these images."""
+    outputs, start = [], 0
+    for batch in run.forward.batches(images):
+        end = start + len(batch)
+        with replaced_outputs(run.view.network, edits(start, end)):
+            outputs.append(run.forward(batch.clone()))
+        start = end
+    return concatenate_outputs(outputs)
+
+
+def _change(run: Run, selection: Selection, function: Function, axes: int) -> Any:
+    """Return the output for the images after the change of a layer whose output has `axes` axes."""
 
     def edits(start: int, end: int) -> Edits:
         own = function.rows(start, end, axes) if isinstance(function, Constant) else function
@@ -114,4 +168,4 @@ def _change(run: Run, selection: Selection, function: Function, axes: int) -> Te
 
         return [(selection.layout, edit)]
 
-    return run.forward.scores(run.images, edits)
+    return _outputs(run, run.images, edits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from explainers.display.display import Display
+from explainers.display.classes import class_name
+from explainers.display.display import Display, Displayed
 from explainers.display.tables import paragraphs, table_html
 from explainers.hooks.edit import edit_outputs
 from explainers.network.dtypes import to_cpu_float64
@@ -30,11 +31,12 @@ class ClassChange(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Intervention:
-    """The scores of a model before and after a change of one layer, both [N, K].
+class Intervention(Displayed):
+    """The scores of a model before and after a change of one layer, both [N, K], or [N, 1] for other outputs.
 
     `channels` are the changed channels of `layer`, `cells` the number of changed positions (None: all), `value` what
     was done, and `score` how scores become probabilities ("softmax", "sigmoid", "identity", "log", "logit").
+    `target_before` and `target_after` [N] are the scores of the `target` (class indices or its repr), None without one.
     """
 
     layer: str
@@ -46,6 +48,9 @@ class Intervention:
     score: str
     edit: Callable[[Tensor], Tensor] = field(repr=False, compare=False)
     """The function for `edit_outputs` that makes the same change."""
+    target: list[int] | str | None = None
+    target_before: Tensor | None = None
+    target_after: Tensor | None = None
 
     @property
     def change(self) -> Tensor:
@@ -80,23 +85,29 @@ class Intervention:
         found = probabilities_of(scores, self.score)
         return scores if found is None else found
 
-    def _repr_html_(self) -> str:
-        """Return the most likely classes before and after, for notebooks."""
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the most likely classes before and after."""
         rows = [
-            [image, each.class_index, each.before, each.after, each.change]
+            [image, class_name(each.class_index, labels), each.before, each.after, each.change]
             for image, changes in enumerate(self.top())
             for each in changes
         ]
         table = table_html(["image", "class", "before", "after", "change"], rows)
-        return Display(paragraphs([repr(self)]) + table, repr(self)).html
+        return Display(paragraphs([repr(self)]) + table, repr(self))
 
     def __repr__(self) -> str:
         n = len(self.before)
         changed = int((self.before.argmax(1) != self.after.argmax(1)).sum())
         what = f"{len(self.channels)} channel{'s' * (len(self.channels) != 1)}"
         where = "" if self.cells is None else f" at {self.cells} position{'s' * (self.cells != 1)}"
+        of_target = ""
+        if self.target_before is not None and self.target_after is not None:
+            lost = float((self.target_after - self.target_before).mean())
+            of_target = f"change of the target's score {lost:.3g}" + (" on average" if n > 1 else "")
         largest = float(torch.linalg.vector_norm(self.change, float("inf")))
-        return (
-            f"Intervention({self.layer}, {what}{where}, {self.value}: top class changed in {changed} of {n} "
-            f"image{'s' * (n != 1)}, largest change of a score {largest:.3g})"
+        of_classes = (
+            f"top class changed in {changed} of {n} image{'s' * (n != 1)}, largest change of a score {largest:.3g}, "
+            if self.before.shape[1] > 1 or not of_target
+            else ""
         )
+        return f"Intervention({self.layer}, {what}{where}, {self.value}: {(of_classes + of_target).removesuffix(', ')})"

@@ -118,6 +118,10 @@ def _grid_mask(grid: tuple[int, ...], cells: Tensor | Sequence[tuple[int, ...]])
         if tuple(cells.shape) != grid:
             raise BadOption(f"The mask of cells has shape {tuple(cells.shape)}; the layer has a grid of {grid}.")
         return cells.cpu()
+    if not isinstance(cells, (Tensor, list, tuple)):
+        raise BadOption(
+            f"cells={shorten(cells)} is not valid. Give a list of cells (row, column), or a mask of the grid."
+        )
     chosen = torch.zeros(grid, dtype=torch.bool)
     for cell in cells.tolist() if isinstance(cells, Tensor) else cells:
         at = whole_numbers(cell)

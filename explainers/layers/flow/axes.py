@@ -180,7 +180,8 @@ def _distribute(factors: list[Factor], sizes: Sequence[int]) -> list[Axis]:
                 remaining.insert(0, factor._replace(steps=inner))
                 size = 1
             else:
-                return [OTHER] * len(sizes)
+                is_lost = any(factor.kind in SPATIAL for factor in factors)
+                return [Axis(lost="a reshape across height and width") if is_lost else OTHER] * len(sizes)
         axes.append(_merge_factors(taken))
     return axes
 

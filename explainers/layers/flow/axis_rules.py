@@ -38,7 +38,8 @@ def has_rule(name: str) -> bool:
 
 def _rule(name: str) -> Rule | None:
     name = name.rstrip("_")
-    return RULES.get(name, RULES.get(name.lstrip("_")))
+    view = name.removesuffix("_copy")  # such as `transpose_copy`, which returns a copy instead of a view
+    return RULES.get(name) or RULES.get(name.lstrip("_")) or RULES.get(view)
 
 
 def _keep_axes(operation: Operation) -> Result:
@@ -124,6 +125,10 @@ def _unsqueeze(operation: Operation) -> Result:
 
 def _squeeze(operation: Operation) -> Result:
     dims = dims_of(operation.argument(1, "dim"), len(operation.first))
+    if len(operation.shape) < len(operation.first):  # in place, so the input has the new shape already
+        removed = len(operation.first) - len(operation.shape)
+        kept = [axis for i, axis in enumerate(operation.first) if i not in dims]
+        return alike(operation, tuple(kept) if len(dims) == removed else (OTHER,) * len(operation.shape))
     return alike(
         operation,
         tuple(axis for i, axis in enumerate(operation.first) if not (i in dims and operation.shape[i] == 1)),

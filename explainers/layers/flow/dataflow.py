@@ -22,6 +22,7 @@ from explainers.layers.flow.cost import Cost
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
 from explainers.layers.flow.unknown import check_positions
+from explainers.network.decisions import NEW, has_storage
 
 
 class Value(NamedTuple):
@@ -158,7 +159,7 @@ class Dataflow(TorchDispatchMode):
             self._parts.pop(_storage(output), None)
         if name == "_local_scalar_dense" or (name in _BY_VALUES and None in values):
             self.reads_values = True
-        if any(values) and name not in _NEW:
+        if any(values) and name not in NEW:
             axes = [v and v.axes for v in values]
             if name == "copy_" and _key(inputs[0]) in self._filled:
                 axes[0] = None  # its entries were not read from the image, but continue parts that were
@@ -234,11 +235,6 @@ class Dataflow(TorchDispatchMode):
         self._filled.discard(_key(tensor))
 
 
-_NEW = frozenset(
-    "new_zeros new_ones new_empty new_full new_empty_strided zeros_like ones_like empty_like full_like rand_like "
-    "randn_like".split()
-)
-"""Operations that return a new tensor, which has the shape or type of their input, but none of its values."""
 _BY_VALUES = frozenset({"index", "index_select", "grid_sampler_2d"})
 """Operations whose positions depend on the values of tensors."""
 _WEIGHTED = frozenset({"convolution", "mkldnn_convolution", "addmm", "mm", "bmm", "baddbmm", "linear"})
@@ -302,7 +298,7 @@ def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided
+    return tensor.layout == torch.strided and has_storage(tensor)
 
 
 def _storage(tensor: Tensor) -> int:

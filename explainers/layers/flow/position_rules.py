@@ -13,6 +13,7 @@ from explainers.layers.flow.axes import (
     SPATIAL,
     Axis,
     Factor,
+    are_apart,
     full_axis,
     kinds_of,
     lost_axis,
@@ -81,13 +82,32 @@ def _convolve(operation: Operation) -> Result:
 
 
 def _deform(operation: Operation) -> Result:
-    """`deform_conv2d`: a convolution whose windows are moved a little by learned offsets."""
-    kernel, sizes = operation.inputs[1].shape[2:], operation.args[5:11]
+    """`deform_conv2d`: a convolution whose windows are moved by offsets.
+
+    Constant offsets move the windows of a row, or of a column, to other positions. Offsets that depend on the image are
+    learned, and usually small: their mean must be less than a cell.
+    """
+    kernel, sizes, offsets = operation.inputs[1].shape[2:], operation.args[5:11], operation.inputs[2]
+    taps = to_float64(offsets.detach()).unflatten(1, (-1, kernel[0] * kernel[1], 2))
+    down, right = taps.mean((0, 1, 2))  # [rows, columns]
+    if operation.axes[2] is not None:
+        is_known = max(abs(float(down.mean())), abs(float(right.mean()))) < 1
+        down, right = torch.zeros_like(down), torch.zeros_like(right)
+    else:
+        is_known = all(bool((each - each[:, :1]).abs().max() < 1e-3) for each in (down, right.T))
+    shifts = down[:, 0].tolist(), right[0].tolist()
 
     def move(i: int, count: int, positions: Positions) -> Positions:
-        return positions.windows(count, kernel[i], sizes[i], sizes[2 + i], sizes[4 + i])
+        stride, padding, dilation = sizes[i], sizes[2 + i], sizes[4 + i]
+        if not any(shifts[i]):
+            return positions.windows(count, kernel[i], stride, padding, dilation)
+        center = dilation * (kernel[i] - 1) / 2 - padding
+        at = tuple(positions.between(stride * k + center + shift) for k, shift in enumerate(shifts[i]))
+        return positions._replace(at=at, cell=positions.cell * stride, pads=(0, 0), moved=True)
 
     (axes,), _ = _move_axes(operation, 2, move)
+    if not is_known:
+        axes = tuple(lost_axis(axis, "deform_conv2d") for axis in axes)
     return alike(operation, (axes[0], OTHER, *axes[2:]), Reads.ALL)
 
 
@@ -273,12 +293,35 @@ def _reorder(operation: Operation) -> Result:
 
 
 def _scatter(operation: Operation) -> Result:
-    """`index_put`, `scatter`, `index_copy`: values of the image are written to other positions; constants are not."""
+    """`index_put`, `scatter`, `index_copy`: values of the image are written to other positions; constants are not.
+
+    Whole images that are written to rows of a batch keep their positions, as those of a mixture of experts.
+    """
     output = operation.outputs[0]
+    source = operation.axes[-1]
+    if (d := _written_axis(operation)) is not None and source is not None and len(source) == output.ndim:
+        own = operation.axes[0] or (*source[:d], OTHER, *source[d + 1 :])
+        if not along(own[d]) and not along(source[d]):
+            joined = (
+                lost_axis(a, operation.name.strip("_")) if k != d and are_apart(a, b) else a
+                for k, (a, b) in enumerate(zip(own, source, strict=True))
+            )
+            return alike(operation, tuple(joined))
     values = zip(operation.inputs[1:], operation.axes[1:], strict=True)
     if any(axes and tensor.is_floating_point() and any(map(along, axes)) for tensor, axes in values):
         return alike(operation, (Axis(lost=operation.name.strip("_")),) * output.ndim, Reads.ALL)
     return alike(operation, operation.first if output.ndim == len(operation.first) else (OTHER,) * output.ndim)
+
+
+def _written_axis(operation: Operation) -> int | None:
+    """Return the axis along which whole entries are written by a list of their indices, or None."""
+    if operation.name.strip("_") in ("index_copy", "index_add", "index_reduce"):
+        return int(operation.argument(1, "dim")) % len(operation.shape)
+    if operation.name.strip("_") in ("index_put", "index_put_impl"):
+        chosen = [(d, each) for d, each in enumerate(operation.argument(1, "indices")) if each is not None]
+        if len(chosen) == 1 and chosen[0][1].ndim == 1:
+            return chosen[0][0]
+    return None
 
 
 def _lost_by(operation: Operation) -> str:

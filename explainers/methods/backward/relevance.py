@@ -10,13 +10,12 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from explainers.backward.deeplift import deep_lift_of
+from explainers.backward.deeplift import deep_lift_of, note_gap
 from explainers.backward.lrp import relevance
 from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import COMPOSITES, RULES, RuleLike, RuleMap, RuleParameters
 from explainers.backward.operations import why_not
 from explainers.errors import BadOption, shorten
-from explainers.findings import note_promised_sum
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
@@ -44,7 +43,7 @@ def deep_lift(
     images: Tensor,
     target: TargetLike = None,
     *,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="reference input; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="reference input")] = "zeros",
     seed: Seed = 0,
     forward: Forward | None = None,
     through: ThroughLike | None = None,
@@ -119,7 +118,8 @@ def deep_lift_shap(
         run.scoring.score_inputs()
         count, rows_of = _baselines(run, baseline, samples, seed)
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
-        differences = torch.zeros_like(total[:, 0, 0, 0])
+        differences = torch.zeros_like(total.flatten(1)[:, 0])
+        sizes = differences.clone()
 
         def attribute(index: int, rows: Tensor, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
             return deep_lift_of(run, run.images[index].expand_as(rows), rows, indices)
@@ -131,10 +131,11 @@ def deep_lift_shap(
                 attributions, difference = loop.run_in_halves(partial(attribute, index), rows, [index] * len(rows))
                 total[index] += attributions.sum(0)
                 differences[index] += difference.sum()
+                sizes[index] += difference.abs().sum()
             done = chunk.stop
 
         loop.run(count, loop.rows(passes=4), work, lambda: (total / done).sum(1))
-        note_promised_sum(differences / done)
+        note_gap(total / done, differences / done, sizes / done)
         return total / done
 
 

@@ -353,7 +353,8 @@ def feature_factors(
     """
     model = wrap_forward(model, forward, images)
     check_images(model, images)
-    METHODS["deep_feature_factorization"].options["components"].check(components)
+    for name, value in (("components", components), ("seed", seed)):
+        METHODS["deep_feature_factorization"].options[name].check(value)
     a, g = activations_and_gradients(model, images, layer, target)
     factors = [factors_of(planes, components, seed) for planes in a]
     maps, directions = (torch.stack(parts) for parts in zip(*factors, strict=True))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.default_targets import resolve_target
 from explainers.errors import BadTarget, shorten
 from explainers.findings import note_scores
 from explainers.outputs import scores_of
@@ -27,7 +28,6 @@ from explainers.targets import (
     Unit,
     as_target,
     evaluate,
-    fix,
 )
 
 Combine = Callable[[Tensor, Tensor, Tensor, str], Tensor]
@@ -66,8 +66,11 @@ class DerivedTarget(Target):
         except BadTarget:
             if self.needed:
                 raise
-            return fix(self.base, output, 0)(output)
-        own = fix(self.base, output, len(scores))
+            own = resolve_target(self.base, output, 0)
+            score = own(output)
+            note_scores(None, own, at_least_float32(score))
+            return score
+        own = resolve_target(self.base, output, len(scores))
         score = evaluate(own, output, len(scores))
         # Report the class with its own score, not the difference.
         note_scores(at_least_float32(scores), own, at_least_float32(score))

@@ -15,7 +15,7 @@ from explainers.findings import note_layer
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import stages
+from explainers.layers.lookup import default_layer, stages
 from explainers.layers.score_kind import score_kind
 from explainers.maps.fusion import fuse
 from explainers.maps.resize import resize
@@ -41,7 +41,7 @@ def sweep(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layers: Sequence[LayerName] | None = None,
+    layers: LayerName | Sequence[LayerName] | None = None,
     forward: Forward | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
@@ -67,7 +67,8 @@ def sweep(
     check_images(model, images)
     if target is not None:
         target = as_target(target, len(images))
-    if layers is not None and (isinstance(layers, (str, nn.Module)) or not len(layers)):
+    layers = [layers] if isinstance(layers, (str, nn.Module)) else layers
+    if layers is not None and (not isinstance(layers, (list, tuple)) or not layers):
         raise BadOption(
             f"Invalid layers={shorten(layers)}. Give a list of one or more names, such as ['layer3', 'layer4']."
         )
@@ -89,7 +90,7 @@ def grad_cam_sweep(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layers: Sequence[LayerName] | None = None,
+    layers: LayerName | Sequence[LayerName] | None = None,
     relu: bool = True,
     forward: Forward | None = None,
 ) -> dict[str, Tensor]:
@@ -184,7 +185,7 @@ def refine_cam(
         >>> refine_cam(model, images, 281).shape
         torch.Size([1, 224, 224])
     """
-    names = stages(model, images)[-3:] if layers is None else layers
+    names = (stages(model, images)[-3:] or [default_layer(model, images)]) if layers is None else layers
     maps = sweep(inner, model, images, target, layers=names)
     return fuse(maps, "product", size=tuple(images.shape[2:]))
 

@@ -21,8 +21,8 @@ from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, why_no_hooks
-from explainers.layers.layer import layout_of
-from explainers.layers.layout import LayerLayout
+from explainers.layers.layer import Layer, layout_of
+from explainers.layers.layout import LayerLayout, channel_axis
 from explainers.layers.lookup import list_layers
 from explainers.layers.placement import Placement, place_axis
 from explainers.maps.resize import resize
@@ -142,8 +142,8 @@ def _full_gradients(run: Run) -> FullGradients:
         scores, gradient = run.backward.scores_and_gradient(run.images)
     biases, elsewhere = {}, torch.zeros_like(scores)
     for name, g in captured.gradients.items():
-        part = _bias_times_gradient(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
-        layer = layers.get(name)
+        layer, path = layers.get(name), name.partition("#")[0]
+        part = _bias_times_gradient(bias_of[path], g, _channel_axis(modules[path], name, bias_of[path], g, layer))
         if layer is None or layer.grid is None:
             elsewhere += _by_image(name, part, len(scores)).flatten(1).sum(1)
         else:
@@ -178,12 +178,34 @@ def _affine_bias(module: nn.Module) -> Tensor | None:
     return to_float64(bias) if isinstance(module, kinds) and isinstance(bias, Tensor) else None
 
 
-def _bias_times_gradient(bias: Tensor, gradient: Tensor, module: nn.Module) -> Tensor:
-    """Return bias × gradient in the layer's own layout."""
-    last = isinstance(module, nn.Linear) or (
-        isinstance(module, nn.LayerNorm) and type(module).forward is nn.LayerNorm.forward
-    )
-    spread = bias if last else bias.reshape(-1, *[1] * (gradient.ndim - 2))
+def _channel_axis(module: nn.Module, name: str, bias: Tensor, gradient: Tensor, layer: Layer | None) -> int:
+    """Return the first axis of the layer's output along which its bias runs.
+
+    Subclasses of LayerNorm may have the channels first, also as an option, so the axis follows from the layout.
+
+    Errors   UnsupportedModel if it is not known
+    """
+    if isinstance(module, nn.Linear) or type(module).forward is nn.LayerNorm.forward:
+        return gradient.ndim - bias.ndim
+    if not isinstance(module, nn.LayerNorm):
+        return 1
+    if layer is not None and layer.grid is not None and bias.ndim == 1:
+        return channel_axis(layer.layout)
+    fitting = [axis for axis in range(1, gradient.ndim) if gradient.shape[axis : axis + bias.ndim] == bias.shape]
+    if len(fitting) != 1:
+        raise UnsupportedModel(
+            f"Layer {name!r} ({type(module).__name__}) returns a tensor of shape {tuple(gradient.shape)}, and it is "
+            f"unknown along which axis its bias of shape {tuple(bias.shape)} runs. Use another method, such as "
+            "integrated_gradients."
+        )
+    return fitting[0]
+
+
+def _bias_times_gradient(bias: Tensor, gradient: Tensor, axis: int) -> Tensor:
+    """Return bias × gradient in the layer's own layout; the bias runs along the axis, and those after it if it has
+    several.
+    """
+    spread = bias.reshape(*bias.shape, *[1] * (gradient.ndim - axis - bias.ndim))
     wide = to_float64(gradient)
     return at_least_float32(spread.to(wide.device) * wide).to(at_least_float32(gradient))
 

@@ -40,7 +40,7 @@ def forgrad(
     ] = 15.0,
     samples: Samples = 25,
     steps: Steps = None,
-    baseline: Start = None,
+    baseline: Start = "zeros",
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",

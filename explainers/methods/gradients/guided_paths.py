@@ -41,7 +41,7 @@ def guided_integrated_gradients(
     steps: Annotated[int, Range(2, 1000, help="integration steps")] = 60,
     fraction: Annotated[float, Range(0, 1, 0.01, help="fraction of features changed per step")] = 0.1,
     anchors: Annotated[int, Range(0, 100, help="anchor points on the straight path")] = 9,
-    baseline: Start = None,
+    baseline: Start = "zeros",
     seed: Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")] = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",

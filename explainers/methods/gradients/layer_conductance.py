@@ -52,7 +52,7 @@ def layer_conductance(
     *,
     layer: LayerName | None = None,
     steps: Steps = None,
-    baseline: Start = None,
+    baseline: Start = "zeros",
     seed: NoiseSeed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",

@@ -25,7 +25,7 @@ from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
 from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, LayerName, Precision, Range
+from explainers.options import LayerName, Precision, Range
 from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
 from explainers.passes.loop import Loop, Progress, Rows, now
 from explainers.passes.run import Run, open_run
@@ -54,7 +54,7 @@ def layer_integrated_gradients(
     *,
     layer: LayerName | None = None,
     steps: GapSteps = None,
-    baseline: Start = None,
+    baseline: Start = "zeros",
     seed: NoiseSeed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -139,7 +139,8 @@ def internal_influence(
     *,
     layer: LayerName | None = None,
     steps: Steps = 50,
-    baseline: Annotated[Baseline, Choice("blur", "mean", help="start of the path; empty: zeros")] = None,
+    baseline: Start = "zeros",
+    seed: NoiseSeed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
@@ -171,7 +172,7 @@ def internal_influence(
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
         run.scoring.score_inputs()
-        start = baseline_of(x, baseline)
+        start = baseline_of(x, baseline, seed)
         points, weights = gauss_legendre(steps)
 
         def gradients(index: int, chosen: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ FIXED = 50
 Steps = Annotated[
     int | None, Range(2, 1000, help="integration steps; empty: until the completeness gap is below 1%, at most 256")
 ]
-Start = Annotated[Baseline, Choice(*NAMES, help="start of the path; empty: zeros")]
+Start = Annotated[Baseline, Choice(*NAMES, help="start of the path")]
 
 
 @method(
@@ -59,7 +59,7 @@ def integrated_gradients(
     target: TargetLike = None,
     *,
     steps: Steps = None,
-    baseline: Start = None,
+    baseline: Start = "zeros",
     seed: Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")] = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",

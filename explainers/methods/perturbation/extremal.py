@@ -46,7 +46,7 @@ def extremal_perturbation(
     *,
     area: Annotated[float, Range(0.01, 0.9, 0.01, help="fraction of the image to keep")] = 0.1,
     steps: Annotated[int, Range(1, 2000, help="gradient steps; one forward and backward pass each")] = 150,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the rest; empty: zeros")] = "blur",
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the rest")] = "blur",
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers.errors import BadOption
+from explainers.default_targets import DefaultTarget
+from explainers.errors import BadOption, WrongType, kind_of
 from explainers.hooks.locate import unwrap
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
@@ -45,7 +46,7 @@ def rise(
     samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 960,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 7,
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is visible")] = 0.5,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells")] = "zeros",
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -184,7 +185,7 @@ def d_rise(
     samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 1024,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 16,
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is visible")] = 0.5,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells")] = "zeros",
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -196,9 +197,9 @@ def d_rise(
     """D-RISE: RISE for object detectors, with the similarity to a given detection as the score.
 
     The target is specific to this method: `BoxScores(boxes, labels, overlap=0)` is the IoU of the best detection of the
-    same label times its score, or 0 without such a detection. The masks are those of RISE with the paper's finer cells.
-    The method is listed only for models that look like detectors, but runs on any model: for a class of a classifier it
-    is RISE with finer cells.
+    same label times its score, or 0 without such a detection; by default for the best detection of each image. The
+    masks are those of RISE with the paper's finer cells. The method is listed only for models that look like detectors,
+    but runs on any model: for a class of a classifier it is RISE with finer cells.
 
     `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
     scores.
@@ -215,7 +216,7 @@ def d_rise(
     return rise(
         model,
         images,
-        target,
+        DefaultTarget(overlap=0.0) if target is None else target,
         samples=samples,
         cells=cells,
         p=p,
@@ -243,8 +244,8 @@ def mc_rise(
     samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 960,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 7,
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is visible")] = 0.5,
-    colours: Tensor | None = None,
-    colour: Annotated[int | None, Range(0, 63, help="index of one color; empty: mean over all colors")] = None,
+    colors: Tensor | None = None,
+    color: Annotated[int | None, Range(0, 63, help="index of one color; empty: mean over all colors")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -255,10 +256,10 @@ def mc_rise(
 ) -> Tensor:
     """MC-RISE: the drop of the score when a pixel gets another color, over random masks of several colors.
 
-        mean_color (E[f | pixel visible] - E[f | pixel in that color]),  or only one color if `colour` is given
+        mean_color (E[f | pixel visible] - E[f | pixel in that color]),  or only one color if `color` is given
 
     Each cell of a mask is visible or covered by one of the colors. The paper has one map per color, with opposite sign.
-    `colours` [K, C] are in the model's units. By default they are built from the minimum and maximum of each channel in
+    `colors` [K, C] are in the model's units. By default they are built from the minimum and maximum of each channel in
     the image: all minima, all maxima, and each channel's maximum with all other channels at their minimum.
 
     `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
@@ -275,7 +276,7 @@ def mc_rise(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.scoring.score_inputs()
-        palette = _palette(x, colours, colour)
+        palette = _palette(x, colors, color)
         count = palette.shape[1]
         height, width = x.shape[-2:]
         generator = _BalancedNumbers(2 * cells * cells, seed)
@@ -299,28 +300,30 @@ def mc_rise(
             means = torch.where(counts > 0, scores / counts, 0)
             known = (counts[:-1] > 0) & (counts[-1:] > 0)
             sums = torch.where(known, means[:, -1:] - means[:, :-1], 0)
-            return sums.mean(1) if colour is None else sums[:, colour]
+            return sums.mean(1) if color is None else sums[:, color]
 
         loop.run(samples, loop.rows(), work, heat)
         return heat()
 
 
-def _palette(images: Tensor, colours: Tensor | None, colour: int | None) -> Tensor:
+def _palette(images: Tensor, colors: Tensor | None, color: int | None) -> Tensor:
     """Return the colors of each image, [N, K, C]."""
     channels = images.shape[1]
-    if colours is None:
+    if colors is None:
         dark, light = images.amin((2, 3)), images.amax((2, 3))
         diagonal = torch.eye(channels, dtype=torch.bool, device=images.device)
         # With a single channel, its maximum is already included.
         single = torch.where(diagonal, light[:, None], dark[:, None])[:, : channels if channels > 1 else 0]
         palette = torch.cat([dark[:, None], light[:, None], single], 1)
-    elif colours.ndim != 2 or colours.shape[1] != channels or not len(colours):
-        raise BadOption(f"colours has shape {tuple(colours.shape)}. Give [K, {channels}], one row per color.")
+    elif not isinstance(colors, Tensor):
+        raise WrongType(f"colors is {kind_of(colors)}. Give a tensor [K, {channels}], one row per color.")
+    elif colors.ndim != 2 or colors.shape[1] != channels or not len(colors):
+        raise BadOption(f"colors has shape {tuple(colors.shape)}. Give [K, {channels}], one row per color.")
     else:
-        palette = colours.to(images).expand(len(images), *colours.shape)
-    if colour is not None and colour >= palette.shape[1]:
+        palette = colors.to(images).expand(len(images), *colors.shape)
+    if color is not None and color >= palette.shape[1]:
         raise BadOption(
-            f"Invalid colour={colour}: there are {palette.shape[1]} colors. Give an index from 0 to "
+            f"Invalid color={color}: there are {palette.shape[1]} colors. Give an index from 0 to "
             f"{palette.shape[1] - 1}."
         )
     return palette

@@ -238,7 +238,7 @@ def road(
     trial: Trial,
     *,
     levels: Annotated[int, Range(1, 99, help="fractions removed, evenly spaced; 4: 20, 40, 60 and 80%")] = 4,
-    noise: Annotated[float, Range(0, 1, help="standard deviation, as a share of the image's range")] = 0.01,
+    sigma: Annotated[float, Range(0, 1, help="standard deviation of noise, as a share of the image's range")] = 0.01,
 ) -> Measurement:
     """ROAD: how much lower the score is without the highest pixels than without the lowest, both imputed.
 
@@ -259,7 +259,7 @@ def road(
     size = trial.ranks[0].numel()
     counts = [level * size // (levels + 1) for level in range(1, levels + 1)]
     x = at_least_float32(trial.images)
-    sigma = noise * extremes(x)[1]
+    deviation = sigma * extremes(x)[1]
     # The noise of a level is the same for all rows and orders of an image.
     samples = PerImageGenerators(1, trial.settings.seed, x.device).normal_noise(0, levels, *x.shape[1:])
 
@@ -268,7 +268,7 @@ def road(
         # Each level has two variants: the first removes the highest pixels, the second the lowest.
         removed = torch.stack([rank >= size - counts[v // 2] if v % 2 else rank < counts[v // 2] for v in variants])
         filled = impute(x[image].expand(len(variants), -1, -1, -1), removed)
-        grain = samples[[v // 2 for v in variants]].to(x) * sigma[image]
+        grain = samples[[v // 2 for v in variants]].to(x) * deviation[image]
         return torch.where(removed[:, None], filled + grain, x[image]).to(trial.images)
 
     later = {row: mirror for row, mirror in trial.mirrors.items() if row > mirror}

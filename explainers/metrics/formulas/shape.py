@@ -96,7 +96,8 @@ def pointing_game(
     share the maximum, the value is the share of them that hit: the expected value of a random choice, and for a
     constant map the share of the image within the tolerance.
 
-    Returns  (r), 1 for a hit and 0 for a miss, in between for ties; the mean over images is the accuracy
+    Returns  (r), 1 for a hit and 0 for a miss, in between for ties; the mean over images is the accuracy. NaN if the
+             tolerance includes the whole image
     Errors   BadOption
     Source   Zhang et al. 2018, arXiv:1608.00507
 
@@ -106,10 +107,13 @@ def pointing_game(
         torch.Size([1])
     """
     maps, inside = trial.maps.flatten(1), _regions(trial)
+    everywhere = within(inside, tolerance).flatten(1).all(1) & ~inside.flatten(1).all(1)
     near = within(inside, tolerance)[trial.image_indices].flatten(1)
     highest = maps == maps.amax(1, keepdim=True)
     hits = to_float64(highest & near).sum(1) / to_float64(highest).sum(1)
-    return Measurement(hits)
+    return Measurement(hits).exclude(
+        everywhere[trial.image_indices], f"every pixel is at most {tolerance:g} pixels from the region"
+    )
 
 
 @metric(

@@ -71,7 +71,7 @@ class _Copies:
 
 
 def _refuse_training(module: torch.jit.ScriptModule) -> None:
-    if any(each.training for each in module.modules()):
+    if any(getattr(each, "training", False) for each in module.modules()):
         raise UnsupportedModel(
             "A scripted part of the model is in training mode, which cannot be changed for one call. Call model.eval() "
             "first."

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, shorten
-from explainers.hooks.records import map_tensors
+from explainers.nested import map_tensors
 
 _requested: ContextVar[bool] = ContextVar("compile", default=False)
 

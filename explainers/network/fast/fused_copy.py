@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from explainers.hooks.calls import Calls
 from explainers.hooks.locate import HookPoint
-from explainers.hooks.records import map_tensors
+from explainers.nested import map_tensors
 from explainers.network.copies.shallow_copy import shallow_copy
 from explainers.network.fast.compiled import CompiledNetwork
 

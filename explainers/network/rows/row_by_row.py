@@ -7,7 +7,7 @@ network's modules, parameters and buffers.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from explainers.hooks.locate import frozen_graph
-from explainers.hooks.records import concatenate_outputs
+from explainers.nested import concatenate_outputs
 from explainers.network.rows.generators import Generators
 
 
@@ -26,6 +26,8 @@ class Behavior:
     `drawn` are the generators that the network draws from, by name; `is_repeatable` is True if fixing them makes its
     output the same in each pass. `noise` and `mixing` are the relative changes of the output from pass to pass and with
     other neighbors. `mixing` is None if unknown. `takes_one_row` is False if the network does not accept one image.
+    `reads` is the operation by which the network reads values of the image, and may decide by them; `misplaced` is a
+    layer whose rows are not those of the batch in order. Both are empty if there is none.
     """
 
     drawn: frozenset[str] = frozenset()
@@ -33,33 +35,48 @@ class Behavior:
     noise: float = 0.0
     mixing: float | None = None
     takes_one_row: bool = True
+    reads: str = ""
+    misplaced: str = ""
 
     @property
     def is_stochastic(self) -> bool:
         """Whether the output for an image changes from pass to pass."""
         return bool(self.drawn) or not self.is_repeatable
 
+    @property
+    def needs_single_rows(self) -> bool:
+        """Whether a batch gives other results than its images one by one."""
+        return bool(self.drawn or not self.is_repeatable or self.mixing or self.reads or self.misplaced)
+
 
 class RowByRow(nn.Module):
     """The modules, parameters and buffers of a network whose rows run one at a time.
 
     `generators` start from a fixed seed for every row; None if the network does not draw random numbers. `behavior` is
-    the reason.
+    the reason. `on_draw` is called after a row that drew from a generator, if this may differ from row to row.
     """
 
     wraps_inner = True
     inner: nn.Module
     generators: Generators | None
     behavior: Behavior
+    on_draw: Callable[[], None] | None
 
-    def __init__(self, network: nn.Module, generators: Generators | None, behavior: Behavior) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        generators: Generators | None,
+        behavior: Behavior,
+        on_draw: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
         own = self.__dict__
         if frozen_graph(network) is None:
             own.update(_modules=network._modules, _parameters=network._parameters, _buffers=network._buffers)
         else:
             self._modules["model"] = network  # compiled code stores its tables elsewhere; no hooks are set in it
-        own.update(inner=network, generators=generators, behavior=behavior, training=network.training)
+        own.update(inner=network, generators=generators, behavior=behavior, on_draw=on_draw)
+        own.update(training=getattr(network, "training", False))
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -75,13 +92,26 @@ class RowByRow(nn.Module):
         return concatenate_outputs([self._run(batch[n : n + 1].clone()) for n in range(len(batch))])
 
     def _run(self, row: Tensor) -> Any:
-        with nullcontext() if self.generators is None else self.generators.fixed():
+        if self.generators is None:
             return self.inner(row)
+        with self.generators.fixed():
+            if self.on_draw is None:
+                return self.inner(row)
+            start = self.generators.states()
+            output = self.inner(row)
+            if self.generators.states() != start:
+                self.on_draw()
+            return output
 
 
-def row_by_row(network: nn.Module, generators: Generators | None, behavior: Behavior) -> RowByRow:
+def row_by_row(
+    network: nn.Module,
+    generators: Generators | None,
+    behavior: Behavior,
+    on_draw: Callable[[], None] | None = None,
+) -> RowByRow:
     """Return the network as a `RowByRow` whose class has the network's name, for messages."""
-    return _kind(type(network).__name__)(network, generators, behavior)
+    return _kind(type(network).__name__)(network, generators, behavior, on_draw)
 
 
 @lru_cache(maxsize=64)

@@ -32,7 +32,8 @@ def read_settings(modules: Iterable[nn.Module]) -> Settings:
     known: dict[int, Any] = {}
     for module in modules:
         table = module.__dict__
-        found.append((id(type(module)), id(type(module).forward)))
+        kind = type(module)
+        found.append((id(kind), None if isinstance(module, torch.jit.ScriptModule) else id(kind.forward)))
         found += [
             value if type(value) in PLAIN else summary(value, known)
             for name, value in table.items()

@@ -78,7 +78,7 @@ def evaluate(
         if report is not None:
             report(start + len(batch), len(rows))
     evaluation = _merge(evaluations)
-    result = {"pictures": len(rows), "steps": steps, "seed": seed, "precision": precision, "device": str(place)}
+    result = {"images": len(rows), "steps": steps, "seed": seed, "precision": precision, "device": str(place)}
     result["metrics"] = {name: _summarize(evaluation, name) for name in names}
     open_store(finished_run.data.folder).write(FILE, json.dumps(result, indent=1).encode())
     return result

@@ -20,7 +20,7 @@ from typing import Any
 
 import explainers
 import saliscope
-from saliscope import resources
+from saliscope import install, resources
 from saliscope.datasets.decoding import Decode
 from saliscope.datasets.ray_engine.driver import LOST, drive
 from saliscope.datasets.ray_engine.stages import OpenShards
@@ -57,12 +57,11 @@ def run(
     """
     start = time.perf_counter()
     if importlib.util.find_spec("ray") is None:
-        raise Refused('--engine ray needs Ray, which is not installed. Install it with: pip install "saliscope[ray]".')
+        raise Refused(f"--engine ray needs the package ray, which is not installed. {install.hint('ray')}.")
     workers = _with_threads(workers or Workers())
     with job.shards.writing():
         if (counts := job.finished_counts()) is not None:
             return Summary(job.shards.folder, counts, 0, time.perf_counter() - start)
-        job.close_older()
         out = str(job.shards.folder if not job.shards.store.local else Path(job.shards.folder).absolute())
         collector, vain = Collector(job, report, detail), 0
         while partitions := collector.start():

@@ -46,7 +46,7 @@ def head(data: RunData, columns: Columns, settings: Mapping[str, Any], rows: lis
         "heading": heading,
         "subtitle": subtitle,
         "tiles": tiles,
-        "labelled": rate is not None,
+        "labeled": rate is not None,
     }
 
 
@@ -97,11 +97,11 @@ def _line(text: str, strong: bool = False) -> dict[str, Any]:
 
 def sections(content: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the ids and titles of the sections of the page."""
-    labelled = content["labelled"]
+    labeled = content["labeled"]
     listed = [("summary", "Highlights", True), ("classes", "Classes", True)]
-    listed += [("confusions", "Confusions", labelled), ("hierarchy", "Hierarchy", bool(content["ancestors"]))]
-    listed += [("mistakes", "Mistakes", labelled), ("calibration", "Calibration", labelled)]
-    listed += [("slices", "Slices", content["slices"] is not None), ("label-errors", "Label errors", labelled)]
+    listed += [("confusions", "Confusions", labeled), ("hierarchy", "Hierarchy", bool(content["ancestors"]))]
+    listed += [("mistakes", "Mistakes", labeled), ("calibration", "Calibration", labeled)]
+    listed += [("slices", "Slices", content["slices"] is not None), ("label-errors", "Label errors", labeled)]
     listed += [("means", "Mean maps", True), ("relevance", "Relevance", True), ("findings", "Findings", True)]
     listed += [("clusters", "Clusters", True), ("metrics", "Metrics", bool(content.get("metrics")))]
     listed += [("embedding", "Features", True), ("images", "Images", True), ("about", "Details", True)]

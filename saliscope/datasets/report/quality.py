@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from saliscope.datasets.report.analysis import calibration, embedding, hierarchy, label_errors, slices
 from saliscope.datasets.report.text import percent, plural
+from saliscope.percentages import points
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +84,7 @@ def slices_section(metadata: Mapping[str, pa.Array], columns: Columns, only_wron
             "accuracy_value": each.rate.value,
             "rest": percent(each.rest.value),
             "rest_value": each.rest.value,
-            "difference": f"{100 * (each.rate.value - each.rest.value):+.1f}".replace("-", "−"),
+            "difference": points(each.rate.value - each.rest.value),
             "difference_value": each.rate.value - each.rest.value,
             "p": _p(each.p),
             "p_value": each.p,

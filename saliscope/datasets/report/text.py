@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from saliscope import percentages
 from saliscope.datasets.report.analysis import shortcuts, summary
 from saliscope.datasets.stores import open_store
 
@@ -40,10 +41,8 @@ PATHS = 20
 
 
 def percent(share: float | None) -> str:
-    """Format a share as a percentage, with one decimal below ten."""
-    if share is None or share != share:
-        return ""
-    return f"{100 * share:.0f}%" if share >= 0.0995 or share == 0 else f"{100 * share:.1f}%"
+    """Return a share as a percentage, or an empty string if it is unknown."""
+    return "" if share is None or share != share else percentages.percent(share)
 
 
 def number(value: float | None) -> str:
@@ -330,7 +329,7 @@ def facts(data: RunData, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _devices(data: RunData) -> list[str]:
-    """Return the devices that computed the rows; runs of older versions have none."""
+    """Return the devices that computed the rows."""
     return sorted(name for name in data.columns(["device"])["device"].unique().to_pylist() if name)
 
 
@@ -364,14 +363,9 @@ def metrics(folder: Path | str) -> dict[str, Any]:
         }
         for name, result in content.get("metrics", {}).items()
     ]
-    count = plural(int(content.get("pictures") or 0), "image")
+    count = plural(int(content.get("images") or 0), "image")
     note = (
         f"Computed over {count}; control maps do not depend on the class. Better and worse: p < 0.05 in a sign-flip "
         "test, adjusted for the number of comparisons (Holm)."
     )
-    if any("p" in each and "p_adjusted" not in each for each in content.get("metrics", {}).values()):
-        note = (
-            f"Computed over {count} by an earlier version, with t-tests that were not adjusted for the number of "
-            "comparisons. Run saliscope evaluate again to correct them."
-        )
     return {"metrics": rows, "metrics_note": note}

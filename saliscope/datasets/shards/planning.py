@@ -38,10 +38,12 @@ class Stamp:
         return {KEY: json.dumps({"digest": self.digest, "labels": self.labels}).encode()}
 
     @classmethod
-    def read(cls, metadata: Mapping[bytes, bytes] | None) -> Stamp | None:
-        """Return the stamp in the metadata, or None for a file of an older version."""
-        content = (metadata or {}).get(KEY)
-        return None if content is None else cls(**json.loads(content))
+    def read(cls, metadata: Mapping[bytes, bytes] | None) -> Stamp:
+        """Return the stamp in the metadata of a batch.
+
+        Errors   KeyError, ValueError or TypeError if the file is not a batch of a run
+        """
+        return cls(**json.loads((metadata or {})[KEY]))
 
 
 def digest_of(parts: Iterable[str]) -> str:
@@ -94,7 +96,7 @@ def _shard(number: int, items: list[Item], batch: int) -> PlannedShard:
 
 @dataclass
 class Finished:
-    """The finished shards and batches of a run, with the hashes of their images; "" for those of older versions."""
+    """The finished shards and batches of a run, with the hashes of their images."""
 
     folder: str
     shards: dict[int, str] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class Finished:
         return [(index, items) for index, items in enumerate(shard.batches) if index not in known]
 
     def _check(self, then: str, now: str, shard: PlannedShard) -> None:
-        if then not in ("", now):
+        if then != now:
             first, last = shard.batches[0][0].path, shard.batches[-1][-1].path
             raise Refused(
                 f"The source has changed since the run in {self.folder!r} was started: shard {shard.number} had other "

@@ -28,7 +28,7 @@ from saliscope.errors import Refused
 
 COMMITS = f"{WORK}/commits"
 Counts = Mapping[str, Any]
-"""Counts of a shard: `counts` by name, and `labelled`, the number of images of each class."""
+"""Counts of a shard: `counts` by name, and `labeled`, the number of images of each class."""
 
 
 def part_name(shard: int) -> str:
@@ -85,18 +85,14 @@ class ShardFiles:
                     "the same command again, and check that nothing else deletes files there."
                 )
             tables.append(ipc.open_file(pa.BufferReader(content)).read_all())
-            own = Stamp.read(tables[-1].schema.metadata)
-            stamps.append(own or Stamp("", tables[-1]["label"].to_pylist()))
+            stamps.append(Stamp.read(tables[-1].schema.metadata))
             tables[-1] = tables[-1].replace_schema_metadata(None)
-        # Batches of an older version may lack columns, which are then null.
-        table = pa.concat_tables(tables, promote_options="default").combine_chunks()
+        table = pa.concat_tables(tables).combine_chunks()
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
         self.store.write(part_name(shard), sink.getvalue())
-        digests = [stamp.digest for stamp in stamps]
-        return table, Stamp(
-            digest_of(digests) if all(digests) else "", [label for stamp in stamps for label in stamp.labels]
-        )
+        labels = [label for stamp in stamps for label in stamp.labels]
+        return table, Stamp(digest_of(stamp.digest for stamp in stamps), labels)
 
     def commit(self, shard: int, batches: int, counts: Counts) -> None:
         """Write the commit of a shard, and delete its batches.
@@ -110,11 +106,6 @@ class ShardFiles:
         """Return the commit of a shard, or None if it does not exist."""
         content = self.store.read(commit_name(shard))
         return None if content is None else dict(json.loads(content))
-
-    def read_rows(self, shard: int) -> pa.Table:
-        """Return the rows of a complete shard."""
-        content = self.store.read(part_name(shard))
-        return pq.read_table(pa.BufferReader(content or b""))
 
 
 class Shards:
@@ -132,9 +123,8 @@ class Shards:
         self.record = json.loads(json.dumps(dict(record)))
         self.lock: FileLock | Lease | None = None
         self.finished = Finished(str(self.folder))
-        self._uncounted: set[int] = set()
         self.counts: Counter[str] = Counter()
-        self.labelled: Counter[int] = Counter()
+        self.labeled: Counter[int] = Counter()
         self.is_finished = self._check_folder()
         if not self.is_finished:
             self.acquire()
@@ -189,11 +179,8 @@ class Shards:
             if not self.is_finished:
                 if self.store.read(SETTINGS) is None:
                     self.store.write(SETTINGS, json.dumps(self.record, indent=1).encode())
-                complete = self._find_parts()
-                self._find_commits(complete)
+                self._find_commits(self._find_parts())
                 self._find_batches()
-                # Shards without a commit are those of an older version, or of a process that was killed.
-                self._uncounted = complete - set(self.finished.shards) if self.store.local else set()
         except BaseException:
             self.release()
             raise
@@ -231,7 +218,7 @@ class Shards:
         return complete
 
     def _find_commits(self, complete: set[int]) -> None:
-        self.finished.shards, self.counts, self.labelled = {}, Counter(), Counter()
+        self.finished.shards, self.counts, self.labeled = {}, Counter(), Counter()
         names = [f"{COMMITS}/{name}" for name in self.store.sizes(COMMITS) if name.endswith(".json")]
         for start in range(0, len(names), 1000):
             some = names[start : start + 1000]
@@ -258,7 +245,7 @@ class Shards:
         self.store.delete(damaged)
 
     def _batch_digest(self, name: str, size: int) -> str | None:
-        """Return the hash of the images of a batch, "" for one of an older version, or None if it is not complete.
+        """Return the hash of the images of a batch, or None if it is not complete.
 
         A power failure, or a store that is not an object store, may cut it.
         """
@@ -266,31 +253,26 @@ class Shards:
         if content is None or len(content) != size:
             return None
         try:
-            stamp = Stamp.read(ipc.open_file(pa.BufferReader(content)).schema.metadata)
-        except pa.ArrowException:
+            return Stamp.read(ipc.open_file(pa.BufferReader(content)).schema.metadata).digest
+        except (pa.ArrowException, KeyError, ValueError, TypeError):
             return None
-        return stamp.digest if stamp else ""
 
     def _add(self, shard: int, record: Counts) -> None:
-        labelled = {int(index): count for index, count in record["labelled"].items()}
+        listing, labeled = str(record["listing"]), {int(index): count for index, count in record["labeled"].items()}
         self.counts.update(record["counts"])
-        self.labelled.update(labelled)
-        self.finished.shards[shard] = record.get("listing", "")
+        self.labeled.update(labeled)
+        self.finished.shards[shard] = listing
 
     def missing(self, shard: PlannedShard) -> list[tuple[int, list[Item]]]:
         """Return index and images of the unfinished batches of a shard.
 
         Errors   Refused if the source has changed
         """
-        return [] if shard.number in self._uncounted else self.finished.missing(shard)
+        return self.finished.missing(shard)
 
     def has(self, shard: int, batch: int) -> bool:
         """Return whether a batch is finished."""
         return shard in self.finished.shards or batch in self.finished.batches.get(shard, ())
-
-    def has_uncounted(self) -> bool:
-        """Return whether an older version, which wrote no commits, has finished shards."""
-        return bool(self._uncounted)
 
     def write_batch(self, shard: int, batch: int, rows: list[dict[str, Any]], stamp: Stamp) -> None:
         """Write the rows of a batch.
@@ -308,7 +290,6 @@ class Shards:
         """Note that a shard was committed, by this process or by a worker."""
         if shard not in self.finished.shards:
             self._add(shard, counts)
-        self._uncounted.discard(shard)
         self.finished.batches.pop(shard, None)
 
     def is_committed(self, shard: int) -> bool:
@@ -321,9 +302,6 @@ class Shards:
         Errors   Refused, as in `ShardFiles.merge`, and if another process has taken over the run
         """
         self.check_lock()
-        if shard in self._uncounted:
-            rows = self.files.read_rows(shard)
-            return rows, Stamp("", rows["label"].to_pylist())
         return self.files.merge(shard, batches)
 
     def check_lock(self) -> None:
@@ -333,10 +311,6 @@ class Shards:
         """
         if self.lock is not None:
             self.lock.check()
-
-    def read_rows(self, shard: int) -> pa.Table:
-        """Return the rows of a complete shard."""
-        return self.files.read_rows(shard)
 
     def finish(self, manifest: Mapping[str, Any], shards: Sequence[int]) -> None:
         """Write the manifest, which is the last file, and delete temporary files.

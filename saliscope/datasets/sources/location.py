@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from saliscope import install
 from saliscope.datasets.items import file_system, is_local
 from saliscope.datasets.sources.walking import list_local, list_store, walk_local, walk_store
 from saliscope.errors import Refused
@@ -154,7 +155,9 @@ def _shard_set(source: str, fs: Any, root: str) -> Location:
     try:
         from braceexpand import braceexpand  # an extra
     except ImportError:
-        raise Refused(f'{source} needs braceexpand. Install it with: pip install "saliscope[data]".') from None
+        raise Refused(
+            f"{source} needs the package braceexpand, which is not installed. {install.hint('data')}."
+        ) from None
     try:
         paths = list(dict.fromkeys(braceexpand(root)))
     except ValueError:  # UnbalancedBracesError, which its types lack

@@ -372,7 +372,9 @@ def _image(answer: dict[str, Any], body: bytearray | memoryview) -> Image.Image:
 
 def _unpack(answer: dict[str, Any], body: bytearray) -> Image.Image | bands.Bands:
     if "shape" not in answer:
-        return _image(answer, body)
+        image, known = _image(answer, body), answer.get("notes")
+        image.info["notes"] = [name for name in uploads.NOTES if isinstance(known, list) and name in known]
+        return image
     import numpy as np  # takes 0.1 s, and is only needed for raw values
 
     shape, (width, height) = _integers(answer["shape"], 3), _integers(answer.get("size"), 2)

@@ -183,7 +183,8 @@ def allow_seconds() -> None:
 
 
 def _pack_image(image: Image.Image) -> Answer:
-    return {"size": list(image.size)}, [image.tobytes()]
+    notes = image.info.get("notes")
+    return {"size": list(image.size)} | ({"notes": notes} if notes else {}), [image.tobytes()]
 
 
 def _pack_bands(opened: bands.Bands) -> Answer:

@@ -135,8 +135,8 @@ def _target(settings: Settings) -> str:
         which = f'(found["labels"] == {label}).nonzero()[{max(rank, 1) - 1}, 0]  # {settings.names["target"]}'
         return DETECTION % ("0" if label is None else which, scene.least_overlap(settings))
     if settings.loaded.model.task == "segmentation":
-        # As `pixel_classes` in saliscope/session/network_calls.py: the output of a single channel is 0 or -1.
-        classes = "(scores[0, 0] > 0).long() - 1" if len(settings.loaded.names) == 1 else "scores[0].argmax(0)"
+        is_binary = len(settings.loaded.names) == 1
+        classes = "explainers.default_targets.pixel_classes(scores)[0]" if is_binary else "scores[0].argmax(0)"
         ground = next((k for k in range(len(settings.loaded.names)) if scene.is_background(settings.loaded, k)), -1)
         largest = f"int(classes[classes != {ground}].mode().values)  # the largest region except the background"
         mask = "classes == label"

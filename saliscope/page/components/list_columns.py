@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from saliscope import zoo
     from saliscope.session.answers import LoadedModel
 
-ON_DISK, TO_DOWNLOAD, MISSING = "on disk", "download", "not installed"
+ON_DISK, TO_DOWNLOAD, OFFLINE, MISSING = "on disk", "download", "offline", "not installed"
 STAGE, FOR_CAMS, WHOLE = "stage", "default for CAMs", "whole image"
 HEADS = {
     "model": ["Model", "Accuracy", "Size", "Weights"],
@@ -29,7 +29,8 @@ def model_columns(info: zoo.ModelInfo) -> list[str]:
     task = "" if info.task == "classification" else f" · {info.task}"
     accuracy = f"{info.accuracy:.1f}% {info.measure}" if info.accuracy else ""
     size = f"{info.megabytes:.0f} MB" if info.megabytes else ""
-    return [info.title + task, accuracy, size, ON_DISK if info.cached else TO_DOWNLOAD if info.fetched else MISSING]
+    state = ON_DISK if info.cached else OFFLINE if info.offline else TO_DOWNLOAD if info.fetched else MISSING
+    return [info.title + task, accuracy, size, state]
 
 
 def method_columns(method: explainers.Method, loaded: LoadedModel) -> list[str]:

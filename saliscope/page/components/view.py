@@ -185,7 +185,7 @@ def image_only(step: Scene, ident: int) -> dict[str, Any]:
 def objects(step: Scene, ident: int) -> dict[str, Any]:
     """Pack the list of detected objects in the format of the predictions."""
     items = [
-        {"index": k, "name": item.name, "share": item.share, "colour": item.label % messages.COLORS}
+        {"index": k, "name": item.name, "share": item.share, "color": item.label % messages.COLORS}
         for k, item in enumerate(step.objects)
     ]
     title, _ = object_messages.OBJECTS[step.settings.loaded.model.task]
@@ -215,7 +215,7 @@ def _objects(step: Scene | None) -> dict[str, Any]:
         {
             "name": item.name,
             "box": item.box,
-            "colour": item.label % messages.COLORS,
+            "color": item.label % messages.COLORS,
             "share": item.share,
             "label": item.label,
             "whole": item.mask is not None and not item.rank,

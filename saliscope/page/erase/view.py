@@ -39,7 +39,8 @@ def erased(number: int, step: engine.Erased, held: str) -> dict[str, Any]:
             value["after"] = page_view.refining(after, ident)
     elif isinstance(after, Answer):
         value["after"] = page_view.answer(after, ident)
-        value["text"] = step.note or messages.result(before, after)
+        value["text"] = " ".join(filter(None, [step.note, messages.result(before, after)]))
+        value["headline"] = messages.headline(before, after)
     known = after if after is not None and after.probabilities is not None else None
     return value | {"rows": _rows(before, known)}
 

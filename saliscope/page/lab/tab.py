@@ -65,7 +65,7 @@ class Lab(Tab):
             if not run.cancelled:  # otherwise the user has started a newer experiment
                 yield lab_view.outcome(outcome, view.number())
 
-        yield from run_job(f"{request.session_hash}/expression", steps, _show_error)
+        yield from run_job(f"{request.session_hash}/expression", steps, _show_error, place="lab")
 
     def train(self, event: gr.EventData, request: gr.Request) -> Iterator[dict[str, Any]]:
         """Run a training and update its charts."""
@@ -81,7 +81,7 @@ class Lab(Tab):
             return lab_view.training_line("error", message, view.number())
 
         name, limit = f"{request.session_hash}/training", limits.TRAINING_SECONDS
-        yield from run_job(name, steps, show_error, seconds=limit, unknown=messages.RUN_BROKEN)
+        yield from run_job(name, steps, show_error, seconds=limit, unknown=messages.RUN_BROKEN, place="training")
 
     def stop(self, request: gr.Request) -> None:
         """Stop the run of this user; its own handler shows the curves so far."""
@@ -115,7 +115,7 @@ def _training_form() -> dict[str, Any]:
         "presets": presets,
         "tasks": messages.TASKS,
         "activations": messages.ACTIVATIONS,
-        "optimisers": messages.OPTIMIZERS,
+        "optimizers": messages.OPTIMIZERS,
         "ranges": lab_training.RANGES,
         "whole": lab_training.WHOLE,
         "sentences": lab_training.range_messages(),

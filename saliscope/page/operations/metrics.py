@@ -12,9 +12,11 @@ from starlette.routing import BaseRoute, Route
 
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool, sandbox
+from saliscope.page.serving.door import uploads
 from saliscope.page.shared import messages
 from saliscope.session import model_cache
 from saliscope.session.jobs import runs
+from saliscope.session.jobs.places import places
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 
@@ -66,18 +68,22 @@ class Monitoring:
             ("saliscope_queue_length", "Requests that wait to be computed.", self._queue()),
             ("saliscope_running", "Requests that have started.", runs.running()),
             ("saliscope_model_loaded", "1 if the first model is loaded.", int(bool(model_cache.first_model()))),
+            ("saliscope_uploads_bytes", "Bytes of uploads and results on the disk.", uploads.size()),
+            ("saliscope_disk_full", "1 if the disk has no room for an upload.", int(uploads.is_full())),
         ):
             yield core.GaugeMetricFamily(name, text, value=value)
         text = "Decoder processes that crashed or took too long."
         yield core.CounterMetricFamily("saliscope_decoder_restarts", text, value=pool.restarts())
 
     def _queue(self) -> int:
-        return self.waiting() + turns.waiting()
+        return self.waiting() + places.waiting() + turns.waiting()
 
     def _health(self, _: Request) -> Response:
         model = model_cache.first_model()
         status = "stopping" if self.stopping() else "ok" if model else "failed" if model_cache.failure() else "loading"
-        answer: dict[str, Any] = {"status": status, "model": model or None, "queue": self._queue()}
+        disk = "full" if uploads.is_full() else "ok"
+        status = "disk full" if status == "ok" and disk == "full" else status
+        answer: dict[str, Any] = {"status": status, "model": model or None, "queue": self._queue(), "disk": disk}
         answer |= {"sandbox": pool.mechanisms(), "hidden": sandbox.is_hidden()}
         return JSONResponse(answer, 200 if status == "ok" else 503)
 

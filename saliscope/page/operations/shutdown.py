@@ -17,7 +17,7 @@ from saliscope.page.serving.guard import HEADERS
 from saliscope.page.shared import messages
 from saliscope.session.jobs import runs
 
-ANSWERS = re.compile(r"/gradio_api/(queue/(join|data)|call/.+|run/.+|api/.+|upload)/?|/mcp")
+ANSWERS = re.compile(r"/gradio_api/(queue/(join|data)|call/.+|run/.+|api/.+|upload)/?|/mcp/?")
 """Routes with answers. Others are short, or stay open as long as a page."""
 ALLOWED = re.compile(r"/gradio_api/(cancel|reset)/?")
 """Routes that end running answers."""

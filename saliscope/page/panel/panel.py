@@ -306,8 +306,9 @@ def update_models(panel: Panel, chosen: LoadedModel | None = None) -> dict[Any, 
 
 
 def models(infos: Iterable[zoo.ModelInfo]) -> list[tuple[str, str, list[str]]]:
-    """Return the choices of models."""
-    return [(messages.model_choice(info), info.name, list_columns.model_columns(info)) for info in infos]
+    """Return the choices of models; those that are neither on the disk nor can be downloaded come last."""
+    ordered = sorted(infos, key=lambda info: info.offline)
+    return [(messages.model_choice(info), info.name, list_columns.model_columns(info)) for info in ordered]
 
 
 def layers(loaded: LoadedModel) -> list[tuple[str, str, list[str]]]:

@@ -5,18 +5,18 @@ Gradio does not check types or paths of arguments, so `from_api` does. The clien
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import gradio
 import gradio as gr
 from gradio.data_classes import FileData
 from gradio.utils import get_upload_folder
 
-from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.page.serving import arguments
 from saliscope.session import api_messages, engine, messages, model_cache
@@ -24,33 +24,41 @@ from saliscope.session.answers import Answer, DetectedObject, Scene, Settings
 from saliscope.session.bundles import links
 from saliscope.session.channels import engine as channels_engine
 from saliscope.session.channels.answers import Channels
-from saliscope.session.jobs import runs
+from saliscope.session.jobs import runs, visitors
 from saliscope.session.request import Request, from_api
+
+if TYPE_CHECKING:
+    import explainers
 
 SORTS = ("activation", "effect", "number")
 
 
 def build() -> None:
     """Register the endpoints; must be called inside `gr.Blocks`."""
-    limit = limits.CONCURRENCY["model"]
     for function in (explain, feature_maps, list_models, list_layers, list_methods):
         arguments.register(function)
-        gradio.events.api(
-            _report_errors(function), api_name=function.__name__, concurrency_id="model", concurrency_limit=limit
-        )
+        name = function.__name__
+        gradio.events.api(_for_visitor(function), api_name=name, concurrency_id="model", concurrency_limit=None)
 
 
-def _report_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Convert any error to a `gr.Error` with a one-line message."""
+def _for_visitor(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run the jobs of an endpoint for the visitor of the request; convert any error to a one-line `gr.Error`."""
 
     @wraps(function)
-    def wrapper(*values: Any, **keywords: Any) -> Any:
+    def wrapper(request: gr.Request, *values: Any, **keywords: Any) -> Any:
+        visitors.current.set(getattr(request.state, "visitor", None))
         try:
             return function(*values, **keywords)
         except Exception as error:
             message = engine.message_of(error, messages.UNKNOWN_TO_A_PROGRAM)
             raise gr.Error(message, print_exception=False) from None
 
+    hints = {"request": gr.Request, **get_type_hints(function)}
+    signature = inspect.signature(function)
+    first = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request)
+    added = signature.replace(parameters=[first, *signature.parameters.values()])
+    setattr(wrapper, "__signature__", added)  # noqa: B010 mypy refuses a plain assignment
+    wrapper.__annotations__ = hints
     return wrapper
 
 
@@ -101,7 +109,7 @@ def explain(
         "share": answer.share,
         "shape": list(values.shape),
         "map": _file("map.npy", lambda path: engine.save_array(values, path)),
-        "overlay": _file("overlay.png", lambda path: engine.save_overlay(answer, path)),
+        "overlay": _file("overlay.png", lambda path: _save_overlay(answer, path)),
     }
 
 
@@ -118,12 +126,7 @@ def feature_maps(
     channels: channel numbers in the order of the result, empty for all. sort: "activation", "effect" (on the top
     class) or "number". bands: as for `explain`.
     """
-    if sort not in SORTS:
-        raise Refused(api_messages.invalid_sort(sort, SORTS))
-    request = from_api(image, model=model, layer=layer, bands=bands)
-    sheet = _last(channels_engine.all_channels, request, Channels, sort=sort)
-    _refuse_notes(sheet.settings)
-    chosen = _parse_channels(channels, sheet)
+    sheet, chosen = read_channels(image, model, layer, channels, sort, bands)
     rows = [sheet.numbers.index(number) for number in chosen]
     return {
         **_names(sheet.settings),
@@ -136,6 +139,21 @@ def feature_maps(
     }
 
 
+def read_channels(
+    image: FileData, model: str, layer: str, channels: list[int] | None, sort: str, bands: str
+) -> tuple[Channels, list[int]]:
+    """Return all channels of a layer in the order of `sort`, and the numbers of the requested ones.
+
+    Errors   Refused
+    """
+    if sort not in SORTS:
+        raise Refused(api_messages.invalid_sort(sort, SORTS))
+    request = from_api(image, model=model, layer=layer, bands=bands)
+    sheet = _last(channels_engine.all_channels, request, Channels, sort=sort)
+    _refuse_notes(sheet.settings)
+    return sheet, _parse_channels(channels, sheet)
+
+
 def list_models() -> list[dict[str, Any]]:
     """List all models: name, title, classes, size, whether it is downloaded, and top-1 accuracy."""
     _ready()
@@ -144,7 +162,7 @@ def list_models() -> list[dict[str, Any]]:
 
 def list_layers(model: str = "") -> list[dict[str, Any]]:
     """List the layers of a model with a spatial output, in call order."""
-    settings = _resolve(from_api(model=model))
+    settings = resolve(from_api(model=model))
     return [
         {
             "name": layer.name,
@@ -160,21 +178,23 @@ def list_layers(model: str = "") -> list[dict[str, Any]]:
 
 def list_methods(model: str = "", layer: str = "") -> list[dict[str, Any]]:
     """List the methods that support a model at a layer, with their options."""
-    settings = _resolve(from_api(model=model, layer=layer))
-    return [
-        {
-            "name": method.name,
-            "title": method.title,
-            "family": method.family,
-            "returns": method.returns,
-            "paper": method.paper,
-            "summary": method.summary,
-            "caution": method.caution,
-            "takes_layer": method.takes_layer,
-            "options": [engine.plain(vars(option)) for option in method.options.values()],
-        }
-        for method in model_cache.list_methods(settings.loaded)
-    ]
+    settings = resolve(from_api(model=model, layer=layer))
+    return [describe_method(method) for method in model_cache.list_methods(settings.loaded)]
+
+
+def describe_method(method: explainers.Method) -> dict[str, Any]:
+    """Return the properties of a method, with its options."""
+    return {
+        "name": method.name,
+        "title": method.title,
+        "family": method.family,
+        "returns": method.returns,
+        "paper": method.paper,
+        "summary": method.summary,
+        "caution": method.caution,
+        "takes_layer": method.takes_layer,
+        "options": [engine.plain(vars(option)) for option in method.options.values()],
+    }
 
 
 # Arguments and answers
@@ -194,7 +214,11 @@ def _ready() -> None:
         pass
 
 
-def _resolve(request: Request) -> Settings:
+def resolve(request: Request) -> Settings:
+    """Return the settings of a request, without an image.
+
+    Errors   Refused for unknown names
+    """
     settings = _last(engine.explain, request, Settings)
     _refuse_notes(settings)
     return settings
@@ -280,6 +304,13 @@ def _names(settings: Settings) -> dict[str, Any]:
         "layer": settings.layer if settings.takes_layer else None,
         "method": settings.method.name,
     }
+
+
+def _save_overlay(answer: Answer, path: Path) -> None:
+    """Write the map over the crop as PNG."""
+    import explainers  # torch takes seconds to start
+
+    explainers.overlay(answer.crop, answer.map, signed=not answer.settings.method.by_size).save(path)
 
 
 def _file(name: str, write: Callable[[Path], None]) -> FileData:

@@ -13,6 +13,8 @@ from saliscope.page.shared.tab import Page, event_data, queue_options
 from saliscope.session import engine, messages
 from saliscope.session.bundles import bundle
 from saliscope.session.erase.second import second_image
+from saliscope.session.jobs import runs
+from saliscope.session.jobs.places import places
 
 
 class Saving:
@@ -26,12 +28,15 @@ class Saving:
         shared = queue_options("lab", trigger_mode="multiple", show_progress="hidden")
         self.request.submit(self.answer, self.image, self.request, **shared)
 
-    def answer(self, event: gr.EventData, image: str | None) -> dict[str, Any]:
+    def answer(self, event: gr.EventData, request: gr.Request, image: str | None) -> dict[str, Any]:
         """Return the part that `static/share/bundle.js` requested under this number, or an error."""
         data = event_data(event)
         number, folder = data.get("number"), Path(get_upload_folder())
         try:
-            second = second_image(data.get("second"))
-            return {"number": number, "part": bundle.server_part(data.get("records"), image, folder, second)}
+            with runs.start(f"{request.session_hash}/bundle", again=True) as run:
+                for _ in places.wait(run, "lab") if run else ():
+                    pass
+                second = second_image(data.get("second"))
+                return {"number": number, "part": bundle.server_part(data.get("records"), image, folder, second)}
         except Exception as error:
             return {"number": number, "refused": engine.message_of(error, messages.UNKNOWN)}

@@ -1,5 +1,7 @@
 """Labels of components that several features use."""
 
+from saliscope import install
+
 NAVIGATION = {
     "views": "Views",
     "view": "{name} view",
@@ -29,6 +31,7 @@ READING = {
 DRAWING = {
     "cells": "{h} × {w} cells. ",
     "contours": "Contours at {low}% and {high}% of the color range.",
+    "signed_contours": "Contours at {low}% and {high}% of the color range, dark around negative values.",
     "drawn_magnitudes": "magnitudes",
     "saturated": "saturated at the {percentile}th percentile",
     "blurred": "blurred by {pixels}",
@@ -55,7 +58,7 @@ MAP = (
         "divided": "image on the left {percent} percent",
         "opacity": "Opacity",
         "colors_and_range": "Colors",
-        "colours": "Color map",
+        "colors": "Color map",
         "smooth": "Smooth",
         "smooth_title": "Off: show the map's cells with their edges",
         "signed": "Signed",
@@ -70,12 +73,12 @@ MAP = (
         "to": "to",
         "pin": "Pin",
         "pinned": "Pinned",
-        "pin_title": "Keep these limits for other layers, classes, methods and images",
+        "pin_title": "Keep these limits for other layers, classes, methods and images whose maps have the same unit",
         "reset": "Reset",
         "reset_title": "Reset to the map's own limits",
         "no_number": "Enter a number for both limits. The last valid limits are still in use.",
         "not_less": "The lower limit must be less than the upper limit. The last valid limits are still in use.",
-        "other_unit": "The limits were pinned for {pinned}; this map is in {unit}.",
+        "other_unit": "The limits are pinned for maps in {pinned}. This map is in {unit} and has its own limits.",
         "no_unit": "values without a unit",
         "drawing": "The read-out and the saved array contain the unmodified map",
         "histogram": "Histogram of {count} values from {low} to {high}, on the axis of the color bar. "
@@ -98,5 +101,5 @@ SECOND_IMAGE = {
 
 STOPPING = "The server is stopping. Try again in a moment."
 NO_METRICS = (
-    "--monitoring needs the package prometheus_client, which is not installed. Run: pip install 'saliscope[monitoring]'"
+    f"--monitoring needs the package prometheus_client, which is not installed. {install.hint('monitoring')}."
 )

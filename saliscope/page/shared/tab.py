@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,12 +11,14 @@ from typing import Any, ClassVar
 import gradio as gr
 
 from saliscope import limits
+from saliscope.errors import Refused
 from saliscope.page.components import view
 from saliscope.page.components.components import canvas, receiver
 from saliscope.page.panel.panel import Panel
 from saliscope.session import engine, messages
 from saliscope.session.answers import Settings
 from saliscope.session.jobs import runs
+from saliscope.session.jobs.places import places
 from saliscope.session.jobs.runs import Run
 
 Updates = dict[Any, Any]
@@ -83,9 +86,11 @@ class Tab(ABC):
 
 
 def queue_options(kind: str, **more: Any) -> dict[str, Any]:
-    """Return the keyword arguments of events that compute, with the queue of a kind in `limits.CONCURRENCY`."""
-    limit = limits.CONCURRENCY[kind]
-    return {"concurrency_id": kind, "concurrency_limit": limit, "api_visibility": "private", **more}
+    """Return the keyword arguments of events that compute.
+
+    They start at once and wait for a place and for their turn, because Gradio's own queue is first come, first served.
+    """
+    return {"concurrency_id": kind, "concurrency_limit": None, "api_visibility": "private", **more}
 
 
 def run_job(
@@ -98,19 +103,30 @@ def run_job(
     number: int | None = None,
     seconds: float = limits.SECONDS,
     unknown: str = messages.UNKNOWN,
+    place: str = "",
 ) -> Iterator[Any]:
     """Run the handler of an event: yield `steps(run)` of a new job; an error becomes `show_error(message)`.
 
     `name` is the session of the user, or "session/part" for jobs that run in parallel to the overlay. A previous job
     with that name is stopped and its results are not shown. If the latest job answers the same `question`, a new job
-    only starts with `again`. A job with a smaller `number` than the latest one does not start.
+    only starts with `again`. A job with a smaller `number` than the latest one does not start. A job without an image
+    names the kind of its `place` in `limits.PLACES`.
     """
-    with runs.start(name, seconds, question, again, number) as run:
+    with contextlib.ExitStack() as stack:
+        try:
+            run = stack.enter_context(runs.start(name, seconds, question, again, number))
+        except Refused as error:
+            yield show_error(str(error))
+            return
         if run is None:
             yield _unchanged(show_error(""))
             return
         try:
+            for _ in places.wait(run, place) if place else ():
+                pass
             for step in steps(run):
+                if not runs.is_heard(run):  # Gradio would keep the answers of all sessions that read none
+                    break
                 if not run.superseded:  # a superseded job continues until its next report
                     yield step
         except Exception as error:

@@ -71,6 +71,8 @@
  * @property {?object[]} comparison panels that the comparison has yet to show
  * @property {?object[]} models the list of models for the comparison of two models
  * @property {string} erasing the edit with which another view opens the erase view
+ * @property {?{headline: string[], isOld: boolean}} edited the sentences about the edited image of the erase view
+ * @property {string} view id of the selected tab
  */
 
 /** @type {State} Change it only with `update` and `change`. */
@@ -99,6 +101,8 @@ export const state = {
   comparison: null,
   models: null,
   erasing: "",
+  edited: null,
+  view: "",
   steps: null,
 };
 

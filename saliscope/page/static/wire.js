@@ -103,6 +103,28 @@ export function formatValue(value) {
 }
 
 /**
+ * Return a share as a percentage, as `percent` in saliscope/percentages.py.
+ * @param {number} share
+ * @returns {string}
+ */
+export function formatShare(share) {
+  const size = Math.abs(share),
+    sign = share < 0 ? "−" : "";
+  if (!Number.isFinite(share)) return "NaN";
+  if (size > 0 && size < 0.001) return `${sign}<0.1%`;
+  return `${sign}${(100 * size).toFixed(size >= 0.0995 || !size ? 0 : 1)}%`;
+}
+
+/**
+ * Format a number so that its field shows all of it.
+ * @param {number} value
+ */
+export function formatExact(value) {
+  const size = Math.abs(value);
+  return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(value);
+}
+
+/**
  * Describe a cell of a map: its value with the unit, and its position.
  * @param {{cell: string}} terms
  * @param {{values: Float32Array, h: number, w: number}} map

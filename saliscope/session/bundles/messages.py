@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from saliscope.names import did_you_mean
-from saliscope.session.messages import percent, short
+from saliscope.percentages import percent
+from saliscope.session.messages import short
 from saliscope.session.text_messages import similarity
 
 if TYPE_CHECKING:
@@ -88,8 +89,7 @@ def caption(record: dict[str, Any]) -> list[str]:
         text += ", after an edit of the image"
     if answer["share"] < 1:
         text += f", stopped at {100 * answer['share']:.0f}%"
-    if answer.get("device"):  # bundles of older versions do not have it
-        text += f", computed on {answer['device']}"
+    text += f", computed on {answer['device']}"
     options = ", ".join(f"{name.replace('_', ' ')} {_option(value)}" for name, value in question["options"].items())
     return [f"{text}.", *([f"Options: {options}."] if options else [])]
 
@@ -147,15 +147,6 @@ def difference(largest: float, size: float, equal: bool, exact: bool) -> str:
     """Return the line that compares the values of the two maps."""
     verdict = "bitwise equal" if exact else "equal within rounding" if equal else "different"
     return f"Map         largest difference {largest:.3g} for values up to {size:.3g}: {verdict}"
-
-
-def other_noise(method: str, version: str) -> str:
-    """Return the line about a map with the noise of an older version."""
-    return (
-        f"Noise       the map was computed by Saliscope {short(version)}. Since version 0.9.0, a seed gives other "
-        f"random numbers in {method}, so this map cannot be recomputed. Replay the bundle with Saliscope "
-        f"{short(version)}."
-    )
 
 
 def device(then: Any, now: str) -> str:

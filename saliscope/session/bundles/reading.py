@@ -81,8 +81,9 @@ def _read(archive: zipfile.ZipFile) -> Bundle:
     index = json.loads(_bytes(archive, INDEX, TEXT).decode("utf-8"))
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise Refused(messages.NO_BUNDLE)
-    if index.get("version") != VERSION:
-        raise Refused(messages.OTHER_VERSION)
+    if (version := index.get("version")) != VERSION:
+        later = isinstance(version, int) and version > VERSION
+        raise Refused(messages.OTHER_VERSION if later else messages.NO_BUNDLE)
     image_entry, entries = index["photograph"], index["maps"]
     if not isinstance(entries, list) or not 0 < len(entries) <= MOST:
         raise Refused(messages.NO_BUNDLE)

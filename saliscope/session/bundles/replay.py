@@ -30,12 +30,6 @@ ROUNDING = 1e-3
 """Relative tolerance for equal maps, because other processors or thread counts add in a different order."""
 SHORT = 0.02
 """The tolerance for a network that ran in bfloat16 or float16."""
-NOISE = (0, 9)
-"""The version since which a seed gives other noise in `NOISY` methods, which is equal on every device."""
-NOISY = (
-    "smooth_grad", "smooth_grad_squared", "var_grad", "forgrad", "gradient_shap", "smooth_grad_cam_pp", "ss_cam",
-    "deep_lift_shap", "vit_cx",
-)  # fmt: skip
 
 
 def run(
@@ -83,12 +77,12 @@ def _compare(stored: reading.Bundle, model: str, own: Mapping[str, Any] | None) 
             second.write_bytes(stored.second)
         files = str(image), str(second) if stored.second else None
         for stored_map in stored.maps:
-            yield from _compare_map(stored_map, files, stored.versions.get("saliscope", ""))
+            yield from _compare_map(stored_map, files)
     if versions := messages.versions(stored.versions, record.versions()):
         yield versions, True
 
 
-def _compare_map(stored: reading.Map, files: Files, version: str) -> Iterator[tuple[str, bool]]:
+def _compare_map(stored: reading.Map, files: Files) -> Iterator[tuple[str, bool]]:
     if stored.answer.get("share", 1) != 1:
         raise Refused(messages.STOPPED)
     settings = bundle.resolve_settings(stored.question)
@@ -108,14 +102,6 @@ def _compare_map(stored: reading.Map, files: Files, version: str) -> Iterator[tu
     short = str(settings.options.get("precision", "")) in ("bf16", "float16")
     equal = same_gaps and largest <= (SHORT if short else ROUNDING) * size
     yield messages.difference(largest, size, equal, exact=largest == 0 and same_gaps), equal
-    if not equal and settings.method.name in NOISY and _older(version):
-        yield messages.other_noise(settings.method.title, version), False
-
-
-def _older(version: str) -> bool:
-    """Return whether a version of Saliscope is older than the current noise."""
-    numbers = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
-    return len(numbers) == 2 and tuple(numbers) < NOISE
 
 
 def _recompute(question: Any, files: Files) -> Answer:

@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from saliscope.percentages import percent
 from saliscope.session import messages
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def facts(step: Channel, sparsity: float) -> list[list[str]]:
         ["Mean", f"{float(plane.mean()):.4g}"],
         ["Largest", f"{float(plane.max()):.4g}"],
         ["Smallest", f"{float(plane.min()):.4g}"],
-        ["Zeros", f"{100 * float((plane == 0).float().mean()):.0f}%"],
+        ["Zeros", percent(float((plane == 0).float().mean()))],
     ]
     rows = [[name, text.replace("-", "−")] for name, text in rows]
     return rows + ([["Sparsity", f"{sparsity:.2f}"]] if sparsity == sparsity else [])
@@ -217,7 +218,7 @@ def _percent(own: float, parts: Any) -> str:
     """Return the share of the layer's sum, or an empty string if positive and negative parts nearly cancel."""
     total, sizes = float(parts.double().sum()), float(parts.double().abs().sum())
     if total > 0.25 * sizes:
-        return f", {100 * own / total:.2g}% of the layer's sum".replace("-", "−")
+        return f", {percent(own / total)} of the layer's sum"
     return ""
 
 

@@ -28,7 +28,7 @@ TERMS = {
     "duplicate": "Duplicate",
     "remove": "Remove",
     "opacity": "Opacity",
-    "colours": "Colors",
+    "colors": "Colors",
     "color_map": "Color map",
     "smooth": "Smooth",
     "signed": "Signed",

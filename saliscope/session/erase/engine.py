@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from explainers.experiments.erasing.smallest_region import SmallestRegion
 
-GOALS = ("keep", "change")
+GOALS = ("keep", "half", "change")
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,8 @@ def _search(request: Request, before: Answer, goal: str, run: Run) -> Generator[
         raise Refused(messages.ONLY_CLASSES)
     if before.probabilities is None or before.target != before.top[0][0]:
         raise Refused(messages.not_predicted(before))
+    if goal == "half" and not settings.loaded.has_probabilities:
+        raise Refused(messages.NO_PROBABILITIES)
     editing.order(before.map, images)
     edit = parse(request.edit)
     baseline = editing.cover(edit, request.second, settings, images)
@@ -135,7 +137,7 @@ def _search(request: Request, before: Answer, goal: str, run: Run) -> Generator[
     if not bool(found.reached[0]):
         return "", messages.not_reached(goal, found.passes)
     pixels = int(found.mask.sum())
-    parts = [f"first.{pixels}", *(["invert"] if goal == "keep" else []), f"fill.{edit.fill}"]
+    parts = [f"first.{pixels}", *([] if goal == "change" else ["invert"]), f"fill.{edit.fill}"]
     if not pixels if goal == "change" else pixels == found.mask.numel():
         return "", messages.whole_image(goal, found.passes)
     return "_".join(parts), messages.found(goal, float(found.fraction[0]), pixels, found.passes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from saliscope.session.messages import percent
+from saliscope.percentages import percent, points
 
 if TYPE_CHECKING:
     from saliscope.session.answers import Answer, Refining
@@ -15,6 +15,10 @@ STOPPED = "The map of the image without the edit is not complete, because its ru
 NO_INPAINTING = (
     "Inpainting depends on the region, so the smallest region cannot be searched with it. Choose another fill, such as "
     "blur."
+)
+NO_PROBABILITIES = (
+    "The scores of this network are not probabilities, so half of a probability cannot be kept. Choose Smallest region "
+    "that keeps the class instead."
 )
 NO_SECOND_BANDS = "A second image cannot fill an image with several bands. Choose blur, mean, noise or inpainting."
 ONLY_CLASSIFIERS = (
@@ -71,12 +75,13 @@ TERMS = {
     "reset": "Reset",
     "apply": "Apply",
     "keep": "Smallest region that keeps the class",
+    "half": "Smallest region that keeps half of its probability",
     "change": "Smallest region that changes it",
     "search_hint": "Bisection over the order of the map, with the selected fill",
     "opacity": "Map opacity",
     "predictions": "Predictions",
     "columns": ["Class", "Before", "After", "Change"],
-    "points": "Change in percentage points",
+    "points": "Change in percentage points (pp)",
     "explained": "explained",
     "computing": "Computing …",
     "again": "Try again",
@@ -105,7 +110,7 @@ def refining(step: Refining) -> str:
 
 def region(pixels: int, total: int) -> str:
     """Return the size of a region."""
-    return f"{pixels:,} of {total:,} pixels ({100 * pixels / total:.2g}%)"
+    return f"{pixels:,} of {total:,} pixels ({percent(pixels / total)})"
 
 
 def not_predicted(before: Answer) -> str:
@@ -119,52 +124,94 @@ def not_predicted(before: Answer) -> str:
 
 def found(goal: str, fraction: float, pixels: int, passes: int) -> str:
     """Return the result of a search."""
-    what = {"keep": "are enough to keep the class", "change": "are enough to change it if they are erased"}[goal]
-    return f"{100 * fraction:.2g}% of the pixels ({pixels:,}) {what}. {passes} forward passes."
+    what = {
+        "keep": "are enough to keep the class",
+        "half": "are enough to keep the class and half of its probability",
+        "change": "are enough to change the class if they are erased",
+    }[goal]
+    return f"{percent(fraction)} of the pixels ({pixels:,}) {what} ({passes} forward passes)."
 
 
 def not_reached(goal: str, passes: int) -> str:
     """Return the result of a search without a region."""
     if goal == "change":
         return f"Erasing any part of the map, in its order, does not change the class ({passes} forward passes)."
-    return f"No part of the map, in its order, keeps the class ({passes} forward passes)."
+    what = "the class and half of its probability" if goal == "half" else "the class"
+    return f"No part of the map, in its order, keeps {what} ({passes} forward passes)."
 
 
 def whole_image(goal: str, passes: int) -> str:
     """Return the result of a search whose region leaves nothing to erase."""
     if goal == "change":
         return f"The class changes even if nothing is erased ({passes} forward passes)."
-    return f"The class is kept only by the whole image ({passes} forward passes)."
+    kept = "The class and half of its probability are" if goal == "half" else "The class is"
+    return f"{kept} kept only by the whole image ({passes} forward passes)."
 
 
 def change(before: float, after: float, has_probabilities: bool) -> str:
     """Return the change of a score: percentage points for probabilities."""
     difference = after - before
-    sign = "+" if difference > 0 else "−" if difference < 0 else "±"
-    size = abs(difference)
     if has_probabilities:
-        return f"{sign}{100 * size:.1f}" if size >= 0.001 or not size else f"{sign}{100 * size:.1g}"
-    return f"{sign}{size:.3g}"
+        return points(difference)
+    return f"{difference:+.3g}".replace("-", "−") if difference else "0"
 
 
 def value(score: float, has_probabilities: bool) -> str:
     """Return a score."""
     if has_probabilities:
-        return "<0.1%" if score < 0.001 else percent(score)
+        return percent(score)
     return f"{score:.3g}".replace("-", "−")
 
 
 def result(before: Answer, after: Answer) -> str:
     """Return the sentence about the explained class and the prediction after an edit."""
     loaded, names = before.settings.loaded, before.settings.class_names
-    assert before.probabilities is not None and after.probabilities is not None, "a classifier"
-    index = before.top[0][0] if before.settings.unit else before.target
-    old, new = (value(float(each.probabilities[index]), loaded.has_probabilities) for each in (before, after))  # type: ignore[index]
-    name = names[index]
-    text = f"{name[:1].upper()}{name[1:]}: {old} before, {new} after."
+    old, new = _scores(before, after)
+    text = f"{_capitalize(names[_explained(before)])}: {old} before, {new} after."
     first, last = before.top[0][0], after.top[0][0]
     if loaded.encodes_text:
         return text
     if first == last:
-        return f"{text} The prediction is the same."
+        return f"{text} The prediction is still {names[first]}."
     return f"{text} The prediction changes from {names[first]} to {names[last]}."
+
+
+def headline(before: Answer, after: Answer) -> list[str]:
+    """Return the two sentences about the edited image: its prediction, and what is left of the explained class."""
+    names, explained = before.settings.class_names, _explained(before)
+    last, score = after.top[0]
+    shown = f"After the edit: {names[last]}, {value(score, before.settings.loaded.has_probabilities)}."
+    old, new = _scores(before, after)
+    change = f"{old} before" if last == explained else f"{_capitalize(names[explained])}: {old} before, {new} after"
+    return [shown, f"{change}{_kept(before, after)}."]
+
+
+def _capitalize(name: str) -> str:
+    return f"{name[:1].upper()}{name[1:]}"
+
+
+def _explained(before: Answer) -> int:
+    """Return the class that the edit is judged by: the explained one, or the prediction if a channel is explained."""
+    index = before.top[0][0] if before.settings.unit else before.target
+    assert index is not None, "a classifier"
+    return index
+
+
+def _values(before: Answer, after: Answer) -> tuple[float, float]:
+    """Return the score of the explained class before and after the edit."""
+    assert before.probabilities is not None and after.probabilities is not None, "a classifier"
+    index = _explained(before)
+    return float(before.probabilities[index]), float(after.probabilities[index])
+
+
+def _scores(before: Answer, after: Answer) -> tuple[str, str]:
+    old, new = (value(each, before.settings.loaded.has_probabilities) for each in _values(before, after))
+    return old, new
+
+
+def _kept(before: Answer, after: Answer) -> str:
+    """Return the fraction of the probability that is left, or an empty string if it has not fallen."""
+    old, new = _values(before, after)
+    if not before.settings.loaded.has_probabilities or not 0 <= new < old:
+        return ""
+    return f"; {percent(new / old)} of its probability is kept"

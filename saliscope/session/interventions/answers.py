@@ -36,7 +36,7 @@ class Change:
             assert swapped is not None, "the engine loads the second image"
             return explainers.Swap(swapped)
         makers: dict[str, Any] = {
-            "zero": lambda: 0.0,
+            "zeros": lambda: 0.0,
             "mean": lambda: "mean",
             "scale": lambda: explainers.Scale(self.numbers["factor"]),
             "clamp": lambda: explainers.Clamp(self.numbers.get("low"), self.numbers.get("high")),

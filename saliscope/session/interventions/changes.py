@@ -16,7 +16,7 @@ LONGEST = 20_000
 """Characters of a list of channels: 2048 single channels have about 10,000."""
 LIMITS = {"factor": (-1000.0, 1000.0), "low": (-1e6, 1e6), "high": (-1e6, 1e6), "std": (0.0, 100.0)}
 """Range of each number."""
-KINDS = {"zero": (), "scale": ("factor",), "clamp": ("low", "high"), "mean": (), "noise": ("std",), "swap": ()}
+KINDS = {"zeros": (), "scale": ("factor",), "clamp": ("low", "high"), "mean": (), "noise": ("std",), "swap": ()}
 """The kinds of changes, and the numbers that each needs."""
 OPTIONAL = ("low", "high")
 """Numbers that may be missing if the other one is given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from saliscope.percentages import percent, points
 from saliscope.session import messages
 from saliscope.session.text_messages import number as number_text
 
@@ -26,7 +27,7 @@ BAD_PART = "“{text}” is not a channel or a range of channels. Enter numbers 
 CHANGE = {
     "group": "Change channels",
     "channels": "Channels",
-    "example": "3, 17-24",
+    "example": "for example 3, 17-24",
     "top": "Top 10 by effect",
     "top_title": "The ten channels whose removal lowers the class score most. Measures the effect of every channel",
     "all": "All",
@@ -34,7 +35,7 @@ CHANGE = {
     "count": "{count} of {total} selected",
     "kind": "Change",
     "kinds": [
-        ["zero", "Set to zero"],
+        ["zeros", "Set to zero"],
         ["scale", "Scale"],
         ["clamp", "Clamp"],
         ["mean", "Replace by the mean"],
@@ -110,7 +111,7 @@ def title(step: Changed) -> str:
 
 def _what(change: Any, step: Changed) -> str:
     numbers = {name: f"{value:g}".replace("-", "−") for name, value in change.numbers.items()}
-    if change.kind == "zero":
+    if change.kind == "zeros":
         return "set to zero"
     if change.kind == "mean":
         return "replaced by the mean over all positions"
@@ -135,14 +136,7 @@ def row(each: ClassChange, step: Changed) -> list[str]:
     loaded = step.settings.loaded
     if loaded.encodes_text or not loaded.has_probabilities:
         return [number_text(each.before), number_text(each.after), _signed(each.after - each.before)]
-    points = 100 * (each.after - each.before)
-    change = "0 pp" if not points else f"{_digits(points)} pp"
-    return [messages.percent(each.before), messages.percent(each.after), change]
-
-
-def _digits(points: float) -> str:
-    text = f"{points:+.1f}" if abs(points) >= 0.05 else ("under +0.1" if points > 0 else "above −0.1")
-    return text.replace("-", "−")
+    return [percent(each.before), percent(each.after), points(each.after - each.before)]
 
 
 def _signed(value: float) -> str:

@@ -17,6 +17,8 @@ from typing import Any
 
 from saliscope import limits
 from saliscope.errors import Refused
+from saliscope.session.jobs import places as place
+from saliscope.session.jobs import visitors
 
 MAX_CACHED = 1024
 
@@ -39,17 +41,19 @@ class Run:
         """The error that ended the work, until the observers have seen it."""
         self.outcome = ""
         """How the work ended: done, refused, stopped, superseded or failed."""
-        self._began, self.took = time.monotonic(), 0.0
-        self._stop = threading.Event()
+        self.began, self.took = time.monotonic(), 0.0
+        self.visitor = visitors.of(self.session)
+        self._stop, self.wake = threading.Event(), threading.Event()
 
     def stop(self) -> None:
         """Stop the work at its next check."""
         self._stop.set()
+        self.wake.set()
 
     def supersede(self) -> None:
         """Stop the work because the same user sent another request."""
         self.superseded = True
-        self._stop.set()
+        self.stop()
 
     @property
     def session(self) -> str:
@@ -70,7 +74,7 @@ class Run:
 
     def end(self) -> None:
         """Record the end of the work, and call the observers."""
-        self.ended, self.took, self.outcome = True, time.monotonic() - self._began, self._outcome()
+        self.ended, self.took, self.outcome = True, time.monotonic() - self.began, self._outcome()
         for observe in observers:
             observe(self)
         self.failure = None  # its traceback would keep images and maps until the user's next run
@@ -114,6 +118,8 @@ def start(
     Yields None if the latest job has the same request, even if it is finished or stopped, because selecting with the
     mouse raises an event twice. `again` starts a job in any case. Also yields None for a request with a smaller
     `number` than the latest job: two requests in quick succession may start in the wrong order.
+
+    Errors   Refused if the visitor has too many jobs
     """
     run = Run(seconds, name or "", question, number)
     if name:
@@ -129,6 +135,7 @@ def start(
             return
         if previous:
             previous.supersede()
+    place.places.arrive(run)
     with _lock:
         _running.add(run)
     try:
@@ -142,7 +149,22 @@ def start(
     finally:
         with _lock:
             _running.discard(run)
+        place.places.leave(run)
         run.end()
+
+
+def is_heard(run: Run) -> bool:
+    """Wait until somebody listens to a run, and return whether anybody does; it has computed meanwhile."""
+    while not run.visitor.is_listening and not run.cancelled:
+        time.sleep(0.01)  # the stream is opened after the answer to the request, within one round trip
+    return run.visitor.is_listening
+
+
+def end_unheard() -> int:
+    """Stop the jobs of visitors who have left; return how many were stopped."""
+    with _lock:
+        found = list(_running)
+    return place.end_unheard(found, time.monotonic())
 
 
 def running() -> int:

@@ -1,8 +1,9 @@
-"""The queue for the network: one job computes at a time, quick jobs first.
+"""The queue for the network: one job computes at a time, quick jobs first, visitors in turn.
 
 Gradio's queue is first come, first served: a quick request would wait for a long one of another user, and the latest
 request of a user would wait for the previous ones. Therefore every job starts at once and waits for its turn here. A
-long job lets quick jobs go first.
+long job lets quick jobs go first. Among jobs of a kind, the turn goes to the address that waits longest since its last
+turn, then to such a session: a visitor who asks once does not wait for all jobs of a visitor who asks many times.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 from saliscope.session.jobs.memory import FreedMemory
+from saliscope.session.jobs.places import places
 from saliscope.session.jobs.runs import Run
 
 QUICK = 0.5
@@ -26,6 +28,8 @@ class Turn:
         self.run, self.long, self.min_seconds = run, long, min_seconds
         self.left = run.seconds if long else QUICK
         """Estimated seconds of remaining work."""
+        self.resumes = False
+        """Whether it has yielded its turn, and comes before other long jobs."""
         self.start = 0.0
         self.earlier = 0.0
         """Start of the current turn, and seconds computed in previous turns."""
@@ -44,6 +48,9 @@ class Turns:
         self._changed = threading.Condition()
         self._holder: Turn | None = None
         self._waiting: list[Turn] = []
+        self._count = 0
+        self._last: dict[object, int] = {}
+        """When an address or a session had its last turn, as a count of all turns."""
 
     @contextlib.contextmanager
     def enqueue(self, run: Run, *, long: bool, min_seconds: float = QUICK) -> Iterator[Turn]:
@@ -52,6 +59,8 @@ class Turns:
         A long job computes for `min_seconds` before it yields its turn to quick jobs.
         """
         turn = Turn(run, long, min_seconds)
+        if long:
+            places.become_long(run)
         with self._changed:
             self._insert(turn)
         try:
@@ -63,8 +72,8 @@ class Turns:
                 elif turn in self._waiting:
                     self._waiting.remove(turn)
 
-    def wait(self, turn: Turn) -> Iterator[tuple[float, bool]]:
-        """Wait for the turn; yield every 0.5 s the estimated waiting time, and whether another user's job is ahead.
+    def wait(self, turn: Turn) -> Iterator[tuple[float, int, bool]]:
+        """Wait for the turn; yield every 0.5 s the estimated waiting time, the jobs ahead, and whether of another user.
 
         The time limit of the job starts with its turn. Returns early if the job is stopped.
         """
@@ -72,10 +81,11 @@ class Turns:
             with self._changed:
                 if self._changed.wait_for(lambda: self._holder is turn or turn.run.cancelled, 0.5):
                     break
-                jobs_ahead = [self._holder, *self._waiting[: self._waiting.index(turn)]]
-                seconds = sum(other.left for other in jobs_ahead if other)
-                other_user = any(other.run.session != turn.run.session for other in jobs_ahead if other)
-            yield seconds, other_user
+                order = sorted(self._waiting, key=self._order)
+                jobs_ahead = [each for each in (self._holder, *order[: order.index(turn)]) if each]
+                seconds = sum(other.left for other in jobs_ahead)
+                other_user = any(other.run.session != turn.run.session for other in jobs_ahead)
+            yield seconds, len(jobs_ahead), other_user
         turn.start = time.monotonic()
         turn.run.until = turn.start + turn.run.seconds
 
@@ -92,7 +102,8 @@ class Turns:
             may_yield = self._holder is turn and turn.long and now - turn.start >= turn.min_seconds
             if not may_yield or all(other.long for other in self._waiting):
                 return
-            self._insert(turn, first=True)
+            turn.resumes = True
+            self._insert(turn)
             self._start_next()
             while not self._changed.wait_for(lambda: self._holder is turn or turn.run.cancelled, 0.25):
                 pass  # a stopped run does not notify this condition
@@ -100,12 +111,18 @@ class Turns:
         turn.start = time.monotonic()
         turn.run.until += turn.start - now
 
-    def _insert(self, turn: Turn, *, first: bool = False) -> None:
-        """Insert a job: quick jobs before long ones, and a job that yields its turn (`first`) before its own kind."""
-        quick = sum(not other.long for other in self._waiting)
-        self._waiting.insert(len(self._waiting) if turn.long and not first else quick, turn)
+    def _insert(self, turn: Turn) -> None:
+        """Add a job to those that wait, and start it if no other computes."""
+        self._waiting.append(turn)
         if self._holder is None:
             self._start_next()
+
+    def _order(self, turn: Turn) -> tuple[bool, bool, bool, int, int]:
+        """Return the key by which jobs wait; jobs with the same key wait in the order in which they came."""
+        visitor = turn.run.visitor
+        session = (visitor.address, visitor.session)
+        last, last_of_session = self._last.get(visitor.address, 0), self._last.get(session, 0)
+        return turn.long, not turn.resumes, not visitor.is_listening, last, last_of_session
 
     def _start_next(self) -> None:
         """Start the next job in the queue."""
@@ -113,7 +130,14 @@ class Turns:
             self._memory.job_started()
         else:
             self._memory.job_ended(is_last=not self._waiting)
-        self._holder = self._waiting.pop(0) if self._waiting else None
+        self._holder = min(self._waiting, key=self._order) if self._waiting else None
+        if self._holder is None:
+            self._last.clear()
+        else:
+            self._waiting.remove(self._holder)
+            visitor = self._holder.run.visitor
+            self._count += 1
+            self._last[visitor.address] = self._last[visitor.address, visitor.session] = self._count
         self._changed.notify_all()
 
 

@@ -125,7 +125,7 @@ def _change(kind: str, amount: float) -> Callable[[Tensor], Tensor | None]:
         "scale": lambda g: g * amount,
         "clip_value": lambda g: g.clamp(-amount, amount),
         "clip_norm": lambda g: g * (amount / g.norm().clamp(min=amount)),
-        "zero": torch.zeros_like,
+        "zeros": torch.zeros_like,
         "square": lambda g: g**2,
         "negate": lambda g: -g,
     }

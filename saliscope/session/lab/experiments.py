@@ -138,7 +138,7 @@ HOOK_CODE = {
     "scale": "g * {amount}",
     "clip_value": "g.clamp(-{amount}, {amount})",
     "clip_norm": "g * ({amount} / g.norm().clamp(min={amount}))",
-    "zero": "torch.zeros_like(g)",
+    "zeros": "torch.zeros_like(g)",
     "square": "g ** 2",
     "negate": "-g",
 }

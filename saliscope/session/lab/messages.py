@@ -53,7 +53,7 @@ HOOKS = [
     ("scale", "scale by a factor", "factor"),
     ("clip_value", "clip by value", "threshold"),
     ("clip_norm", "clip by norm", "threshold"),
-    ("zero", "set to zero", ""),
+    ("zeros", "set to zero", ""),
     ("square", "square", ""),
     ("negate", "negate (gradient reversal)", ""),
 ]
@@ -281,7 +281,7 @@ TRAINING_FORM = {
     "task": "Network",
     "steps": "Steps",
     "rate": "Learning rate",
-    "optimiser": "Optimizer",
+    "optimizer": "Optimizer",
     "activation": "Activation",
     "depth": "Hidden layers",
     "hooks": "Gradient hooks, applied in this order (leave a field empty to disable its hook)",

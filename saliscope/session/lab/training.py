@@ -49,7 +49,7 @@ class Training:
     task: str = "mlp"
     rate: float = 0.3
     steps: int = 240
-    optimiser: str = "sgd"
+    optimizer: str = "sgd"
     activation: str = "relu"
     depth: int = 3
     clip_value: float | None = None
@@ -115,7 +115,7 @@ def parse_form(data: Any) -> Training:
             raise Refused(messages.BAD_FORM)
         values[field.name] = value
     training = Training(**values)
-    chosen = ((training.task, TASKS), (training.activation, ACTIVATIONS), (training.optimiser, OPTIMIZERS))
+    chosen = ((training.task, TASKS), (training.activation, ACTIVATIONS), (training.optimizer, OPTIMIZERS))
     if any(value not in choices for value, choices in chosen):
         raise Refused(messages.BAD_FORM)
     for layer in (training.scale, training.freeze):
@@ -162,7 +162,7 @@ class _Trainer:
         self.generator = torch.Generator().manual_seed(0)
         self.network = _network(training, self.generator)
         self.batches = _data(training, self.generator)
-        kind = torch.optim.SGD if training.optimiser == "sgd" else torch.optim.Adam
+        kind = torch.optim.SGD if training.optimizer == "sgd" else torch.optim.Adam
         self.optimizer = kind(self.network.parameters(), lr=training.rate)
         self.step, self.start, self.shown, self.pause = 0, time.monotonic(), 0.0, 1 / limits.TRAINING_UPDATES
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from saliscope.percentages import percent
 from saliscope.session import messages as page_messages
 from saliscope.session import model_cache
-from saliscope.session.messages import percent
 
 if TYPE_CHECKING:
     import explainers
@@ -228,7 +228,7 @@ def _unusual_size(context: FindingContext) -> Message:
 
 def _bypass(context: FindingContext) -> Message:
     layer, default = context.facts["layer"], context.settings.loaded.default
-    share = f"{context.facts['share']:.0%} of the gradient" if "share" in context.facts else "their contribution"
+    share = f"{percent(context.facts['share'])} of the gradient" if "share" in context.facts else "their contribution"
     text = f"Some paths of the network bypass layer {layer}, so {share} is missing in this map."
     if layer == default:
         return text + " Other layers may miss other parts."
@@ -309,17 +309,46 @@ def _search_failed(context: FindingContext) -> Message:
 
 
 def _rows_depend(context: FindingContext) -> Message:
+    if "layer" in context.facts:
+        return (
+            f"Layer {context.facts['layer']} does not run on the images of a batch in order, so each image and each of "
+            "its variants ran alone, which is slower."
+        )
     return (
         "The output of this network for an image depends on the other images of a batch (it changed by "
         f"{_change(context, 'mixing')} in a test), so each image and each of its variants ran alone, which is slower."
     )
 
 
+def _transposed(context: FindingContext) -> Message:
+    facts = context.facts
+    return (
+        f"The map has {facts['rows']} rows and {facts['columns']} columns, but the input is {facts['height']} pixels "
+        f"high and {facts['width']} wide. The network may have exchanged height and width before this layer."
+    )
+
+
 def _stochastic(context: FindingContext) -> Message:
-    text = f"The network draws random numbers: its output changes by {_change(context, 'noise')} from pass to pass. "
+    change = f": its output changes by {_change(context, 'noise')} from pass to pass" if context.facts["noise"] else ""
+    text = f"The network draws random numbers{change}. "
     if context.facts["is_repeatable"]:
         return text + "All passes used the same random numbers, so this result is one sample of the noise."
     return text + "Fixed seeds do not prevent it, so this result contains noise and is not reproducible."
+
+
+def _largest_class(context: FindingContext) -> Message:
+    share = percent(context.facts["share"])
+    return f"No class was chosen, so the map explains {context.name(context.facts['label'])} ({share} of the pixels)."
+
+
+def _best_detection(context: FindingContext) -> Message:
+    name, score = context.name(context.facts["label"]), context.facts["score"]
+    return f"No object was chosen, so the map explains the best detection, {name} ({score:.2f})."
+
+
+def _stopped_early(context: FindingContext) -> Message:
+    done, total = context.facts["done"], context.facts["total"]
+    return f"The method stopped after {done:,} of {total:,} samples, so the map is less precise."
 
 
 def _change(context: FindingContext, fact: str) -> str:
@@ -348,7 +377,15 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "not_converged": _not_converged,
     "token_only_gradient": _token_only,
     "rows_depend": _rows_depend,
+    "decides_by_image": _fixed(
+        "This network reads values of the image, so it may run other operations for other images. Its layers and "
+        "positions were determined for this image, and each variant of the image ran alone, which is slower."
+    ),
+    "transposed": _transposed,
     "stochastic": _stochastic,
+    "largest_class": _largest_class,
+    "best_detection": _best_detection,
+    "stopped_early": _stopped_early,
     "shared_looks": _grouped_channels,
     "search_failed": _search_failed,
     "uniform_weights": _fixed(
@@ -373,6 +410,10 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     ),
     "no_scores": _fixed(
         "The model returns no class scores, so the map shows what its class token, or its pooling, attended to."
+    ),
+    "buffers_written": _fixed(
+        "The network writes to its buffers in every pass, as networks prepared for quantization do. Each pass started "
+        "with the same buffers, and the network is unchanged."
     ),
     "no_effect": _fixed(
         "Occlusion did not change the score: it does not depend on these parts, or they look like the baseline. "

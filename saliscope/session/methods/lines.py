@@ -102,7 +102,7 @@ LINES = {
     COVERED: {
         "occlusion": (
             "Slides a patch over the image and measures the drop of the score.",
-            "sliding window grey patch cover",
+            "sliding window gray patch cover",
         ),
         "rise": ("Averages hundreds of random masks, weighted by their score.", "randomized masks black box"),
         "feature_ablation": ("Occludes one region at a time.", "superpixels segments remove"),

@@ -42,7 +42,7 @@ NO_CLASS = "class-agnostic"
 NO_CLASS_TIP = "The method does not use the class, so its map is the same for every class."
 NO_WEIGHTS = "hardly depends on the weights"
 HERE = "on this network"
-CONTROLS = {"random": "random maps", "edge": "edge maps", "centre": "the center-bias baseline"}
+CONTROLS = {"random": "random maps", "edge": "edge maps", "center": "the center-bias baseline"}
 
 
 def weights_tip(last: float, everything: float, limits: tuple[float, float], network: str) -> str:

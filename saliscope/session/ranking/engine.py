@@ -84,7 +84,7 @@ def rank(request: Request, options: RankingOptions, run: Run) -> Iterator[Step |
                 images,
                 report,
                 target=unit or subject.target,
-                seconds=options.seconds,
+                budget=options.seconds,
                 layers="stages" if options.all_stages else [settings.layer],
             )
 

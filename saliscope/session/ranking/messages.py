@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from explainers.metrics.recommendation import RankedMap, Recommendation
 
 RANKING = "Ranking"
-CONTROLS = {"random": "random maps", "edge": "edge maps", "centre": "the center-bias baseline"}
+CONTROLS = {"random": "random maps", "edge": "edge maps", "center": "the center-bias baseline"}
 """Names of the controls, as used in messages."""
 ALL = "all three controls"
 STOPPED = "Stopped before the first map."

@@ -28,10 +28,15 @@ class CheckProgress:
 
 @dataclass(frozen=True)
 class ClassSimilarity:
-    """The rank correlation with the map of the runner-up class."""
+    """The rank correlation with the map of the runner-up class.
+
+    `correlation` is that of the maps before their ReLU, by which the library judges them, and `shown` that of the maps
+    as they are shown, saved and compared; NaN if one of them is constant.
+    """
 
     other: str
     correlation: float
+    shown: float
 
 
 @dataclass(frozen=True)

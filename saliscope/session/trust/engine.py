@@ -220,11 +220,10 @@ def _class_similarity(answer: Answer, images: torch.Tensor) -> ClassSimilarity |
     second = network_calls.explain(
         settings.loaded.name, settings.method.name, images, target=other, compare=False, **options
     )
-    pair = [
-        explanation.raw if explanation.raw.ndim == 3 else explanation.map
-        for explanation in (answer.explanation, second)
-    ]
-    return ClassSimilarity(settings.loaded.names[other], float(rank_correlation(*pair)[0]))
+    both = (answer.explanation, second)
+    judged = [explanation.raw if explanation.raw.ndim == 3 else explanation.map for explanation in both]
+    correlations = [rank_correlation(*pair) for pair in (judged, [explanation.map for explanation in both])]
+    return ClassSimilarity(settings.loaded.names[other], *(float(each[0]) for each in correlations))
 
 
 def _why_not_compared(settings: Settings) -> str:

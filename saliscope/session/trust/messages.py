@@ -54,8 +54,8 @@ TERMS: dict[str, Any] = {
     "verbs": {"deletion": "deleted", "insertion": "inserted"},
     "better": {"deletion": "lower is better", "insertion": "higher is better"},
     "own": "this map",
-    "controls": {"random": "random", "edge": "edges", "centre": "center"},
-    "read": "{share} of the pixels {verb}: {unit} {own}; random {random}, edges {edge}, center {centre}",
+    "controls": {"random": "random", "edge": "edges", "center": "center"},
+    "read": "{share} of the pixels {verb}: {unit} {own}; random {random}, edges {edge}, center {center}",
     "hint": "Hover, touch or use the arrow keys to see the image at a step.",
     "seen": "{share} of the pixels {verb}",
 }
@@ -86,7 +86,10 @@ def of_class(reads_class: bool, similarity: ClassSimilarity | None, limit: float
         return reason or "Not compared with another class."
     if similarity.correlation != similarity.correlation:
         return f"Not compared: the map of {similarity.other} is constant or not finite."
-    result = f"rank correlation {_signed(similarity.correlation)} with the map of {similarity.other}"
+    result = f"rank correlation {_signed(similarity.shown)} with the map of {similarity.other}"
+    if similarity.shown != similarity.shown:
+        value = _signed(similarity.correlation)
+        result = f"rank correlation {value} with the map of {similarity.other}, before negative values are set to zero"
     if similarity.correlation > limit:
         return f"Hardly depends on the class: {result}."
     return f"{'Partly depends' if similarity.correlation > PARTLY else 'Depends'} on the class: {result}."

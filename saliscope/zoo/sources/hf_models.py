@@ -58,6 +58,9 @@ class HuggingFaceModels(OpenSource):
         network = _transformers().AutoModelForImageClassification.from_config(config, trust_remote_code=False)
         return _model(name, network, config, folder)
 
+    def may_download(self, name: str) -> bool:
+        return not hub.forbidden()
+
     def ready(self, name: str) -> bool:
         try:
             return _folder(name, fetch=False).is_dir()

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+from saliscope import install
 from saliscope.zoo import downloads, settings
 from saliscope.zoo.sources.source import ModelUnavailable
 
@@ -30,7 +31,7 @@ PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*
 
 def missing(package: str, extra: str) -> str:
     """Return the message for a package that is not installed."""
-    return f"The package {package} is not installed. Install it with: pip install {package} (the extra {extra!r})"
+    return f"The package {package} is not installed. {install.hint(extra)}"
 
 
 def folder(repository: str, files: Sequence[str] = (), fetch: bool = True) -> Path:
@@ -48,11 +49,11 @@ def folder(repository: str, files: Sequence[str] = (), fetch: bool = True) -> Pa
     cached = _cached(name, revision, wanted)
     if cached is not None:
         return cached
-    hub = huggingface_hub.constants
-    variable = "SALISCOPE_OFFLINE" if settings.offline() else "HF_HUB_OFFLINE" if hub.HF_HUB_OFFLINE else ""
+    variable = forbidden()
     if variable or not fetch:
+        cache = huggingface_hub.constants.HF_HUB_CACHE
         raise ModelUnavailable(
-            f"{name} is incomplete in the Hugging Face cache ({hub.HF_HUB_CACHE}), and {variable} forbids downloading "
+            f"{name} is incomplete in the Hugging Face cache ({cache}), and {variable} forbids downloading "
             f"it. Fill the cache on a machine with network access (hf download {name}), or use a local folder"
         )
     _reach(name, huggingface_hub.hf_hub_url(name, "config.json"))
@@ -64,6 +65,17 @@ def folder(repository: str, files: Sequence[str] = (), fetch: bool = True) -> Pa
     except Exception as error:  # many types of errors from the client, the network and the disk
         raise ModelUnavailable(f"Cannot download {name}: {first_line(error)}") from error
     raise ModelUnavailable(f"{name} has no supported file of weights ({', '.join(files or (SAFE[0], PICKLED[0]))})")
+
+
+def forbidden() -> str:
+    """Return the variable that forbids downloads from the Hub, or an empty string."""
+    if settings.offline():
+        return "SALISCOPE_OFFLINE"
+    try:
+        from huggingface_hub.constants import HF_HUB_OFFLINE  # installed with the extras timm and hf
+    except ImportError:
+        return ""
+    return "HF_HUB_OFFLINE" if HF_HUB_OFFLINE else ""
 
 
 def _cached(name: str, revision: str, wanted: Sequence[Sequence[str]]) -> Path | None:

@@ -12,12 +12,21 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
+from saliscope.zoo import settings
 from saliscope.zoo.downloads import Progress
 from saliscope.zoo.model import Model, Task
 
 
 class ModelUnavailable(RuntimeError):
     """A model that cannot be loaded. Errors of `saliscope.zoo` also list the models that can."""
+
+
+class UnknownModel(ModelUnavailable):
+    """A name that no source knows; `reason` is the message without what a program or a shell can do about it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason} Run `saliscope models` or call `list_models()` to see the available names.")
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ class ModelInfo:
     """The metric of `accuracy`: "top-1" on ImageNet-1k, "mIoU" for segmentation, "box mAP" for detection on COCO."""
     error: str = ""
     """Why the model cannot be loaded, if its file fails, or else empty."""
+    offline: bool = False
+    """Whether the weights are missing and cannot be downloaded, because an option or a variable forbids it."""
 
 
 class Source(ABC):
@@ -76,6 +87,10 @@ class Source(ABC):
     def names(self) -> Mapping[str, str]:
         """Return every accepted name with the listed name that it is an alias of."""
         return {info.name: info.name for info in self.list()}
+
+    def may_download(self, name: str) -> bool:
+        """Return whether weights that are not cached may be downloaded."""
+        return not settings.offline()
 
     def missing(self) -> str:
         """Return how to install `package` if it is missing, or else an empty string."""

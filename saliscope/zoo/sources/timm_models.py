@@ -54,6 +54,10 @@ class TimmModels(OpenSource):
         _configuration(timm_name)
         return _model(name, _create(timm_name, pretrained=False, **({"num_classes": classes} if classes else {})))
 
+    def may_download(self, name: str) -> bool:
+        """Return whether the Hub may be used, where timm has the weights of almost all names."""
+        return not hub.forbidden()
+
     def ready(self, name: str) -> bool:
         try:
             timm_name = _local(name)

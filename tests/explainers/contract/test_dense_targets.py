@@ -195,7 +195,7 @@ def test_masks_of_queries_and_of_segformer_by_hand() -> None:
     with pytest.raises(BadTarget, match="Class 3 does not exist: the model returns 3 scores"):
         saliency(net, IMAGES, MaskScores(mask, 3))
     with pytest.raises(BadTarget, match=r"give MaskScores\(mask, class_\)"):
-        saliency(net, IMAGES)
+        saliency(net, IMAGES, 1)
 
     net = hugging_face("Segformer")
     small = torch.zeros(16, 12)

@@ -250,3 +250,14 @@ def test_maps_without_a_grid_are_accepted():
 
     assert codes(effects) == []
     assert statistics_of(effects, effects)["peak"] == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sides", "reported"),
+    [((12, 8), (32, 48), True), ((8, 12), (32, 48), False), ((9, 9), (32, 48), False), ((12, 8), (32, 32), False)],
+)
+def test_a_map_with_the_proportions_of_the_transposed_image_is_a_finding(shape, sides, reported):
+    found = [each for each in findings(torch.rand(shape), sides=sides) if each.code == "transposed"]
+
+    assert len(found) == reported
+    assert not reported or found[0].facts == {"rows": 12, "columns": 8, "height": 32, "width": 48}

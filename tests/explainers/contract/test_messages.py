@@ -100,7 +100,7 @@ WRONG: list[Callable[[Any], Any]] = [
     lambda v: explain(v, NET, IMAGES),
     lambda v: evaluate(NET, IMAGES, "saliency", controls=v),
     lambda v: evaluate(NET, IMAGES, "saliency", options=v),
-    lambda v: explainers.recommend(NET, IMAGES, seconds=v),
+    lambda v: explainers.recommend(NET, IMAGES, budget=v),
     lambda v: explainers.sweep("grad_cam", NET, IMAGES, layers=v),
     lambda v: Contrast(v, 1),
     lambda v: explainers.BoxScores(torch.tensor([[0.0, 0, 1, 1]]), v),

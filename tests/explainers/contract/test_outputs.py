@@ -88,7 +88,7 @@ def named_function(message: str):
 def test_the_function_in_the_refusal_works(make, count):
     net, images = tower(make), torch.randn(count, 3, 10, 14, generator=torch.Generator().manual_seed(1))
     with pytest.raises(BadTarget, match=r"not scores \[N, K\]") as refused:
-        saliency(net, images)
+        saliency(net, images, 1)
     with pytest.raises(BadTarget):
         occlusion(net, images, 1)
 
@@ -142,7 +142,7 @@ def test_outputs_of_transformers():
     images = torch.randn(2, 3, 10, 14)
     for make in makes:
         with pytest.raises(BadTarget) as refused:
-            saliency(tower(make), images)
+            saliency(tower(make), images, 1)
         assert "['" not in str(refused.value), "their entries are attributes"
         assert saliency(tower(make), images, named_function(str(refused.value))).any()
     pooled = tower(

@@ -8,11 +8,9 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-
-import pytest
+from typing import Literal, get_origin
 
 import explainers
-from explainers.registry import find
 
 KEPT = Path(__file__).with_name("public_api.txt")
 
@@ -22,6 +20,8 @@ def described(name: str, value: object) -> list[str]:
 
     Tooltips of options are not part of a signature.
     """
+    if get_origin(value) is Literal:
+        return [f"{name}: Literal"]
     if not inspect.isclass(value):
         return [f"{name}{inspect.signature(value)}"] if callable(value) else [f"{name}: {type(value).__name__}"]
     lines = [f"class {name}" if issubclass(value, Exception) else f"class {name}{inspect.signature(value)}"]
@@ -49,19 +49,6 @@ def public_api() -> list[str]:
 def test_names_and_signatures_are_those_of_the_list() -> None:
     """After an intended change, run `python -m tests.explainers.contract.test_public_api` and edit CHANGELOG.md."""
     assert public_api() == without_tooltips(KEPT.read_text(encoding="utf-8")).splitlines()
-
-
-@pytest.mark.parametrize("old", ["NothingSpatial", "Randomisation", "centre_control", "randomisation_test"])
-def test_renamed_objects_are_available_with_a_warning(old: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"explainers.{old} is deprecated; use explainers"):
-        assert getattr(explainers, old).__name__ in explainers.__all__
-
-
-def test_the_renamed_method_and_option_are_available_with_a_warning() -> None:
-    with pytest.warns(DeprecationWarning, match="use 'center_control'"):
-        assert find("centre_control").name == "center_control"
-    with pytest.warns(DeprecationWarning, match="use 'normalize'"):
-        assert explainers.METRICS["infidelity"].resolve_options({"normalise": False})["normalize"] is False
 
 
 if __name__ == "__main__":

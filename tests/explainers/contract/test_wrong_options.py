@@ -97,8 +97,8 @@ def test_other_baselines_bounds_and_half_precision():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda n, x: grad_cam(n, x, 1, layer=["conv1"]), "layer is"),
-        (lambda n, x: grad_cam_sweep(n, x, 1, layers="conv1"), "layers="),
+        (lambda n, x: grad_cam(n, x, 1, layer=["conv1", "conv2"]), "has 2 layers"),
+        (lambda n, x: grad_cam_sweep(n, x, 1, layers=3), "layers="),
         (lambda n, x: grad_cam_sweep(n, x, 1, layers=[]), "layers="),
         (lambda n, x: occlusion(n, x, 1, progress=3), "progress="),
         (lambda n, x: explain("grad_cam", n, x, 1, reduce="summ"), "reduce="),

@@ -13,10 +13,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from explainers import BadOption, Explanation, explain, show, show_channels, unit
+from explainers import BadOption, Contrast, Explanation, Probability, explain, show, show_channels, unit
 from explainers.display.encoding import packed_map
 from explainers.display.inputs import IMAGENET, network_inputs
 from explainers.explanation.figures import figures
+from explainers.findings import Finding
 from explainers.maps.overlays import overlay
 
 MOST_BYTES = 300_000
@@ -137,7 +138,8 @@ def test_each_map_has_its_image_and_the_rest_is_counted(tmp_path):
     e = explained(3)
     html = show([e, e], most=5).html
     assert len(data_of(html)) == 5
-    assert "1 more maps are not shown." in html
+    assert "5 of 6 maps are shown." in html
+    assert repr(show([e, e], most=5)) == "Display(5 of 6 maps)"
     assert html.count("const showMap") == 1
     colors = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
     given = [Image.new("RGB", (32, 24), color) for color in colors]
@@ -202,7 +204,28 @@ def test_channels_are_drawn_in_their_own_ranges():
     assert sum(first.getpixel((90, 90))) > 600 > 60 > sum(first.getpixel((5, 5)))
     assert sum(constant.getpixel((5, 5))) < 60
     assert all(abs(value - 128) < 4 for value in broken.getpixel((5, 5)))
-    assert repr(show_channels(features[None], [2])) == "Display(1 channel)"
+    assert repr(show_channels(features[None], [2])) == "Display(1 of 3 channels)"
+    assert "<p>1 of 3 channels</p>" in show_channels(features[None], [2]).html
+
+
+def test_titles_settings_and_findings_have_the_names_of_classes(tmp_path):
+    net, images, labels = network(), torch.rand(1, 3, 24, 32), ["cat", "dog", "fish"]
+    contrast = explain("grad_cam", net, images, Contrast(2, (0, 1)), layer="0")
+    title = "Contrast(class_=fish (class 2), against=(cat (class 0), dog (class 1)))"
+    assert f'saliscope-title">{title}<' in show(contrast, labels=labels).html
+    assert 'saliscope-title">Contrast(class_=2, against=(0, 1))<' in show(contrast).html
+    probability = explain("grad_cam", net, images, Probability(2), layer="0")
+    assert "Probability(classes=fish (class 2))" in show(probability, labels=labels).html
+    assert "Probability(classes=2)" in show(probability, labels=labels[:2]).html.replace("class 2)", "2)")
+    finding = Finding("unlikely_target", "Class 1 ranks 3 of 3; the network predicts class 2 (0.9). See class 20.")
+    named = replace(explained(), findings=[[finding]])
+    assert "dog (class 1) ranks 3 of 3; the network predicts fish (class 2) (0.9). See class 20." in (
+        show(named, labels=labels).html
+    )
+    named.to_html(tmp_path / "page.html", labels=labels)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<td class="saliscope-text">target</td><td class="saliscope-text">dog (class 1)</td>' in page
+    assert all(f'<td class="saliscope-text">{name} (class {k})</td>' in page for k, name in enumerate(labels))
 
 
 def test_wrong_uses_are_refused():

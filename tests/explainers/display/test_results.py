@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from dataclasses import replace
+from html import escape
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from explainers import (
+    BadOption,
     compare_models,
     describe,
+    diagnose_training,
     evaluate,
     grad_cam,
     intervene,
     randomization_test,
     recommend,
     record_gradients,
+    show,
 )
 from explainers.display.charts import line_chart
 from explainers.display.tables import table_html
@@ -31,6 +37,8 @@ def network() -> nn.Sequential:
 
 
 IMAGES = torch.rand(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
+
+LABELS = ["cat", "dog", "fish"]
 
 
 def cells(html: str) -> list[list[str]]:
@@ -47,7 +55,8 @@ def test_an_evaluation_has_its_values_verdicts_and_curves():
     assert rows["deletion"][1] == f"{float(found.values['deletion'].mean()):.4g}"
     assert rows["deletion"][3] == found.compare("deletion", "random").verdict
     assert html.count("<svg") == 1  # only deletion has a curve
-    assert html.count("<path") == 2 + len(found.control_curves["deletion"])
+    assert html.count("<title>") == 1 + len(found.control_curves["deletion"])
+    assert "dog (class 1)" in show(found, labels=LABELS).html
     for line in str(found).splitlines():
         assert line in html
 
@@ -75,10 +84,30 @@ def test_experiments_have_their_numbers():
     assert described["0"][2:5] == ["1x4x24x24", "112", f"{4 * 24 * 24 * 27:,}"]
     changed = intervene(net, IMAGES, "2", channels=[0], value=0)
     first = changed.top()[0][0]
-    assert cells(changed._repr_html_())[1] == ["0", str(first[0]), *(f"{v:.4g}" for v in (*first[1:], first.change))]
-    compared = cells(compare_models(net, network(), IMAGES, method="grad_cam")._repr_html_())
-    assert compared[1][0] == "0"
+    numbers = [f"{v:.4g}" for v in (*first[1:], first.change)]
+    assert cells(changed._repr_html_())[1] == ["0", f"class {first[0]}", *numbers]
+    name = f"{LABELS[first[0]]} (class {first[0]})"
+    assert cells(show(changed, labels=LABELS).html)[1] == ["0", name, *numbers]
+    comparison = compare_models(net, network(), IMAGES, method="grad_cam")
+    compared = cells(show(comparison, labels=LABELS).html)
+    assert compared[1][:3] == ["0", *(f"{LABELS[each[0]]} (class {each[0]})" for each in comparison.predictions)]
     assert len(compared) > 3
+    with pytest.raises(BadOption, match="takes only labels; colors would have no effect"):
+        show(changed, labels=LABELS, colors="magma")
+    with pytest.raises(TypeError, match="show takes explanations"):
+        show([changed])
+
+
+def test_results_with_charts_have_images_for_hosts_without_html(monkeypatch):
+    net = network()
+    found = evaluate(net, IMAGES, grad_cam(net, IMAGES, 1, layer="2"), target=1, metrics=["deletion"])
+    bundle = found._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(found)
+    assert bundle["text/html"] == found._repr_html_()
+    drawn = Image.open(io.BytesIO(bundle["image/png"])).convert("RGB")
+    assert (47, 111, 237) in {color for _, color in drawn.getcolors(100_000)}  # the line of the map
+    monkeypatch.setattr("explainers.display.charts.has_pillow", lambda: False)
+    assert "image/png" not in found._repr_mimebundle_()
 
 
 def test_a_log_has_a_chart_for_each_statistic_and_the_loss():
@@ -91,22 +120,98 @@ def test_a_log_has_a_chart_for_each_statistic_and_the_loss():
             log.step()
     html = log._repr_html_()
     assert html.count("<svg") == len(log.statistics) + 1
+    assert html.count(">log scale<") == 3
+    assert repr(log).startswith("GradientLog(18 gradients of 6 tensors, steps 0 to 2, loss ")
+    assert len(repr(log)) < 120
     assert all(f"<title>{name}</title>" in html for name in log.names)
     assert "18 gradients of 6 tensors." in html
     assert "0 gradients of 0 tensors." in GradientLog()._repr_html_()
+    assert repr(GradientLog()) == "GradientLog(0 gradients of 0 tensors)"
+
+
+def test_findings_are_below_the_charts_of_a_log():
+    net = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(8, 8), nn.Sigmoid())))
+    with record_gradients(net) as log:
+        for _ in range(5):
+            net(torch.ones(2, 8)).sum().backward()
+            log.step()
+    (finding,) = diagnose_training(log)
+    html = log._repr_html_()
+    assert html.index(escape(finding.sentence)) > html.rindex("</svg>")
+
+
+def drawn(lines, **options):
+    """Return the labels of the vertical axis from top to bottom, other texts, and the points of the lines."""
+    (chart,) = line_chart("title", lines, **{"x": "step", "y": "", **options})
+    html = chart.svg()
+    texts = re.findall(r'<text x="([\d.-]+)" y="([\d.-]+)"(?: text-anchor="(\w+)")?[^>]*>(.*?)</text>', html)
+    labels = [(float(y), float(x), text) for x, y, anchor, text in texts if anchor == "end" and float(x) < 200]
+    labels = [(y, x, text) for y, x, text in labels if y < 170]
+    assert all(x >= 7 * len(text) for _, x, text in labels), "no label starts left of the chart"
+    paths = re.findall(r'<path d="M([^"]*)" fill="none" stroke="#[^>]*stroke-width="1.8"', html)
+    points = [[tuple(map(float, point.split())) for point in path.split(" L")] for path in paths]
+    chart.image()
+    return [text for *_, text in sorted(labels)], [text for *_, text in texts], points
 
 
 def test_points_of_a_chart_are_at_their_positions():
-    chart = line_chart("a<b", {"x&y": [(0, 1), (1, math.nan), (2, 3), (3, 2)]}, x="step", y="loss")
-    assert "a&lt;b" in chart
-    assert "x&amp;y" in chart
-    (path,) = re.findall(r'<path d="(M[^"]*)" fill="none" stroke="#', chart)
-    assert path == "M48.0 156.0 M234.7 24.0 L328.0 90.0"
-    powers = line_chart("", {"norm": [(0, 100), (1, 0), (2, 1e-2)]}, x="", y="", logarithmic=True)
-    assert ">1e+02<" in powers
-    assert ">0.01<" in powers
-    assert "M48.0 24.0 M328.0 156.0" in powers
-    assert line_chart("", {"none": [(0, math.nan)]}, x="", y="") == ""
+    labels, texts, points = drawn({"x&y": [(0, 1), (1, math.nan), (2, 3), (3, 2)]}, y="loss")
+    assert labels == ["3", "2.5", "2", "1.5", "1"]
+    assert {"title", "loss", "step", "x&amp;y", "0", "3"} <= set(texts)
+    single, line = sorted(points)
+    assert [y for _, y in single] == [156, 156]
+    assert [y for _, y in line] == [24, 90]
+    assert line[-1][0] == 328
+    assert line[0][0] - sum(x for x, _ in single) / 2 == pytest.approx(2 * (line[1][0] - line[0][0]), abs=0.2)
+    assert line_chart("", {"none": [(0, math.nan)]}, x="", y="") == []
+    assert "<b" not in line_chart("a<b", {"<b>": [(0, 1)]}, x="<b>", y="<b>")[0].svg()
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([-0.00016, 0.0001], ["0.0001", "0", "-0.0001", "-0.00016"]),
+        ([0, 2.3e-7], ["2.3e-07", "2e-07", "1e-07", "0"]),
+        ([-1.5e9, 3e9], ["3e+09", "2e+09", "0", "-1.5e+09"]),
+        ([0.1231, 0.1234], ["0.1234", "0.1233", "0.1232", "0.1231"]),
+        ([-1e-12, -1e-13], ["-1e-13", "-5e-13", "-1e-12"]),
+        ([-1.7e308, 1.7e308], ["1.7e+308", "-1.7e+308"]),
+        ([123456, 123456], ["123456"]),
+        ([1e20, 1e20], ["1e+20"]),
+        ([-1e-7, -1e-7], ["-1e-07"]),
+        ([0, 0], ["0"]),
+    ],
+)
+def test_labels_of_a_linear_axis_are_whole_and_differ(values, labels):
+    found, _, ((first, last),) = drawn({"line": list(enumerate(values))})
+    assert found == labels
+    assert (first[1] > last[1]) == (values[0] < values[1])
+
+
+@pytest.mark.parametrize(
+    ("values", "note", "labels"),
+    [
+        ([100, 1e-2], "", ["100", "10", "1", "0.1", "0.01"]),
+        ([1e-12, 1e3], "", ["1000", "1", "0.0001", "1e-08", "1e-12"]),
+        ([0.5, 0.7], "", ["0.7", "0.5"]),
+        ([3, 3], "", ["3"]),
+        ([1, 0, 1e-2], "Values of 0 are left out.", ["1", "0.1", "0.01"]),
+        ([1, -1, 1e-2], "Values of 0 and below are left out.", ["1", "0.1", "0.01"]),
+    ],
+)
+def test_a_logarithmic_axis_says_so_and_what_it_leaves_out(values, note, labels):
+    found, texts, points = drawn({"norm": list(enumerate(values))}, logarithmic=True)
+    assert found == labels
+    assert "log scale" in texts
+    assert [text for text in texts if "left out" in text] == ([note] if note else [])
+    assert len(points) == (2 if note else 1)  # the line is interrupted
+
+
+@pytest.mark.parametrize(("values", "labels"), [([0, 0], ["0"]), ([-1, 0], ["0", "-0.5", "-1"])])
+def test_an_axis_without_positive_values_is_linear(values, labels):
+    found, texts, _ = drawn({"norm": list(enumerate(values))}, logarithmic=True)
+    assert found == labels
+    assert "log scale" not in texts
 
 
 @pytest.mark.parametrize(

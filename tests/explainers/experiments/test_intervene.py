@@ -351,6 +351,6 @@ def test_kinds_of_networks_and_layers():
     assert once.layer == "relu#1"
     assert intervene(residual(), x).layer
     with pytest.raises(BadTarget):
-        intervene(nn.Sequential(nn.Conv2d(3, 2, 3)).double().eval(), x, "0")
+        intervene(nn.Sequential(nn.Conv2d(3, 2, 3)).double().eval(), x, "0", 1)
     with pytest.raises(UnsupportedModel):
         intervene(torch.jit.script(plain()), x, "0")

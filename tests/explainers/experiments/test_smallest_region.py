@@ -40,6 +40,31 @@ def test_a_network_that_counts_pixels_needs_as_many():
     assert changed.passes <= 3 + 6
 
 
+def test_half_of_the_probability_needs_more_pixels():
+    """Oracle: the probability with every number of pixels, of a network with two equal other classes."""
+
+    class Three(Counts):
+        def forward(self, images: Tensor) -> Tensor:
+            other, own = (0.1 * super().forward(images)).unbind(1)
+            return torch.stack([other, other, own], 1)
+
+    images, counts = torch.ones(1, 3, 6, 8), torch.arange(49.0)
+    scores = 0.1 * torch.stack([torch.full((49,), 16.5), torch.full((49,), 16.5), counts], 1)
+    oracles = {None: scores.softmax(1)[:, 2], "sigmoid": (scores.sigmoid())[:, 2]}
+    kept = smallest_region(Three(17), images, ramps(), baseline=0.0)
+    assert int(kept.mask.sum()) == 17
+    for score, shares in oracles.items():
+        half = smallest_region(Three(17), images, ramps(), baseline=0.0, goal="half", score=score)
+        need = int((shares >= shares[48] / 2).nonzero()[0])
+        assert int(half.mask.sum()) == max(17, need) and half.classes == [2]
+        assert need > 17 or score == "sigmoid"
+    assert "half of the probability" in repr(half)
+    with pytest.raises(BadOption, match="needs probabilities"):
+        smallest_region(Three(17), images, ramps(), goal="half", score="logit")
+    with pytest.raises(BadOption, match="score='sofmax'"):
+        smallest_region(Three(17), images, ramps(), score="sofmax")
+
+
 def test_every_image_has_its_own_size():
     images = torch.zeros(3, 3, 6, 8)
     for n, ones in enumerate((48, 20, 10)):
@@ -96,9 +121,11 @@ def test_wrong_uses_are_refused():
     ):
         with pytest.raises(BadOption, match=message):
             smallest_region(net, images, maps)
-    for maps in (torch.rand(3, 4, 4), torch.rand(2, 3, 4, 4), "map"):
-        with pytest.raises(ValueError, match="one map"):
+    for maps in (torch.rand(3, 4, 4), torch.rand(2, 3, 4, 4), 1.5):
+        with pytest.raises(BadOption, match="one map"):
             smallest_region(net, images, maps)
+    with pytest.raises(BadOption, match="Unknown method 'map'"):
+        smallest_region(net, images, "map")
     with pytest.raises(BadOption, match="goal='remove'"):
         smallest_region(net, images, torch.rand(2, 4, 4), goal="remove")
     with pytest.raises(BadOption, match="baseline"):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from explainers import GradientLog, clip_gradients, edit_gradients, record_gradients, replace_gradient
-from explainers.training.log import Row
+from explainers.training.rows import Row
 from tests.support.nets import Twice, curved, plain, random_images, settle
 from tests.support.traces import nothing_left
 

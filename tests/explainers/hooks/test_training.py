@@ -8,7 +8,6 @@ import threading
 import warnings
 import weakref
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,8 +29,6 @@ from explainers import (
 )
 from tests.support.nets import plain, random_images, residual
 from tests.support.traces import nothing_left
-
-GUIDE = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
 
 
 def leaf(*values: float) -> nn.Parameter:
@@ -658,11 +655,3 @@ def test_params_take_every_form_that_an_optimizer_accepts():
         assert total_norm(net) == pytest.approx(0.5)
     with pytest.raises(TypeError, match="optimizer"), clip_gradients([3], norm=1):
         pass
-
-
-def test_the_example_in_the_guide_runs(capsys):
-    block = re.search(r"```python\n(.*?)```", GUIDE, re.S)
-    assert block
-    exec(compile(block.group(1), "training.md", "exec"), {})
-    promised = re.findall(r"print\(.*# (.*)", block.group(1))
-    assert promised and capsys.readouterr().out.splitlines() == promised

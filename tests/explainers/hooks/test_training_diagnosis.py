@@ -22,7 +22,7 @@ from explainers import (
     scale_gradients,
 )
 from explainers.findings import Finding
-from explainers.training.log import Row
+from explainers.training.rows import Row
 
 
 def log_of(*rows: tuple[int, str, float], zeros: float = 0.0, size: int = 1) -> GradientLog:
@@ -109,6 +109,135 @@ def test_gradients_vanish_in_deep_sigmoid_networks_naming_the_layers():
     with scale_gradients(net, **options), record_gradients(net) as log:
         descend(net, 10, 0.01)
     assert "vanishing" not in by_code(diagnose_training(log))
+
+
+def stuck(steps: int) -> GradientLog:
+    """Fit a fixed batch until the last layer of a deep sigmoid network has learned the mean."""
+    torch.manual_seed(0)
+    net = nn.Sequential(*(part for _ in range(8) for part in (nn.Linear(64, 64), nn.Sigmoid())), nn.Linear(64, 10))
+    x = torch.randn(32, 64)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with record_gradients(net) as log:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (net(x).mean(1) - x[:, 0]).pow(2).mean().backward()
+            optimizer.step()
+    return log
+
+
+@pytest.mark.parametrize("steps", [3, 5, 20, 60, 200])
+def test_vanishing_is_not_forgotten_after_the_last_layer_has_learned_a_constant(steps):
+    log = stuck(steps)
+    found = by_code(diagnose_training(log))
+    assert found.keys() == {"vanishing"} and found["vanishing"].sentence.startswith("Since step 0, ")
+    ((_, factor),) = found["vanishing"].remedy["scale_gradients"]["factors"].items()
+    assert factor > 1000
+    assert ("it has not grown since" in found["vanishing"].sentence) == (steps >= 60)
+
+
+def test_vanishing_ends_if_the_first_layer_receives_gradients_again_and_not_if_only_the_last_one_falls():
+    def run(*phases: tuple[float, float]) -> list[str]:
+        ends = [end for phase in phases for end in [phase] * 30]
+        rows = [(k, name, each[i]) for k, each in enumerate(ends) for i, name in enumerate(("a.w", "b.w"))]
+        return [each.sentence for each in diagnose_training(log_of(*rows)) if each.code == "vanishing"]
+
+    assert run((1e-6, 1.0), (0.1, 0.5)) == []
+    assert "Since step 0, " in run((1e-6, 1.0), (1e-6, 1e-6))[0]
+    assert "Since step 30, " in run((1.0, 1.0), (1e-6, 1.0), (1e-7, 1e-7))[0]
+    assert run((1.0, 1.0), (1e-6, 1e-6)) == [], "a run that converges"
+    assert run((1.0, 1.0), (1e-6, 1e-6), (1e-8, 1e-4), (1e-6, 1e-6)) == [], "the first layer recovered"
+
+
+def test_a_layer_that_is_recorded_only_in_some_steps_is_compared_in_these():
+    rows = [
+        (k, name, norm)
+        for k in range(30)
+        for name, norm in (("a.w", 1e-5), ("b.w", 1.0))
+        if name == "b.w" or k % 3 == 0
+    ]
+    assert by_code(diagnose_training(log_of(*rows))).keys() == {"vanishing"}
+
+
+def test_inputs_that_are_zero_are_not_dead_units():
+    """Black borders give zeros in the gradient of the first weight, and none in that of its bias."""
+    net = mlp(2, nn.Tanh)
+    x = torch.randn(32, 16) * (torch.arange(16) < 4)
+    with record_gradients(net) as log:
+        (net(x) - 1).pow(2).mean().backward()
+    assert max(row.statistics["zero_fraction"] for row in log.rows) == 0.75
+    assert diagnose_training(log) == []
+
+
+def test_dead_units_and_frozen_layers_are_reported_with_the_step_they_began_in():
+    net = mlp(2, nn.ReLU)
+    with record_gradients(net) as log:
+        descend(net, 7, 0.001)
+        with torch.no_grad():
+            net[0].bias[:12] = -100.0
+        descend(net, 20, 0.001)
+    assert "since step 7" in by_code(diagnose_training(log))["dead"].sentence
+    net = mlp(1, nn.Tanh)
+    with record_gradients(net) as log:
+        descend(net, 3, 0.01)
+    with freeze(net, "0.*"), record_gradients(net) as frozen:
+        descend(net, 20, 0.01)
+    log._rows += [Row(row.step + 3, *list(vars(row).values())[1:]) for row in frozen.rows]
+    assert "since step 3" in by_code(diagnose_training(log))["frozen"].sentence
+
+
+def test_if_no_parameter_receives_a_gradient_a_finished_loss_is_a_possible_cause():
+    net = mlp(2, nn.Tanh)
+    with record_gradients(net) as log:
+        (net(torch.ones(1, 16)) * 0).sum().backward()
+    found = by_code(diagnose_training(log))["dead"]
+    assert "no parameter receives a gradient" in found.sentence and "loss has reached its minimum" in found.sentence
+
+
+HEALTHY = {
+    "mlp": (lambda: mlp(3, nn.Tanh), 16),
+    "batch norm": (
+        lambda: nn.Sequential(
+            *(p for _ in range(6) for p in (nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU())), nn.Linear(16, 1)
+        ),
+        16,
+    ),
+    "layer norm": (
+        lambda: nn.Sequential(
+            *(p for _ in range(4) for p in (nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU())), nn.Linear(16, 1)
+        ),
+        16,
+    ),
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Unflatten(1, (1, 4, 4)),
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(128, 1),
+        ),
+        16,
+    ),
+}
+
+
+@pytest.mark.parametrize("make", [each[0] for each in HEALTHY.values()], ids=HEALTHY)
+@pytest.mark.parametrize(("kind", "rate"), [(torch.optim.SGD, 0.02), (torch.optim.Adam, 0.003)])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_long_healthy_runs_have_no_findings(make, kind, rate, fixed):
+    """Also if the loss of a fixed batch becomes so small that all gradients do."""
+    torch.manual_seed(0)
+    net = make()
+    optimizer = kind(net.parameters(), lr=rate)
+    x = torch.randn(32, 16)
+    with record_gradients(net) as log:
+        for _ in range(400):
+            x = x if fixed else torch.randn(32, 16)
+            optimizer.zero_grad()
+            (net(x) - x[:, :1]).pow(2).mean().backward()
+            optimizer.step()
+    assert diagnose_training(log) == []
 
 
 def test_the_threshold_of_vanishing_is_the_ratio_of_first_to_last_layer():

@@ -327,7 +327,8 @@ def copy_by_guide(rank: int, kind: str) -> Tensor | None:
         for p in empty.parameters():
             p.zero_()
     names: dict[str, Any] = {"model": net, "build_model": lambda: empty}
-    exec(GUIDE.split("```python\n")[2].split("```")[0], names)
+    block = GUIDE.split("```python\n")[3].split("```")[0]
+    exec("\n".join(line for line in block.splitlines() if "destroy_process_group" not in line), names)
     return cam(names["network"]) if rank == 0 else None
 
 

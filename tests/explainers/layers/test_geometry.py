@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -363,3 +364,55 @@ def test_layers_of_a_changed_input_can_be_pickled():
     layer = list_layers(Changed(CHANGES["flip"]).eval(), bright())[-1]
     assert layer.centers is not None
     assert pickle.loads(pickle.dumps(layer.centers)) == layer.centers
+
+
+class Shifted(nn.Module):
+    """A deformable convolution whose constant offsets move all of its windows."""
+
+    def __init__(self, offsets):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 3, 1, 1))
+        self.offsets, self.conv, self.head = offsets, nn.Conv2d(4, 4, 1), nn.Linear(4, 3)
+
+    def forward(self, x):
+        offsets = self.offsets.expand(len(x), 2, *x.shape[2:])
+        x = torchvision.ops.deform_conv2d(x, offsets, self.weight).relu()
+        return self.head(self.conv(x).relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize("offset", [(8.0, 8.0), (0.0, -6.0), (0.0, 0.0)])
+def test_constant_offsets_of_a_deformable_convolution_move_its_cells(offset):
+    torch.manual_seed(0)
+    net = Shifted(torch.tensor(offset).view(1, 2, 1, 1)).eval()
+    image = torch.zeros(1, 3, 32, 48)
+    image[:, :, 20:24, 28:32] = 3.0
+
+    heat = explainers.feature_maps(net, image, layer="conv").var(1)[0]
+    bright = heat > heat.max() / 2
+
+    assert bright.any(1).nonzero().flatten().tolist() == [20, 21, 22, 23]
+    assert bright.any(0).nonzero().flatten().tolist() == [28, 29, 30, 31]
+
+
+def test_offsets_that_differ_within_a_row_leave_no_positions():
+    net = Shifted(torch.randn(1, 2, 32, 48, generator=torch.Generator().manual_seed(0)) * 5).eval()
+
+    with pytest.raises(NoSpatialOutput, match="deform_conv2d"):
+        explainers.grad_cam(net, torch.randn(1, 3, 32, 48), 1, layer="conv")
+
+
+def test_a_reshape_that_exchanges_height_and_width_leaves_no_positions():
+    class Reshaped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.head = nn.Conv2d(3, 4, 4, 4), nn.Conv2d(4, 4, 3, 1, 1), nn.Linear(4, 3)
+
+        def forward(self, x):
+            x = self.first(x)
+            return self.head(self.second(x.reshape(len(x), 4, x.shape[3], x.shape[2])).relu().mean((2, 3)))
+
+    net, image = Reshaped().eval(), torch.randn(1, 3, 32, 48)
+
+    assert explainers.default_layer(net, image) == "first"
+    with pytest.raises(NoSpatialOutput, match="a reshape across height and width"):
+        explainers.grad_cam(net, image, 1, layer="second")

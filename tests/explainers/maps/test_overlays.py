@@ -277,7 +277,9 @@ def test_signed_contours_are_drawn_on_either_side():
     drawn = torch.tensor(values_of(overlay(grey(0, size=(101, 3)), map))).view(3, 101, 3)[1]
 
     white = (drawn.min(dim=1).values > 120).nonzero().flatten().tolist()
-    assert white == [10, 25, 75, 90], "80% and 50% below zero, 50% and 80% above"
+    around = (drawn[[74, 76, 89, 91]].max(dim=1).values < 120).all()
+    assert [at for at in white if at > 50] == [75, 90] and around, "50% and 80% above zero: white, with a dark halo"
+    assert drawn[[10, 25]].max() < 30 and drawn[[9, 11, 24, 26]].min() > 120, "below zero: dark, with a white halo"
 
 
 def test_without_smoothing_each_cell_has_one_color():
@@ -426,15 +428,6 @@ def test_every_float_dtype_gives_the_same_overlay(dtype):
     assert overlay(grey(), map.to(dtype)).tobytes() == overlay(grey(), map).tobytes()
 
 
-def test_the_old_name_of_colors_warns():
-    map = torch.rand(3, 3)
-
-    with pytest.deprecated_call(match="use `colors`"):
-        drawn = overlay(grey(), map, colours="viridis")
-
-    assert drawn.tobytes() == overlay(grey(), map, colors="viridis").tobytes()
-
-
 @pytest.mark.parametrize(
     ("change", "error", "word"),
     [
@@ -504,6 +497,21 @@ def test_only_signed_color_bars_mark_clipped_values_at_both_ends(monkeypatch):
     for size in ((159, 40), (160, 31)):
         with pytest.raises(BadOption, match="too small to read"):
             color_bar(0, 1, size=size)
+
+
+@pytest.mark.parametrize("high", [7.49e-11, 0.123, 1.23e6])
+def test_a_long_unit_does_not_cover_the_numbers(high):
+    """The numbers are drawn as without a unit, and the unit below them."""
+    bar = color_bar(0, high, size=(224, 52))
+    named = color_bar(0, high, size=(224, 52), unit="|gradient| in logit per unit of an input in [0, 1]")
+
+    assert named.crop((0, 21, 224, 35)).tobytes() == bar.crop((0, 33, 224, 47)).tobytes()
+    below = named.crop((0, 35, 224, 52)).convert("L")
+    assert below.getextrema()[0] < 64
+    low = color_bar(0, high, size=(224, 40), unit="|gradient| in logit per unit of an input in [0, 1]")
+    first = color_bar(0, high, size=(224, 40))
+    assert low.crop((0, 20, 14, 40)).tobytes() == first.crop((0, 20, 14, 40)).tobytes()
+    assert low.crop((14, 20, 18, 40)).convert("L").getextrema() == (255, 255), "the zero and the last number are apart"
 
 
 def test_signed_color_bar_is_gray_in_its_middle():

@@ -37,7 +37,7 @@ def bright(n=1):
 @pytest.mark.parametrize(("top", "left"), [(6, 12), (0, 0), (16, 24)])
 def test_the_mask_covers_the_square_that_the_score_depends_on(top, left):
     """Also in corners, where a disc lies partly outside the image."""
-    found = extremal_perturbation(Square(top, left), bright(), 0, area=64 / 768, baseline=None, steps=80)[0]
+    found = extremal_perturbation(Square(top, left), bright(), 0, area=64 / 768, baseline="zeros", steps=80)[0]
     inside = found[top : top + 8, left : left + 8]
     assert inside.mean() > 0.8 and inside.sum() > 0.6 * found.sum()
     assert found.mean() == pytest.approx(64 / 768, abs=0.05)
@@ -45,7 +45,7 @@ def test_the_mask_covers_the_square_that_the_score_depends_on(top, left):
 
 @pytest.mark.parametrize("area", [0.15, 0.4])
 def test_the_mask_has_the_requested_area(area):
-    found = extremal_perturbation(curved(), random_images(2), [2, 0], area=area, baseline=None, steps=80)
+    found = extremal_perturbation(curved(), random_images(2), [2, 0], area=area, baseline="zeros", steps=80)
     assert found.min() >= 0 and found.max() <= 1 and found.amax((1, 2)).min() > 0.9
     assert (found.mean((1, 2)) - area).abs().max() < 0.08
 
@@ -61,7 +61,7 @@ def test_the_mask_is_invariant_to_the_scale_of_the_score():
 def test_the_kept_region_scores_more_than_regions_of_equal_area():
     """The kept quarter of the image scores more than each quadrant."""
     net, x = curved(), random_images(1)
-    mask = extremal_perturbation(net, x, 2, area=0.25, baseline=None, steps=80)
+    mask = extremal_perturbation(net, x, 2, area=0.25, baseline="zeros", steps=80)
     with torch.no_grad():
         kept = float(net(x * mask[:, None])[0, 2])
         quarters = [x * 0 for _ in range(4)]
@@ -75,7 +75,7 @@ def test_the_kept_region_scores_more_than_regions_of_equal_area():
 def test_without_gradient_the_mask_is_blank_with_a_finding():
     x = bright()
     x[:, :, 6:14, 12:20] = 0
-    explained = explain("extremal_perturbation", Square(), x, 0, baseline=None, steps=5)
+    explained = explain("extremal_perturbation", Square(), x, 0, baseline="zeros", steps=5)
     assert not explained.map.any() and explained.findings[0][0].code == "no_gradient"
 
 
@@ -96,8 +96,8 @@ def test_a_failed_search_is_reported():
             return -x.sum((1, 2, 3))[:, None].repeat(1, 2)
 
     x = bright()
-    found = explain("extremal_perturbation", Against(), x, 0, baseline=None, steps=1)
-    well = explain("extremal_perturbation", Square(), x, 0, baseline=None, steps=5)
+    found = explain("extremal_perturbation", Against(), x, 0, baseline="zeros", steps=1)
+    well = explain("extremal_perturbation", Square(), x, 0, baseline="zeros", steps=5)
 
     (told,) = [each.sentence for each in found.findings[0] if each.code == "search_failed"]
     assert "not more than the baseline alone (0)" in told
@@ -108,7 +108,7 @@ def test_a_failed_search_is_reported():
 def test_the_kept_part_scores_at_least_as_much_as_the_best_disc(steps):
     """Oracle: the disc at the corner that the score depends on, one of the 25 at which the search may start."""
     net, x, count = Square(18, 26, 6), bright(), 77
-    mask = extremal_perturbation(net, x, 0, area=count / 768, baseline=None, steps=steps)
+    mask = extremal_perturbation(net, x, 0, area=count / 768, baseline="zeros", steps=steps)
     y, z = (torch.arange(24) + 0.5 - 21.6)[:, None], torch.arange(32) + 0.5 - 28.8
 
     def score(values):
@@ -128,7 +128,7 @@ def test_a_part_worse_than_a_control_is_reported():
 
     x = torch.zeros(1, 3, 48, 48)
     x[:, :, ::6, ::6] = x[:, :, ::6, 1::6] = 5
-    found = explain("extremal_perturbation", Dots(), x, 0, area=0.4, baseline=None, steps=1)
+    found = explain("extremal_perturbation", Dots(), x, 0, area=0.4, baseline="zeros", steps=1)
     (told,) = [each for each in found.findings[0] if each.code == "search_failed"]
     assert "equally large part at edges" in told.sentence and told.facts["other"] > told.facts["score"]
 

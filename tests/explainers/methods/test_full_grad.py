@@ -151,6 +151,60 @@ def test_bias_terms_of_channels_last_layers_are_spatial():
     assert tuple(full_grad(net, torch.randn(2, 3, 32, 48), 1).shape) == (2, 32, 48)
 
 
+class EitherNorm(nn.LayerNorm):
+    """A layer norm over the channels, which are the first or the last axis after the images."""
+
+    def __init__(self, channels, first):
+        super().__init__(channels)
+        self.first = first
+
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1) if self.first else super().forward(x)
+
+
+class Norms(nn.Module):
+    """Both kinds of layer norms on a grid of 8 rows with 8 channels, so that shapes do not tell the axes apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.first = nn.Conv2d(3, 8, 2, 2), EitherNorm(8, True)
+        self.last, self.head, self.pooled = EitherNorm(8, False), nn.Linear(8, 7), EitherNorm(8, False)
+        self.joint = nn.LayerNorm((8, 8))
+
+    def forward(self, x):
+        x = self.joint(self.first(self.stem(x)))
+        return self.head(self.pooled(self.last(x.movedim(1, -1)).mean((1, 2))))
+
+
+def bias_terms(net, image, target):
+    """Input and bias terms of the score by the gradients of the parameters."""
+    x = image.clone().requires_grad_()
+    biases = [each for name, each in net.named_parameters() if name.endswith("bias")]
+    gradients = torch.autograd.grad(net(x)[0, target], [x, *biases])
+    return sum(float((value * gradient).sum()) for value, gradient in zip([x, *biases], gradients, strict=True))
+
+
+def convnext():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1], "num_labels": 7, "drop_path_rate": 0.0}
+    return transformers.ConvNextForImageClassification(transformers.ConvNextConfig(**sizes))
+
+
+class Logits(nn.Module):
+    def forward(self, output):
+        return output if isinstance(output, torch.Tensor) else output.logits
+
+
+@pytest.mark.parametrize(("make", "side"), [(Norms, 16), (convnext, 32), (convnext, 64)])
+def test_biases_of_layer_norms_run_along_the_channels(make, side):
+    net = nn.Sequential(settle(make().double().eval()), Logits())
+    image = torch.randn(1, 3, side, side, dtype=torch.float64)
+
+    found = full_gradients(net, image, 1)
+
+    torch.testing.assert_close(float(found.total()), bias_terms(net, image, 1), rtol=1e-6, atol=1e-8)
+
+
 def test_wrong_use_is_refused():
     with pytest.raises(BadTarget):
         full_gradients(plain(), random_images(), 7)

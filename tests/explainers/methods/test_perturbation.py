@@ -77,7 +77,7 @@ def test_a_constant_image_gives_finite_maps(name):
 @each
 def test_an_image_equal_to_its_baseline_gives_zeros(name):
     if "baseline" not in METHODS[name].options:
-        pytest.skip("its colours cover")
+        pytest.skip("its colors cover")
     x = torch.full((2, 3, 12, 16), 0.4, dtype=torch.float64)
     found = call(name, curved(), x, [1, 2], baseline=0.4, **options(name))
     assert not found.isnan().any() and found.abs().max() < 1e-12

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from explainers import METHODS, BadOption, BadTarget, BoxScores, d_rise, mc_rise, rise
+from explainers import METHODS, BadOption, BoxScores, d_rise, explain, mc_rise, rise
 from explainers.methods.perturbation.random_masks import _BalancedNumbers
 from tests.support.nets import Weighted, curved, random_images
 from tests.support.oracles.masks import enlarged_by_hand
@@ -120,9 +120,9 @@ def test_d_rise_localizes_each_detection():
         assert top <= y <= bottom and left <= z <= right and found[inside] > 0.7 * found.max()
 
 
-def test_d_rise_without_a_target_says_what_a_detector_needs():
-    with pytest.raises(BadTarget, match="target"):
-        d_rise(Detector(), torch.ones(1, 3, 12, 16).double())
+def test_d_rise_without_a_target_explains_the_best_detection():
+    found = explain("d_rise", Detector(), torch.ones(1, 3, 12, 16).double(), samples=4)
+    assert found.findings[0][0].code == "best_detection"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_mc_rise_distinguishes_colors():
     x = torch.zeros(1, 3, 12, 16, dtype=torch.float64)
     x[:, 0, :6, :8] = 1
     x[:, :, 6:, 8:] = 1
-    dark, light, red, green, blue = (mc_rise(Redness(), x, 0, samples=6000, colour=k)[0, 2, 3] for k in range(5))
+    dark, light, red, green, blue = (mc_rise(Redness(), x, 0, samples=6000, color=k)[0, 2, 3] for k in range(5))
     assert red.abs() < 0.05 * green and 0 < dark < green
     torch.testing.assert_close(light, dark, rtol=0.2, atol=0)
     torch.testing.assert_close(blue, green, rtol=0.2, atol=0)
@@ -168,14 +168,14 @@ def test_mc_rise_distinguishes_colors():
 
 def test_mc_rise_without_a_color_is_the_mean_of_all():
     net, x = curved(), random_images(2)
-    alone = [mc_rise(net, x, 1, samples=30, colour=k) for k in range(5)]
+    alone = [mc_rise(net, x, 1, samples=30, color=k) for k in range(5)]
     torch.testing.assert_close(mc_rise(net, x, 1, samples=30), torch.stack(alone).mean(0), rtol=1e-9, atol=1e-12)
 
 
 def test_mc_rise_takes_colors_in_the_models_units():
     """With black as the only color a cell is either visible or black: the masking of RISE."""
     x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
-    black = mc_rise(Product(), x, 1, samples=3000, cells=2, colours=torch.zeros(1, 1))
+    black = mc_rise(Product(), x, 1, samples=3000, cells=2, colors=torch.zeros(1, 1))
     seen = rise(Product(), x, 1, samples=3000, cells=2)
     # Mean score with the cell visible minus with it masked; RISE subtracts the mean of both, half of it at p = 1/2.
     torch.testing.assert_close(black / 2, seen, rtol=0, atol=0.03)
@@ -184,12 +184,12 @@ def test_mc_rise_takes_colors_in_the_models_units():
 
 def test_mc_rise_with_one_channel_has_dark_and_light():
     x = torch.rand(1, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert mc_rise(Product(), x, 0, samples=20, colour=1).isfinite().all()
-    with pytest.raises(BadOption, match="colour=2"):
-        mc_rise(Product(), x, 0, samples=20, colour=2)
+    assert mc_rise(Product(), x, 0, samples=20, color=1).isfinite().all()
+    with pytest.raises(BadOption, match="color=2"):
+        mc_rise(Product(), x, 0, samples=20, color=2)
 
 
 @pytest.mark.parametrize("colors", [torch.zeros(2), torch.zeros(2, 4), torch.zeros(0, 3)])
 def test_colors_of_another_shape_are_refused(colors):
-    with pytest.raises(BadOption, match="colours"):
-        mc_rise(curved(), random_images(1), 1, samples=4, colours=colors)
+    with pytest.raises(BadOption, match="colors"):
+        mc_rise(curved(), random_images(1), 1, samples=4, colors=colors)

@@ -241,7 +241,7 @@ def test_tubelet_tokens_equal_the_tokens_of_the_frames_in_one_image(name: str) -
 
 def test_deletion_and_insertion_of_pixels_of_frames() -> None:
     maps = torch.randn(2, 5, 10, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    found = explainers.evaluate(NET, CLIPS, maps, target=2, steps=4, baseline=None)
+    found = explainers.evaluate(NET, CLIPS, maps, target=2, steps=4, baseline="zeros")
     for n in range(2):
         order = maps[n].flatten().argsort(descending=True)
         for name, start, end in (("deletion", CLIPS[n], 0 * CLIPS[n]), ("insertion", 0 * CLIPS[n], CLIPS[n])):
@@ -251,7 +251,7 @@ def test_deletion_and_insertion_of_pixels_of_frames() -> None:
                 )
                 score = NET(torch.where(changed, end, start)[None]).softmax(1)[0, 2]
                 assert float(found.curves[name][n, step]) == pytest.approx(float(score), rel=1e-6)
-    assert sorted(found.controls["deletion"]) == ["centre", "edge", "random"]
+    assert sorted(found.controls["deletion"]) == ["center", "edge", "random"]
     shown = explainers.evaluate(
         NET, CLIPS, "grad_cam", target=2, steps=3, metrics=["mu_fidelity", "average_drop", "sparseness"]
     )

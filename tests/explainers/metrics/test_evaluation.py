@@ -106,7 +106,7 @@ def test_controls_are_the_methods_of_that_name_and_random_ones_come_in_pairs():
     """12 x 16 pixels in 4 steps: the curve of a negated map is the reversed curve, bit for bit."""
     model, images = residual(), random_images()
     found = evaluate(model, images, "saliency", target=1, steps=4, seed=5)
-    for name, heat in (("edge", edge_map(images)), ("centre", center_map(images))):
+    for name, heat in (("edge", edge_map(images)), ("center", center_map(images))):
         alone = evaluate(model, images, heat, target=1, steps=4, seed=5, controls=False)
         for metric in BOTH:
             torch.testing.assert_close(found.controls[metric][name], alone.values[metric])
@@ -163,18 +163,18 @@ def test_an_exact_map_is_better_and_its_negative_worse():
     model = Linear().eval()
     images = torch.randn(8, 1, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     exact = (model.weight * images)[:, 0].detach()
-    best = evaluate(model, images, exact, target=0, score="logit", baseline=None)
+    best = evaluate(model, images, exact, target=0, score="logit", baseline="zeros")
     assert verdicts(best) == {"better"}
     assert {place.p for by_control in best.comparisons.values() for place in by_control.values()} == {2**-7}
     assert {place.p_adjusted for place in best.comparisons["deletion"].values()} == {6 * 2**-7}
     for n in (0, 5):
         assert verdicts(best[n]) == {"better"}
-        alone = evaluate(model, images[n : n + 1], exact[n : n + 1], target=0, score="logit", baseline=None)
+        alone = evaluate(model, images[n : n + 1], exact[n : n + 1], target=0, score="logit", baseline="zeros")
         assert alone.comparisons["insertion"]["edge"].p == pytest.approx(best[n].comparisons["insertion"]["edge"].p)
     assert str(best[0]).splitlines()[0].endswith(": better than random maps, edge maps and the center-bias baseline")
-    worst = evaluate(model, images, -exact, target=0, score="logit", baseline=None)
+    worst = evaluate(model, images, -exact, target=0, score="logit", baseline="zeros")
     assert verdicts(worst) == verdicts(worst[3]) == {"worse"}
-    assert verdicts(evaluate(model, images[:7], exact[:7], target=0, score="logit", baseline=None)) == {"few"}
+    assert verdicts(evaluate(model, images[:7], exact[:7], target=0, score="logit", baseline="zeros")) == {"few"}
 
 
 def test_uninformative_maps_are_not_significantly_different_from_random_maps():
@@ -184,7 +184,7 @@ def test_uninformative_maps_are_not_significantly_different_from_random_maps():
     exact = (model.weight * images)[:, 0].detach()
     shuffled = exact.flatten(1)[:, torch.randperm(144, generator=generator)].view_as(exact)
     noise = torch.rand(20, 12, 12, generator=generator)
-    same = {"target": 0, "score": "logit", "baseline": None, "metrics": (*BOTH, "road"), "steps": 12}
+    same = {"target": 0, "score": "logit", "baseline": "zeros", "metrics": (*BOTH, "road"), "steps": 12}
     best = evaluate(model, images, exact, controls=False, **same)
     for kind, maps in {"constant": torch.ones_like(exact), "shuffled": shuffled, "random": noise}.items():
         found = evaluate(model, images, maps, **same)
@@ -214,19 +214,19 @@ def made(values: list[float], controls: dict[str, list[float]], random: list[flo
 
 def test_one_image_is_compared_with_the_values_of_random_maps():
     """Three pairs with equal means have three degrees of freedom, and s = sqrt((0.1^2 + 0.05^2 + 0.15^2) / 3)."""
-    found = made([0.1], {"random": [0.6], "edge": [0.3], "centre": [-1.0]})
+    found = made([0.1], {"random": [0.6], "edge": [0.3], "center": [-1.0]})
     assert str(found) == (
         "Deletion 0.1: better than random maps, not significantly different from edge maps, "
         "worse than the center-bias baseline"
     )
     s = math.sqrt(0.035 / 3)
     places = found.comparisons["deletion"]
-    expected = {"random": 0.5 / s, "edge": 0.2 / s / math.sqrt(2), "centre": 1.1 / s / math.sqrt(2)}
+    expected = {"random": 0.5 / s, "edge": 0.2 / s / math.sqrt(2), "center": 1.1 / s / math.sqrt(2)}
     for name, t in expected.items():
         assert places[name].p == pytest.approx(2 * stats.t.sf(t, 3), rel=1e-5) and math.isnan(places[name].error)
-    assert places["centre"].p_adjusted == pytest.approx(3 * places["centre"].p)
+    assert places["center"].p_adjusted == pytest.approx(3 * places["center"].p)
     assert places["random"].p_adjusted == pytest.approx(2 * places["random"].p)
-    assert (places["centre"].difference, places["centre"].in_spreads) == pytest.approx((-1.1, -1.1 / 0.1183), rel=1e-3)
+    assert (places["center"].difference, places["center"].in_spreads) == pytest.approx((-1.1, -1.1 / 0.1183), rel=1e-3)
     row = found.to_rows()[0]
     assert (row["value"], row["edge"], row["beside_random"]) == (pytest.approx(0.1), pytest.approx(0.3), "better")
 
@@ -270,7 +270,7 @@ def test_one_image_with_random_maps_of_one_value_is_not_significant():
 
 def test_the_number_of_comparisons_counts():
     """A difference that is significant by itself is not, as one of three."""
-    found = made([0.1] * 6, {"edge": [0.2] * 6, "random": [0.2, 0] * 3, "centre": [0.0, 0.2] * 3})
+    found = made([0.1] * 6, {"edge": [0.2] * 6, "random": [0.2, 0] * 3, "center": [0.0, 0.2] * 3})
     assert found.unadjusted["deletion"]["edge"].verdict == "better"
     assert found.unadjusted["deletion"]["edge"].p_adjusted == 2**-5
     places = found.comparisons["deletion"]
@@ -312,6 +312,6 @@ def test_a_call_that_ends_during_the_controls_is_not_complete():
         return False
 
     ended = evaluate(net, images, explainers.grad_cam(net, images), progress=first, **asked)
-    assert ended.values["deletion"].isfinite().all() and ended.controls["deletion"]["centre"].isnan().all()
+    assert ended.values["deletion"].isfinite().all() and ended.controls["deletion"]["center"].isnan().all()
     assert not ended.is_complete and seen == [False]
     assert evaluate(net, images, explainers.grad_cam(net, images), **asked).is_complete

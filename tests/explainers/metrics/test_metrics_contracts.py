@@ -33,7 +33,7 @@ def test_values_are_next_to_those_of_the_controls(name):
     assert len(found.reasons[name]) == 3
     assert [bool(reason) for reason in found.reasons[name]] == found.values[name].isnan().tolist()
     if METRICS[name].controls:
-        assert list(found.controls[name]) == ["random", "edge", "centre"]
+        assert list(found.controls[name]) == ["random", "edge", "center"]
         assert all(value.shape == (3,) for value in (*found.controls[name].values(), found.spread[name]))
     else:
         assert name not in found.controls and name not in found.comparisons

@@ -41,7 +41,7 @@ def why(found: explainers.Evaluation) -> dict[str, str]:
         ("saliency", {"through": ("layer2", [0])}),
         ("gradient_shap", {"baselines": random_images(2, seed=5)}),
         ("xrai", {"segments": torch.arange(12)[:, None].expand(12, 16) // 4}),
-        ("mc_rise", {"colours": torch.tensor([[0.0] * 3, [1.0] * 3]), "samples": 50}),
+        ("mc_rise", {"colors": torch.tensor([[0.0] * 3, [1.0] * 3]), "samples": 50}),
         ("refine_cam", {"layers": ["layer1", "layer2"]}),
         ("lrp", {"low": -3.0, "high": 3.0}),
     ],

@@ -130,7 +130,7 @@ def test_road_by_hand(model, monkeypatch):
     """A loop: without the highest and the lowest of each level, imputed by the dense system; half the difference."""
     monkeypatch.setattr(imputation, "TOLERANCE", 1e-12)
     maps = torch.randn(3, 12, 12, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    found = measured(model, maps, metrics="road", options={"road": {"levels": 3, "noise": 0.0}})
+    found = measured(model, maps, metrics="road", options={"road": {"levels": 3, "sigma": 0.0}})
     for n in range(3):
         order = maps[n].flatten().argsort(descending=True)
         for level in range(3):
@@ -142,14 +142,14 @@ def test_road_by_hand(model, monkeypatch):
                 scores.append(model(by_hand(IMAGES[n], removed.view(12, 12))[None])[0, 0].item())
             assert found.curves["road"][n, level].item() == pytest.approx((scores[1] - scores[0]) / 2, abs=1e-8)
     torch.testing.assert_close(found.values["road"], found.curves["road"].mean(1))
-    opposite = measured(model, -maps, metrics="road", options={"road": {"levels": 3, "noise": 0.0}})
+    opposite = measured(model, -maps, metrics="road", options={"road": {"levels": 3, "sigma": 0.0}})
     torch.testing.assert_close(opposite.values["road"], -found.values["road"], rtol=0, atol=1e-8)
 
 
 def test_the_noise_of_road_is_a_share_of_the_range_and_seeded(model):
     maps = torch.randn(3, 12, 12, generator=torch.Generator().manual_seed(5))
     runs = [
-        measured(model, maps, metrics="road", options={"road": {"noise": noise}}, seed=seed).values["road"]
+        measured(model, maps, metrics="road", options={"road": {"sigma": noise}}, seed=seed).values["road"]
         for noise, seed in ((0.1, 0), (0.1, 0), (0.1, 1), (0.0, 0))
     ]
     assert torch.equal(runs[0], runs[1])

@@ -63,7 +63,7 @@ def maps() -> Tensor:
 def test_deletion_and_insertion_are_torchcams(net, images, maps, steps):
     metric = torchcam.DeletionInsertionMetric(Given(net, maps), softmax, steps=steps)
     metric.update(images, CLASSES)
-    found = evaluate(net, images, maps, steps=steps, baseline=None, **FEW)
+    found = evaluate(net, images, maps, steps=steps, baseline="zeros", **FEW)
     summary = metric.summary()
     assert found.values["deletion"].mean().item() == pytest.approx(summary["deletion_auc"], abs=1e-6)
     assert found.values["insertion"].mean().item() == pytest.approx(summary["insertion_auc"], abs=1e-6)
@@ -93,7 +93,7 @@ def test_road_is_grad_cams(net, images, maps, monkeypatch):
     monkeypatch.setattr(imputation, "TOLERANCE", 1e-6)
     wanted = [targets.ClassifierOutputTarget(k) for k in CLASSES]
     expected = road.ROADCombined(percentiles=[20, 40, 60, 80])(images, maps.numpy(), wanted, _Softmax(net))
-    found = evaluate(net, images, maps, metrics="road", options={"road": {"noise": 0.0}}, **FEW)
+    found = evaluate(net, images, maps, metrics="road", options={"road": {"sigma": 0.0}}, **FEW)
     # It removes the pixels at or above a percentile, which may be one more than a fifth of 192.
     torch.testing.assert_close(found.values["road"], torch.from_numpy(expected), rtol=0, atol=2e-3)
     assert float(abs(expected).min()) > 5e-3 or float(abs(expected).max()) > 1e-2
@@ -122,7 +122,7 @@ def test_m01_a_constant_map_has_no_order(net):
 
     metric = torchcam.DeletionInsertionMetric(Given(Top(), torch.ones(1, 32, 32)), None, steps=16)
     metric.update(image, [0])
-    options = {"target": 0, "baseline": None, "steps": 16, "score": "logit", "controls": False}
+    options = {"target": 0, "baseline": "zeros", "steps": 16, "score": "logit", "controls": False}
     found = evaluate(Top(), image, torch.ones(1, 32, 32), **options)
     assert metric.summary()["deletion_auc"] == pytest.approx(3 / 8), "as good as the best possible map"
     assert found.values["deletion"].item() == pytest.approx(1.5, abs=0.05), "half, like a random order"

@@ -202,6 +202,6 @@ def test_no_shape_metric_runs_the_network_itself():
         net, random_images(1, height=24, width=40), random_maps(1), metrics=names, region=BOX, precision="float32"
     )
     assert len(passed) <= 2, "the scores of the image, which fix the class"
-    assert all(bool(found.values[name].isfinite()) and set(found.controls[name]) == {"random", "edge", "centre"}
+    assert all(bool(found.values[name].isfinite()) and set(found.controls[name]) == {"random", "edge", "center"}
                for name in names)  # fmt: skip
     assert METRICS["sparseness"].higher is None and METRICS["relevance_mass"].higher is True

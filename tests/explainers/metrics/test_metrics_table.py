@@ -28,7 +28,7 @@ def test_numbers_equal_evaluate_image_by_image():
     lines = table(numbers, ["saliency", "deep_lift"], metrics)
     assert lines[0] == "| | Infidelity | Sensitivity-max | Completeness gap |"
     assert [line.split("|")[1].strip() for line in lines[2:]] == [
-        "`saliency`", "`deep_lift`", "**random**", "**edge**", "**centre**",
+        "`saliency`", "`deep_lift`", "**random**", "**edge**", "**center**",
     ]  # fmt: skip
     assert cell(numbers, "edge", "completeness_gap") == "" and "±" in cell(numbers, "deep_lift", "infidelity")
 
@@ -41,7 +41,7 @@ def test_a_star_requires_all_controls_and_the_better_side():
 
     def starred(metric: str, *controls: dict[str, float]) -> bool:
         numbers = {"map": {metric: values}}
-        numbers |= {name: {metric: each} for name, each in zip(("random", "edge", "centre"), controls, strict=True)}
+        numbers |= {name: {metric: each} for name, each in zip(("random", "edge", "center"), controls, strict=True)}
         return stars(numbers, ["map"], [metric]) == {("map", metric)}
 
     assert starred("insertion", low, low, low) and not starred("deletion", low, low, low)
@@ -59,5 +59,5 @@ def test_a_run_resumes_where_another_stopped():
     model = SimpleNamespace(network=curved())
     first = measure(model, paths, ["saliency"], ["sparseness"], 2, done=lambda numbers: seen.append(str(numbers)))
     again = measure(model, paths, ["saliency", "lrp"], ["sparseness"], 2, json.loads(json.dumps(first)), seen.append)
-    assert len(seen) == 2 and list(again) == ["saliency", "random", "edge", "centre", "lrp"]
+    assert len(seen) == 2 and list(again) == ["saliency", "random", "edge", "center", "lrp"]
     assert again["saliency"] == first["saliency"]

@@ -662,3 +662,34 @@ def test_attributions_of_a_layer_are_tested_as_the_map_that_they_sum_to() -> Non
     assert torch.allclose(found.signed, randomization_test(net, x, summed, seeds=2).signed, atol=1e-9)
     with pytest.raises(BadOption, match="does not return a map"):
         randomization_test(net, x, "feature_maps", layer="0")
+
+
+class HeadInList(nn.Module):
+    """A convolution whose scores are a product with a parameter in a list, or with a plain tensor."""
+
+    def __init__(self, plain: bool = False) -> None:
+        super().__init__()
+        weight = torch.randn(3, 4)
+        self.head = [weight] if plain else nn.ParameterList([nn.Parameter(weight)])
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.conv(x).relu().mean((2, 3)) @ self.head[0].T
+        return scores
+
+
+def test_a_list_of_parameters_is_randomized_where_it_is_used() -> None:
+    torch.manual_seed(0)
+    images = torch.randn(1, 3, 8, 8)
+
+    cascade = explainers.randomization_test(HeadInList(), images, "saliency", seeds=1)
+    last = explainers.randomization_test(HeadInList(), images, "saliency", order="logit", seeds=1)
+
+    assert cascade.steps == ("head", "conv") and last.steps == ("head",)
+
+
+def test_plain_tensors_as_weights_are_refused() -> None:
+    torch.manual_seed(0)
+
+    with pytest.raises(explainers.UnsupportedModel, match=r"'head'.*nn\.Parameter"):
+        explainers.randomization_test(HeadInList(plain=True), torch.randn(1, 3, 8, 8), "saliency", seeds=1)

@@ -35,7 +35,7 @@ def net_and_images(n: int = 1) -> tuple[nn.Module, Tensor]:
 def measured(deletion: float, insertion: float, control: float = 0.5) -> Evaluation:
     """Return an evaluation of one image with these values, and with controls that all have the same value."""
     values = {"deletion": torch.tensor([deletion]), "insertion": torch.tensor([insertion])}
-    controls = {name: {each: torch.tensor([control]) for each in ("random", "edge", "centre")} for name in values}
+    controls = {name: {each: torch.tensor([control]) for each in ("random", "edge", "center")} for name in values}
     return Evaluation(
         values=values,
         controls=controls,
@@ -135,7 +135,7 @@ def test_numbers_are_those_of_evaluate_for_the_methods_own_map():
         images,
         methods=[*CAMS, "saliency"],
         layers=["layer1", "layer2"],
-        seconds=60,
+        budget=60,
         steps=6,
         baseline="mean",
         precision="float32",
@@ -162,7 +162,7 @@ def test_cheapest_methods_come_first_and_late_layers_before_early_ones():
         seen.extend(row.name for row in partial.recommendation.rows if row.name not in seen)
 
     names = ["occlusion", "eigen_cam", "fem", "saliency", "layer_cam", "grad_cam"]
-    result = recommend(net, images, methods=names, seconds=60, steps=5, progress=look)
+    result = recommend(net, images, methods=names, budget=60, steps=5, progress=look)
 
     layers = list(explainers.sweep("grad_cam", net, images))[::-1]
     assert len(layers) > 1
@@ -179,7 +179,7 @@ def test_a_map_that_is_the_same_is_measured_once():
     """At the last layer before a linear head on a pooled layer, Grad-CAM, HiResCAM and XGrad-CAM are one map."""
     net, images = plain().float(), random_images(1, 3, 24, 32).float()
 
-    result = recommend(net, images, methods=[*CAMS, "xgrad_cam"], layers=["relu2"], seconds=60, steps=8)
+    result = recommend(net, images, methods=[*CAMS, "xgrad_cam"], layers=["relu2"], budget=60, steps=8)
 
     rows = {row.method: row for row in result.rows}
     assert [rows[name].same_as for name in ("grad_cam", "hires_cam", "xgrad_cam")] == [
@@ -209,11 +209,11 @@ def test_the_exact_map_of_a_linear_model_is_recommended():
     methods = ["saliency", "smooth_grad", "input_x_gradient", "occlusion", "guided_backprop"]
     methods = [name for name in methods if METHODS[name].applies(net) is None]
 
-    result = recommend(net, images, methods=methods, target=0, seconds=60, baseline=0.0, score="logit")
+    result = recommend(net, images, methods=methods, target=0, budget=60, baseline=0.0, score="logit")
 
     best = result.best
     assert best is not None and best.rank == 1 and best.method == "input_x_gradient"
-    assert all(best.beats(control) for control in ("random", "edge", "centre"))
+    assert all(best.beats(control) for control in ("random", "edge", "center"))
     assert not next(row for row in result.rows if row.method == "saliency").beats("random")
 
 
@@ -224,7 +224,7 @@ def test_on_the_default_network_the_best_map_of_a_dog_is_better_than_random_maps
         image = model.prepare(dog)
 
     result = recommend(
-        model.network, image, methods=["grad_cam", "layer_cam"], layers=["stages.0", "head"], seconds=60, steps=10
+        model.network, image, methods=["grad_cam", "layer_cam"], layers=["stages.0", "head"], budget=60, steps=10
     )
 
     best = result.best
@@ -236,7 +236,7 @@ def test_on_the_default_network_the_best_map_of_a_dog_is_better_than_random_maps
 def test_metrics_that_run_the_method_again_get_the_method():
     net, images = net_and_images()
 
-    result = recommend(net, images, methods=CAMS, layers=["layer2"], metrics=["sensitivity_max"], seconds=60)
+    result = recommend(net, images, methods=CAMS, layers=["layer2"], metrics=["sensitivity_max"], budget=60)
 
     assert len(result) == 3 and all(math.isfinite(row.values["sensitivity_max"]) for row in result.rows)
     assert result.agreement == {} and result.best is not None
@@ -245,7 +245,7 @@ def test_metrics_that_run_the_method_again_get_the_method():
 def test_refused_methods_are_listed_with_their_reason():
     net, images = net_and_images()
 
-    result = recommend(net, images, methods=["cam", "grad_cam"], layers=["layer1", "layer2"], seconds=60, steps=4)
+    result = recommend(net, images, methods=["cam", "grad_cam"], layers=["layer1", "layer2"], budget=60, steps=4)
 
     assert set(result.refused) == {"cam at layer1"} and "linear" in result.refused["cam at layer1"]
     assert len(result) == 3 and "tried all 4" in str(result)
@@ -256,8 +256,8 @@ def test_networks_without_spatial_layers_get_input_methods():
     scripted = torch.jit.script(plain().float())
 
     names = ["grad_cam", "saliency", "input_x_gradient"]
-    without = recommend(linear, images, methods=names, seconds=60, steps=5)
-    frozen = recommend(scripted, images, seconds=1, steps=5)
+    without = recommend(linear, images, methods=names, budget=60, steps=5)
+    frozen = recommend(scripted, images, budget=1, steps=5)
 
     assert {row.method for row in without.rows} == {"saliency", "input_x_gradient"}
     assert "larger than 1x1" in without.refused["grad_cam"]
@@ -283,12 +283,12 @@ def test_the_time_limit_is_kept_and_long_methods_share_the_remaining_time():
     net, images = net_and_images()
 
     began = time.monotonic()
-    result = recommend(Slow(net).eval(), images, methods=["grad_cam", "rise", "kernel_shap"], seconds=1)
+    result = recommend(Slow(net).eval(), images, methods=["grad_cam", "rise", "kernel_shap"], budget=1)
     took = time.monotonic() - began
 
     assert took < 3 and result.best is not None
     assert all(row.cut == METHODS[row.method].long for row in result.rows) and any(row.cut for row in result.rows)
-    least = recommend(net, images, methods=CAMS, seconds=1e-6)
+    least = recommend(net, images, methods=CAMS, budget=1e-6)
     assert len(least) <= 1
 
 
@@ -300,7 +300,7 @@ def test_progress_can_stop_with_partial_results_or_raise():
         counts.append(len(partial.recommendation))
         return len(partial.recommendation) < 3
 
-    result = recommend(net, images, methods=CAMS, seconds=60, progress=stop)
+    result = recommend(net, images, methods=CAMS, budget=60, progress=stop)
 
     assert len(result) == 3 < result.total and counts[-1] == 3 and result.best is not None
     assert "3 of " in str(result)
@@ -309,7 +309,7 @@ def test_progress_can_stop_with_partial_results_or_raise():
         raise KeyError("mine")
 
     with nothing_left(net, images), pytest.raises(KeyError):
-        recommend(net, images, methods=CAMS, seconds=60, progress=fail)
+        recommend(net, images, methods=CAMS, budget=60, progress=fail)
 
 
 def test_a_long_method_is_stopped_inside():
@@ -320,7 +320,7 @@ def test_a_long_method_is_stopped_inside():
         calls.append(partial.fraction)
         return len(calls) < 2
 
-    result = recommend(net, images, methods=["rise"], seconds=60, progress=stop)
+    result = recommend(net, images, methods=["rise"], budget=60, progress=stop)
 
     assert len(calls) == 2 and len(result) == 0 and "There is no map" in str(result)
 
@@ -334,7 +334,7 @@ def test_there_are_no_side_effects(mode):
         net, images = net.double(), images.double()
     given: dict[str, Any] = {
         "methods": [*CAMS, "saliency", "smooth_grad"],
-        "seconds": 60,
+        "budget": 60,
         "steps": 6,
         "precision": "float32",
     }
@@ -353,7 +353,7 @@ def test_there_are_no_side_effects(mode):
 def test_the_table_has_a_line_for_each_map():
     net, images = net_and_images()
 
-    result = recommend(net, images, methods=CAMS, layers=["layer1", "layer2"], seconds=60, steps=6)
+    result = recommend(net, images, methods=CAMS, layers=["layer1", "layer2"], budget=60, steps=6)
 
     rows = result.to_rows()
     assert len(rows) == 6 and rows[0]["method"] == result.best.method and rows[0]["layer"] == result.best.layer
@@ -365,8 +365,8 @@ def test_the_table_has_a_line_for_each_map():
 def test_refusals_name_what_was_given_and_what_to_do():
     net, images = net_and_images()
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
-        (BadOption, "seconds=0 is not valid", {"seconds": 0}),
-        (BadOption, "seconds=True is not valid", {"seconds": True}),
+        (BadOption, "budget=0 is not valid", {"budget": 0}),
+        (BadOption, "budget=True is not valid", {"budget": True}),
         (BadOption, "Unknown metric 'deletoin'.*deletion", {"metrics": ["deletoin"]}),
         (BadOption, "metrics=\\[\\] is not valid", {"metrics": []}),
         (BadOption, "complexity has no better direction", {"metrics": ["complexity"]}),

@@ -1,7 +1,7 @@
 """Networks with checkpointed segments: maps equal those without checkpoints, and torch's functions are restored.
 
 `torch.utils.checkpoint` runs a segment without a graph, or without the hooks and rules of the pass; see
-`explainers/network/checkpoints.py`.
+`explainers/hooks/checkpoints.py`.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def test_explain_and_functions_around_the_methods():
     ]
     torch.testing.assert_close(*factors)
     smoothed = [
-        smooth("saliency", noise=0.1, samples=3)(m, images, forward=f).mean for m, f in ((net, forward), (oracle, None))
+        smooth("saliency", sigma=0.1, samples=3)(m, images, forward=f).mean for m, f in ((net, forward), (oracle, None))
     ]
     torch.testing.assert_close(*smoothed)
 

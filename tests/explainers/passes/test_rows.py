@@ -13,7 +13,7 @@ from torch import nn
 
 import explainers
 from explainers import METHODS, BadOption, UnsupportedModel, evaluate, explain, list_layers, saliency, smooth
-from explainers.hooks.records import concatenate_outputs
+from explainers.nested import concatenate_outputs
 from explainers.network import behavior
 from explainers.network.rows.generators import Generators
 from tests.support.nets import ClassToken, rel
@@ -193,7 +193,7 @@ def test_the_checks_run_once_per_model_and_shape_and_only_if_needed():
         saliency(net, batch, 1)
         counts.append(net.passes[:-1])
 
-    assert counts == [[1, 1], [], [2, 2, 2, 1], [], [2, 2, 2, 1], []]
+    assert counts == [[1, 1], [], [1, 2, 2, 2], [], [1, 2, 2, 2], []]
 
 
 def test_a_changed_attribute_is_checked_again_but_a_counter_is_not():
@@ -273,8 +273,8 @@ def test_metrics_and_smoothing_run_rows_alone(function):
             torch.testing.assert_close(both.values[name][n : n + 1], values, rtol=1e-4, atol=1e-6, equal_nan=True)
     (finding,) = both.findings
     assert finding.code in ("rows_depend", "stochastic")
-    mean = smooth("grad_cam", noise=0.1, samples=2)(net, images, [1, 2]).mean
-    alone = [smooth("grad_cam", noise=0.1, samples=2)(net, images[n : n + 1], n + 1).mean for n in range(2)]
+    mean = smooth("grad_cam", sigma=0.1, samples=2)(net, images, [1, 2]).mean
+    alone = [smooth("grad_cam", sigma=0.1, samples=2)(net, images[n : n + 1], n + 1).mean for n in range(2)]
     assert rel(mean, torch.cat(alone)) < 1e-5 and states() == before
 
 

@@ -43,28 +43,28 @@ def noisy_maps(method, net, x, classes, noise, samples, seed, **options):
 def test_noise_by_a_hand_loop(name, options):
     net, x = curved(), random_images()
     maps = noisy_maps(METHODS[name], net, x, CLASSES, 0.2, 5, 3, **options)
-    found = smooth(name, noise=0.2, samples=5, seed=3)(net, x, CLASSES, **options)
+    found = smooth(name, sigma=0.2, samples=5, seed=3)(net, x, CLASSES, **options)
     torch.testing.assert_close(found.mean, maps.mean(0), rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(found.std, maps.std(0), rtol=1e-8, atol=1e-12)
-    assert found.n == 5 and found.std.max() > 0
+    assert found.samples == 5 and found.std.max() > 0
 
 
 def test_names_methods_and_callables_are_the_same():
     net, x = curved(), random_images()
-    first = smooth("saliency", noise=0.1, samples=3)(net, x, CLASSES)
+    first = smooth("saliency", sigma=0.1, samples=3)(net, x, CLASSES)
     for form in (METHODS["saliency"], saliency, lambda model, images, target=None: saliency(model, images, target)):
-        assert torch.equal(smooth(form, noise=0.1, samples=3)(net, x, CLASSES).mean, first.mean)
+        assert torch.equal(smooth(form, sigma=0.1, samples=3)(net, x, CLASSES).mean, first.mean)
 
 
 def test_one_sample_has_zero_deviation():
-    for varied in ({"noise": 0.2}, {"augment": True}):
+    for varied in ({"sigma": 0.2}, {"augment": True}):
         found = smooth("saliency", samples=1, **varied)(curved(), random_images(), 1)
-        assert not found.std.any() and found.n == 1 and found.mean.any()
+        assert not found.std.any() and found.samples == 1 and found.mean.any()
 
 
 def test_the_gradient_of_a_linear_model_has_zero_deviation():
     net, x = settle(Weighted((3, 12, 16), 6).double()), random_images()
-    found = smooth("saliency", noise=0.5, samples=6)(net, x, CLASSES)
+    found = smooth("saliency", sigma=0.5, samples=6)(net, x, CLASSES)
     assert found.std.max() < 1e-14
     torch.testing.assert_close(found.mean, saliency(net, x, CLASSES), rtol=1e-12, atol=1e-14)
 
@@ -74,7 +74,7 @@ def test_classes_are_those_of_the_clean_images():
     net.head.bias.data.zero_()
     classes = net(x).argmax(1).tolist()
     assert len(set(classes)) > 1
-    for varied in ({"noise": 1.0}, {"augment": Augment(turn=90)}):
+    for varied in ({"sigma": 1.0}, {"augment": Augment(turn=90)}):
         f = smooth("saliency", samples=6, **varied)
         assert torch.equal(f(net, x).mean, f(net, x, classes).mean)
 
@@ -202,12 +202,12 @@ def test_pixels_outside_all_samples_are_zero_and_others_average_the_samples_that
 
 def test_baselines_by_hand():
     net, x = curved(), random_images()
-    several = (None, 0.5, "blur")
+    several = ("zeros", 0.5, "blur")
     maps = torch.stack([integrated_gradients(net, x, CLASSES, steps=6, baseline=each) for each in several])
     found = smooth("integrated_gradients", baselines=several)(net, x, CLASSES, steps=6)
     torch.testing.assert_close(found.mean, maps.mean(0), rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(found.std, maps.std(0), rtol=1e-8, atol=1e-12)
-    assert found.n == 3
+    assert found.samples == 3
 
 
 # Progress, contract checks, wrong use
@@ -221,20 +221,20 @@ def test_progress_also_stops_within_a_long_method():
         told.append(partial)
         return partial.fraction < 0.55
 
-    found = smooth("integrated_gradients", noise=0.1, samples=4)(net, x, 1, steps=20, batch_size=5, progress=watch)
+    found = smooth("integrated_gradients", sigma=0.1, samples=4)(net, x, 1, steps=20, batch_size=5, progress=watch)
     fractions = [partial.fraction for partial in told]
     assert fractions == sorted(fractions) and 0.55 <= fractions[-1] < 0.6
-    assert found.n == 2, "the sample that was cut short does not count"
+    assert found.samples == 2, "the sample that was cut short does not count"
     torch.testing.assert_close(
-        found.mean, smooth("integrated_gradients", noise=0.1, samples=2)(net, x, 1, steps=20).mean
+        found.mean, smooth("integrated_gradients", sigma=0.1, samples=2)(net, x, 1, steps=20).mean
     )
-    first = smooth("integrated_gradients", noise=0.1, samples=4)(net, x, 1, batch_size=5, progress=lambda p: False)
-    assert first.n == 1 and first.mean.any()
+    first = smooth("integrated_gradients", sigma=0.1, samples=4)(net, x, 1, batch_size=5, progress=lambda p: False)
+    assert first.samples == 1 and first.mean.any()
 
 
 def test_a_budget_returns_the_partial_map():
-    found = smooth("saliency", noise=0.1, samples=10_000)(curved(), random_images(), 1, budget=0.05)
-    assert 1 <= found.n < 10_000
+    found = smooth("saliency", sigma=0.1, samples=10_000)(curved(), random_images(), 1, budget=0.05)
+    assert 1 <= found.samples < 10_000
 
 
 def test_an_exception_in_progress_reaches_the_caller():
@@ -242,12 +242,12 @@ def test_an_exception_in_progress_reaches_the_caller():
         raise KeyError("stop")
 
     with pytest.raises(KeyError, match="stop"):
-        smooth("saliency", noise=0.1)(curved(), random_images(), 1, progress=fail)
+        smooth("saliency", sigma=0.1)(curved(), random_images(), 1, progress=fail)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "varied"), [("saliency", {"noise": 0.2}), ("grad_cam", {"augment": True}), ("grad_cam", {"noise": 0.3})]
+    ("name", "varied"), [("saliency", {"sigma": 0.2}), ("grad_cam", {"augment": True}), ("grad_cam", {"sigma": 0.3})]
 )
 def test_a_smoothed_method_passes_all_checks(name, varied):
     smoothed = smooth(name, samples=2, **varied)
@@ -263,14 +263,14 @@ def test_a_smoothed_method_passes_all_checks(name, varied):
     "wrong",
     [
         {},
-        {"noise": 0.1, "augment": True},
-        {"noise": -0.1},
-        {"noise": True},
-        {"noise": 0.1, "samples": 0},
+        {"sigma": 0.1, "augment": True},
+        {"sigma": -0.1},
+        {"sigma": True},
+        {"sigma": 0.1, "samples": 0},
         {"augment": False},
         {"baselines": ()},
         {"baselines": "blur"},
-        {"baselines": (None, "blur"), "samples": 5},
+        {"baselines": ("zeros", "blur"), "samples": 5},
     ],
 )
 def test_wrong_combinations_are_refused(wrong):
@@ -280,11 +280,11 @@ def test_wrong_combinations_are_refused(wrong):
 
 def test_other_wrong_uses_are_refused_by_name():
     with pytest.raises(BadOption, match="baseline"):
-        smooth("saliency", baselines=(None, "blur"))
+        smooth("saliency", baselines=("zeros", "blur"))
     with pytest.raises(BadOption, match="saliency"):
-        smooth("salienzy", noise=0.1)
+        smooth("salienzy", sigma=0.1)
     with pytest.raises(BadOption, match="zoom"):
         Augment(zoom=-1)
     with pytest.raises(BadTarget, match="99"):
-        smooth("saliency", noise=0.1)(curved(), random_images(), 99)
-    assert "3 samples of (3, 3, 12, 16)" in repr(smooth("saliency", noise=0.1, samples=3)(curved(), random_images(), 1))
+        smooth("saliency", sigma=0.1)(curved(), random_images(), 99)
+    assert "3 samples of (3, 3, 12, 16)" in repr(smooth("saliency", sigma=0.1, samples=3)(curved(), random_images(), 1))

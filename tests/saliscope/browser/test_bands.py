@@ -66,8 +66,8 @@ def picked(visit: Visit) -> list[str]:
     return [select.input_value() for select in visit.page.locator("#hl-bands select").all()]
 
 
-def select(visit: Visit, colour: str):
-    return visit.page.locator(f"#hl-bands select[name={colour}]")
+def select(visit: Visit, color: str):
+    return visit.page.locator(f"#hl-bands select[name={color}]")
 
 
 def photograph(visit: Visit) -> list[float]:

@@ -21,9 +21,9 @@ GIVE = """([name, kind, data]) => {
 }"""
 
 
-def photograph(colour: tuple[int, int, int]) -> str:
+def photograph(color: tuple[int, int, int]) -> str:
     file = io.BytesIO()
-    Image.new("RGB", (90, 70), colour).save(file, "PNG")
+    Image.new("RGB", (90, 70), color).save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode()
 
 

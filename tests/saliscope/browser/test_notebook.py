@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 
 from explainers import Explanation, explain, show
+from explainers.display.charts import charts_html, line_chart
+from explainers.display.display import Display
 
 
 def explained() -> Explanation:
@@ -91,6 +94,49 @@ def test_color_limits_are_set_refused_and_reset(page) -> None:
     page.get_by_role("button", name="Reset").first.click()
     assert high.input_value() == own
     assert colors(page, 0.9, 0.5) == before
+
+
+@pytest.mark.parametrize("scale", [-2.3456e-11, -0.00016, 0.0001234, 123456.7, -9.876e12])
+def test_fields_show_small_and_large_numbers_whole(browser, tmp_path, scale) -> None:
+    e = explained()
+    show(replace(e, map=e.map * scale / e.map.abs().max())).to_html(tmp_path / "page.html")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    high = page.locator("input[type=number]").nth(1)
+    page.wait_for_selector("input[type=number]")
+    assert float(high.input_value()) == pytest.approx(abs(scale), rel=1e-3)
+    for typed in (None, "0.000123456789012"):
+        if typed:
+            high.fill(typed)
+        # An element that scrolls has more text than room.
+        assert [field.evaluate("f => f.scrollWidth - f.clientWidth") for field in page.locator("input").all()[1:]] == [
+            0,
+            0,
+        ]
+    page.close()
+
+
+def test_no_text_of_a_chart_leaves_it_or_covers_another(browser, tmp_path) -> None:
+    values = [[-0.00016, 0.0001], [-1.5e9, 3e9], [1e-12, -2.3e-7], [0, 0], [-1.7e308, 1.7e308], [0.123456, 0.123457]]
+    charts = []
+    for pair in values:
+        for logarithmic in (False, True):
+            lines = {f"encoder.layers.{k}.attention.weight": list(enumerate(pair, 123456)) for k in range(3)}
+            charts += line_chart("norm of the gradient", lines, x="step", y="score", logarithmic=logarithmic)
+    Display(charts_html(charts), "").to_html(tmp_path / "page.html")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    wrong = page.locator("svg").evaluate_all("""(charts) => charts.flatMap((chart) => {
+        const whole = chart.getBoundingClientRect();
+        const texts = [...chart.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+        const out = texts.filter(([, a]) => a.left < whole.left || a.right > whole.right || a.bottom > whole.bottom);
+        const crossed = texts.filter(([, a], k) => texts.some(([, b], j) => j < k && a.left < b.right - 1
+            && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3));
+        return [...out, ...crossed].map(([text]) => text);
+    })""")
+    page.close()
+    assert len(charts) == 12
+    assert wrong == []
 
 
 def test_where_scripts_are_blocked_a_static_image_remains(browser, written) -> None:

@@ -145,7 +145,7 @@ def test_opacity_colors_limits_and_values_need_no_request(first_view: Visit) -> 
       for (let i = 0; i <= 100; i++) { slider.value = i; slider.dispatchEvent(new Event('input')); }
     }""")
     visit.open_colors()
-    visit.page.locator("#hl-overlay select[name=colours]").select_option("viridis")
+    visit.page.locator("#hl-overlay select[name=colors]").select_option("viridis")
     visit.page.locator("#hl-overlay input[name=high]").fill("0.05")
     visit.page.locator("#hl-overlay input[name=high]").blur()
     visit.page.locator("#hl-overlay input[name=smooth]").uncheck()
@@ -247,7 +247,7 @@ def test_a_model_that_cannot_be_downloaded_is_reported(visit: Visit) -> None:
 
     visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
     visit.page.wait_for_function(  # selecting by mouse makes two requests: the second one shows the loading state again
-        "document.querySelector('#hl-status').innerText.includes('efficientnet_lite0')", timeout=PATIENCE
+        "document.querySelector('#hl-status').innerText.includes('Choose a model that it has: Eff')", timeout=PATIENCE
     )
     visit.after(lambda: visit.choose("model", "EfficientNet-Lite0"))
     assert "Grad-CAM" in visit.status
@@ -273,7 +273,7 @@ def test_the_link_contains_the_settings(visit: Visit) -> None:
 
 MISNAMED = """() => [...document.querySelectorAll('button, summary, [role=tab], [role=option], [role=menuitem]')]
   .filter((each) => each.checkVisibility()).map((each) => {
-    const ids = each.getAttribute('aria-labelledby'), plain = (text) => text.toLowerCase().replace(/\\s+/g, ' ').trim();
+    const ids = each.getAttribute('aria-labeledby'), plain = (text) => text.toLowerCase().replace(/\\s+/g, ' ').trim();
     const parts = ids?.split(' ').map((id) => document.getElementById(id).textContent) ?? [];
     const name = ids ? parts.join(' ') : each.getAttribute('aria-label');
     const text = plain(each.innerText), isWord = /\\p{L}|\\p{N}/u.test(text); // not a symbol
@@ -418,6 +418,6 @@ def test_without_its_package_the_page_shows_the_install_command(browser, tmp_pat
 
         visit.choose("model", "ResNet-18")
 
-        condition = "document.querySelector('#hl-status').innerText.startsWith('ResNet-18 is not in the local cache')"
+        condition = "document.querySelector('#hl-status').innerText.startsWith('ResNet-18 is not on this server')"
         visit.page.wait_for_function(condition, timeout=PATIENCE)
         assert "pip install" in visit.page.locator("#hl-notice").inner_text()

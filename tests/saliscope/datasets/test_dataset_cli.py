@@ -117,21 +117,25 @@ def test_lists_help_and_serve(command, monkeypatch):
     assert calls == [("auto", {}, None, 7861, None, "auto", False, False, "text")]
 
 
+def test_models_offline_offer_no_download(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    code, output = command("models")
+    assert code == 0 and re.search(r"^resnet50 .* 10[23] MB download$", output, re.M) and "offline" not in output
+    online = [line.split()[0] for line in output.splitlines()]
+    code, output = command("models", "--offline")
+    assert code == 0 and re.search(r"^resnet50 .* not downloaded \(offline\)$", output, re.M)
+    assert not re.search(r"download\b", output) and re.search(r"^efficientnet_lite0 .* available$", output, re.M)
+    assert [line.split()[0] for line in output.splitlines()] == online, "their networks accept --weights"
+
+
 def test_app_py_is_serve(monkeypatch):
-    """`python app.py OPTIONS` runs `saliscope serve OPTIONS`; `python app.py replay` still works."""
+    """`python app.py OPTIONS` runs `saliscope serve OPTIONS`."""
     calls = []
     monkeypatch.setattr(commands, "main", calls.append)
-    for arguments in (["app.py", "--port", "7861"], ["app.py"], ["app.py", "replay", "bundle.zip"]):
+    for arguments in (["app.py", "--port", "7861"], ["app.py"]):
         monkeypatch.setattr(sys, "argv", arguments)
         runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
-    assert calls == [["serve", "--port", "7861"], ["serve"], ["replay", "bundle.zip"]]
-
-
-def test_pictures_is_a_deprecated_alias_of_images(command, explained, tmp_path):
-    shutil.copytree(explained, tmp_path / "run")
-    code, output = command("evaluate", tmp_path / "run", "--pictures", 2, "--steps", 2, "--precision", "float32")
-    assert code == 0 and "--pictures is deprecated" in output and "Evaluated 2 images" in output
-    assert "--pictures" not in command("evaluate", "--help")[1]
+    assert calls == [["serve", "--port", "7861"], ["serve"]]
 
 
 def test_evaluate_compares_with_control_maps(command, explained, tmp_path):
@@ -203,22 +207,6 @@ def test_progress_measures_the_speed_of_new_images(capsys, monkeypatch):
         "explained 100 of 100",
     ]
     assert [duration(seconds) for seconds in (7, 600, 12_000)] == ["7 s", "10 min", "3 h 20 min"]
-
-
-READERS = {"duckdb": "duckdb", "pandas": "pandas", "polars": "polars", "load_dataset": "datasets"}
-
-
-@pytest.mark.parametrize("reader", READERS)
-def test_examples_of_the_documentation_read_a_run(reader, command, tmp_path, monkeypatch):
-    pytest.importorskip(READERS[reader])
-    text = (ROOT / "docs" / "data_sets.md").read_text(encoding="utf-8")
-    block = next(code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if reader in code)
-    command("explain", EXAMPLES, "--out", tmp_path / "run", "--workers", 0, "--limit", 5)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    names: dict[str, object] = {}
-    exec(block, names)
-    assert names["paths"] == ["alp.jpg", "brushes.jpg", "cat.jpg", "coffee.jpg", "dog.jpg"]
 
 
 def test_custom_network_is_loaded_again(command, tmp_path):

@@ -162,7 +162,7 @@ def test_other_images_are_detected(tmp_path: Path, model: Model) -> None:
     images(tmp_path)
     prepare_run(tmp_path, model)
     image(tmp_path / "pictures" / "0" / "new.png", 9)
-    with pytest.raises(Refused, match=r"pictures: '6 pictures \(\w+\)' in the folder, '7 pictures \(\w+\)' now"):
+    with pytest.raises(Refused, match=r"images: '6 images \(\w+\)' in the folder, '7 images \(\w+\)' now"):
         prepare_run(tmp_path, model)
 
 
@@ -291,7 +291,7 @@ def test_non_finite_values_are_reported_and_not_evaluated(tmp_path: Path, model:
     assert data_of(out)["images"][0]["probability"] is None
     finished_run = FinishedRun(finished, decode)
     finished_run.__dict__["model"] = model
-    assert evaluate(finished_run, images=9, steps=2)["pictures"] == 5
+    assert evaluate(finished_run, images=9, steps=2)["images"] == 5
 
 
 def test_classes_with_the_same_name_are_distinguished(tmp_path: Path, model: Model) -> None:
@@ -345,6 +345,7 @@ def test_report_reports_invalid_arguments_and_missing_images(command: Any, tmp_p
     for arguments, message in (
         (("--out", tmp_path / "masks"), "is a folder"),
         (("--out", page, "--link", "foo"), "is not a URL"),
+        (("--out", page, "--mask", tmp_path / "nowhere.png"), "nowhere.png'. Pass a mask, or a folder of masks"),
         (("--out", page, "--mask", tmp_path / "masks"), "None of the images of the run has a mask"),
     ):
         code, output = command("report", tmp_path / "run", *arguments)

@@ -233,8 +233,8 @@ def test_killed_lazy_run_ends_with_the_same_rows(source, model, lazy, tmp_path):
     lazy(3)
     run.run(prepare(source, tmp_path / "whole", model), decode=open_image, workers=0)
     expected, manifest = rows(tmp_path / "whole"), read_manifest(tmp_path / "whole")
-    counts = {name: manifest["counts"][name] for name in ("looked_at", "pictures", "unreadable", "labelled")}
-    assert counts == {"looked_at": 11, "pictures": 11, "unreadable": 0, "labelled": 11}
+    counts = {name: manifest["counts"][name] for name in ("looked_at", "images", "unreadable", "labeled")}
+    assert counts == {"looked_at": 11, "images": 11, "unreadable": 0, "labeled": 11}
     parts = [f"part-{k:05d}.parquet" for k in range(3)]
     if list_items(source).kind == "tar":
         parts = [f"part-00000{p}-{k:05d}.parquet" for p, k in ((1, 0), (1, 1), (2, 0), (3, 0), (3, 1))]
@@ -327,7 +327,7 @@ def test_cluster_lists_the_source_and_has_the_same_rows(source, model, lazy, tmp
     seen: list[int] = []
     ray_engine.run(job, decode=open_image, report=lambda done, total: seen.append(done))
     assert rows(tmp_path / "cluster") == rows(tmp_path / "local") and seen == sorted(seen)
-    names = ("counts", "parts", "listing", "labelled")
+    names = ("counts", "parts", "listing", "labeled")
     for name in names:
         assert read_manifest(tmp_path / "cluster")[name] == read_manifest(tmp_path / "local")[name]
 

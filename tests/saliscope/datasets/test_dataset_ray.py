@@ -144,7 +144,7 @@ def test_workers_write_the_shards(out, source, model, expected, tmp_path, monkey
     monkeypatch.setattr(shards.Shards, "merge", None)
     summary = ray_engine.run(job, decode=open_image)
     assert rows(job.shards.folder) == expected and summary.new == COUNT
-    assert summary.counts == {"looked_at": COUNT, "pictures": COUNT, "unreadable": 1, "labelled": 0, "correct": 0}
+    assert summary.counts == {"looked_at": COUNT, "images": COUNT, "unreadable": 1, "labeled": 0, "correct": 0}
 
 
 def test_error_of_a_worker_that_writes_a_shard(source, model, tmp_path):
@@ -158,12 +158,12 @@ def test_shard_that_another_task_has_written(source, model, expected, tmp_path):
     with pytest.raises(StopIteration):
         run.run(job, decode=open_image, workers=0, report=lambda done, of: next(iter([0] if done < 16 else [])))
     found = stages.close_shard(str(tmp_path / "out"), 0, 4, model.labels)
-    assert found["shard"] == 0 and found["commit"]["counts"]["pictures"] == 16
+    assert found["shard"] == 0 and found["commit"]["counts"]["images"] == 16
 
 
 def test_missing_ray_is_reported(source, model, tmp_path, monkeypatch):
     monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Refused, match=r'pip install "saliscope\[ray\]"'):
+    with pytest.raises(Refused, match=r'pip install "saliscope\[ray\] @ git\+'):
         ray_engine.run(prepare(source, tmp_path / "out", model), decode=open_image)
 
 
@@ -237,7 +237,7 @@ def test_run_survives_a_killed_node(cluster, source, model, expected, tmp_path, 
     limit = Workers(most=workers, cpus=1)
     summary = ray_engine.run(job, decode=open_image, address=cluster.address, workers=limit, report=kill, patience=10.0)
     assert killed and killed[0] < COUNT
-    assert summary.counts["pictures"] == COUNT and summary.counts["unreadable"] == 1
+    assert summary.counts["images"] == COUNT and summary.counts["unreadable"] == 1
     assert rows(tmp_path / "out") == expected
 
 

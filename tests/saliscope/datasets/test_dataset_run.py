@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet as pq
 
 import explainers
 from saliscope.datasets import run, shards
@@ -61,7 +62,7 @@ def whole(source, model, tmp_path_factory) -> Path:
     """Return the folder of an uninterrupted run."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     summary = explain(source, out, model)
-    assert summary.counts == {"looked_at": 11, "pictures": 11, "unreadable": 2, "labelled": 4, "correct": 3}
+    assert summary.counts == {"looked_at": 11, "images": 11, "unreadable": 2, "labeled": 4, "correct": 3}
     assert summary.new == 11
     return out
 
@@ -230,7 +231,7 @@ def test_targets(target, expected, source, model, tmp_path):
 
 def test_where_selects_rows(source, model, tmp_path):
     summary = explain(source, tmp_path / "wrong", model, where="wrong")
-    assert summary.counts == {"looked_at": 11, "pictures": 3, "unreadable": 2, "labelled": 4, "correct": 3}
+    assert summary.counts == {"looked_at": 11, "images": 3, "unreadable": 2, "labeled": 4, "correct": 3}
     rows = rows_of(tmp_path / "wrong")
     assert [row["path"] for row in rows] == ["broken.jpg", "cat.jpg", "missing.jpg"]
     explain(source, tmp_path / "named", model, where="label=German shepherd")
@@ -300,4 +301,5 @@ def test_rows_are_written_and_read(tmp_path):
     row = dict.fromkeys(SCHEMA.names) | {"path": "a.jpg", "statistics": [{"name": "min", "value": 1.0}], "error": "no"}
     run_shards.write_batch(0, 0, [row], Stamp("", [None]))
     run_shards.merge(0, 1)
-    assert run_shards.read_rows(0).equals(pa.Table.from_pylist([row], SCHEMA))
+    expected = pa.Table.from_pylist([row], SCHEMA)
+    assert pq.read_table(tmp_path / "new" / "part-00000.parquet").equals(expected)

@@ -269,8 +269,41 @@ def test_missing_bucket_and_unknown_protocol(server, source, model):
         prepare(source, "nonsense://x", model)
 
 
-def test_unfinished_run_of_an_older_version_resumes(source, model, expected, tmp_path):
-    """Older versions wrote no commits: shards that exist are complete."""
+@pytest.mark.parametrize("where", ["memory", "local"])
+@pytest.mark.parametrize("step", ["before the commit", "after the commit", "while batches are deleted"])
+def test_a_kill_around_a_commit_loses_no_batch(step, where, source, model, expected, tmp_path, monkeypatch):
+    """A shard without a commit is merged again from its batches; batches of a committed shard are deleted."""
+    out = tmp_path / "run" if where == "local" else f"memory://bucket/commit{random.getrandbits(64)}"
+    kind = stores.LocalStore if where == "local" else stores.RemoteStore
+    write, delete = kind.write, kind.delete
+
+    def stop_write(self: Any, name: str, data: bytes, sync: bool = True) -> None:
+        if "commits/00001" in name and step == "before the commit":
+            raise Killed
+        write(self, name, data, sync)
+
+    def stop_delete(self: Any, names: Any) -> None:
+        names = list(names)
+        if any("000001-" in name for name in names) and step != "before the commit":
+            delete(self, names[:1] if step == "while batches are deleted" else [])
+            raise Killed
+        delete(self, names)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "write", stop_write)
+        patched.setattr(kind, "delete", stop_delete)
+        with pytest.raises(Killed):
+            explain(source, out, model)
+    left = [name for name in stores.open_store(out).sizes("work") if name.startswith("000001-")]
+    assert left and "part-00001.parquet" in stores.open_store(out).sizes()
+
+    assert explain(source, out, model).new == COUNT - 32
+    assert rows(out) == rows(expected) and manifest(out) == manifest(expected)
+    assert "work" not in stores.open_store(out).sizes() or where == "memory"
+
+
+def test_a_shard_whose_commit_and_batches_are_lost_is_computed_again(source, model, expected, tmp_path):
+    """As after a power failure. Its rows alone do not tell which images it was about."""
 
     def stop(done: int, total: int) -> None:
         if done >= 32:
@@ -278,9 +311,9 @@ def test_unfinished_run_of_an_older_version_resumes(source, model, expected, tmp
 
     with pytest.raises(Killed):
         explain(source, tmp_path, model, stop)
-    for path in (tmp_path / "work" / "commits").iterdir():
-        path.unlink()
-    assert explain(source, tmp_path, model).new == COUNT - 32
+    (tmp_path / "work" / "commits" / "00000.json").unlink()
+
+    assert explain(source, tmp_path, model).new == COUNT - 16
     assert rows(tmp_path) == rows(expected) and manifest(tmp_path) == manifest(expected)
 
 

@@ -76,7 +76,7 @@ def test_quiet_and_json(command, tmp_path):
     events = [json.loads(line) for line in output.splitlines()]
     assert code == 0 and [each["event"] for each in events] == ["progress", "finished"]
     assert (events[0]["done"], events[0]["total"], events[0]["errors"], events[0]["shards"]) == (2, 2, 0, 1)
-    assert events[1]["pictures"] == 2 and events[1]["folder"] == str(tmp_path / "b")
+    assert events[1]["images"] == 2 and events[1]["folder"] == str(tmp_path / "b")
     code, output = command("report", tmp_path / "no", "--log-format", "json")
     assert code == 1 and json.loads(output)["event"] == "error"
     code, output = command("report", tmp_path / "no", "--quiet")

@@ -45,9 +45,7 @@ def test_rows_are_taken_in_any_order(tmp_path):
         assert len(memory.take([])) == 0 and memory.take(np.array([7])).column_names == SCHEMA.names
 
 
-def test_runs_of_older_versions_have_no_scales_and_other_missing_columns_are_named(tmp_path):
-    old = pa.schema([field for field in SCHEMA if field.name != "map_scale"])
-    assert open_run(write_parts(tmp_path, (2,), old)).table["map_scale"].null_count == 2
+def test_missing_columns_are_named(tmp_path):
     bad = pa.schema([field for field in SCHEMA if field.name not in ("probability", "map")])
     with pytest.raises(Refused, match=r"part-00000.parquet of .* has no column probability, map\."):
         open_run(write_parts(tmp_path, (2,), bad))

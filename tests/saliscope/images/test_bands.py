@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,16 +157,9 @@ def test_a_large_image_is_reduced_like_any_other(monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(found.values, 0.2, rtol=1e-6)
 
 
-def test_documented_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_documented_limits_are_those_of_the_code() -> None:
     page = (Path(__file__).parents[3] / "docs" / "your_model.md").read_text(encoding="utf-8")
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "bands" in block]
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scene.npy").write_bytes(npy_file(values("u2", 13) // 20))
-    names: dict[str, Any] = {"model": model(13)}
 
-    exec(compile(code, "docs/your_model.md", "exec"), names)
-
-    assert names["images"].shape == (1, 13, 32, 32) and Image.open("overlay.png").mode == "RGB"
     assert str(limits.BANDS) in page and f"{limits.BAND_VALUES // 10**6} million values" in page
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import socket
 import subprocess
 import sys
@@ -11,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from saliscope.__main__ import main
+from saliscope.cli import commands
 from saliscope.session import model_cache
+from saliscope.zoo import catalog
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "assets" / "examples"
 
 
 @pytest.mark.parametrize("port", ["0", "-5", "65536", "80000", "x"])
@@ -48,6 +54,39 @@ def test_an_unknown_model_is_reported_once_and_before_the_page_is_built(
         main(["serve", "--model", "unknown"])
     printed = capfd.readouterr()
     assert end.value.code == 1 and (printed.out + printed.err).count("Unknown model 'unknown'") == 1
+
+
+@pytest.mark.parametrize("name", ["wrong.pt", "missing.pt"])
+@pytest.mark.parametrize("model", [(), ("--model", "efficientnet_lite0")], ids=["no model", "model"])
+def test_weights_that_cannot_be_used_give_one_exit_code(
+    model: tuple[str, ...],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """For `serve`, for `app.py`, and for the other commands, whether the model or the file is the problem."""
+    (tmp_path / "wrong.pt").write_bytes(b"garbage")
+    monkeypatch.delenv("SALISCOPE_MODEL", raising=False)
+    monkeypatch.setitem(sys.modules, "saliscope.page.build", None)  # an import fails
+    monkeypatch.setattr(commands, "_keep_freed_memory", lambda: None)  # it would affect all tests in this process
+    monkeypatch.setattr(catalog, "_ADDED", {})
+    given = ["--weights", str(tmp_path / name), *model]
+    expected = f"{name} " if model else "--weights needs --model. Name the model"
+    codes = []
+    for arguments in (["serve"], [], ["explain", str(EXAMPLES), "--out", str(tmp_path / "run")]):
+        for key, value in {"ready": threading.Event(), "_failure": "", "_errors": [], "_requested": "auto"}.items():
+            monkeypatch.setattr(model_cache, key, value)
+        with pytest.raises(SystemExit) as end:
+            if arguments:
+                main([*arguments, *given])
+            else:
+                monkeypatch.setattr(sys, "argv", ["app.py", *given])
+                runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
+        codes.append(end.value.code)
+        printed = capfd.readouterr()
+        assert expected in printed.out + printed.err and "Traceback" not in printed.err
+    assert codes == [1, 1, 1]
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 def verdict(*beside: str, **more: Any) -> dict[str, Any]:
     """Return the entry of a method with these verdicts against random maps, edge maps and the center-bias baseline."""
-    places = {control: {"verdict": each} for control, each in zip(("random", "edge", "centre"), beside, strict=True)}
+    places = {control: {"verdict": each} for control, each in zip(("random", "edge", "center"), beside, strict=True)}
     better = all(each == "better" for each in beside)
     found = {"n": 109, "beside": places, "better_than_controls": better}
     return found | {"logit": 0.1, "cascade": 0.1, "depends_on_weights": True} | more

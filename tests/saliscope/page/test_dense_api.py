@@ -13,6 +13,7 @@ from PIL import Image
 
 import explainers
 from saliscope.errors import Refused
+from saliscope.page.agents.tools import all_tools
 from saliscope.page.api import tab
 from saliscope.page.serving import endpoints
 from saliscope.session import engine, model_cache
@@ -94,6 +95,28 @@ def test_invalid_arguments_are_refused(uploads: Path, wrong: dict[str, Any], wor
 def test_min_score_is_only_an_option_of_detectors(uploads: Path) -> None:
     with pytest.raises(Refused, match="has no option “min_score”"):
         ask(uploads, model="blobs_segmentation", options={"min_score": 0.9})
+
+
+@pytest.mark.parametrize("model", ["blobs_detection", "blobs_segmentation"])
+@pytest.mark.parametrize("color", ["#d02020", "#b04040"])
+def test_answers_for_agents_fit_their_schemas(uploads: Path, model: str, color: str) -> None:
+    """With objects, and without any."""
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install mcp")
+    path = uploads / "scene.png"
+    dense_nets.blobs((color, (40, 40, 140, 140))).save(path)
+    tools = {tool.name: tool for tool in all_tools()}
+    calls: dict[str, dict[str, Any]] = {
+        "explain": {"image": str(path)},
+        "feature_maps": {"image": str(path)},
+        "list_layers": {},
+        "list_methods": {"name": "hires_cam"},
+    }
+    for name, arguments in calls.items():
+        _, answer = tools[name]({"model": model, **arguments}, local=True)
+        jsonschema.validate(answer, tools[name].output)
+    _, models = tools["list_models"]({"name": model}, local=True)
+    jsonschema.validate(models, tools["list_models"].output)
+    assert models["details"]["task"] in model
 
 
 def test_feature_maps_have_effects_on_detected_objects(uploads: Path) -> None:

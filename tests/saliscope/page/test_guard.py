@@ -20,7 +20,12 @@ import pytest
 
 from saliscope import limits
 from saliscope.page.serving import guard
-from saliscope.page.serving.guard import Guard, Refusal, check_json, sweep
+from saliscope.page.serving.door import refusals
+from saliscope.page.serving.door.hosts import Hosts
+from saliscope.page.serving.door.json_bodies import check_json
+from saliscope.page.serving.door.refusals import Refusal
+from saliscope.page.serving.door.uploads import sweep
+from saliscope.page.serving.guard import Guard
 
 MB = limits.MB
 UPLOADS = os.environ.get("GRADIO_TEMP_DIR") or os.path.join(tempfile.gettempdir(), "gradio")
@@ -54,7 +59,7 @@ def finished(work: Any) -> Any:
         return thread.submit(asyncio.run, work).result()
 
 
-def reading(seen: Seen, headers: list[tuple[bytes, bytes]]) -> guard.App:
+def reading(seen: Seen, headers: list[tuple[bytes, bytes]]) -> refusals.App:
     """An app that reads its whole body, calls `receive` once more for the disconnect, and answers 200."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -75,9 +80,11 @@ def ask(
     path: str = JOIN,
     chunks: list[bytes] | bytes = b"{}",
     headers: dict[str, str] | None = None,
-    app: guard.App | None = None,
+    app: refusals.App | None = None,
     pause: float = 0.0,
     answered: list[tuple[bytes, bytes]] | None = None,
+    agents: bool = True,
+    hosts: Hosts | None = None,
     **scope: Any,
 ) -> Seen:
     """One request to a guarded app."""
@@ -98,8 +105,8 @@ def ask(
             seen.answer += message.get("body", b"")
 
     pairs = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    request = {"type": "http", "method": method, "path": path, "headers": pairs, **scope}
-    finished(Guard(app or reading(seen, answered or []))(request, receive, send))
+    request = {"type": "http", "method": method, "path": path, "headers": pairs, "query_string": b"", **scope}
+    finished(Guard(app or reading(seen, answered or []), hosts, agents)(request, receive, send))
     return seen
 
 
@@ -116,6 +123,7 @@ def test_a_valid_request_passes_unchanged_and_the_disconnect_reaches_the_app():
         ("/gradio_api/upload/", limits.UPLOAD),
         (JOIN, limits.BODY),
         ("/mcp", limits.AGENT),
+        ("/mcp/", limits.AGENT),
         ("/gradio_api/call/explain", limits.BODY),
         ("/gradio_api/cancel", limits.BODY),
     ],
@@ -222,7 +230,7 @@ def test_a_cancelled_receive_still_returns_the_disconnect():
     async def send(message: Any) -> None:
         return None
 
-    scope = {"type": "http", "method": "GET", "path": "/gradio_api/queue/data", "headers": []}
+    scope = {"type": "http", "method": "GET", "path": "/gradio_api/queue/data", "headers": [], "query_string": b""}
     finished(Guard(app)(scope, receive, send))
     assert heard == ["http.disconnect"] * 3
 
@@ -277,6 +285,7 @@ OPEN = [
     ("POST", "/gradio_api/reset"),
     ("POST", "/gradio_api/component_server"),
     ("POST", "/mcp"),
+    ("POST", "/mcp/"),
 ]
 
 
@@ -415,8 +424,9 @@ def test_every_route_that_takes_json_is_checked(path):
 
 def test_mcp_accepts_data_urls_but_no_deep_nesting():
     body = json.dumps({"params": {"picture": {"path": "data:image/png;base64,AAAA"}, "url": "data:,"}}).encode()
-    assert ask(path="/mcp", chunks=body).status == 200
-    assert ask(path="/mcp", chunks=nested(900)).status == 400
+    for path in ("/mcp", "/mcp/"):
+        assert ask(path=path, chunks=body).status == 200
+        assert ask(path=path, chunks=nested(900)).status == 400
 
 
 @pytest.mark.parametrize(
@@ -458,10 +468,12 @@ def test_the_content_policy_allows_no_other_host():
     for name, value in parts.items():
         if name != "frame-ancestors":
             assert "http" not in value and "*" not in value, (name, value)
-    assert "https://*.hf.space" in parts["frame-ancestors"]
+    assert parts["frame-ancestors"] == "'self'", "only a Space is shown in a frame of another website"
 
 
-def forwarded(host: str, client: tuple[str, int] | None = ("10.0.0.2", 1), **headers: str) -> dict[str, str]:
+def forwarded(
+    host: str, client: tuple[str, int] | None = ("10.0.0.2", 1), names: str = "page.example", **headers: str
+) -> dict[str, str]:
     """The headers that reach the app of a request to the host page.example that may come from a proxy."""
     found: list[dict[str, str]] = []
 
@@ -470,11 +482,12 @@ def forwarded(host: str, client: tuple[str, int] | None = ("10.0.0.2", 1), **hea
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     given = {"host": "page.example", "x-forwarded-host": host, **headers}
-    assert ask("GET", "/", headers=given, app=app, client=client).status == 200
+    hosts = Hosts("page.example", names.split(","))
+    assert ask("GET", "/", headers=given, app=app, client=client, hosts=hosts).status == 200
     return found[0]
 
 
-def test_only_a_proxy_says_which_host_was_requested_and_only_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_proxy_says_which_host_was_requested_and_only_a_known_one() -> None:
     own = {"host": "page.example", "x-forwarded-host": "page.example"}
     assert forwarded("page.example") == own
     for foreign in ("evil.example", "evil.example, page.example", "page.example.evil.example", "page.example:1", ""):
@@ -486,12 +499,10 @@ def test_only_a_proxy_says_which_host_was_requested_and_only_a_known_one(monkeyp
     assert forwarded("page.example", **{"x-forwarded-proto": "<script>"}) == own
     assert forwarded("page.example", client=("8.8.8.8", 1), **secure) == {"host": "page.example"}
 
-    monkeypatch.setattr(guard, "HOSTS", {"maps.example"})
-    assert forwarded("Maps.example, page.example")["x-forwarded-host"] == "Maps.example, page.example"
-    assert "x-forwarded-host" not in forwarded("evil.example")
-    monkeypatch.setattr(guard, "ON_SPACE", True)
-    assert forwarded("custom.example")["x-forwarded-host"] == "custom.example"
-    assert "x-forwarded-host" not in forwarded('custom.example"><script>')
+    both = forwarded("Maps.example, page.example", names="maps.example")
+    assert both["x-forwarded-host"] == "Maps.example, page.example"
+    assert "x-forwarded-host" not in forwarded("evil.example", names="maps.example")
+    assert "x-forwarded-host" not in forwarded('maps.example"><script>', names="maps.example")
 
 
 def test_web_sockets_are_closed():
@@ -510,7 +521,7 @@ def test_web_sockets_are_closed():
 def test_leftover_uploads_are_swept_while_the_server_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     monkeypatch.setattr(limits, "SWEEP", 0.01)
-    monkeypatch.setattr(guard.sweep, "__defaults__", (0.0,))
+    monkeypatch.setattr(sweep, "__defaults__", (0.0,))
     leftover = tmp_path / "tmpabc123"
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -530,26 +541,28 @@ def test_leftover_uploads_are_swept_while_the_server_runs(tmp_path, monkeypatch)
     assert all(task.cancelling() or task.done() for task in finished(live())), "the sweeper must end with the server"
 
 
-def test_sweeping_deletes_only_old_leftovers(tmp_path):
+def test_sweeping_deletes_what_was_not_used_for_long_and_nothing_of_others(tmp_path):
     long_ago, digest = time.time() - 7200, "0123456789abcdef" * 4
     (tmp_path / digest).mkdir()
     (tmp_path / digest.replace("0", "1")).mkdir()
-    (tmp_path / digest.replace("0", "1") / "photo.png").write_bytes(b"x")
+    (tmp_path / digest.replace("0", "1") / "photo.png").write_bytes(b"x")  # of an earlier process
+    (tmp_path / digest.replace("0", "2")).mkdir()
+    (tmp_path / digest.replace("0", "2") / "used.png").write_bytes(b"x")
     (tmp_path / "tmp_folder").mkdir()
     (tmp_path / "other").mkdir()
     for name in ("tmp1234", "tmpnew", "photo.png", "tmp_folder/tmpdeep"):
         (tmp_path / name).write_bytes(b"x")
     os.symlink(tmp_path / "photo.png", tmp_path / "tmplink")
     for place in tmp_path.rglob("*"):
-        if place.name != "tmpnew":
+        if place.name not in ("tmpnew", "used.png"):
             os.utime(place, (long_ago, long_ago), follow_symlinks=False)
 
-    assert sweep(tmp_path, age=3600) == 2
+    assert sweep(tmp_path, age=3600) == 3
     left = {str(place.relative_to(tmp_path)) for place in tmp_path.rglob("*")}
-    other = digest.replace("0", "1")
+    other = digest.replace("0", "2")
     assert left == {
         other,
-        f"{other}/photo.png",
+        f"{other}/used.png",
         "tmp_folder",
         "tmp_folder/tmpdeep",
         "other",
@@ -758,7 +771,8 @@ def test_a_disconnect_ends_the_generator(served):
 def test_sweeping_deletes_the_file_of_an_aborted_upload(served):
     host, port = served.url.removeprefix("http://").split(":")
     head = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + bytes(100_000)
-    request = b"POST /gradio_api/upload HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+    kind = b"Content-Type: multipart/form-data; boundary=b\r\n"
+    request = b"POST /gradio_api/upload HTTP/1.1\r\nHost: 127.0.0.1\r\n" + kind
     with socket.create_connection((host, int(port))) as line:
         line.sendall(request + b"Content-Length: 500000\r\n\r\n" + head)
         deadline = time.monotonic() + 10

@@ -259,8 +259,17 @@ FACTS: dict[str, list[dict[str, Any]]] = {
         {"missing": 1.0, "score": 9.0},
     ],
     "token_only_gradient": [{"asked": "blocks.11", "layer": "blocks.10"}],
-    "rows_depend": [{"mixing": 0.42}],
-    "stochastic": [{"noise": 0.5, "is_repeatable": True}, {"noise": 0.5, "is_repeatable": False}],
+    "rows_depend": [{"mixing": 0.42}, {"layer": "stages.2"}],
+    "decides_by_image": [{"reads": "item"}],
+    "transposed": [{"rows": 12, "columns": 8, "height": 32, "width": 48}],
+    "stochastic": [
+        {"noise": 0.0, "is_repeatable": True},
+        {"noise": 0.5, "is_repeatable": True},
+        {"noise": 0.5, "is_repeatable": False},
+    ],
+    "largest_class": [{"label": 25, "share": 0.31}],
+    "best_detection": [{"label": 25, "score": 0.93}],
+    "stopped_early": [{"done": 24, "total": 960}],
     "shared_looks": [{"scored": 320, "channels": 1280}],
     "not_converged": [{"total": 8.0, "error": 0.5}],
     "search_failed": [{"score": 1.0, "empty": 2.0}, {"score": 1.0, "empty": 0.0, "other": 2.0}],
@@ -270,6 +279,7 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "probability_scores": [{}],
     "unclear_scores": [{}],
     "no_scores": [{}],
+    "buffers_written": [{}],
     "no_effect": [{}],
 }
 

@@ -27,6 +27,7 @@ from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.page.operations import log, shutdown
 from saliscope.page.operations.shutdown import Refusing, Shutdown
+from saliscope.page.serving.door import uploads
 from saliscope.page.shared.tab import run_job
 from saliscope.session import engine, network_calls
 from saliscope.session.jobs import runs
@@ -122,7 +123,7 @@ def test_messages_of_libraries_are_lines_without_their_values() -> None:
 
 
 def test_monitoring_counts_requests(monkeypatch: pytest.MonkeyPatch, ended: list[Run]) -> None:
-    pytest.importorskip("prometheus_client", reason="an extra: pip install 'saliscope[monitoring]'")
+    pytest.importorskip("prometheus_client", reason="an extra: pip install -e '.[monitoring]'")
     from starlette.applications import Starlette
     from starlette.testclient import TestClient
 
@@ -144,7 +145,14 @@ def test_monitoring_counts_requests(monkeypatch: pytest.MonkeyPatch, ended: list
     monkeypatch.setattr(model_cache, "_loaded", {"net": None})
     isolation = {"sandbox": pool.mechanisms(), "hidden": sandbox.is_hidden()}
     healthy = client.get("/healthz")
-    assert (healthy.status_code, healthy.json()) == (200, {"status": "ok", "model": "net", "queue": 3, **isolation})
+    assert healthy.status_code == 200
+    assert healthy.json() == {"status": "ok", "model": "net", "queue": 3, "disk": "ok", **isolation}
+    assert "saliscope_disk_full 0.0" in lines and any(line.startswith("saliscope_uploads_bytes ") for line in lines)
+    with monkeypatch.context() as patch:
+        patch.setattr(uploads, "is_full", lambda: True)
+        full = client.get("/healthz")
+        assert (full.status_code, full.json()["status"], full.json()["disk"]) == (503, "disk full", "full")
+        assert "saliscope_disk_full 1.0" in client.get("/metrics").text.splitlines()
     monitoring.stopping = lambda: True
     assert (client.get("/healthz").status_code, client.get("/healthz").json()["status"]) == (503, "stopping")
     monkeypatch.setattr(model_cache, "_loaded", {})
@@ -156,7 +164,7 @@ def test_monitoring_says_which_package_is_missing(monkeypatch: pytest.MonkeyPatc
     from saliscope.page.operations.metrics import Monitoring
 
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(Refused, match=r"pip install 'saliscope\[monitoring\]'"):
+    with pytest.raises(Refused, match=r"needs the package prometheus.*pip install \"saliscope\[monitoring\] @ git\+"):
         Monitoring()
 
 

@@ -42,6 +42,7 @@ def proxy(app: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simple
     plain, secure = free_port(), free_port()
     text = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
     text = text.replace("listen 8080", f"listen 127.0.0.1:{plain}").replace("page:7860", app.removeprefix("http://"))
+    text = text.replace("/dev/stdout", str(folder / "access.log")).replace("/dev/stderr", str(folder / "error.log"))
     text = text.replace("listen 8443 ssl", f"listen 127.0.0.1:{secure} ssl").replace("/etc/nginx/tls", str(folder))
     version = subprocess.run([str(NGINX), "-v"], capture_output=True, text=True, check=True).stderr
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < (1, 25):  # `http2 on` is newer
@@ -61,7 +62,8 @@ def proxy(app: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simple
                     break
             time.sleep(0.05)
         assert process.poll() is None, (folder / "error.log").read_text()
-        yield SimpleNamespace(plain=f"http://127.0.0.1:{plain}", address=f"https://127.0.0.1:{secure}", port=secure)
+        address = f"https://127.0.0.1:{secure}"
+        yield SimpleNamespace(plain=f"http://127.0.0.1:{plain}", address=address, port=secure, folder=folder)
     finally:
         process.terminate()
         process.wait(10)
@@ -95,6 +97,40 @@ def test_large_bodies_and_closed_routes_are_refused_before_the_page(client: http
     assert client.post("/gradio_api/upload", files={"files": ("a.png", bytes(2_000_000))}).status_code == 200
     assert client.post("/gradio_api/upload", files={"files": ("a.png", bytes(34 * 2**20))}).status_code == 413
     assert [client.get(path).status_code for path in ("/healthz", "/metrics")] == [404, 404]
+    assert client.post("/mcp", content=b" " * 2_000_000).status_code == 404, "agents send images; they are off here"
+
+
+def test_the_log_has_routes_but_no_names(proxy: SimpleNamespace, client: httpx.Client) -> None:
+    for path in ("/gradio_api/file=/tmp/x/secret.png", "/gradio_api/call/explain/secret", "/secret", "/?image=secret"):
+        client.get(path)
+    client.post("/gradio_api/upload", files={"files": ("secret.png", b"x")})
+    log = (proxy.folder / "access.log").read_text()
+    assert "secret" not in log + (proxy.folder / "error.log").read_text()
+    routes = [line.split()[3] for line in log.splitlines()]
+    assert {"/gradio_api/file", "/gradio_api/call", "/gradio_api/upload", "/", "other"} <= set(routes)
+    assert log.splitlines()[-1].split()[1] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("address", "visitor"),
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2"),
+        ("2001:db8:1:2::9", "2001:db8:1:2"),
+        ("2001:db8::9", "2001:db8::"),
+        ("2001:db8::5:6:7:8", "2001:db8::"),
+        ("::1", "::"),
+    ],
+)
+def test_ipv6_addresses_of_one_network_are_one_visitor(address: str, visitor: str) -> None:
+    """The patterns of the configuration in its order; those of Python have the same syntax but for the names."""
+    text = (ROOT / "deploy" / "nginx.conf").read_text().partition("map $remote_addr $visitor {")[2]
+    for pattern, value in re.findall(r'"~(\^.+)" "?\$([^;"]+)"?;', text.partition("default")[0]):
+        if found := re.match(pattern.replace("(?<", "(?P<"), address):
+            name = re.match(r"\w+", value)
+            assert name and found[name[0]] + value[name.end() :] == visitor
+            return
+    assert address == visitor
 
 
 def test_events_arrive_one_by_one(client: httpx.Client) -> None:

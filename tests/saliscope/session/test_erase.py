@@ -16,6 +16,7 @@ import explainers
 from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.page.components.view import floats
+from saliscope.percentages import percent
 from saliscope.session import engine, model_cache, results_cache
 from saliscope.session.answers import Answer, Refining
 from saliscope.session.bundles import bundle, record, replay
@@ -93,12 +94,15 @@ def test_the_smallest_region_is_that_of_the_library(goal: str, loaded: Any) -> N
         loaded.model.network, images, found.before.map[None], goal=goal, baseline="mean"
     )
     assert isinstance(found.after, Answer) and found.mask is not None and found.after.probabilities is not None
-    erased = ~oracle.mask[0] if goal == "keep" else oracle.mask[0]
+    erased = oracle.mask[0] if goal == "change" else ~oracle.mask[0]
 
-    assert torch.equal(found.mask, erased) and f" {oracle.passes} forward passes" in found.note
+    assert torch.equal(found.mask, erased) and f"({oracle.passes} forward passes)" in found.note
     assert torch.allclose(found.after.probabilities, oracle.scores[0].softmax(0), atol=1e-6)
     kept = int(found.after.probabilities.argmax()) == found.before.target
-    assert kept == (goal == "keep")
+    assert kept == (goal != "change")
+    if goal == "half":
+        before, after = (each.probabilities[found.before.target] for each in (found.before, found.after))
+        assert before / 2 <= after < 0.9 * before and "keep the class and half of its probability" in found.note
     assert torch.equal(ask(found.edit).after.map, found.after.map), "the edit repeats it"  # type: ignore[union-attr]
 
 
@@ -164,8 +168,26 @@ def test_listed_changes_are_those_of_both_top_five() -> None:
         assert before == float(found.before.probabilities[index])  # type: ignore[index]
         assert after == float(found.after.probabilities[index])  # type: ignore[index]
     assert [after for *_, after in rows] == sorted((after for *_, after in rows), reverse=True)
-    assert messages.change(0.94, 0.785, True) == "−15.5" and messages.change(0.0001, 0.0007, True) == "+0.06"
-    assert messages.change(0.5, 0.5, True) == "±0.0" and messages.value(0.0004, True) == "<0.1%"
+    assert messages.change(0.94, 0.785, True) == "−15.5 pp" and messages.change(0.0001, 0.0007, True) == "+0.1 pp"
+    assert messages.change(0.5, 0.5, True) == "0 pp" and messages.value(0.0004, True) == "<0.1%"
+
+
+def test_sentences_about_an_edit_name_the_class_and_the_probability_kept() -> None:
+    """The large headline is the prediction after the edit; "the same" names the class that it means."""
+    kept, lost = ask("top.200"), ask("top.500_fill.mean")
+    for found in (kept, lost):
+        before, after = found.before, found.after
+        assert isinstance(after, Answer) and before.probabilities is not None and after.probabilities is not None
+        first, second = messages.headline(before, after)
+        names, (top, share) = before.settings.loaded.names, after.top[0]
+        assert first == f"After the edit: {names[top]}, {percent(share)}."
+        fraction = float(after.probabilities[before.target]) / float(before.probabilities[before.target])  # type: ignore[index]
+        assert "94% before" in second and second.endswith(f"; {percent(fraction)} of its probability is kept.")
+    assert messages.result(kept.before, kept.after).endswith("The prediction is still German shepherd.")  # type: ignore[arg-type]
+    assert "The prediction is the same" not in messages.result(lost.before, lost.after)  # type: ignore[arg-type]
+    risen = ask("invert_fill.blur_brightness.5")
+    assert isinstance(risen.after, Answer)
+    assert messages.headline(risen.after, risen.before)[1].count("kept") == 0, "nothing was lost"
 
 
 @pytest.mark.parametrize("edit", ["top.200_fill.noise_noise.5", f"{STROKE}_fill.image"])

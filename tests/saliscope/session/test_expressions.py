@@ -93,7 +93,7 @@ VARIANTS = [
     *GALLERY.values(),
     *(
         replace(GALLERY["chain"], hook=hook, amount=amount, where=where, again=again)
-        for hook, amount in [("scale", -0.5), ("clip_value", 2.0), ("clip_norm", 3.0), ("zero", 1.0), ("negate", 1.0)]
+        for hook, amount in [("scale", -0.5), ("clip_value", 2.0), ("clip_norm", 3.0), ("zeros", 1.0), ("negate", 1.0)]
         for where, again in [("x", ""), ("y", "keep"), ("t2", "removed")]
     ),
     Experiment("x = (1, -2)\ny = (-3)^2 * x^3 / -2 + 2^x\nu = x * 2\n-y - 1", "y", "square", 1.0, "(1, 0.5)"),
@@ -132,7 +132,7 @@ def test_the_gradients_on_the_edges_sum_to_that_of_the_tensor(experiment: Experi
 
 
 def test_a_hook_changes_only_gradients_computed_after_it() -> None:
-    found = outcome(Experiment("x = (1, 2)\ny = x^2\nz = sum(y * 3)", "y", "zero"))
+    found = outcome(Experiment("x = (1, 2)\ny = x^2\nz = sum(y * 3)", "y", "zeros"))
 
     assert found.without.tensors["y"].tolist() == [3, 3] and found.hooked.tensors["y"].tolist() == [0, 0]
     assert found.without.tensors["x"].tolist() == [6, 12] and found.hooked.tensors["x"].tolist() == [0, 0]
@@ -238,7 +238,7 @@ def test_malformed_requests_are_refused(data: Any) -> None:
 
 
 def test_a_hook_on_a_missing_tensor_moves_with_a_note() -> None:
-    plan = experiments.make_plan(Experiment("x = 1\nx * 2", "`${window.__xss=1}`", "zero"))
+    plan = experiments.make_plan(Experiment("x = 1\nx * 2", "`${window.__xss=1}`", "zeros"))
 
     assert (
         plan.where == "x" and "The expression has no `${window.__xss=1}`, so the hook was moved to x." in plan.notes[0]
@@ -331,7 +331,7 @@ def test_an_error_has_its_form_field(wrong: dict[str, Any], field: str) -> None:
 
 
 def test_unused_fields_are_not_checked() -> None:
-    form = {"program": "x = 1", "hook": "zero", "amount": None, "second": "?"}
+    form = {"program": "x = 1", "hook": "zeros", "amount": None, "second": "?"}
     plan = experiments.make_plan(experiments.parse_form(form))
     assert plan.second is None and plan.amount == 1.0
 

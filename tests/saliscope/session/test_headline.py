@@ -108,4 +108,4 @@ def test_a_slow_map_starts_with_the_prediction_and_what_is_computed() -> None:
 def test_probabilities_have_the_digits_of_the_list(answers: dict[str, Answer]) -> None:
     loaded = answers["grad_cam"].settings.loaded
     shown = [messages.class_score(share, loaded) for share in (0.94, 0.0144, 0.001, 0.0004)]
-    assert shown == ["94%", "1.4%", "0.1%", "under 0.1%"]
+    assert shown == ["94%", "1.4%", "0.1%", "<0.1%"]

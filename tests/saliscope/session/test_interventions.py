@@ -50,7 +50,7 @@ def inputs(example: str = "cat") -> tuple[Any, torch.Tensor]:
 @pytest.mark.parametrize(
     ("data", "new"),
     [
-        ({"kind": "zero"}, torch.zeros_like),
+        ({"kind": "zeros"}, torch.zeros_like),
         ({"kind": "scale", "numbers": {"factor": "−2"}}, lambda a: -2 * a),
         ({"kind": "clamp", "numbers": {"low": "-0.5", "high": "1"}}, lambda a: a.clamp(-0.5, 1)),
         ({"kind": "clamp", "numbers": {"low": "", "high": "0"}}, lambda a: a.clamp(max=0)),
@@ -116,7 +116,7 @@ def test_a_long_method_shows_the_classes_before_its_maps() -> None:
     """Oracle: the method on the network inside `applied`."""
     network, images = inputs()
     request = replace(CAT, method="occlusion", options={"window": 96, "stride": 64}, target="tabby")
-    first, last = answers({"kind": "zero"}, request)
+    first, last = answers({"kind": "zeros"}, request)
 
     assert first.maps is None and first.classes == last.classes and last.subject == "tabby"
     options = {"target": 281, "window": 96, "stride": 64}
@@ -152,7 +152,7 @@ def test_two_users_at_once_do_not_affect_each_other() -> None:
             return last.map
 
     def changed() -> list[Any]:
-        return [answers({"kind": "zero", "channels": "0-191"}, name="one/change")[-1].maps.after, None]
+        return [answers({"kind": "zeros", "channels": "0-191"}, name="one/change")[-1].maps.after, None]
 
     network, images = inputs()
     alone, alone_changed, scores = plain(), changed()[0], network(images)
@@ -176,10 +176,10 @@ def test_two_users_at_once_do_not_affect_each_other() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"kind": "zero", "channels": ""}, "No channel is selected"),
-        ({"kind": "zero", "channels": "3, x"}, "“x” is not a channel or a range"),
-        ({"kind": "zero", "channels": "5-2"}, "“5-2” is not a channel or a range"),
-        ({"kind": "zero", "channels": "190-192"}, "Layer stages.5 has no channel 192. Choose a channel from 0 to 191"),
+        ({"kind": "zeros", "channels": ""}, "No channel is selected"),
+        ({"kind": "zeros", "channels": "3, x"}, "“x” is not a channel or a range"),
+        ({"kind": "zeros", "channels": "5-2"}, "“5-2” is not a channel or a range"),
+        ({"kind": "zeros", "channels": "190-192"}, "Layer stages.5 has no channel 192. Choose a channel from 0 to 191"),
         ({"kind": "scale"}, "The factor is missing. Enter a number from −1000 to 1000"),
         ({"kind": "scale", "numbers": {"factor": "1e9"}}, "“1e9” is not a valid factor"),
         ({"kind": "scale", "numbers": {"factor": "nan"}}, "“nan” is not a valid factor"),
@@ -189,7 +189,7 @@ def test_two_users_at_once_do_not_affect_each_other() -> None:
         ({"kind": "swap"}, "No second image"),
         ({"kind": "swap", "second": {"file": "/etc/passwd"}}, "Only images that were uploaded"),
         ({"kind": "explode"}, "The change is not valid"),
-        ({"kind": "zero", "channels": 3}, "The change is not valid"),
+        ({"kind": "zeros", "channels": 3}, "The change is not valid"),
     ],
 )
 def test_wrong_input_is_refused(data: dict[str, Any], message: str) -> None:
@@ -214,12 +214,12 @@ def test_networks_without_classes_and_other_sizes_are_refused(monkeypatch: pytes
         engine.engine, "resolve_settings", lambda request, run: iter(()) if False else _return(settings)
     )
     with pytest.raises(Refused, match="No layer of this network has cells"):
-        answers({"kind": "zero"})
+        answers({"kind": "zeros"})
     detector = replace(loaded.model, task="detection")
     settings = replace(settings, loaded=replace(loaded, model=detector))
     monkeypatch.setattr(engine.engine, "resolve_settings", lambda request, run: _return(settings))
     with pytest.raises(Refused, match="returns objects or regions"):
-        answers({"kind": "zero"})
+        answers({"kind": "zeros"})
 
 
 def _settings() -> Iterator[Any]:

@@ -163,7 +163,7 @@ def test_the_form_round_trips_through_json(training: Training) -> None:
         {"task": ["mlp"]},
         {"task": None},
         {"activation": "__class__"},
-        {"optimiser": "lbfgs"},
+        {"optimizer": "lbfgs"},
         {"freeze": "conv1"},
         {"freeze": "*"},
         {"scale": "<img src=x onerror=alert(1)>"},

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from saliscope import limits
 from saliscope.errors import Refused
@@ -217,3 +218,43 @@ def test_a_quick_call_leaves_a_core_to_the_browser(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(network_calls, "_most_threads", lambda: 1)
     network_calls.run(MODEL, count, torch.zeros(1))
     assert threads == [2, 3, 3, 1] and torch.get_num_threads() == before
+
+
+def test_the_page_says_what_a_visitor_can_do_about_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No names of functions, commands or variables: a visitor can only choose another model."""
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    for name, start in (
+        ("resnet152", "ResNet-152 is not on this server, which does not download models. Choose a model that it has: "),
+        ("resnet152?size=96", "ResNet-152 is not on this server"),
+        ("resnet5000", "Unknown model 'resnet5000'. "),
+    ):
+        with pytest.raises(Refused) as refused:
+            engine.resolve(Request(model=name))
+        text = str(refused.value)
+        assert text.startswith(start), text
+        assert not any(word in text for word in ("SALISCOPE", "`", "()", "cache", "efficientnet_lite0")), text
+        assert "EfficientNet-Lite0" in text or "Choose one from the list of models." in text
+
+
+def test_the_frame_of_an_animation_and_the_background_are_stated(tmp_path: Path) -> None:
+    """Only where they matter: a single frame and an opaque alpha channel need no note."""
+    plain, clear = Image.new("RGBA", (64, 64), (200, 30, 30, 255)), Image.new("RGBA", (64, 64), (0, 0, 0, 0))
+    files = {
+        "still.gif": ({"images": [plain]}, []),
+        "moving.gif": ({"images": [plain, Image.new("RGBA", (64, 64), "blue")]}, ["animation. Its first frame"]),
+        "moving.webp": ({"images": [plain, Image.new("RGBA", (64, 64), "blue")]}, ["animation. Its first frame"]),
+        "moving.png": ({"images": [clear, plain]}, ["animation. Its first frame", "filled with white"]),
+        "opaque.png": ({"images": [plain]}, []),
+        "clear.png": ({"images": [clear]}, ["filled with white"]),
+        "clear.webp": ({"images": [clear]}, ["filled with white"]),
+        "photo.jpg": ({"images": [plain.convert("RGB")]}, []),
+    }
+    for name, (content, expected) in files.items():
+        first, *rest = content["images"]
+        first.save(tmp_path / name, **({"save_all": True, "append_images": rest} if rest else {}))
+        request = Request(str(tmp_path / name), model=MODEL)
+        settings, image, _ = engine.load_input(engine.resolve(request), request)
+        assert len(settings.notes) == len(expected), (name, settings.notes)
+        assert all(part in note for part, note in zip(expected, settings.notes, strict=True)), (name, settings.notes)
+        if "filled with white" in expected:
+            assert image.getpixel((5, 5)) == (255, 255, 255)

@@ -50,7 +50,7 @@ def evaluation(insertion: float, deletion: float, spread: float = 0.1) -> Evalua
     """
     numbers = {"insertion": insertion, "deletion": deletion}
     controls = {
-        name: {c: torch.tensor([0.5 if c != "edge" else edge]) for c in ("random", "edge", "centre")}
+        name: {c: torch.tensor([0.5 if c != "edge" else edge]) for c in ("random", "edge", "center")}
         for name, edge in (("insertion", 0.4), ("deletion", 0.6))
     }
     return Evaluation(
@@ -95,7 +95,7 @@ def test_rows_and_controls_are_in_the_order_of_their_difference(loaded: Any) -> 
     order = [row["id"] for row in sorted(rows, key=lambda row: row["order"])]
 
     # random and center have 0.5 and 0.5, edges 0.4 and 0.6
-    assert order == ["grad_cam at head", "random", "centre", "saliency", "edge", "hires_cam at head"]
+    assert order == ["grad_cam at head", "random", "center", "saliency", "edge", "hires_cam at head"]
     first = next(row for row in rows if row["id"] == "grad_cam at head")
     assert (first["order"], first["title"], first["layer"], first["method"]) == (0, "Grad-CAM", "head", "grad_cam")
     assert (first["insertion"], first["deletion"], first["difference"]) == (0.9, 0.1, 0.8)
@@ -115,7 +115,7 @@ def test_controls_are_ranked_among_short_curves_if_no_full_curve_is_worse(loaded
     value = packed(recommendation(*rows), loaded)
     order = [row["id"] for row in sorted(value["rows"], key=lambda row: row["order"])]
 
-    assert order == ["grad_cam at head", "saliency", "random", "centre", "edge", "hires_cam at head"]
+    assert order == ["grad_cam at head", "saliency", "random", "center", "edge", "hires_cam at head"]
     assert {row["steps"] for row in value["rows"] if row.get("control")} == {5} and value["steps"] == [5, 20]
 
 

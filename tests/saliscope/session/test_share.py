@@ -203,11 +203,6 @@ def test_a_bundle_is_recomputed(
         code, output = replayed(packed(tmp_path / "b.zip", wrong), capsys)
         assert code == 1 and output.rstrip().endswith(": different"), output
 
-    if question["method"] == "smooth_grad":
-        old = changed(wrong, lambda found: found["versions"].update(saliscope="0.8.0"))
-        output = replayed(packed(tmp_path / "b.zip", old), capsys)[1]
-        assert "computed by Saliscope 0.8.0. Since version 0.9.0, a seed gives other random numbers" in output
-
     wrong = changed(entries, lambda found: found["weights"][MODEL].update(sha256="0" * 64))
     code, output = replayed(packed(tmp_path / "b.zip", wrong), capsys)
     assert code == 1 and "hash mismatch" in output and "equal" in output
@@ -326,6 +321,17 @@ def test_a_malicious_file_gets_a_short_message(ready: None, tmp_path: Path, caps
         assert all(line.startswith(("Image", "Recomputing", "Weights", "Map")) for line in before), (name, output)
         assert "Traceback" not in output and "internal error" not in output, (name, output)
     assert not (tmp_path.parent / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [(2, messages.OTHER_VERSION), (0, messages.NO_BUNDLE), (None, messages.NO_BUNDLE)]
+)
+def test_a_bundle_of_a_later_version_is_refused(
+    version: Any, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = packed(tmp_path / "b.zip", {"bundle.json": json.dumps(index(version=version)).encode()})
+
+    assert replayed(file, capsys) == (1, f"{expected}\n")
 
 
 def test_maps_are_equal_within_rounding_only() -> None:

@@ -146,7 +146,7 @@ def test_the_result_for_grad_cam(steps: list[Any], verdict: Verdict) -> None:
     assert packed["rows"]["class"]["mark"] == packed["rows"]["weights"]["mark"] == "good"
     assert all(row["text"].endswith(".") for row in packed["rows"].values())
     curve = packed["curves"]["deletion"]
-    assert len(curve["own"]) == STEPS + 1 and set(curve["controls"]) == {"random", "edge", "centre"}
+    assert len(curve["own"]) == STEPS + 1 and set(curve["controls"]) == {"random", "edge", "center"}
     assert curve["own"] == packed["curves"]["insertion"]["own"][::-1] or curve["own"][0] > 0.9
     mean = sum(curve["own"]) / STEPS - (curve["own"][0] + curve["own"][-1]) / 2 / STEPS
     assert mean == pytest.approx(curve["area"], abs=1e-3), "the area under the drawn curve"
@@ -277,11 +277,25 @@ def test_the_controls_row(gain: float, mark: str, verdict: Verdict) -> None:
 )
 def test_the_class_row(reads: bool, correlation: float | None, text: str, mark: str, verdict: Verdict) -> None:
     method = replace(verdict.method, reads_class=reads)
-    similarity = None if correlation is None else ClassSimilarity("malinois", correlation)
+    similarity = None if correlation is None else ClassSimilarity("malinois", correlation, correlation)
 
     row = view.verdict(replace(verdict, method=method, similarity=similarity))["verdict"]["rows"]["class"]
 
     assert text in row["text"] and row["mark"] == mark
+
+
+def test_the_correlation_with_another_class_is_that_of_the_shown_maps(verdict: Verdict) -> None:
+    """Oracle: SciPy on the maps that the page shows, so that Explain and Compare have the same number."""
+    spearmanr = pytest.importorskip("scipy.stats").spearmanr
+    assert verdict.similarity is not None
+    maps = [answered(replace(GRAD_CAM, target=name)).map.flatten() for name in ("", verdict.similarity.other)]
+    expected = float(spearmanr(*(plane.numpy() for plane in maps))[0])
+    row = view.verdict(verdict)["verdict"]["rows"]["class"]
+    assert f"rank correlation {expected:.2f} with" in row["text"]
+
+    blank = replace(verdict.similarity, shown=float("nan"))
+    row = view.verdict(replace(verdict, similarity=blank))["verdict"]["rows"]["class"]
+    assert "before negative values are set to zero" in row["text"], "one of the maps is zero everywhere"
 
 
 @pytest.mark.parametrize(

@@ -74,15 +74,15 @@ def test_long_jobs_wait_for_one_another(turns: Turns) -> None:
         one.start -= 1.0
         turns.report(one, 0.25)
         assert has_turn(turns, one) and one.left == pytest.approx(3.0, abs=0.5)
-        seconds, other_user = next(turns.wait(other))
-        assert 1 < seconds < 4 and not other_user
+        seconds, ahead, other_user = next(turns.wait(other))
+        assert 1 < seconds < 4 and ahead == 1 and not other_user
 
 
 def test_a_stopped_job_does_not_wait(turns: Turns) -> None:
     with turns.enqueue(Run(9, "ann"), long=True) as one, turns.enqueue(Run(9, "bob"), long=False) as other:
         list(turns.wait(one))
         waiting = turns.wait(other)
-        assert next(waiting)[1], "the job of another user"
+        assert next(waiting)[2], "the job of another user"
         other.run.stop()
         assert not list(waiting)
     assert turns._holder is None and not turns._waiting

@@ -88,6 +88,26 @@ def test_list_contains_the_metadata_of_the_weights() -> None:
     assert by_name["efficientnet_b7"].side == 600
 
 
+def test_models_that_cannot_be_downloaded_are_marked(
+    checkpoints: Path, any_checksum: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cached model, and one whose weights are part of a package, never need a download."""
+    cache_random_weights("squeezenet1_1", checkpoints)
+
+    def states() -> dict[str, tuple[bool, bool]]:
+        return {info.name: (info.cached, info.offline) for info in zoo.list_models()}
+
+    offline = states()
+    assert offline["squeezenet1_1"] == offline["efficientnet_lite0"] == (True, False)
+    assert offline["resnet50"] == offline["deeplabv3_resnet50"] == (False, True)
+    assert all(cached != offline for cached, offline in offline.values())
+    with pytest.raises(ModelUnavailable, match="SALISCOPE_OFFLINE forbids downloading it"):
+        zoo.load_model("resnet50")
+
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "0")
+    assert states()["resnet50"] == (False, False) and not any(offline for _, offline in states().values())
+
+
 def test_every_name_has_a_title() -> None:
     titles = {name: title_of(name) for name in NAMES}
 

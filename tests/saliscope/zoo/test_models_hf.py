@@ -180,6 +180,32 @@ def test_a_name_of_the_hub_loads_from_the_cache(offline: Path, tmp_path: Path, m
         assert all(torch.equal(v, network.state_dict()[k]) for k, v in model.network.state_dict().items())
 
 
+def test_a_model_of_the_hub_is_marked_as_offline_until_it_is_cached(
+    offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if only Hugging Face's own variable forbids downloads. torchvision's models are not on its Hub."""
+    pytest.importorskip("timm")
+    monkeypatch.setenv("SALISCOPE_MODELS", "hf:some/vit,timm:resnet18,resnet18")
+
+    def marked() -> set[str]:
+        return {info.name for info in models.list_models() if info.offline}
+
+    assert marked() == {"hf:some/vit", "timm:resnet18", "resnet18"}
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert marked() == {"hf:some/vit", "timm:resnet18"}
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    assert marked() == set()
+
+    save(tmp_path / "files", vit(), T.ViTImageProcessor(size=square(64)))
+    folder = offline / "models--some--vit"
+    shutil.copytree(tmp_path / "files", folder / "snapshots" / "0")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0", encoding="utf-8")
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    assert marked() == {"timm:resnet18", "resnet18"}
+
+
 def test_weights_of_the_hub_are_compared_with_their_sha256(offline: Path, tmp_path: Path) -> None:
     """The Hub names a file by its SHA-256. A copy without this name is used with a note."""
     save(tmp_path / "files", vit(), T.ViTImageProcessor(size=square(64)))

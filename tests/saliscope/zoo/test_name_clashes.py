@@ -99,7 +99,7 @@ def test_evaluate_and_report_load_the_same_packages(project: Path) -> None:
     report = saliscope(project, "report", "run", "--out", "report.html")
 
     assert evaluate.returncode == 0, evaluate.stderr
-    assert json.loads((project / "run" / "evaluation.json").read_text(encoding="utf-8"))["pictures"] == 2
+    assert json.loads((project / "run" / "evaluation.json").read_text(encoding="utf-8"))["images"] == 2
     assert report.returncode == 0 and (project / "report.html").is_file(), report.stderr
 
 
@@ -164,7 +164,7 @@ def test_ray_workers_use_the_packages_of_the_project(project: Path) -> None:
         project, "explain", "images", "--model", "my_net.py:build", "--engine", "ray", "--out", "out", *SETTINGS
     )
     assert done.returncode == 0, done.stderr
-    assert open_run(project / "out").manifest["counts"]["pictures"] == 2
+    assert open_run(project / "out").manifest["counts"]["images"] == 2
 
 
 def test_only_modules_of_the_user_are_sent_to_workers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,8 +142,8 @@ def kernel_component(planes: Tensor, kernel: Callable[[Tensor, Tensor], Tensor])
     cells = planes.flatten(1).T
     cells = cells - cells.mean(0)
     matrix = torch.stack([torch.stack([kernel(a, b) for b in cells]) for a in cells])
-    centre = torch.eye(len(cells), dtype=matrix.dtype) - 1 / len(cells)
-    matrix = centre @ matrix @ centre
+    center = torch.eye(len(cells), dtype=matrix.dtype) - 1 / len(cells)
+    matrix = center @ matrix @ center
     vector = matrix[:, 0]
     for _ in range(3000):
         vector = matrix @ vector

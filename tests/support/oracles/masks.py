@@ -231,7 +231,7 @@ def hsic_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     """trace(K H L H) / (s - 1)^2 with both matrices written out, over all 16 coalitions of 2 x 2 cells."""
     labels = cells_of(12, 16, 2, 2)
     coalitions = list(itertools.product((0, 1), repeat=4))
-    centre = torch.eye(16, dtype=torch.float64) - 1 / 16
+    center = torch.eye(16, dtype=torch.float64) - 1 / 16
     found = []
     for image, c in zip(x, classes, strict=True):
         f = [value_of(net, image, c, labels, tuple(k for k in range(4) if here[k])) for here in coalitions]
@@ -241,7 +241,7 @@ def hsic_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
         values = []
         for k in range(4):
             kernel = torch.tensor([[0.5 - (a[k] - b[k]) ** 2 for a in coalitions] for b in coalitions]).double()
-            values.append(torch.trace(kernel @ centre @ gram @ centre) / 15**2)
+            values.append(torch.trace(kernel @ center @ gram @ center) / 15**2)
         found.append(torch.stack(values)[labels])
     return torch.stack(found)
 
@@ -387,7 +387,7 @@ ORACLES: dict[str, Oracle] = {
         curved,
         _search_by_hand,
         images=_tiny,
-        options={"steps": 4, "area": 0.3, "baseline": None},
+        options={"steps": 4, "area": 0.3, "baseline": "zeros"},
         rtol=1e-6,
         atol=1e-8,
         bites=_uneven,

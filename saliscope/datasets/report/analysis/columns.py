@@ -124,7 +124,7 @@ class Columns:
         for name, column in names.items():
             if name != "error":
                 _use_class_names(column, arrays[f"{name}_index"], classes)
-        counts = data.manifest.get("labelled")
+        counts = data.manifest.get("labeled")
         if counts is None:
             indices, each = np.unique(arrays["label_index"], return_counts=True)
             counts = {int(k): int(n) for k, n in zip(indices, each, strict=True) if k >= 0}

@@ -11,7 +11,11 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const $ = (query, within = document) => within.querySelector(query);
 const $$ = (query, within = document) => [...within.querySelectorAll(query)];
 const digits = (share) => (share < 0.0995 && share > 0 ? 1 : 0);
-const percent = (share) => (share === null || share === undefined ? "" : `${(100 * share).toFixed(digits(share))}%`);
+/** Return a share as a percentage, as `percent` in saliscope/percentages.py; an empty string if it is unknown. */
+function percent(share) {
+  if (share === null || share === undefined) return "";
+  return share > 0 && share < 0.001 ? "<0.1%" : `${(100 * share).toFixed(digits(share))}%`;
+}
 
 /** Create an element; strings are always inserted as text. */
 function make(tag, attributes = {}, ...children) {

@@ -31,7 +31,7 @@ export class Tools {
     this.slider = make("input", { ...slider, oninput: () => board.mix() });
     this.tint = make(
       "select",
-      { name: "colours", onchange: draw },
+      { name: "colors", onchange: draw },
       ...Object.entries(terms.color_maps).map(([value, text]) => make("option", { value, text })),
     );
     [this.smooth, this.signed] = [tick("smooth", true), tick("signed", false)];
@@ -51,7 +51,7 @@ export class Tools {
       label(terms.free_hint, this.free, terms.free),
     );
     const colors = new Popover(
-      terms.colours,
+      terms.colors,
       limits,
       label("", terms.color_map, this.tint),
       label("", this.smooth, terms.smooth),
@@ -80,7 +80,7 @@ export class Tools {
     const query = new URLSearchParams();
     const values = {
       limits: this.limits || "",
-      colours: this.tint.value === "auto" ? "" : this.tint.value,
+      colors: this.tint.value === "auto" ? "" : this.tint.value,
       opacity: this.slider.value === "100" ? "" : this.slider.value,
       smooth: this.smooth.checked ? "" : "0",
       signed: this.signed.checked ? "1" : "",
@@ -92,7 +92,7 @@ export class Tools {
   restore(query) {
     const known = (name, values) => (values.includes(query.get(name)) ? query.get(name) : null);
     this.limits = known("limits", ["pinned", "free"]);
-    this.tint.value = known("colours", Object.keys(this.board.terms.color_maps)) || "auto";
+    this.tint.value = known("colors", Object.keys(this.board.terms.color_maps)) || "auto";
     this.slider.value = /^\d{1,3}$/.test(query.get("opacity")) ? query.get("opacity") : 100;
     this.smooth.checked = query.get("smooth") !== "0";
     this.signed.checked = query.get("signed") === "1";

@@ -26,7 +26,11 @@ function blurred(terms, map, { h, w, colors }) {
  */
 export function describe(terms, map, rendering, magnitudes, own) {
   const cells = rendering.smooth ? "" : fill(terms.cells, map);
-  if (!rendering.fine) return cells + fill(terms.contours, { low: 100 * RULE.low_line, high: 100 * RULE.high_line });
+  if (!rendering.fine) {
+    const isSigned = rendering.colors === "signed" && rendering.values.some((value) => value < 0),
+      text = isSigned ? terms.signed_contours : terms.contours;
+    return cells + fill(text, { low: 100 * RULE.low_line, high: 100 * RULE.high_line });
+  }
   const parts = [
     magnitudes && terms.drawn_magnitudes,
     !own && fill(terms.saturated, { percentile: 100 * RULE.full }),

@@ -1,6 +1,6 @@
 // Objects and regions that a model found in the image, drawn over the map as boxes or outlines. A click selects the
 // smallest one at that position, or the next larger one if that is already selected.
-import { bytes, make } from "../wire.js";
+import { bytes, formatShare, make } from "../wire.js";
 
 /** Class colors that are visible on an image under a map, and on the light and dark page background. */
 export const CLASS_COLORS = [
@@ -120,7 +120,7 @@ export class DetectedObjects {
   outline(context, i, wide, high) {
     const {
       box: [left, top, right, bottom],
-      colour: color,
+      color,
     } = this.items[i];
     const width = i === this.chosen ? 3.5 : i === this.pointed ? 2.5 : 1.5,
       inset = width / 2 + 1;
@@ -163,11 +163,11 @@ export class DetectedObjects {
   name(context, i, wide, high, occupied) {
     const {
       box: [left, top],
-      colour: color,
+      color,
       name,
       share,
     } = this.items[i];
-    const text = `${name} ${Math.round(100 * share)}%`;
+    const text = `${name} ${formatShare(share)}`;
     context.font = `${i === this.chosen ? "600 " : ""}${FONT}px system-ui, sans-serif`;
     const width = context.measureText(text).width + 14,
       height = FONT + 8;

@@ -75,8 +75,9 @@ export function view(map, { colors = "auto", limits = null, signed = true, smoot
  */
 export function draw(pixels, width, height, rendering) {
   const values = enlarge(rendering, width, height, rendering.smooth);
-  const sizes = blendColors(pixels, values, rendering);
-  if (!rendering.fine && rendering.lines !== false) contours(pixels, sizes, width, height);
+  const sizes = blendColors(pixels, values, rendering),
+    isNegative = (i) => rendering.colors === "signed" && values[i] < 0;
+  if (!rendering.fine && rendering.lines !== false) contours(pixels, sizes, width, height, isNegative);
   for (let i = 0, p = 0; i < values.length; i++, p += 4) {
     if (values[i] === values[i]) continue;
     const stripe = (Math.floor((Math.floor(i / width) + (i % width)) / 4) % 2) * 255;
@@ -116,8 +117,11 @@ function blendColors(pixels, values, { colors, low, high, fine, mapOnly }) {
   return sizes;
 }
 
-/** Draw white lines with a dark halo where `sizes` cross the two levels; distances use the local slope. */
-function contours(pixels, sizes, width, height) {
+/**
+ * Draw white lines with a dark halo where `sizes` cross the two levels, and dark lines with a white halo around
+ * negative values; distances use the local slope.
+ */
+function contours(pixels, sizes, width, height, isNegative) {
   const wide = Math.max(1, RULE.line * Math.min(width, height));
   const reach = Math.ceil(1.5 * wide + 0.5);
   const levels = [RULE.low_line, RULE.high_line];
@@ -154,9 +158,10 @@ function contours(pixels, sizes, width, height) {
         halo = Math.max(halo, Math.min(1, (1.5 * wide + 0.5 - away) / wide));
       }
       if (!halo) continue;
+      const ground = isNegative(i) ? 255 : 0;
       for (let p = 4 * i; p < 4 * i + 3; p++) {
-        const under = pixels[p] * (1 - RULE.halo * halo);
-        pixels[p] = under + (255 - under) * line;
+        const under = pixels[p] + (ground - pixels[p]) * RULE.halo * halo;
+        pixels[p] = under + (255 - ground - under) * line;
       }
     }
   }

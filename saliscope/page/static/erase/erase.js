@@ -19,7 +19,9 @@ class Board {
   constructor(element, props, trigger) {
     const terms = { ...props.map, ...props.terms };
     Object.assign(this, { element, props, trigger, terms, history: [{ text: "", second: null }], at: 0 });
-    Object.assign(this, { base: "", answers: new Map(), pending: null, shown: null, isStale: true });
+    Object.assign(this, { base: "", answers: new Map(), pending: null, shown: null });
+    this.isStale = true; // the settings of the page have changed since the last request
+    this.isForeign = true; // and since the shown answer
     this.number = Date.now(); // larger than the numbers of an earlier board: the server ignores smaller ones
     this.tools = new Tools(this);
     const point = (x, y = null) => this.point(x, y);
@@ -161,7 +163,7 @@ class Board {
 
   /** The settings of the page have changed: ask again when the view is visible. */
   outdate() {
-    this.isStale = true;
+    this.isStale = this.isForeign = true;
     this.answers.clear(); // they are about the former settings
     this.mark();
     this.refreshIfVisible();
@@ -248,6 +250,7 @@ class Board {
 
   draw(value) {
     const since = performance.now();
+    this.isForeign = false;
     this.shown = { value, key: keyOf(this.current) };
     this.shownSecond = this.current.second;
     if (value.after) {
@@ -320,7 +323,10 @@ class Board {
     if (isRefused) this.size.textContent = this.terms.old;
     this.stop.hidden = !this.pending;
     this.again.hidden = this.line.dataset.kind !== "error";
-    this.tools.keep.disabled = this.tools.change.disabled = Boolean(this.pending?.search) || !this.before.map;
+    for (const goal of ["keep", "half", "change"])
+      this.tools[goal].disabled = Boolean(this.pending?.search) || !this.before.map;
+    const headline = !this.isForeign && this.shown?.value.headline;
+    update({ edited: headline ? { headline, isOld } : null });
     this.saving.menu.button.disabled = isOld || !this.after.map;
     const before = parseEdit(this.shown ? JSON.parse(this.shown.key)[0] : "").region,
       now = parseEdit(this.current.text).region;

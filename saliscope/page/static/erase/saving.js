@@ -51,7 +51,7 @@ export class Saving {
     const piece = {
       value: after.value,
       figure: await png(this.panels),
-      view: { opacity, colours: colors, limits: [low, high], smooth },
+      view: { opacity, colors, limits: [low, high], smooth },
     };
     return bundle([piece], this.board.props.save, {}, shownSecond);
   }

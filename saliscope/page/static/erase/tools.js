@@ -58,6 +58,7 @@ export class Tools {
       this.second.root,
       row(
         button("keep", () => board.search("keep"), { title: terms.search_hint }),
+        button("half", () => board.search("half"), { title: terms.search_hint }),
         button("change", () => board.search("change"), { title: terms.search_hint }),
         label(terms.opacity, this.opacity),
       ),

@@ -79,7 +79,7 @@ class Training {
       this.select("task", props.tasks),
       this.entry("steps"),
       this.entry("rate"),
-      this.select("optimiser", props.optimisers),
+      this.select("optimizer", props.optimizers),
       this.activationRow,
       this.depthRow,
       make("p", { class: "hl-quiet hl-wide", text: terms.hooks }),

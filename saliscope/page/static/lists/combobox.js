@@ -5,8 +5,7 @@ import { Rows } from "./rows.js";
 import { search } from "./search.js";
 import { fill, make } from "../wire.js";
 
-const PAGE = 8, // rows of Page Up and Page Down
-  ROOM = 220; // pixels of a list that is easy to use
+const PAGE = 8; // rows of Page Up and Page Down
 let ids = 0;
 
 export class Combobox {
@@ -35,15 +34,20 @@ export class Combobox {
     });
     const actions = { take: (k) => this.take(k), mark: (k) => this.mark(k) };
     this.rows = new Rows(id, terms, heads, actions);
-    const parts = [this.word, this.field, this.aside, this.count, this.rows.element];
+    this.row = make("div", { class: "hl-combobox-field" }, this.field, this.aside);
+    const parts = [this.word, this.row, this.count, this.rows.element];
     this.element = make("div", { class: "hl-combobox" }, ...parts);
     this.name(label);
     this.listen();
   }
 
   listen() {
-    this.field.addEventListener("click", () => {
+    this.row.addEventListener("mousedown", (event) => {
+      if (event.target !== this.field) event.preventDefault(); // the arrow is part of the field
+    });
+    this.row.addEventListener("click", () => {
       if (this.shown) return;
+      this.field.focus();
       this.open("");
       // After a click on selected text, the browser sets the cursor only now, and typing would extend the old name.
       setTimeout(() => this.shown && this.field.value === this.text && this.field.select());
@@ -114,19 +118,19 @@ export class Combobox {
     if (!this.shown) return;
     const value = this.found[this.at]?.value;
     this.draw(this.typed);
-    this.place();
+    this.place(true);
     this.mark(this.found.findIndex((item) => item.value === value));
   }
 
-  place() {
-    return this.rows.place(this.element.getBoundingClientRect());
+  place(isOpening = false) {
+    return this.rows.place(this.element.getBoundingClientRect(), isOpening);
   }
 
-  /** Position the list; on a small screen, such as above an on-screen keyboard, first scroll the field to the top. */
+  /** Choose the side of the list; on a small screen, such as above an on-screen keyboard, first scroll to the field. */
   makeRoom() {
-    if (this.place() >= ROOM) return;
+    if (this.place(true)) return;
     this.element.scrollIntoView({ block: "start" });
-    this.place();
+    this.place(true);
   }
 
   mark(at, isCentered = false) {

@@ -3,6 +3,8 @@ import { highlight } from "./search.js";
 import { fill, make } from "../wire.js";
 
 const SHOWN = 100, // rows that are drawn at once; scrolling draws more
+  LEAST = 6, // rows that should be visible
+  PADDING = 10, // pixels of the list and the border of the box
   GAP = 8; // pixels between the list and the edge of the window
 
 /** Return the visible part of the page in the coordinates of fixed elements; an on-screen keyboard reduces it. */
@@ -165,30 +167,44 @@ export class Rows {
     return row.id;
   }
 
+  /** Return the height of the list with `LEAST` rows of mean height, or all if there are fewer. */
+  get enough() {
+    const { jumps, list, note } = this,
+      title = list.querySelector(".hl-combobox-title")?.offsetHeight || 0,
+      rows = [...this.rows.slice(0, SHOWN), ...(this.end.hidden ? [] : [this.end])],
+      [first, last] = [rows[0], rows.at(-1)].map((row) => row.getBoundingClientRect()),
+      count = Math.min(rows.length, LEAST + 1); // one more, because two can be cut off
+    const around = jumps.offsetHeight + note.offsetHeight + this.headHeight + title + PADDING;
+    return around + (count * (last.bottom - first.top)) / rows.length;
+  }
+
   /**
-   * Position the list below its field, or above it if there is more space, within the visible part of the page.
+   * Position the list below its field if `LEAST` rows fit there, otherwise where there is more space, within the
+   * visible part of the page. While the list is open, it stays on its side.
    * @param {DOMRect} field
-   * @returns {number} the height that the list can have, 0 if the field is not completely visible
+   * @param {boolean} isOpening whether to choose the side
+   * @returns {boolean} whether the rows fit and the field is completely visible
    */
-  place(field) {
+  place(field, isOpening = false) {
     const area = visibleArea(),
-      below = area.bottom - field.bottom,
-      above = field.top - area.top,
-      isUp = below < 180 && above > below;
-    const hasLines = this.element.hasAttribute("data-lines"),
+      hasLines = this.element.hasAttribute("data-lines"),
       least = hasLines ? 640 : ({ 1: 240, 2: 320, 5: 560 }[this.element.dataset.columns] ?? 480),
       width = Math.min(Math.max(field.width, least), area.width - 2 * GAP),
-      space = (isUp ? above : below) - GAP - 4;
-    const right = area.left + area.width - width - GAP;
+      right = area.left + area.width - width - GAP;
+    this.element.toggleAttribute("data-narrow", width < 440);
+    this.element.style.width = `${width}px`; // rows are higher in a narrow list
+    const { enough } = this,
+      below = area.bottom - field.bottom - GAP - 4,
+      above = field.top - area.top - GAP - 4;
+    if (isOpening) this.isUp = below < enough && above > below;
+    const space = this.isUp ? above : below;
     Object.assign(this.element.style, {
-      width: `${width}px`,
       left: `${Math.max(area.left + GAP, Math.min(field.left, right))}px`,
-      maxHeight: `${Math.max(96, Math.min(hasLines ? 560 : 320, space))}px`,
+      maxHeight: `${Math.max(96, Math.min(Math.max(hasLines ? 560 : 320, enough), space))}px`,
       visibility: field.bottom < area.top || field.top > area.bottom ? "hidden" : "",
     });
-    this.element.toggleAttribute("data-narrow", width < 440);
-    this.element.style.top = `${isUp ? field.top - 2 - this.element.offsetHeight : field.bottom + 2}px`;
-    return field.top >= area.top && field.bottom <= area.bottom ? space : 0;
+    this.element.style.top = `${this.isUp ? field.top - 2 - this.element.offsetHeight : field.bottom + 2}px`;
+    return space >= enough && field.top >= area.top && field.bottom <= area.bottom;
   }
 
   close() {

@@ -3,18 +3,18 @@ import { CLASS_COLORS } from "../drawing/objects.js";
 import { loadImage } from "../drawing/surface.js";
 import { createSlot, drawSlots, refuseSlots } from "./small_map.js";
 import { TrueClass } from "./true_class.js";
-import { formatShare, scoreOf, topClasses } from "./scores.js";
+import { scoreOf, topClasses } from "./scores.js";
 import { whenAnswered } from "../gradio.js";
 import { state, subscribe, update } from "../store.js";
-import { fill, watchProps, make, markDrawn } from "../wire.js";
+import { fill, formatShare, watchProps, make, markDrawn } from "../wire.js";
 
 const SMALL = 3, // number of classes with a small map next to their bar
   MORE = 20; // number of classes that are listed on demand
 
 function createBar(item, { title, chosen, mapped, choose }) {
   const name = make("span", { class: "hl-name", text: item.name });
-  if (item.colour !== undefined)
-    name.prepend(make("i", { class: "hl-swatch", style: `background:${CLASS_COLORS[item.colour]}` }));
+  if (item.color !== undefined)
+    name.prepend(make("i", { class: "hl-swatch", style: `background:${CLASS_COLORS[item.color]}` }));
   const fill = make("i", { class: "hl-fill" });
   fill.style.width = `${100 * item.share}%`;
   return make(

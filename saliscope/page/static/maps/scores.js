@@ -1,21 +1,10 @@
 // The scores of all classes: their ranks, and the most likely ones.
-import { floats } from "../wire.js";
+import { floats, formatShare } from "../wire.js";
 
 /**
  * @typedef {{values: ArrayLike<number>, isShare: boolean}} Scores probabilities of all classes, or their scores if the
  *   network has no probabilities
  */
-
-/** Return a probability as a percentage. */
-export function formatShare(share) {
-  return share >= 0.9995
-    ? "100%"
-    : share >= 0.1
-      ? `${(100 * share).toFixed(0)}%`
-      : share >= 0.001
-        ? `${(100 * share).toFixed(1)}%`
-        : "<0.1%";
-}
 
 /**
  * Unpack the scores of an answer.

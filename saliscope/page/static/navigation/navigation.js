@@ -2,6 +2,7 @@
 // own tabs are hidden, because Gradio decides which of them it moves to a menu.
 import { selectTab, selectedTab, watchTabs } from "../gradio.js";
 import { dismiss } from "../page/dismiss.js";
+import { update } from "../store.js";
 import { fill, make } from "../wire.js";
 import { followWidth, Presentation, toggleTheme } from "./display.js";
 import { markUnused } from "./unused.js";
@@ -107,6 +108,7 @@ export function mount(element, props) {
     if (selected in names) tabs[0].tabIndex = 0;
     menu.text.textContent = names[selected] || terms.more;
     menu.button.toggleAttribute("data-selected", selected in names);
+    update({ view: selectedTab() });
   };
   watchTabs(follow, follow);
   markUnused();

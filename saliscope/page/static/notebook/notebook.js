@@ -2,11 +2,11 @@
 import { bar, view } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
 import { ticksOf } from "../drawing/ticks.js";
-import { describeCell, floats, make } from "../wire.js";
+import { describeCell, floats, formatExact, make } from "../wire.js";
 
 const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
-const rounded = (value) => String(Number(value.toPrecision(4)));
+const rounded = (value) => formatExact(Number(value.toPrecision(4)));
 
 class NotebookMap {
   /** `data`: see explainers/display/map_html.py. */
@@ -64,7 +64,13 @@ class NotebookMap {
     new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
   }
 
+  /** Make the fields as wide as their numbers. */
+  widen() {
+    for (const field of [this.low, this.high]) field.style.width = `${Math.max(6, field.value.length) + 1}ch`;
+  }
+
   readLimits() {
+    this.widen();
     const limits = [this.low.valueAsNumber, this.high.valueAsNumber];
     const isRange = limits.every(Number.isFinite) && limits[1] > limits[0];
     for (const field of [this.low, this.high]) field.setCustomValidity(isRange ? "" : this.terms.invalid);
@@ -82,6 +88,7 @@ class NotebookMap {
     this.rendering = view(this.map, { colors: this.colors, limits: this.limits, signed: this.signed });
     const { low, high } = this.rendering;
     if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
+    this.widen();
     const context = this.bar.getContext("2d"),
       pixels = context.createImageData(256, 1),
       ticks = ticksOf(this.rendering);

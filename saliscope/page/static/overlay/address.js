@@ -14,7 +14,7 @@ export class AddressBinding {
   constructor(view) {
     Object.assign(this, { view, pending: null });
     this.changed = bindParameters(
-      ["show", "opacity", "colours", "limits", "smooth", "signed"],
+      ["show", "opacity", "colors", "limits", "smooth", "signed"],
       () => this.read(),
       (values, coming) => this.write(values, coming),
     );
@@ -28,12 +28,13 @@ export class AddressBinding {
   read() {
     const { tools, limits, display, value } = this.view,
       { opacity, tint, smooth, signed } = tools;
-    const own = limits.range ? [...limits.range, ...(limits.pin ? [PINNED] : [])].join() : "";
+    const range = limits.applied(); // limits of another unit would be applied to this one by the link
+    const own = range ? [...range, ...(limits.pin ? [PINNED] : [])].join() : "";
     const sign = signed.input.checked === this.defaultSigned(value) ? "" : String(Number(signed.input.checked));
     return {
       show: display.chosen === "overlay" ? "" : display.chosen,
       opacity: opacity.value === "100" ? "" : opacity.value,
-      colours: tint.value === "auto" ? "" : tint.value,
+      colors: tint.value === "auto" ? "" : tint.value,
       smooth: smooth.input.checked ? "" : "0",
       limits: this.pending ? this.pending.limits : own,
       signed: this.pending ? this.pending.signed : sign,
@@ -45,7 +46,7 @@ export class AddressBinding {
     const { tools, display } = this.view,
       opacity = Number(values.opacity || NaN);
     tools.opacity.value = opacity >= 0 && opacity <= 100 ? opacity : 100;
-    tools.tint.value = values.colours in tools.terms.color_maps ? values.colours : "auto";
+    tools.tint.value = values.colors in tools.terms.color_maps ? values.colors : "auto";
     tools.smooth.input.checked = values.smooth !== "0";
     this.pending = values;
     display.choose(values.show || "overlay");

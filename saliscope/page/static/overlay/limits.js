@@ -1,11 +1,5 @@
 // Color limits: the map's own, the user's, or pinned across maps.
-import { fill, make } from "../wire.js";
-
-/** Format a number so that its field shows all of it. */
-function formatExact(value) {
-  const size = Math.abs(value);
-  return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(value);
-}
+import { fill, formatExact, make } from "../wire.js";
 
 function round(value) {
   return Number(value.toPrecision(4));
@@ -72,12 +66,18 @@ export class Limits {
     this.change();
   }
 
+  /** The limits that apply to a map in this unit, or null: pinned limits mean nothing in another unit. */
+  applied(unit = this.unit) {
+    return this.pin && this.pin.unit !== unit ? null : this.range;
+  }
+
   readFields() {
     const range = [this.low.valueAsNumber, this.high.valueAsNumber];
     const error = range.some(Number.isNaN) ? this.terms.no_number : range[1] > range[0] ? "" : this.terms.not_less;
     this.showMessage(error);
     if (error) return;
     this.range = range;
+    if (this.pin) this.pin = { unit: this.unit };
     this.change();
   }
 
@@ -91,8 +91,8 @@ export class Limits {
   }
 
   /** Return the limits for a map; pinned symmetric limits start at zero for a map without negative values. */
-  of(map, colors, signed) {
-    const { range } = this;
+  of(map, colors, signed, unit) {
+    const range = this.applied(unit);
     const symmetric = colors === "signed" || (colors === "auto" && map.signed && signed);
     return range && this.pin && !symmetric && range[0] === -range[1] && map.lo >= 0 ? [0, range[1]] : range;
   }
@@ -100,7 +100,7 @@ export class Limits {
   /** Show the current limits. */
   show(rendering, unit) {
     Object.assign(this, { rendering, unit });
-    const shown = [rendering.low, rendering.high].map((value) => formatExact(this.range ? value : round(value)));
+    const shown = [rendering.low, rendering.high].map((value) => formatExact(this.applied() ? value : round(value)));
     if (!this.error) [this.low.value, this.high.value] = shown;
     this.updateNote();
   }

@@ -294,7 +294,7 @@ class View {
   }
 
   range(map) {
-    return this.limits.of(map, this.tools.tint.value, this.tools.signed.input.checked);
+    return this.limits.of(map, this.tools.tint.value, this.tools.signed.input.checked, this.value.words.unit);
   }
 
   /** Draw the color bar with the current colors. */
@@ -304,7 +304,7 @@ class View {
     this.scale.show(this.map, this.final, {
       unit: this.value.words.unit,
       magnitudes,
-      own: this.limits.range,
+      own: this.limits.applied(),
       mapOnly: this.display.mode === "map",
     });
   }

@@ -1,5 +1,5 @@
 // The preview of another layer's map on the large image, while the network diagram is pointed at or plays its maps.
-import { make } from "../wire.js";
+import { fill, formatValue, make } from "../wire.js";
 
 export class Preview {
   /** @param {object} view the overlay, see overlay.js */
@@ -20,9 +20,10 @@ export class Preview {
       return;
     }
     this.active = true;
-    this.label(value.text);
     const { surface, tools } = view,
-      to = this.sketch(value.step);
+      to = this.sketch(value.step),
+      [low, high] = [to.rendering.low, to.rendering.high].map(formatValue);
+    this.label(`${value.text}. ${fill(view.props.terms.colors, { low, high, unit: value.unit })}`);
     if (value.before && value.share < 1) surface.fade(this.sketch(value.before).layers, to, value.share);
     else surface.use(to.rendering, to.layers);
     view.scale.show(value.step.field, to.rendering, { unit: value.unit, mapOnly: view.display.mode === "map" });

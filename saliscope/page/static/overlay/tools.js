@@ -17,7 +17,7 @@ export class Tools {
     this.opacity = make("input", { type: "range", min: 0, max: 100, value: 100, name: "opacity", oninput: mix });
     this.tint = make(
       "select",
-      { name: "colours", onchange: choose },
+      { name: "colors", onchange: choose },
       ...Object.entries(terms.color_maps).map(([value, text]) => make("option", { value, text })),
     );
     this.smooth = tick("smooth", terms.smooth, terms.smooth_title, redraw);
@@ -28,7 +28,7 @@ export class Tools {
     const label = (text, input, kind) => make("label", { class: kind }, make("span", { text }), input);
     this.colors = new Popover(
       terms.colors_and_range,
-      label(terms.colours, this.tint, "hl-tint"),
+      label(terms.colors, this.tint, "hl-tint"),
       limits.root,
       this.smooth.root,
       this.signed.root,

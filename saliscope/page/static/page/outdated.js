@@ -1,5 +1,6 @@
 // Dims what the pane next to the map says about the last request as soon as a new one starts, until each part shows the
-// new answer, and hides it if there is no answer: after an error, or without an image.
+// new answer, and hides it if there is no answer: after an error, or without an image. What the page says about its map
+// is also dim while the map of another layer is shown.
 import { state, subscribe } from "../store.js";
 
 const PARTS = ["hl-bars", "hl-guide", "hl-findings", "hl-trust"];
@@ -23,6 +24,7 @@ export function markOutdated() {
     before = now;
   };
   new MutationObserver(follow).observe(root, { attributeFilter: ["data-hl-state"] });
+  subscribe(["preview"], () => root.toggleAttribute("data-hl-preview", Boolean(state.preview)));
   subscribe(["drawn"], () => {
     // The checks of the last map are drawn again while the next one is computed.
     const isNew = ({ id }) => id !== "hl-trust" && state.drawn[id] !== drawn[id];

@@ -1,11 +1,13 @@
 // The status: one sentence about the result, a line on how it was computed or what is being computed, and a button for
 // the next question. It also marks the page as busy, which dims old maps.
 import { selectTab } from "../gradio.js";
-import { subscribe, update } from "../store.js";
+import { state, subscribe, update } from "../store.js";
 import { watchProps, make, markDrawn } from "../wire.js";
 
 const NARROW = 768,
   WIDE = 1280; // from here on, map and network are in one view, and the sentence has one line
+const MANY = "many", // the view of many images, to which sentences about one do not belong
+  EDITED = "erase"; // the view of an edited image, which has its own sentences
 const DELAY = 300; // milliseconds before "Computing" is shown, because fast answers arrive earlier
 
 /** Draw the button of the next question: it changes a setting, or opens the comparison. */
@@ -57,7 +59,16 @@ export function mount(element, props, trigger, watch) {
   root.setAttribute("role", "status");
   root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
   let requested = false,
-    timer = 0;
+    timer = 0,
+    answer = { headline: [], of: "idle" };
+  /** Show the sentences of the selected view. */
+  const showSentences = () => {
+    root.toggleAttribute("data-many", state.view === MANY);
+    const edited = state.view === EDITED && state.edited;
+    drawHeadline(headline, edited ? edited.headline : answer.headline);
+    headline.dataset.of = edited ? (edited.isOld ? "last" : "done") : answer.of;
+  };
+  subscribe(["view", "edited"], showSentences);
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
   const show = (value) => {
     line.replaceChildren(
@@ -67,12 +78,11 @@ export function mount(element, props, trigger, watch) {
     // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
     const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
     if (isKnown) {
-      drawHeadline(headline, value.headline || []);
+      answer = { headline: value.headline || [], of: value.kind };
       drawNext(next, value.next, trigger);
       drawErase(erase, value.erase);
-    }
-    if (isKnown) headline.dataset.of = value.kind;
-    else if (headline.dataset.of !== "busy") headline.dataset.of = "last";
+    } else if (answer.of !== "busy") answer.of = "last";
+    showSentences();
     bar.hidden = value.fraction === undefined || value.fraction === null;
     if (!bar.hidden) bar.value = value.fraction;
   };

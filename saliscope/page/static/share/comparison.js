@@ -73,7 +73,7 @@ export class ComparisonExport {
         value: panel.mapView.value,
         name: panel.letter.textContent,
         figure: await png([this.figurePanel(panel)]),
-        view: { opacity: this.board.tools.opacity, colours: colors, limits: [low, high], smooth },
+        view: { opacity: this.board.tools.opacity, colors, limits: [low, high], smooth },
       });
     }
     const more = {

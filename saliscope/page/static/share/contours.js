@@ -87,14 +87,18 @@ export function isolines(values, w, h, level) {
  * Return the contours of a rendering, as they are drawn over the image.
  * @param {import("../drawing/paint.js").Rendering} rendering
  * @param {number} ratio height of the image divided by its width
- * @returns {Line[]}
+ * @returns {[Line[], Line[]]} around positive and around negative values
  */
 export function contourLines(rendering, ratio) {
-  if (rendering.fine || rendering.lines === false) return [];
+  if (rendering.fine || rendering.lines === false) return [[], []];
   const { colors, low, high, smooth } = rendering,
     [w, h] = [Math.min(1, 1 / ratio), Math.min(1, ratio)].map((part) => Math.max(2, Math.round(SIDE * part)));
-  const sizes = enlarge(rendering, w, h, smooth).map((value) =>
-    colors === "signed" ? Math.abs(value) / high : (value - low) / (high - low),
+  const shares = enlarge(rendering, w, h, smooth).map((value) =>
+    colors === "signed" ? value / high : (value - low) / (high - low),
   );
-  return [RULE.low_line, RULE.high_line].flatMap((level) => isolines(sizes, w, h, level));
+  const around = (sign) => {
+    const sizes = shares.map((share) => sign * share);
+    return [RULE.low_line, RULE.high_line].flatMap((level) => isolines(sizes, w, h, level));
+  };
+  return [around(1), around(-1)];
 }

@@ -36,7 +36,8 @@ const GAP = 16,
   MAP_SIDE = 1680, // pixels of a map without an image
   INK = "#1b1b1f",
   QUIET = "#5c5c66",
-  PAPER = "#ffffff";
+  PAPER = "#ffffff",
+  DARK = "#000000";
 const FONT = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
 
 /** Return the pixels of a unit at the chosen resolution. */
@@ -106,15 +107,20 @@ function measure(text, strong) {
   return pen.measureText(text).width;
 }
 
-/** Draw the contours of a panel: white lines with a dark halo. */
+/** Draw the contours of a panel: white lines with a dark halo, and around negative values the reverse. */
 function drawContours(drawer, panel, place) {
   const ratio = ratioOf(panel),
-    lines = contourLines(panel.rendering, ratio),
+    [positive, negative] = contourLines(panel.rendering, ratio),
     thick = Math.max(1, RULE.line * Math.min(place[2], place[3])),
     opacity = panel.mapOnly ? 1 : panel.opacity;
-  if (!lines.length) return;
-  drawer.lines(lines, place, { color: "#000000", thick: 3 * thick, opacity: RULE.halo * opacity });
-  drawer.lines(lines, place, { color: PAPER, thick, opacity });
+  for (const [lines, halo, color] of [
+    [positive, DARK, PAPER],
+    [negative, PAPER, DARK],
+  ]) {
+    if (!lines.length) continue;
+    drawer.lines(lines, place, { color: halo, thick: 3 * thick, opacity: RULE.halo * opacity });
+    drawer.lines(lines, place, { color, thick, opacity });
+  }
 }
 
 /** Return the ticks with their anchors; those between the ends are left out if they overlap others. */
@@ -168,7 +174,7 @@ function compose(panels, plan, drawer) {
       object = objects && objects.items[objects.chosen];
     if (object) {
       const [left, top, right, bottom] = object.box,
-        color = CLASS_COLORS[object.colour];
+        color = CLASS_COLORS[object.color];
       drawer.box(x + side * left, y + tall * top, side * (right - left), tall * (bottom - top), color);
     }
     const below = y + plan.high + 8;

@@ -1,6 +1,6 @@
 // A "Save" button that opens a list of what can be saved, and the settings of figures.
 import { optionsForm } from "./options.js";
-import { dismiss } from "../page/dismiss.js";
+import { dismiss, placePanel } from "../page/dismiss.js";
 import { make } from "../wire.js";
 
 let menus = 0;
@@ -70,7 +70,7 @@ export class Menu {
     this.showMessage("");
     this.list.hidden = !on;
     this.button.setAttribute("aria-expanded", String(on));
-    if (on) this.list.scrollIntoView({ block: "nearest" }); // on a phone, the list may extend below the window
+    if (on) placePanel(this.list);
   }
 
   showMessage(text) {

@@ -23,7 +23,7 @@ export function createSaveMenu(view) {
   });
   const settings = () => ({
     ...view.binding?.read(),
-    colours: view.final.colors,
+    colors: view.final.colors,
     limits: [view.final.low, view.final.high],
     smooth: view.final.smooth,
   });

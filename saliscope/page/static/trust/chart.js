@@ -11,7 +11,7 @@ const HEIGHT = 168,
   LINE = 14,
   LETTER = 6.6;
 const KEYS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -5, PageUp: 5 };
-const DASHES = { random: "", edge: "5 3", centre: "1.5 3" };
+const DASHES = { random: "", edge: "5 3", center: "1.5 3" };
 
 /** Return the round number at or above a value. */
 function roundUp(value) {

@@ -130,7 +130,7 @@ def test_drawing_and_reading_need_no_request(visit: Visit) -> None:
     page.locator("#hl-compare .hl-popover > button").click()
     page.get_by_role("radio", name="Per panel").check()
     assert len(set(page.evaluate(ends))) == 2
-    page.locator("#hl-compare select[name=colours]").select_option("viridis")
+    page.locator("#hl-compare select[name=colors]").select_option("viridis")
     page.locator("#hl-compare input[name=smooth]").uncheck()
     page.locator("#hl-compare input[name=opacity]").fill("40")  # outside the popover, which it closes
     assert panel(visit, "A").locator("canvas").first.screenshot() != before

@@ -38,8 +38,17 @@ def test_covering_painting_undo_and_refusal(visit: Visit) -> None:
     page = visit.page
     visit.after(lambda: page.get_by_role("button", name="Cover this region").click(), "erase")
     assert line(visit).startswith("German shepherd: 94% before, ") and edit(visit) == "top.200"
+    assert line(visit).endswith(" The prediction is still German shepherd.")
+    assert visit.headline.startswith("After the edit: German shepherd, 78%. 94% before; ")
+    assert visit.headline.endswith("% of its probability is kept.")
+    visit.open_view("Explain")
+    assert visit.headline.startswith("German shepherd, 94%.")
+    visit.open_view("Erase")
+    assert visit.headline.startswith("After the edit: ")
     rows = page.locator(".hl-erase-predictions tbody tr")
-    assert rows.count() >= 5 and rows.first.locator("td").nth(2).inner_text().startswith("−")
+    change = rows.first.locator("td").nth(2).inner_text()
+    assert rows.count() >= 5 and re.fullmatch(r"−\d+\.\d pp", change), change
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the table is not cut off"
     ends = page.locator(".hl-erase-view .hl-ends")
     assert ends.nth(0).inner_text() == ends.nth(1).inner_text(), "one color range"
 
@@ -114,6 +123,12 @@ def test_a_link_repeats_the_edit_with_the_keyboard_and_saves_it(visit: Visit) ->
     visit.after(lambda: page.get_by_role("button", name="Smallest region that changes it").click(), "erase")
     page.wait_for_function("document.querySelector('.hl-erase-status').innerText.includes('forward passes')")
     assert re.fullmatch(r"first\.\d+_fill\.mean", edit(visit))
+    button = page.get_by_role("button", name="Smallest region that keeps half of its probability")
+    visit.after(lambda: button.click(), "erase")
+    page.wait_for_function("document.querySelector('.hl-erase-status').innerText.includes('half of its probability (')")
+    assert re.fullmatch(r"first\.\d+_invert_fill\.mean", edit(visit))
+    kept = float(re.search(r"; (\d+)% of its probability is kept", visit.headline)[1])
+    assert 50 <= kept < 100
 
 
 def test_erase_fits_a_phone(phone: Visit) -> None:

@@ -70,7 +70,7 @@ def test_a_custom_expression_is_run_by_keyboard_and_a_hook_is_moved(visit: Visit
     assert table(page, 1)["y"] == ["3", "3"] and table(page, 2)["y"] == ["0.5", "0.5"]
     assert table(page, 2)["x"] == ["1", "2"], "0.5 times 2x"
     assert "g.clamp(-0.5, 0.5)" in page.locator("#hl-expression pre").inner_text()
-    visit.after(lambda: page.locator("#hl-expression select[name=hook]").select_option("zero"), "expression")
+    visit.after(lambda: page.locator("#hl-expression select[name=hook]").select_option("zeros"), "expression")
     assert not amount.is_visible(), "no control without an effect"
 
 
@@ -261,23 +261,23 @@ def test_a_frozen_layer_is_reported_and_the_loss_has_a_suitable_axis(visit: Visi
 CONTRASTS = """async () => {
   const { hue } = await import("/hl/drawing/chart.js");
   const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const rgba = (colour) => {
+  const rgba = (color) => {
     context.clearRect(0, 0, 1, 1);
-    context.fillStyle = colour;
+    context.fillStyle = color;
     context.fillRect(0, 0, 1, 1);
     return [...context.getImageData(0, 0, 1, 1).data];
   };
   const behind = (node) => {
     for (let at = node; at; at = at.parentElement) {
-      const colour = rgba(getComputedStyle(at).backgroundColor);
-      if (colour[3] === 255) return colour;
+      const color = rgba(getComputedStyle(at).backgroundColor);
+      if (color[3] === 255) return color;
     }
   };
   const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-  const light = (colour) => colour.slice(0, 3).map((v) => linear(v / 255))
+  const light = (color) => color.slice(0, 3).map((v) => linear(v / 255))
     .reduce((sum, v, k) => sum + v * [0.2126, 0.7152, 0.0722][k], 0);
-  const contrast = (colour, opacity, node) => {
-    const back = behind(node), front = rgba(colour).map((v, k) => (k < 3 ? v * opacity + back[k] * (1 - opacity) : v));
+  const contrast = (color, opacity, node) => {
+    const back = behind(node), front = rgba(color).map((v, k) => (k < 3 ? v * opacity + back[k] * (1 - opacity) : v));
     const [low, high] = [light(front), light(back)].sort((a, b) => a - b);
     return (high + 0.05) / (low + 0.05);
   };

@@ -229,7 +229,7 @@ def test_it_fits_a_phone(reader, scheme) -> None:
     assert reader.evaluate("document.documentElement.scrollWidth") == 390
     style = "getComputedStyle(document.documentElement)"
     ground, ink = reader.evaluate(f"[{style}.backgroundColor, {style}.color]")
-    light = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ground, ink)]
+    light = [sum(map(int, re.findall(r"\d+", color)[:3])) for color in (ground, ink)]
     assert light[0] - light[1] > 400 if scheme == "light" else light[1] - light[0] > 400
     reader.locator("#grid .cell").first.click()
     reader.wait_for_selector("#stage[data-shown]")

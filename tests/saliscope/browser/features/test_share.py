@@ -20,7 +20,7 @@ from PIL import Image
 import app as command
 from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit
 
-LOOK = """() => Object.fromEntries(['opacity', 'colours', 'low', 'high', 'smooth'].map((name) => {
+LOOK = """() => Object.fromEntries(['opacity', 'colors', 'low', 'high', 'smooth'].map((name) => {
   const field = document.querySelector(`#hl-overlay [name=${name}]`);
   return [name, field.type === 'checkbox' ? String(field.checked) : field.value];
 }))"""
@@ -53,16 +53,16 @@ def again(visit: Visit, act: Callable[[], object]) -> None:
 @pytest.mark.slow
 def test_reload_and_back_bring_the_state(visit: Visit) -> None:
     """Display settings are not history steps, and invalid parameters are ignored."""
-    visit.open("?__theme=light&opacity=<b>&limits=5,1&colours=x&show=y&smooth=z&options=%7B%22rulo%22:1%7D")
+    visit.open("?__theme=light&opacity=<b>&limits=5,1&colors=x&show=y&smooth=z&options=%7B%22rulo%22:1%7D")
     assert "no option “rulo”. Did you mean relu?" in visit.page.locator("#hl-findings").inner_text()
     assert visit.page.evaluate(LOOK)["opacity"] == "100"
-    holds(visit, opacity=None, limits=None, colours=None, method="grad_cam", example="dog", __theme="light")
+    holds(visit, opacity=None, limits=None, colors=None, method="grad_cam", example="dog", __theme="light")
     page = visit.page
 
     visit.after(lambda: page.locator("#hl-examples button[data-id=cat]").click())
     visit.after(lambda: visit.choose("method", "HiResCAM"))
     asked = len(visit.requests)
-    for name, value in (("opacity", "40"), ("colours", "viridis"), ("high", "0.05")):
+    for name, value in (("opacity", "40"), ("colors", "viridis"), ("high", "0.05")):
         page.evaluate(
             """([name, value]) => {
               const field = document.querySelector(`#hl-overlay [name=${name}]`);
@@ -70,7 +70,7 @@ def test_reload_and_back_bring_the_state(visit: Visit) -> None:
               for (const event of ['input', 'change']) field.dispatchEvent(new Event(event)); }""",
             [name, value],
         )
-    holds(visit, opacity="40", colours="viridis", limits="0,0.05")
+    holds(visit, opacity="40", colors="viridis", limits="0,0.05")
     assert [url for url in visit.requests[asked:] if not url.startswith("blob:")] == []
     visit.open_view("API")
     holds(visit, tab="api", example="cat", method="hires_cam", layer="head")

@@ -6,16 +6,22 @@ inside it is lost. An explanation keeps its graph for one backward pass, so it g
 
 While a call is in progress, the two functions behind torch's `checkpoint` are replaced: if the calling thread is in a
 call, the segment runs directly; other threads run torch's code. The originals are restored after the last call.
+
+Blocks that edit outputs or inputs are calls too: a segment that runs again after the block would run without the edits,
+so its gradients would not be those of the scores.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointFunction
+
+from explainers.hooks.cleanup import HookStack, Undo
 
 # torch 2.8 has only the second of these names.
 _GENERATOR = next(
@@ -26,29 +32,36 @@ _GENERATOR = next(
 
 
 class DirectCheckpoints:
-    """Replace torch's two functions while a call is in progress; `in_call` is evaluated in the calling thread."""
+    """Replace torch's two functions while a call is in progress.
 
-    def __init__(self, in_call: Callable[[], Any]) -> None:
-        self._lock, self._calls = threading.RLock(), set[Any]()
+    Each of `calls` returns whether the calling thread is in one.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], Any]] = []
+        self._lock, self._entered = threading.RLock(), set[Any]()
         self._is_replaced = False
         self._apply: Any = None
         self._generator: Any = None
 
         def reentrant(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
-            return function(*args) if in_call() else self._apply(function, preserve_rng_state, *args)
+            return function(*args) if self._in_call() else self._apply(function, preserve_rng_state, *args)
 
         def not_reentrant(*args: Any, **kwargs: Any) -> Iterator[None]:
-            if in_call():
+            if self._in_call():
                 yield  # torch calls the segment here
             else:
                 yield from self._generator(*args, **kwargs)
 
         self._direct = reentrant, not_reentrant
 
+    def _in_call(self) -> bool:
+        return any(is_in() for is_in in self.calls)
+
     def enter(self, call: Any) -> None:
         """Replace torch's functions until `call`, and all others that entered, leave."""
         with self._lock:
-            self._calls.add(call)
+            self._entered.add(call)
             if not self._is_replaced:
                 self._apply, self._generator = CheckpointFunction.apply, getattr(checkpoint, _GENERATOR)
                 self._is_replaced = True
@@ -58,9 +71,23 @@ class DirectCheckpoints:
     def leave(self, call: Any) -> None:
         """Restore torch's functions if no other call needs the replacements; it may be repeated after an interrupt."""
         with self._lock:
-            self._calls.discard(call)
-            if self._is_replaced and not self._calls:
+            self._entered.discard(call)
+            if self._is_replaced and not self._entered:
                 if "apply" in vars(CheckpointFunction):
                     del CheckpointFunction.apply
                 setattr(checkpoint, _GENERATOR, self._generator)
                 self._is_replaced = False
+
+
+direct_checkpoints = DirectCheckpoints()
+_open_edits: ContextVar[int] = ContextVar("open_edits", default=0)
+direct_checkpoints.calls.append(_open_edits.get)
+
+
+def run_checkpoints_directly(stack: HookStack) -> None:
+    """Run checkpointed segments of the calling thread directly until the stack is closed."""
+    call = object()
+    stack.callback(Undo(lambda: direct_checkpoints.leave(call)))
+    _open_edits.set(_open_edits.get() + 1)
+    stack.callback(lambda: _open_edits.set(_open_edits.get() - 1))
+    direct_checkpoints.enter(call)

@@ -1,0 +1,97 @@
+"""Check whether the result for an image depends on its batch: on its neighbors, its place, and the number of rows.
+
+All batches have the same number of rows, so that they use the same kernels and the outputs of independent rows do not
+differ by rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import is_out_of_memory
+from explainers.network.rows.differences import difference, row_of, shapes_of, tolerance
+from explainers.network.rows.generators import SEED
+from explainers.network.rows.layer_rows import LayerRows
+from explainers.network.rows.row_by_row import Behavior
+
+_OTHER_KERNELS = {torch.float16: 0.5, torch.bfloat16: 0.5}
+"""Relative difference between batches of different sizes, above which outputs are different; 0.05 for other dtypes.
+Their kernels differ, and so does rounding.
+"""
+
+
+def check_rows(network: nn.Module, images: Tensor, found: Behavior) -> Behavior:
+    """Return the behavior of a network with the relative change of an image's output in other batches.
+
+    The change is 0 if it is not more than rounding.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        images = images.detach()
+        try:
+            if not found.takes_one_row:
+                return replace(found, mixing=_mixing_of_neighbors(network, images))
+            layers = LayerRows(network, _OTHER_KERNELS.get(images.dtype, 0.05))
+            mixing = _mixing(network, images[0], layers)
+            return replace(found, mixing=mixing, misplaced="" if mixing else layers.misplaced)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return replace(found, mixing=0.0)  # a network that only accepts single images
+
+
+def _mixing(network: nn.Module, image: Tensor, layers: LayerRows) -> float:
+    """Return the largest change of an image's output in a batch of two, compared with the image alone.
+
+    `layers` compares the layers. The first and the last batch have the same images in another order, so that the image
+    has another place in one of them if the network sorts its rows.
+    """
+    with layers.record():
+        alone = network(image[None].clone())
+    two = image.expand(2, *image.shape)
+    loud, quiet = [_loud(image), 0.5 * image.flip(-1)], [0.01 * image.flip(-1)]
+    outputs = []
+    for place, neighbors in ((0, loud), (1, quiet), (1, loud)):
+        with layers.compare(place, 2):
+            outputs.append(_beside(network, two, place, neighbors))
+    shapes = shapes_of(alone)
+    if shapes and shapes == shapes_of(outputs[0]):
+        return float(all(shape[:1] == (1,) for shape in shapes))  # one output for the whole batch
+    first = row_of(outputs[0], 0, 2)
+    mixing = max(difference(first, row_of(other, 1, 2)) for other in outputs[1:])
+    by_count = difference(row_of(alone, 0, 1), first)
+    return max(mixing * (mixing > tolerance(outputs[0])), by_count * (by_count > layers.tolerance))
+
+
+def _mixing_of_neighbors(network: nn.Module, images: Tensor) -> float:
+    """Return the largest change of an image's output if the others change, for a network that needs all rows."""
+    plain, size, image = network(images.clone()), len(images), images[0]
+    mixing = 0.0
+    for place, neighbors in ((0, [_loud(image), 0.5 * image.flip(-1)]), (-1, [0.01 * image.flip(-1)])):
+        other = _beside(network, images, place, neighbors)
+        mixing = max(mixing, difference(row_of(plain, place, size), row_of(other, place, size)))
+    return mixing if mixing > tolerance(plain) else 0.0
+
+
+def _beside(network: nn.Module, batch: Tensor, kept: int, neighbors: list[Tensor]) -> Any:
+    """Return the output if one row keeps its image and the others get the first neighbor that the network accepts."""
+    for neighbor in neighbors:
+        changed = neighbor.expand_as(batch).clone()
+        changed[kept] = batch[kept]
+        try:
+            return network(changed)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+    return network(batch.clone())
+
+
+def _loud(image: Tensor) -> Tensor:
+    """Return a very different image: ten times as large, of the other sign, and noisy."""
+    generator = torch.Generator().manual_seed(SEED)
+    noise = torch.randn(image.shape, generator=generator, dtype=torch.float32).to(image)
+    size = image.abs().max()
+    return (size if size > 0 else 1) * noise - 10 * image.flip(-1)

@@ -1,0 +1,73 @@
+"""Which requests come from a program of this machine, so that their images may be paths of it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import MutableMapping
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+DEFAULT = "127.0.0.1"
+MARK = "saliscope.local"
+"""The key of a request that `MarkLocal` has seen."""
+PROXY_HEADERS = {b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip"}
+"""What a proxy adds to the requests of others, besides the headers that start with one of `PROXY_PREFIXES`."""
+PROXY_PREFIXES = (b"x-forwarded-", b"cf-", b"x-envoy-", b"x-original-")
+
+
+def served_host(host: str | None) -> str:
+    """Return the address that the page is served at: an option, or else the variable that Gradio reads."""
+    return host or os.environ.get("GRADIO_SERVER_NAME") or DEFAULT
+
+
+def proxy_names() -> set[str]:
+    """Return the names under which a proxy offers the page (SALISCOPE_HOSTS)."""
+    return {name.strip().lower() for name in os.environ.get("SALISCOPE_HOSTS", "").split(",")} - {""}
+
+
+def is_loopback(host: Any) -> bool:
+    """Return whether a host is this machine, reached only from itself; other names are not looked up."""
+    if not isinstance(host, str):
+        return False
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+class MarkLocal:
+    """Middleware that marks requests of programs on this machine, for a page that is served at a loopback address.
+
+    It must come before the guard, which removes headers of proxies: requests through a proxy are not marked, since they
+    may come from anywhere. A page with names of a proxy (SALISCOPE_HOSTS) and a Space get no marks at all.
+    """
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self.app = app
+        self._possible = is_loopback(host) and not proxy_names() and not os.environ.get("SPACE_ID")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] == "http":
+            scope = {**scope, MARK: self._possible and is_direct(scope)}
+        await self.app(scope, receive, send)
+
+
+def is_direct(scope: MutableMapping[str, Any]) -> bool:
+    """Return whether a request comes from this machine, is addressed to it, and shows no sign of a proxy."""
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"host"]
+    names = {name.lower() for name, _ in scope["headers"]}
+    if names & PROXY_HEADERS or any(name.startswith(PROXY_PREFIXES) for name in names):
+        return False
+    client = scope.get("client") or (None, 0)
+    return len(hosts) == 1 and is_loopback(_without_port(hosts[0])) and is_loopback(client[0])
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() and (name.count(":") == 0 or name.endswith("]")) else host

@@ -1,0 +1,51 @@
+"""The pace of requests: those of an address that sends many wait, so that the others do not.
+
+The server answers all requests in one thread, so a flood of requests would delay everybody, whatever their answer is.
+An address may send `limits.BURST` requests at once, and then `limits.RATE` a second; the rest wait in order, and are
+refused if too many wait. A page load with all its scripts costs as much as a few events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+
+from saliscope import limits
+from saliscope.page.serving.door.refusals import Refusal
+
+TOO_FAST = "Too many requests from this address. Wait a moment."
+MAX_KNOWN = 4096
+"""Addresses that are remembered; one that sent nothing for a while may send a burst again anyway."""
+
+
+class Pace:
+    """The requests that each address may send now. All methods are called in the event loop."""
+
+    def __init__(self) -> None:
+        self._next: OrderedDict[str, float] = OrderedDict()
+        """When the request after those already admitted may pass, if the address had sent no burst."""
+        self._waiting: Counter[str] = Counter()
+
+    async def wait(self, address: str, cost: float = 1.0) -> None:
+        """Wait until a request may pass.
+
+        Errors   Refusal 429 if too many requests of this address wait
+        """
+        now = time.monotonic()
+        due = max(self._next.get(address, 0.0), now - limits.BURST / limits.RATE) + cost / limits.RATE
+        if due > now and self._waiting[address] >= limits.WAITING_REQUESTS:
+            raise Refusal(429, TOO_FAST)
+        self._next[address] = due
+        self._next.move_to_end(address)
+        if len(self._next) > MAX_KNOWN:
+            self._next.popitem(last=False)
+        if due <= now:
+            return
+        self._waiting[address] += 1
+        try:
+            await asyncio.sleep(due - now)
+        finally:
+            self._waiting[address] -= 1
+            if not self._waiting[address]:
+                del self._waiting[address]

@@ -1,0 +1,204 @@
+"""Without a target: the largest class of a segmentation network and the best detection of a detector, by hand."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+from explainers import BadTarget, BoxScores, MaskScores, evaluate, explain, randomization_test, saliency, smooth
+
+IMAGES = torch.rand(3, 3, 12, 16, generator=torch.Generator().manual_seed(0))
+
+
+class Named(NamedTuple):
+    logits: Tensor
+
+
+class Segmenter(nn.Module):
+    """Class maps whose class depends on the brightness of each row; image after image another one is the largest."""
+
+    def __init__(self, classes: int = 4, wrap: Any = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.wrap = nn.Conv2d(3, classes, 3, padding=1), wrap
+
+    def forward(self, x: Tensor) -> Any:
+        maps = self.conv(x)
+        return maps if self.wrap is None else self.wrap(maps)
+
+
+def scenes() -> Tensor:
+    """Three images of which other parts are bright."""
+    images = IMAGES * 0.1
+    for n, channel in enumerate((0, 1, 2)):
+        images[n, channel, : 4 + 3 * n] += 5
+    return images
+
+
+def balanced(net: Segmenter) -> Segmenter:
+    """Let each class have some of the pixels."""
+    with torch.no_grad():
+        net.conv.bias -= net.conv(scenes()).movedim(1, 0).flatten(1).median(1).values
+    return net.eval()
+
+
+WRAPS = {
+    "tensor": None,
+    "out": lambda maps: OrderedDict(out=maps, aux=maps[:, :2]),
+    "logits": lambda maps: {"logits": maps},
+    "attribute": Named,
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+@pytest.mark.parametrize("method", ["saliency", "grad_cam", "occlusion", "lrp"])
+def test_the_largest_class_of_each_image_is_explained_and_named(wrap: Any, method: str) -> None:
+    net, images = Segmenter(wrap=wrap).eval(), scenes()
+    classes = net.conv(images).argmax(1)
+    largest = [int(own.flatten().bincount().argmax()) for own in classes]
+    assert len(set(largest)) > 1, "the images differ"
+    options = {"window": 4} if method == "occlusion" else {"layer": "conv"} if method == "grad_cam" else {}
+
+    found = explain(method, net, images, **options)
+
+    by_hand = [
+        explain(method, net, images[n : n + 1], MaskScores(classes[n] == label, label), **options)
+        for n, label in enumerate(largest)
+    ]
+    torch.testing.assert_close(found.raw, torch.cat([each.raw for each in by_hand]), rtol=1e-4, atol=1e-6)
+    for n, label in enumerate(largest):
+        (finding,) = [each for each in found.findings[n] if each.code == "largest_class"]
+        share = float((classes[n] == label).float().mean())
+        assert finding.facts["label"] == label and finding.facts["share"] == pytest.approx(share)
+        assert f"class {label}, the largest class of the image ({share:.1%} of the pixels)" in finding.sentence
+        assert found.statistics[n]["target_score"] == pytest.approx(by_hand[n].statistics[0]["target_score"], rel=1e-4)
+    single = explain(method, net, images[1:2], **options)
+    torch.testing.assert_close(single.map, found.map[1:2], rtol=1e-4, atol=1e-6)
+
+
+def test_the_background_is_explained_only_on_request() -> None:
+    pytest.importorskip("torchvision")
+    from torchvision.models.segmentation import lraspp_mobilenet_v3_large
+
+    net = lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3).eval()
+    torch.manual_seed(0)
+    images = torch.rand(1, 3, 64, 64)
+    scores = net(images)["out"].detach()
+    bias = net.classifier.high_classifier.bias
+    with torch.no_grad():
+        bias += torch.tensor([-(scores[:, 0] - scores[:, 1:].amax(1)).quantile(0.2), 0.0, 0.0])
+    classes = net(images)["out"].argmax(1)
+    assert int((classes == 0).sum()) > int((classes == 1).sum()) + int((classes == 2).sum()) > 0
+    found = explain("saliency", net, images)
+    (finding,) = [each for each in found.findings[0] if each.code == "largest_class"]
+    assert finding.facts["label"] != 0 and "except for the background" in finding.sentence
+    with torch.no_grad():
+        bias += torch.tensor([1e4, 0.0, 0.0])
+    with pytest.raises(BadTarget, match=r"every pixel of image 0 to the background \(class 0\)"):
+        saliency(net, images)
+    assert saliency(net, images, MaskScores(torch.ones(64, 64), 0)).shape == images.shape
+
+
+def test_the_background_is_known_by_the_names_of_a_configuration() -> None:
+    net, images = balanced(Segmenter(2)), scenes()
+    first = explain("saliency", net, images).findings
+    net.config = type("Config", (), {"id2label": {0: "Background", 1: "road"}})()
+    labels = [finding.facts["label"] for row in explain("saliency", net, images).findings for finding in row[:1]]
+    assert labels == [1, 1, 1] and any(row[0].facts["label"] == 0 for row in first)
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_a_single_map_is_the_class_against_nothing(probabilities: bool) -> None:
+    net, images = balanced(Segmenter(1, torch.sigmoid if probabilities else None)), scenes()
+    inside = net.conv(images)[:, 0] > 0
+    assert all(0.02 < float(each.float().mean()) < 0.98 for each in inside)
+    torch.testing.assert_close(saliency(net, images), saliency(net, images, MaskScores(inside, 0)))
+    with torch.no_grad():
+        net.conv.bias.fill_(-100.0)
+    with pytest.raises(BadTarget, match="no pixel of image 0"):
+        saliency(net, images)
+
+
+@pytest.mark.parametrize("output", [lambda maps: maps.repeat(1, 60, 1, 1), lambda maps: (maps.mean((2, 3)), maps)])
+def test_features_and_tuples_are_no_segmentation(output: Any) -> None:
+    with pytest.raises(BadTarget, match=r"not scores \[N, K\]"):
+        saliency(Segmenter(4, output).eval(), IMAGES)
+
+
+class Detector(nn.Module):
+    """Two detections of each image and one without area, in an order that depends on it; none in a dark image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([0.2, 0.9, 0.5]))
+
+    def forward(self, x: Tensor) -> list[dict[str, Tensor]]:
+        boxes = torch.tensor([[0.0, 0, 8, 8], [2.0, 2, 10, 10], [4.0, 0, 4, 8]])  # the last one has no area
+        found = []
+        for image in x:
+            swapped = int(image[0, 0, 0] > 0.5)
+            order = [swapped, 1 - swapped, 2]
+            scores = (self.weight[:3] * image[:, 2:8, 2:8].mean()).sigmoid()
+            scores = torch.cat([scores[:2], scores[2:] + 1])
+            rows = slice(None if bool(image.any()) else 0)
+            found.append(
+                {
+                    "boxes": boxes[order][rows],
+                    "labels": torch.tensor([5, 7, 9])[order][rows],
+                    "scores": scores[order][rows],
+                }
+            )
+        return found
+
+
+def test_the_best_detection_of_each_image_is_explained_and_named() -> None:
+    net = Detector().eval()
+    found = explain("saliency", net, IMAGES)
+    assert [row[0].code for row in found.findings] == ["best_detection"] * 3
+    for n in range(3):
+        output = net(IMAGES)[n]
+        best = int(output["scores"][:2].argmax())
+        score = float(output["scores"][best])
+        assert found.findings[n][0].facts["score"] == pytest.approx(score)
+        assert f"label {int(output['labels'][best])} with score {score:.2f}" in found.findings[n][0].sentence
+        assert found.statistics[n]["target_score"] == pytest.approx(score)
+    alone = explain("saliency", net, IMAGES[:1])
+    by_hand = saliency(net, IMAGES[:1], BoxScores(torch.tensor([[2.0, 2, 10, 10]]), (7,)))
+    torch.testing.assert_close(alone.raw, by_hand)
+
+
+def test_an_image_without_detection_is_refused_by_its_number() -> None:
+    with pytest.raises(BadTarget, match="found nothing in image 1"):
+        saliency(Detector().eval(), IMAGES * torch.tensor([1.0, 0.0, 1.0])[:, None, None, None])
+    with pytest.raises(BadTarget, match="found nothing in image 0"):
+        explainers.d_rise(Detector().eval(), torch.zeros_like(IMAGES[:1]), samples=2)
+
+
+def test_d_rise_scores_the_best_detection_without_a_minimum_overlap() -> None:
+    net = Detector().eval()
+    target = BoxScores(torch.tensor([[2.0, 2, 10, 10]]), (7,), 0.0)
+    given, chosen = (explainers.d_rise(net, IMAGES[:1], each, samples=8) for each in (target, None))
+    torch.testing.assert_close(given, chosen)
+
+
+def test_other_functions_choose_the_same_target() -> None:
+    net, images = Segmenter().eval(), scenes()
+    classes = net(images).argmax(1)
+    largest = [int(own.flatten().bincount().argmax()) for own in classes]
+    target = MaskScores(torch.stack([own == label for own, label in zip(classes, largest, strict=True)]), largest)
+    explanation = explain("saliency", net, images)
+    for maps in (explanation, "saliency", explanation.map):
+        found = evaluate(net, images, maps, steps=3, controls=False)
+        wanted = evaluate(net, images, explanation.map, target=target, steps=3, controls=False)
+        torch.testing.assert_close(found.values, wanted.values)
+        assert [each.code for each in found.findings][:3] == ["largest_class"] * 3
+    options = {"noise": 0.1, "samples": 2}
+    torch.testing.assert_close(
+        smooth("saliency", **options)(net, images).mean, smooth("saliency", **options)(net, images, target).mean
+    )
+    assert str(randomization_test(net, images, "saliency", seeds=1, seed=3).target).startswith("MaskScores(")

@@ -1,0 +1,272 @@
+"""Names as people write them, one-element lists, defaults that work, and refusals of one kind."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import explainers
+from explainers import (
+    METHODS,
+    METRICS,
+    BadOption,
+    BadTarget,
+    ExplainerError,
+    MaskScores,
+    Probability,
+    WrongType,
+    clip_gradients,
+    evaluate,
+    explain,
+    grad_cam,
+    grad_cam_sweep,
+    intervene,
+    recommend,
+    saliency,
+    smallest_region,
+    sweep,
+    trace_value,
+)
+from explainers.metrics.metric import find_metric
+from explainers.registry import find, name_key
+
+IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def small() -> nn.Sequential:
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
+
+
+# Names
+
+
+WRITTEN = {
+    "GradCAM": "grad_cam",
+    "Grad-CAM": "grad_cam",
+    "grad cam": "grad_cam",
+    "gradcam++": "grad_cam_pp",
+    "Grad-CAM++": "grad_cam_pp",
+    "GradCAMpp": "grad_cam_pp",
+    "HiResCAM": "hires_cam",
+    "IG": "integrated_gradients",
+    "IntegratedGradients": "integrated_gradients",
+    "SHAP": "kernel_shap",
+    "KernelSHAP": "kernel_shap",
+    "RISE": "rise",
+    "D-RISE": "d_rise",
+    "Input × gradient": "input_x_gradient",
+    "LRP": "lrp",
+    "SmoothGrad": "smooth_grad",
+}
+
+
+@pytest.mark.parametrize(("written", "name"), WRITTEN.items())
+def test_names_match_without_case_hyphens_and_underscores(written: str, name: str) -> None:
+    assert find(written) is METHODS[name]
+
+
+def test_every_method_and_metric_is_found_by_its_title_and_by_no_other() -> None:
+    for name, method in METHODS.items():
+        for written in (method.title, name.upper(), name.replace("_", "-"), name.replace("_", "")):
+            assert find(written).name == name, written
+    assert len({name_key(each) for name in METHODS for each in {name, METHODS[name].title}} - set(METHODS)) >= 0
+    for name, metric in METRICS.items():
+        for written in (metric.title, name.upper(), name.replace("_", "-")):
+            assert find_metric(written).name == name, written
+
+
+def test_functions_take_names_as_people_write_them() -> None:
+    net = small()
+    assert explain("GradCAM", net, IMAGES, 1, layer="2").method == "grad_cam"
+    assert evaluate(net, IMAGES, "Grad-CAM", metrics="Deletion", steps=2, controls=False).method == "grad_cam"
+    assert list(sweep("gradcam", net, IMAGES, 1, layers=["2"])) == ["2"]
+    assert explainers.smooth("Saliency", sigma=0.1, samples=2)(net, IMAGES, 1).samples == 2
+    assert explainers.randomization_test(net, IMAGES, "Saliency", seeds=1).method == "saliency"
+    assert explainers.compare_models(net, net, IMAGES, method="GradCAM").method == "grad_cam"
+    with pytest.raises(BadOption, match="Did you mean 'grad_cam'"):
+        explain("gradcan", net, IMAGES)
+
+
+# Layers
+
+
+def test_a_list_of_one_layer_is_a_layer() -> None:
+    net = small()
+    expected = grad_cam(net, IMAGES, 1, layer="2")
+    for layer in (["2"], ("2",), [net[2]], [["2"][0]]):
+        torch.testing.assert_close(grad_cam(net, IMAGES, 1, layer=layer), expected)
+        torch.testing.assert_close(explain("grad_cam", net, IMAGES, 1, layer=layer).map, expected)
+    assert intervene(net, IMAGES, ["2"], channels=[1]).layer == "2"
+    assert trace_value(net, IMAGES[:1], ["2"]).layer == "2"
+    assert explainers.unit(["2"], 1).check(1) is None
+    with pytest.raises(BadOption, match=r"has 2 layers. Give one, or call sweep"):
+        grad_cam(net, IMAGES, 1, layer=["0", "2"])
+    with pytest.raises(ExplainerError):
+        grad_cam(net, IMAGES, 1, layer=[])
+
+
+def test_one_layer_or_method_does_not_need_a_list() -> None:
+    net = small()
+    assert {row.layer for row in recommend(net, IMAGES, layers="2", methods="grad_cam", budget=60, steps=3).rows} == {
+        "2"
+    }
+    assert recommend(net, IMAGES, layers=net[2], methods=grad_cam, budget=60, steps=3).rows[0].layer == "2"
+    for layers in ("2", net[2], ["2"]):
+        assert list(sweep("layer_cam", net, IMAGES, 1, layers=layers)) == ["2"]
+        assert list(grad_cam_sweep(net, IMAGES, 1, layers=layers)) == ["2"]
+
+
+# Defaults and targets
+
+
+def test_trace_value_traces_the_strongest_cell_by_default() -> None:
+    net = small()
+    values = net[:3](IMAGES[:1])[0, 4]
+    found = trace_value(net, IMAGES[:1], "2", 4)
+    assert found.value == pytest.approx(float(values.max())) and found.computed == pytest.approx(found.value, rel=1e-4)
+    assert found.channel == 4 and found.cell is not None and float(values[found.cell]) == found.value
+    default = trace_value(net, IMAGES[:1])
+    assert default.layer == explainers.default_layer(net, IMAGES[:1]) and default.channel == 0
+    assert trace_value(net, IMAGES[:1], "6", 3).cell is None, "a layer without a grid"
+
+
+def test_smallest_region_takes_a_method_and_a_class() -> None:
+    net = small()
+    with torch.no_grad():
+        net[6].weight.mul_(30)
+    classes = net(IMAGES).argmax(1)
+    by_map = smallest_region(net, IMAGES, saliency(net, IMAGES).sum(1), baseline="zeros")
+    for maps in ("saliency", saliency, METHODS["saliency"]):
+        by_name = smallest_region(net, IMAGES, maps, baseline="zeros")
+        assert torch.equal(
+            by_name.mask, smallest_region(net, IMAGES, explain(maps, net, IMAGES), baseline="zeros").mask
+        )
+    assert by_map.classes == by_name.classes == classes.tolist()
+    given = smallest_region(net, IMAGES, "saliency", classes.tolist(), baseline="zeros")
+    assert torch.equal(given.mask, by_name.mask)
+    other = [(int(label) + 1) % 5 for label in classes]
+    found = smallest_region(net, IMAGES, "saliency", other, baseline="zeros")
+    assert found.classes == other
+    at_once = smallest_region(net, IMAGES, "saliency", other, goal="change", baseline="zeros")
+    assert float(at_once.fraction.max()) == 0, "another class is predicted already"
+    with pytest.raises(BadTarget, match="Class 99 does not exist"):
+        smallest_region(net, IMAGES, torch.rand(2, 4, 4), 99)
+    with pytest.raises(BadTarget, match="is not a class"):
+        smallest_region(net, IMAGES, "saliency", Probability(1))
+
+
+def test_intervene_reports_the_score_of_a_target() -> None:
+    net = small()
+    without = intervene(net, IMAGES, "2", channels=[1, 2])
+    assert without.target is without.target_before is without.target_after is None
+    found = intervene(net, IMAGES, "2", [3, 1], channels=[1, 2])
+    assert found.target == [3, 1] and torch.equal(found.before, without.before)
+    torch.testing.assert_close(found.target_before, found.before[[0, 1], [3, 1]])
+    torch.testing.assert_close(found.target_after, found.after[[0, 1], [3, 1]])
+    assert "change of the target's score" in repr(found) and "target" not in repr(without)
+    shares = intervene(net, IMAGES, "2", Probability(3))
+    torch.testing.assert_close(shares.target_after, shares.after.softmax(1)[:, 3])
+
+
+def test_intervene_of_a_segmentation_network_reports_a_region() -> None:
+    net = small()[:3]
+    classes = net(IMAGES).argmax(1)
+    chosen = intervene(net, IMAGES, "0", channels=[1])
+    largest = [int(own.flatten().bincount().argmax()) for own in classes]
+    mask = torch.stack([own == label for own, label in zip(classes, largest, strict=True)])
+    given = intervene(net, IMAGES, "0", MaskScores(mask, largest), channels=[1])
+    torch.testing.assert_close(chosen.target_before, given.target_before)
+    torch.testing.assert_close(chosen.target_after, given.target_after)
+    assert chosen.before.shape == (2, 1) and chosen.change.any() and "top class" not in repr(chosen)
+
+
+def test_clip_gradients_clips_the_norm_by_default() -> None:
+    net = small()
+    with clip_gradients(net, 1e-3):
+        net(IMAGES).sum().backward()
+    norm = torch.cat([each.grad.flatten() for each in net.parameters()]).norm()
+    assert float(norm) == pytest.approx(1e-3, rel=1e-3)
+
+
+# Refusals
+
+
+def test_an_argument_of_the_wrong_type_is_a_refusal_and_a_type_error() -> None:
+    assert (
+        issubclass(WrongType, ExplainerError) and issubclass(WrongType, TypeError) and issubclass(WrongType, ValueError)
+    )
+    for call in (
+        lambda: saliency(5, IMAGES),
+        lambda: saliency(small(), "images"),
+        lambda: saliency(small(), IMAGES, "dog"),
+        lambda: grad_cam(small(), IMAGES, layer=5),
+        lambda: saliency(images=IMAGES),
+    ):
+        with pytest.raises(WrongType):
+            call()
+
+
+STRANGE = [None, "x", -1, 1.5, float("nan"), [], {}, object()]
+GIVEN: dict[str, Any] = dict.fromkeys(("model", "model_a", "model_b"), small())
+GIVEN |= {"images": IMAGES, "image": IMAGES[:1], "others": IMAGES.flip(0), "method": "saliency", "layer": "2"}
+GIVEN |= {"maps": torch.rand(2, 16, 16), "map": torch.rand(4, 4), "features": torch.rand(3, 4, 4)}
+GIVEN |= {"mask": torch.ones(4, 4), "layers": ["2"], "size": (4, 4), "channel": 1, "class_": 1, "against": 2}
+GIVEN |= {"classes": 1, "labels": (1,), "boxes": torch.tensor([[0.0, 0, 2, 2]]), "embedding": torch.ones(4)}
+GIVEN |= {"activation": "softmax", "target": 1, "factor": 2.0, "std": 0.1, "channels": [1], "value": 0.0}
+FUNCTIONS = {
+    name: found
+    for name in explainers.__all__
+    if callable(found := getattr(explainers, name))
+    and not inspect.isabstract(found)
+    and not (inspect.isclass(found) and issubclass(found, Exception))
+}
+RESULTS = set(
+    "Description Display Evaluation Explanation Factors FullGradients GradientLog Intervention Layer LayerDescription "
+    "Method Metric ModelComparison Option Partial PathStep Randomization Recommendation Region SmallestRegion Smoothed "
+    "ValueTrace WeightedSum Choice Range".split()
+)
+"""Classes that the library creates, not its callers."""
+NOT_TRIED = {"trace_attention", "check_explainer", "text_embedding", "keep_freed_memory", "recommend", "show_channels"}
+"""Functions that need another model, take long, or only show results."""
+
+
+@pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - RESULTS - NOT_TRIED))
+def test_whatever_is_wrong_is_refused_by_an_explainer_error(name: str) -> None:
+    """Each argument in turn gets strange values; what is refused is refused with a message of the library."""
+    function = FUNCTIONS[name]
+    parameters = inspect.signature(function).parameters
+    needed = {
+        each: GIVEN[each]
+        for each, parameter in parameters.items()
+        if each in GIVEN and parameter.default is parameter.empty
+    }
+    wrong = []
+    cheap = {"samples": 2, "steps": 2, "budget": 0.05, "batch_size": 4, "channels": 4, "cells": 3}
+    for argument in parameters:
+        is_flag = isinstance(parameters[argument].default, bool)
+        is_open = parameters[argument].kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        if is_flag or is_open or argument == "function":
+            continue
+        for value in STRANGE:
+            given = {
+                **{k: v for k, v in cheap.items() if name in METHODS and k in parameters},
+                **needed,
+                argument: value,
+            }
+            try:
+                result = function(**given)
+                if hasattr(result, "__enter__"):
+                    with result:
+                        pass
+            except (ExplainerError, ImportError):
+                pass
+            except Exception as error:
+                if "required positional argument" not in str(error):
+                    wrong.append(f"{argument}={value!r:.40}: {type(error).__name__}: {str(error)[:80]}")
+    assert not wrong, "\n".join(wrong)

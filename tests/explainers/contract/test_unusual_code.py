@@ -1,0 +1,163 @@
+"""Networks with scripted parts, functional transforms, inner gradients, unusual outputs: right, or refused in words."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers import METHODS, BadOption, BadTarget, ExplainerError, grad_cam, occlusion, saliency
+from tests.support.nets import rel
+
+METHOD_NAMES = (
+    "saliency grad_cam score_cam occlusion deep_lift lrp cam shapley_cam ablation_cam integrated_gradients".split()
+)
+
+
+class Base(nn.Module):
+    """Two convolutions and a linear head."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.head = nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 6, 3, 1, 1), nn.Linear(6, 5)
+        self.eval()
+
+    def features(self, x):
+        return self.second(self.first(x).relu()).relu()
+
+    def forward(self, x):
+        return self.head(self.features(x).mean((2, 3)))
+
+
+class Scripted(Base):
+    def __init__(self):
+        super().__init__()
+        self.second = torch.jit.script(self.second)
+
+
+class Traced(Base):
+    def __init__(self):
+        super().__init__()
+        self.second = torch.jit.trace(self.second, torch.rand(1, 4, 8, 8))
+
+
+class Frozen(Base):
+    def __init__(self):
+        super().__init__()
+        self.second = torch.jit.freeze(torch.jit.script(self.second))
+
+
+class Quantile(Base):
+    def forward(self, x):
+        return self.head(self.features(x).flatten(2).quantile(0.9, dim=2))
+
+
+class InnerGradient(Base):
+    def forward(self, x):
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.first(leaf).sum(), leaf)
+        return super().forward(x * gradient.sign())
+
+
+class FunctionalGradient(Base):
+    def forward(self, x):
+        return super().forward(x + torch.func.grad(lambda y: self.first(y).sum())(x))
+
+
+class Mapped(Base):
+    def forward(self, x):
+        return self.head(torch.vmap(lambda image: self.features(image[None])[0])(x).mean((2, 3)))
+
+
+class Complex(Base):
+    def forward(self, x):
+        return torch.complex(super().forward(x), super().forward(x))
+
+
+class Scalar(Base):
+    def forward(self, x):
+        return super().forward(x)[:, 0]
+
+
+@dataclass
+class Output:
+    probabilities: Tensor
+
+
+class InDataclass(Base):
+    def forward(self, x):
+        return Output(super().forward(x))
+
+
+class InNamespace(Base):
+    def forward(self, x):
+        return types.SimpleNamespace(probabilities=super().forward(x))
+
+
+NETS = [Scripted, Traced, Frozen, Quantile, InnerGradient, FunctionalGradient, Mapped, Complex, Scalar]
+NETS += [InDataclass, InNamespace]
+
+
+def images(count=2):
+    return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(2))
+
+
+def options(name):
+    return {key: value for key, value in {"samples": 4, "steps": 4}.items() if key in METHODS[name].options}
+
+
+@pytest.mark.parametrize("make", NETS)
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_unusual_code_is_explained_or_refused_in_words(name, make):
+    try:
+        both = METHODS[name](make(), images(), 1, **options(name))
+    except ExplainerError:
+        return
+    alone = [METHODS[name](make(), images()[n : n + 1], 1, **options(name)) for n in range(2)]
+    assert rel(both, torch.cat(alone)) < 1e-4
+
+
+@pytest.mark.parametrize("make", [Scripted, Traced, Frozen])
+def test_a_network_with_scripted_parts_has_the_maps_of_the_whole_one(make):
+    for name in ("saliency", "occlusion", "integrated_gradients"):
+        assert rel(METHODS[name](make(), images(), 1), METHODS[name](Base(), images(), 1)) < 1e-4
+    assert rel(grad_cam(make(), images(), 1, layer="first"), grad_cam(Base(), images(), 1, layer="first")) < 1e-4
+
+
+@pytest.mark.parametrize("make", [InDataclass, InNamespace])
+def test_an_output_without_known_scores_is_named_and_not_the_layer(make):
+    with pytest.raises(BadTarget, match="output.probabilities"):
+        grad_cam(make(), images(), 1)
+    found = grad_cam(make(), images(), lambda output: output.probabilities[:, 1])
+    assert rel(found, grad_cam(Base(), images(), 1)) < 1e-6
+
+
+class Added(Base):
+    """An operation that refuses tensors of two types, as in bfloat16."""
+
+    def forward(self, x):
+        x = self.features(x)
+        return self.head(torch.zeros(x.shape).index_add_(1, torch.arange(6), x).mean((2, 3)))
+
+
+def test_bfloat16_falls_back_or_is_refused_in_words(monkeypatch):
+    monkeypatch.setattr("explainers.passes.scoring.computes_bf16", lambda device: True)
+
+    found = METHODS["sess"](Added(), images(), 1, scales=2, layer="second", precision="auto")
+
+    assert rel(found, METHODS["sess"](Added(), images(), 1, scales=2, layer="second")) < 1e-6
+    with pytest.raises(BadOption, match="does not run in bfloat16.*index_add_"):
+        METHODS["rise"](Added(), images(), 1, samples=4, precision="bf16")
+
+
+def test_a_compiled_function_as_forward_runs_uncompiled():
+    net = Base()
+    compiled = torch.compile(net, backend="eager")
+
+    for method in (saliency, grad_cam, occlusion):
+        assert rel(method(net, images(), 1, forward=compiled), method(net, images(), 1)) < 1e-4

@@ -1,0 +1,330 @@
+"""Networks whose control flow depends on the image: what one image shows about them need not hold for another one."""
+
+from __future__ import annotations
+
+import random
+
+import numpy
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import explainers
+from explainers import METHODS, ExplainerError, UnsupportedModel, explain, grad_cam, integrated_gradients, saliency
+from tests.support import deciding_nets as nets
+from tests.support.nets import rel
+
+pytestmark = pytest.mark.sample
+
+SMALL = {"samples": 4, "steps": 4, "scales": 2}
+LOUD_AND_FAINT = torch.tensor([3.0, 0.05]).view(2, 1, 1, 1)
+BYTES_AND_FRACTIONS = torch.tensor([50.0, 0.1]).view(2, 1, 1, 1)
+
+DECIDING = {
+    "crop": (nets.AutoCrop, nets.scans()),
+    "flip": (lambda: nets.Moving(lambda x: x.flip(3)), nets.lights()),
+    "roll": (lambda: nets.Moving(lambda x: x.roll(8, 3)), nets.lights()),
+    "turn": (lambda: nets.Moving(lambda x: x.rot90(1, (2, 3))), nets.lights()),
+    "hidden in a list": (nets.Hidden, nets.lights()),
+    "hidden in an array": (nets.Numpy, nets.lights()),
+    "early exit": (nets.EarlyExit, nets.lights() * LOUD_AND_FAINT),
+    "experts": (nets.Experts, nets.lights()),
+    "scale": (nets.Scaled, nets.lights() * BYTES_AND_FRACTIONS),
+    "noise": (nets.NoisyWhenDark, nets.lights()),
+}
+REORDERING = {
+    "sorted": (nets.SortedRows, nets.lights()),
+    "sorted down": (nets.SortedDown, nets.lights()),
+    "flipped": (nets.FlippedRows, nets.lights()),
+    "one after another": (nets.Looped, nets.lights()),
+}
+
+
+def each_method() -> list[str]:
+    return [name for name, each in METHODS.items() if each.needs is None or each.needs(nets.Conv()) is None]
+
+
+def same(found, expected):
+    """Whether two maps are equal up to rounding."""
+    return bool((found - expected).norm() <= 1e-5 * expected.norm())
+
+
+def run(name, net, images, target):
+    """Return the map and the codes of the findings of each image, or the error's type."""
+    chosen = {key: value for key, value in SMALL.items() if key in METHODS[name].options}
+    try:
+        found = explain(name, net, images, target, **chosen)
+    except ExplainerError as error:
+        return str(error)
+    return [(found.map[n], [finding.code for finding in found.findings[n]]) for n in range(len(images))]
+
+
+@pytest.mark.parametrize("kind", [*DECIDING, *REORDERING])
+@pytest.mark.parametrize("name", each_method())
+def test_maps_depend_neither_on_the_batch_nor_on_earlier_calls(name, kind):
+    """Each image has the map of a new network that sees only this image, or the batch is refused."""
+    make, images = (DECIDING | REORDERING)[kind]
+    alone = [run(name, make(), images[n : n + 1], [n + 1]) for n in range(2)]
+    net = make()
+    both = run(name, net, images, [1, 2])
+    later = [run(name, net, images[n : n + 1], [n + 1]) for n in (1, 0)][::-1]
+
+    for n in range(2):
+        if isinstance(alone[n], str):
+            assert later[n] == alone[n] and isinstance(both, str)
+            continue
+        map, codes = alone[n][0]
+        assert same(later[n][0][0], map)
+        assert isinstance(both, str) or same(both[n][0], map)
+        if kind in DECIDING:
+            assert "decides_by_image" in codes and later[n][0][1] == codes
+            assert isinstance(both, str) or both[n][1] == codes
+        else:
+            assert "rows_depend" in both[n][1]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_map_of_a_cropped_scan_is_where_its_content_is(order):
+    """The same network, one scan after the other: the peaks are at the bright spots, in either order."""
+    net = nets.AutoCrop()
+    spots = []
+    for n in order:
+        image = nets.scans()[n : n + 1]
+        heat = grad_cam(net, image, 1, layer="first", relu=False).abs()
+        full = explainers.maps.resize.resize(heat, (64, 64))[0]
+        spots.append(divmod(int(full.argmax()), 64))
+
+    for n, spot in zip(order, spots, strict=True):
+        assert all(abs(at - (6 + 32 * n)) <= 3 for at in spot)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_threshold_applies_to_each_point_of_a_path_alone(first):
+    """The points of a path are below and above the threshold; in one batch, all of them would be divided."""
+    net, images = nets.Scaled(), nets.lights() * BYTES_AND_FRACTIONS
+    saliency(net, images[first : first + 1], 1)
+
+    found = integrated_gradients(net, images[:1], 1, steps=6)
+
+    points, weights = numpy.polynomial.legendre.leggauss(6)
+    x = images[:1]
+    total = torch.zeros_like(x)
+    for at, weight in zip((points + 1) / 2, weights / 2, strict=True):
+        leaf = (float(at) * x).requires_grad_()
+        total += float(weight) * torch.autograd.grad(net(leaf * 1)[0, 1], leaf)[0]
+    assert rel(found, total * x) < 1e-4
+
+
+def test_noise_below_a_brightness_is_fixed_and_reported_only_where_it_is():
+    net, images = nets.NoisyWhenDark(), nets.lights()
+    random.seed(3)
+    before = torch.get_rng_state(), random.getstate()
+
+    bright, dark = (explain("saliency", net, images[n : n + 1], 1) for n in range(2))
+    both = explain("saliency", net, images, 1)
+    again = explain("saliency", net, images[1:], 1)
+
+    assert torch.equal(dark.map, again.map) and torch.equal(both.map, torch.cat([bright.map, dark.map]))
+    codes = [[finding.code for finding in each] for each in (*bright.findings, *dark.findings, *both.findings)]
+    assert ["stochastic" in each for each in codes] == [False, True, False, True]
+    assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
+
+
+class Reads(nets.Conv):
+    """Reads the image by a function, whose result has no effect."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.read = [read]
+
+    def before(self, x):
+        self.read[0](x)
+        return x
+
+
+READS = {
+    "item": lambda x: x.max().item(),
+    "comparison": lambda x: bool(x.mean() > 0.2),
+    "int": lambda x: int(x.sum()),
+    "mask": lambda x: x[x > 0],
+    "where": lambda x: torch.where(x > 0),
+    "unique": lambda x: x.round().unique(),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "repeats": lambda x: torch.repeat_interleave(x.round().abs().long().flatten()[:4]),
+    "equal": lambda x: torch.equal(x, x.flip(0)),
+    "slice": lambda x: x[..., : x.flatten().argmax() % 3],
+    "numpy": lambda x: x.detach().cpu().numpy(),
+    "array": lambda x: numpy.asarray(x.detach().cpu()),
+    "list": lambda x: x.mean((1, 2, 3)).tolist(),
+    "a buffer made of it": lambda x: torch.zeros(3).copy_(x.detach()[0, :, 0, 0]).sum().item(),
+}
+
+
+@pytest.mark.parametrize("kind", READS)
+def test_every_way_to_read_the_image_is_noticed(kind):
+    codes = [finding.code for finding in explain("saliency", Reads(READS[kind]), nets.lights(), 1).findings[0]]
+
+    assert "decides_by_image" in codes
+
+
+HARMLESS = {
+    "nothing": lambda x: None,
+    "isnan": lambda x: bool(torch.isnan(x).any()),
+    "isfinite": lambda x: bool(torch.isfinite(x).all()),
+    "isinf of a sum": lambda x: x.sum().isinf().item(),
+    "not equal to itself": lambda x: bool((x != x).any()),
+    "shape": lambda x: x.shape[0] + x.numel() + len(x),
+    "zeros": lambda x: torch.zeros_like(x).sum().item(),
+    "constant": lambda x: torch.arange(5).sum().item(),
+    "masked assignment": lambda x: x.clone().masked_fill(x > 0, 0),
+    "assignment by a mask": lambda x: x.clone().__setitem__(x > 0, 0),
+    "a sort": lambda x: x.sort(-1).values.topk(2).indices,
+    "one_hot": lambda x: F.one_hot(x.argmax(-1), 32),
+    "a distribution": lambda x: torch.distributions.Normal(x, torch.ones_like(x)).mean,
+}
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_checks_and_constants_are_not_taken_for_decisions(kind):
+    found = explain("saliency", Reads(HARMLESS[kind]), nets.lights(), 1).findings[0]
+
+    assert not {"decides_by_image", "rows_depend"} & {finding.code for finding in found}
+
+
+def test_values_of_parameters_and_buffers_are_not_taken_for_decisions():
+    for net in (nets.Checked(), nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).eval()):
+        found = explain("saliency", net, nets.lights(), 1).findings[0]
+        assert not {"decides_by_image", "rows_depend"} & {finding.code for finding in found}
+
+
+def count_passes(net, call):
+    passes = []
+    handle = net.register_forward_hook(lambda module, inputs, output: passes.append(len(output)))
+    call()
+    handle.remove()
+    return len(passes)
+
+
+@pytest.mark.parametrize(
+    ("images", "name", "first", "later"),
+    [(1, "saliency", 3, 1), (1, "grad_cam", 4, 1), (2, "grad_cam", 8, 1), (1, "integrated_gradients", 8, 1)],
+)
+def test_networks_that_decide_nothing_run_as_often_as_before(images, name, first, later):
+    """Two passes look for noise, four for rows that depend on each other, one for the layers; then only the method."""
+    net, x = nets.Conv(), nets.lights(images)
+    METHODS[name](nets.Conv(), x, 1)
+    counts = [count_passes(net, lambda: METHODS[name](net, x, 1, **options(name))) for _ in range(3)]
+
+    assert counts[0] <= first + extra(name) and counts[2] <= later + extra(name)
+
+
+def options(name):
+    return {key: value for key, value in SMALL.items() if key in METHODS[name].options}
+
+
+def extra(name):
+    return 4 if name == "integrated_gradients" else 0
+
+
+def test_methods_without_a_layer_explain_each_image_of_any_deciding_network():
+    for make, images in DECIDING.values():
+        found = explain("saliency", make(), images, None)
+        alone = [explain("saliency", make(), images[n : n + 1], None) for n in range(2)]
+        assert found.target == [alone[0].target[0], alone[1].target[0]]
+        torch.testing.assert_close(found.scores, torch.cat([each.scores for each in alone]))
+        assert rel(found.map, torch.cat([each.map for each in alone])) < 1e-5
+
+
+def test_a_layer_that_does_not_run_for_an_image_is_refused_with_the_reason():
+    net, images = nets.EarlyExit(), nets.lights() * LOUD_AND_FAINT
+
+    with pytest.raises(ExplainerError, match="Image 0 of the batch.*'second' did not run.*decides by the values"):
+        grad_cam(net, images, 1, layer="second")
+    with pytest.raises(UnsupportedModel, match="first image is 'first', that of another one 'relu'"):
+        grad_cam(net, images, 1)
+    assert grad_cam(net, images, 1, layer="first").shape == (2, 8, 8)
+
+
+def test_experiments_of_deciding_networks_are_right_or_refused():
+    calls = {
+        "evaluate": lambda net, x: explainers.evaluate(net, x, "grad_cam", metrics=("deletion",), steps=3),
+        "compare": lambda net, x: explainers.compare_models(net, net, x),
+        "randomization": lambda net, x: explainers.randomization_test(net, x, "grad_cam"),
+        "patch": lambda net, x: explainers.patch_effects(net, x, x.flip(0)),
+        "intervene": lambda net, x: explainers.intervene(net, x),
+        "sweep": lambda net, x: explainers.grad_cam_sweep(net, x),
+        "parts": lambda net, x: explainers.full_gradients(net, x),
+        "smooth": lambda net, x: explainers.smooth("grad_cam", noise=0.1, samples=2)(net, x, 1),
+        "field": lambda net, x: explainers.list_layers(net, x)[0].receptive_field((1, 1)),
+    }
+    known = "decides", "depends on the image", "no fixed position", "do not run along", "without height"
+    for make, images in (DECIDING | REORDERING).values():
+        for call in calls.values():
+            try:
+                call(make(), images)
+            except ExplainerError as error:
+                assert any(each in str(error) for each in known)
+
+
+def test_the_receptive_field_before_a_decision_is_known():
+    class Late(nets.Conv):
+        def between(self, x):
+            return x.flip(3) if x.mean() > 0.1 else x
+
+    net = Late()
+    layers = {layer.name: layer for layer in explainers.list_layers(net, nets.lights())}
+
+    assert layers["first"].receptive_field((1, 1)) == (4, 4, 8, 8)
+    with pytest.raises(UnsupportedModel, match="'second' depends on the image.*item"):
+        layers["second"].receptive_field((1, 1))
+
+
+@pytest.mark.parametrize("stop", [None, 2])
+def test_progress_of_a_batch_that_runs_image_by_image(stop):
+    net, images, seen = nets.Scaled(), nets.lights() * BYTES_AND_FRACTIONS, []
+
+    def progress(partial):
+        seen.append(partial)
+        return stop is None or len(seen) < stop
+
+    found = METHODS["rise"](net, images, 1, samples=6, batch_size=2, progress=progress)
+
+    fractions = [each.fraction for each in seen]
+    assert fractions == sorted(fractions) and all(each.map.shape == (2, 32, 32) for each in seen)
+    assert found.shape == (2, 32, 32) and (len(seen) == stop if stop else fractions[-1] == 1)
+
+
+def test_options_with_one_entry_for_each_image_are_divided():
+    net, images = nets.Scaled(), nets.lights() * BYTES_AND_FRACTIONS
+    baseline = torch.stack([torch.zeros(3, 32, 32), torch.ones(3, 32, 32)])
+    labels = torch.arange(4).view(2, 2).repeat_interleave(16, 0).repeat_interleave(16, 1).expand(2, -1, -1).contiguous()
+    masks = F.one_hot(labels, 4).movedim(-1, 1).bool()
+
+    for name, chosen in (
+        ("occlusion", {"baseline": baseline, "window": 16}),
+        ("integrated_gradients", {"baseline": baseline, "steps": 3}),
+        ("feature_ablation", {"masks": labels}),
+        ("feature_ablation", {"masks": masks}),
+        ("xrai", {"segments": labels, "steps": 3}),
+        ("deep_lift", {"baseline": 2 + baseline}),
+    ):
+        both = METHODS[name](net, images[1:].repeat(2, 1, 1, 1) * 100, 1, **chosen)
+        alone = [
+            METHODS[name](net, images[1:] * 100, 1, **{key: each(value, n) for key, value in chosen.items()})
+            for n in range(2)
+        ]
+        assert rel(both, torch.cat(alone)) < 1e-5
+    shared = METHODS["deep_lift_shap"](net, images[1:].repeat(2, 1, 1, 1) * 100, 1, baseline=2 + baseline)
+    assert rel(shared[:1], METHODS["deep_lift_shap"](net, images[1:] * 100, 1, baseline=2 + baseline)) < 1e-5
+
+
+def each(value, index):
+    """The part of an option for one image."""
+    return value[index : index + 1] if isinstance(value, torch.Tensor) else value
+
+
+def test_the_budget_of_a_batch_is_shared():
+    net, images = nets.Scaled(), nets.lights() * BYTES_AND_FRACTIONS
+
+    assert METHODS["rise"](net, images, 1, samples=4, budget=60.0).shape == (2, 32, 32)

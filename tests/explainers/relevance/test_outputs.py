@@ -1,0 +1,195 @@
+"""Backward rules on networks with unusual outputs, targets and forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+
+RULES = ("lrp", "attn_lrp", "cp_lrp", "deep_lift")
+
+
+class Custom(nn.Module):
+    """Linear(12, 2) with rows of 1 and -2, whose scores are returned in an object."""
+
+    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.head, self.wrap = nn.Linear(12, 2), wrap
+        with torch.no_grad():
+            self.head.weight.copy_(torch.tensor([[1.0], [-2.0]]).expand(2, 12))
+            self.head.bias.zero_()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.wrap(self.head(x.flatten(1)))
+
+
+class DictOutput(dict[str, Tensor]):
+    pass
+
+
+@dataclass(frozen=True)
+class DataOutput:
+    logits: Tensor
+
+
+class SlotOutput:
+    __slots__ = ("logits",)
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+class HiddenOutput:
+    """Its tensor is in a function, not in an attribute."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.read = lambda: logits
+
+
+explainers.register_output(HiddenOutput, lambda output: [output.read()], lambda output, parts: HiddenOutput(*parts))
+OUTPUTS: dict[str, tuple[Callable[[Tensor], Any], Any]] = {
+    "dict subclass": (lambda scores: DictOutput(logits=scores), 1),
+    "dataclass": (DataOutput, 1),
+    "namespace": (lambda scores: SimpleNamespace(logits=scores), 1),
+    "slots": (SlotOutput, 1),
+    "nested": (lambda scores: {"a": [SimpleNamespace(b=scores)]}, lambda output: output["a"][0].b[:, 1]),
+    "object per image": (
+        lambda scores: [SimpleNamespace(row=row) for row in scores],
+        lambda output: torch.stack([each.row[1] for each in output]),
+    ),
+    "registered": (HiddenOutput, lambda output: output.read()[:, 1]),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_relevance_starts_from_the_score_in_any_output(kind: str, name: str) -> None:
+    wrap, target = OUTPUTS[kind]
+    images = torch.ones(2, 3, 2, 2) * torch.tensor([1.0, 2.0]).view(2, 1, 1, 1)
+
+    found = getattr(explainers, name)(Custom(wrap), images, target)
+
+    assert torch.allclose(found.flatten(1).sum(1), torch.tensor([-24.0, -48.0]))
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_dependent_rows_are_found_in_any_output(kind: str) -> None:
+    """Each image gets the map of a call with this image only, although the network subtracts the mean of the batch."""
+    wrap, target = OUTPUTS[kind]
+
+    class Mixing(Custom):
+        def forward(self, x: Tensor) -> Any:
+            return self.wrap(self.head((x - x.mean(0)).flatten(1) ** 2 + x.flatten(1)))
+
+    images = torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    network = Mixing(wrap)
+    alone = torch.cat([explainers.saliency(network, image[None], target) for image in images])
+
+    together = explainers.explain("saliency", network, images, target)
+
+    assert torch.allclose(together.raw, alone, atol=1e-5)
+    assert all("rows_depend" in [each.code for each in findings] for findings in together.findings)
+
+
+class InnerGradient(nn.Module):
+    """Adds a term that is computed from a gradient inside the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            inner = x if x.requires_grad else x.detach().requires_grad_()
+            features = self.conv(inner).relu()
+            (gradient,) = torch.autograd.grad(features.sum(), inner, create_graph=True)
+        extra: Tensor = self.head(features.mean((2, 3))) + (gradient * x).sum((1, 2, 3))[:, None]
+        return extra
+
+
+class Functional(nn.Module):
+    """Computes a gradient by torch.func inside the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        slope = torch.func.grad(lambda value: value.square().sum())(x)
+        scores: Tensor = self.head((x + slope).flatten(1))
+        return scores
+
+
+@pytest.mark.parametrize("name", [*RULES, "deep_lift_shap", "excitation_backprop"])
+@pytest.mark.parametrize(("network", "size"), [(InnerGradient, 8), (Functional, 2)])
+def test_gradients_inside_the_forward_pass_are_refused(network: type[nn.Module], size: int, name: str) -> None:
+    torch.manual_seed(0)
+    model, images = network().double(), torch.rand(1, 3, size, size, dtype=torch.float64)
+
+    try:
+        found = getattr(explainers, name)(model, images, 1)
+    except explainers.UnsupportedOperation as error:
+        assert "saliency" in str(error), "a way out is named"
+    else:  # right all the same: the rules conserve the score of this network without biases up to its bias
+        bias = float(model.head.bias[1])  # type: ignore[union-attr, index]
+        assert network is Functional and torch.isclose(found.sum(), model(images)[0, 1] - bias)
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3, bias=False), nn.Linear(4, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.conv(x).relu().mean((2, 3)))
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("target", "linear"),
+    [
+        (2, True),
+        (explainers.Contrast(1, 2), True),
+        (lambda output: 3 * output[:, 2], True),
+        (lambda output: output[:, 2] ** 2, False),
+        (lambda output: output[:, 2] + 5, False),
+        (explainers.Probability(2), False),
+        (explainers.LogProbability(2), False),
+    ],
+)
+def test_lrp_says_when_its_sum_is_not_the_score(target: Any, linear: bool) -> None:
+    torch.manual_seed(0)
+    network, images = Small(), torch.randn(2, 3, 8, 8)
+
+    found = explainers.explain("lrp", network, images, target, rule="epsilon")
+
+    sums = found.raw.flatten(1).sum(1)
+    for index, findings in enumerate(found.findings):
+        codes = [each.code for each in findings]
+        assert ("nonlinear_target" in codes) is not linear
+        if linear:
+            assert float(sums[index]) == pytest.approx(found.statistics[index]["target_score"], rel=1e-3)
+
+
+def test_deep_lift_shap_reports_a_gap() -> None:
+    """A part of the score that is detached from the image changes, but gets no attribution."""
+
+    class Detached(Small):
+        def forward(self, x: Tensor) -> Tensor:
+            scores: Tensor = super().forward(x) + x.detach().mean((1, 2, 3))[:, None]
+            return scores
+
+    torch.manual_seed(0)
+    images = torch.rand(2, 3, 8, 8)
+    broken = explainers.explain("deep_lift_shap", Detached(), images, 1, baseline=0.0)
+    right = explainers.explain("deep_lift_shap", Small(), images, 1, samples=4)
+
+    assert all("incomplete" in [each.code for each in findings] for findings in broken.findings)
+    assert not any("incomplete" in [each.code for each in findings] for findings in right.findings)

@@ -1,0 +1,114 @@
+"""No text tells people to install what is not there.
+
+Saliscope has no release on a package index, so commands install it from its repository or from a clone.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from saliscope import install
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # a requirement of pytest
+
+ROOT = Path(__file__).parents[2]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+PLACES = ("README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md Makefile Dockerfile compose.yaml app.py "
+          "docs deploy explainers saliscope models assets").split()  # fmt: skip
+KINDS = {".md", ".ipynb", ".yaml", ".yml", ".conf", ".py", ".js", ".html", ".json", ".txt", ""}
+FROM_REPOSITORY = re.compile(rf'"saliscope\[(\w+)\] @ git\+{re.escape(install.REPOSITORY)}"')
+CLONE = re.compile(r"-e '\.\[([\w,]+)\]'")
+COMMAND = re.compile(r"(?:\bpip3?|\buv|\bpipx|\bconda|\bpoetry) (?:pip )?(?:install|add|run)\b[^\n`]*|\buvx [^\n`]*")
+ITSELF = re.compile(r"(?<![\w/.-])saliscope(?:\[|(?![\w./-]))")
+"""The distribution, not a path such as `/home/ray/saliscope`, a file or a longer name."""
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each file that people read or that prints messages."""
+    for place in PLACES:
+        path = ROOT / place
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and file.suffix in KINDS and "__pycache__" not in file.parts:
+                text = file.read_text(encoding="utf-8")
+                yield file.relative_to(ROOT).as_posix(), text.replace('\\"', '"') if file.suffix == ".ipynb" else text
+
+
+def wrong(text: str) -> list[str]:
+    """Return the commands of a text that install neither from the repository, nor from a clone, nor something else."""
+    rest = FROM_REPOSITORY.sub("REPOSITORY", text)
+    found = [line for line in COMMAND.findall(rest) if ITSELF.search(line)]
+    return found + re.findall(r"(?<![\w/.])saliscope\[[^\n]*", rest)
+
+
+def test_commands_install_from_the_repository_or_from_a_clone() -> None:
+    found = {name: lines for name, text in texts() if name != "saliscope/install.py" and (lines := wrong(text))}
+
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pip install saliscope",
+        "pip install 'saliscope[app]'",
+        'pip install -U "saliscope[data]>=0.10"',
+        "uvx saliscope serve",
+        "pipx install saliscope",
+        "uv add saliscope",
+        'pip install "saliscope[app] @ git+https://github.com/somebody/saliscope"',
+        "Install `saliscope[ray]`.",
+    ],
+)
+def test_other_commands_are_found(line: str) -> None:
+    assert wrong(line)
+
+
+def test_all_extras_in_commands_and_messages_exist() -> None:
+    named = set()
+    for name, text in texts():
+        named |= set(FROM_REPOSITORY.findall(text)) | {
+            extra for some in CLONE.findall(text) for extra in some.split(",")
+        }
+        if name.endswith(".py"):
+            named |= set(re.findall(r"install\.(?:hint|command)\(['\"](\w+)['\"]\)", text))
+            named |= set(re.findall(r"hub\.missing\(\"\w+\", \"(\w+)\"\)", text))
+
+    assert {"app", "data", "ray", "mcp", "monitoring", "timm", "hf"} <= named <= set(EXTRAS)
+
+
+def test_a_command_is_one_argument_of_a_shell_and_a_valid_requirement() -> None:
+    from packaging.requirements import Requirement  # a requirement of pytest
+
+    command = subprocess.run(
+        ["sh", "-c", f"printf '%s|' {install.command('app')}"], capture_output=True, text=True, check=True
+    ).stdout.split("|")
+    requirement = Requirement(command[2])
+
+    assert command[:2] == ["pip", "install"] and command[3:] == [""]
+    assert (requirement.name, requirement.extras) == ("saliscope", {"app"})
+    assert requirement.url == f"git+{install.REPOSITORY}"
+
+
+def test_the_repository_has_one_address() -> None:
+    pattern = re.compile(r"https://[\w.]+/[\w./-]*saliscope[\w./-]*")
+    other = {name: found for name, text in texts() for found in pattern.findall(text)
+             if not found.startswith(install.REPOSITORY)}  # fmt: skip
+
+    assert other == {}
+
+
+def test_a_missing_package_is_reported_with_the_command() -> None:
+    code = "import sys; sys.modules['torchvision'] = None\nfrom saliscope import load_model"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+
+    assert "ImportError: saliscope.load_model needs the package torchvision, which is not installed" in done.stderr
+    assert f"{install.hint('app')}." in done.stderr
