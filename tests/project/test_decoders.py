@@ -24,6 +24,7 @@ DECODERS = {
 }
 """Modules and their functions that decode bytes."""
 OWN_FILES = {
+    "saliscope/page/agents/tools.py": "Image.open",  # an overlay that the page has drawn
     "saliscope/session/methods/measure.py": "Image.open",  # a command that measures methods on an example
     "saliscope/session/bundles/reading.py": "npy.read",  # the command `replay`, which the page does not have
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import shutil
@@ -19,11 +18,12 @@ from saliscope.datasets import run as dataset_runs
 from saliscope.datasets.settings import Settings as RunSettings
 from saliscope.images import bands, examples, metadata, npy, tiff, uploads
 from saliscope.images.decoder import pool
+from saliscope.page.agents import images as agents
 from saliscope.page.batch import engine as batch
 from saliscope.page.batch import finished_runs
 from saliscope.page.components.view import floats
 from saliscope.page.panel import panel
-from saliscope.page.serving import agents, endpoints
+from saliscope.page.serving import endpoints
 from saliscope.session import engine, model_cache
 from saliscope.session.answers import Answer
 from saliscope.session.bundles import bundle, links, record
@@ -125,6 +125,6 @@ def test_batches_and_images_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_programs_and_agents(folder: Path) -> None:
-    file = agents._upload(base64.b64encode(EXAMPLES["dog"].read_bytes()).decode())
+    file = agents._store(EXAMPLES["dog"].read_bytes())
     assert endpoints.explain(cast(Any, {"path": file.path}))["predictions"]
     assert endpoints.feature_maps(cast(Any, {"path": file.path}))
