@@ -29,8 +29,8 @@ from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
 from explainers.nested import list_tensors
-from explainers.network.behavior import run_rows_correctly
-from explainers.network.decisions import one_mode_at_a_time
+from explainers.network.behavior import note_reads, run_rows_correctly
+from explainers.network.decisions import Decisions
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
 from explainers.network.image_check import check_channel_count
@@ -41,6 +41,7 @@ class Profile(list[Layer]):
     """All layer calls of a model in one forward pass, in the order in which they returned; `default` is a layer name.
 
     `reads_values` is True if positions depend on values of tensors: an index, a grid of a warp, a number of pixels.
+    `reads_image` is the operation by which the network reads a value of the image, or empty.
 
     `is_bypassed` is True if some path to the scores does not pass through the default layer, because no layer is on all
     paths. `forward` is the graph of the pass. `cost` is that of the pass for one image, `costs` has the part until each
@@ -50,6 +51,7 @@ class Profile(list[Layer]):
     default: str | None = None
     is_bypassed: bool = False
     reads_values: bool = False
+    reads_image: str = ""
     forward: ForwardPass
     cost: Cost
     costs: dict[str, Cost]
@@ -182,6 +184,9 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
     except Exception as error:
         check_channel_count(view.network, images, error)
         raise
+    if layers.reads_image and not view.decides:  # only for images of this size
+        note_reads(view, layers.reads_image)
+        run_rows_correctly(view, images, several=False)
     if view.decides:
         view.known.setdefault(_known_of_image, []).append((images[0].clone(), layers))
         return layers
@@ -225,6 +230,7 @@ def _check_frames(network: nn.Module, images: Tensor, model: Any, found: Profile
     layers = [layer if layer.frames == 1 else other for layer, other in zip(found, two, strict=True)]
     profile = _add_default(layers, found.forward)
     profile.cost, profile.costs, profile.own_costs = found.cost, found.costs, found.own_costs
+    profile.reads_image = found.reads_image
     return profile
 
 
@@ -272,7 +278,8 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
             if path and not isinstance(module, torch.jit.ScriptModule):
                 hooks.before(stack, HookPoint(path, module), start)
                 hooks.after(stack, HookPoint(path, module), lambda k, out, p=path, m=module: record(p, m, out))  # type: ignore[misc]
-        with one_mode_at_a_time, flow:
+        decisions = Decisions()
+        with decisions.watch(batch), flow:
             output = network(batch)
         values = [value for value in map(flow.value, _scores(output)) if value]
     layers = _layers(calls, images, model)
@@ -280,7 +287,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
     dense = any(flow.graph.on_grid[value.node] for value in values)
     nodes, plain = tuple(call.node for call in calls), tuple(call.plain for call in calls)
     profile = _add_default(layers, ForwardPass(flow.graph, end, dense, nodes, plain))
-    profile.reads_values = flow.reads_values
+    profile.reads_values, profile.reads_image = flow.reads_values, next(iter(decisions.reads), "")
     profile.cost = flow.cost.per_image(len(images))
     profile.costs = {layer.name: call.cost for layer, call in zip(layers, calls, strict=True)}
     profile.own_costs = {layer.name: call.own_cost for layer, call in zip(layers, calls, strict=True)}

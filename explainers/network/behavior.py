@@ -50,6 +50,20 @@ def run_rows_correctly(view: EvalView, images: Tensor, several: bool) -> None:
     _note(type(view.network).__name__, view.network.behavior)
 
 
+def note_reads(view: EvalView, reads: str) -> None:
+    """Note that the network reads values of an image, if the first check has not shown it, as for images of one size.
+
+    `reads` is the operation.
+    """
+    with _lock:
+        known = _known.setdefault(view.owner, {})
+        for key, found in known.items():
+            if isinstance(found, Behavior):
+                known[key] = replace(found, reads=found.reads or reads)
+    if view.memo is not None:
+        view.memo.pop(_behavior, None)
+
+
 def _alone(network: nn.Module, images: Tensor, found: Behavior) -> RowByRow:
     if not found.reads:
         generators = Generators(network, images.device, found.drawn) if found.drawn else None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import is_out_of_memory
+from explainers.network.decisions import Decisions
 from explainers.network.rows.differences import difference, row_of, shapes_of, tolerance
 from explainers.network.rows.generators import SEED
 from explainers.network.rows.layer_rows import LayerRows
@@ -34,23 +35,26 @@ def check_rows(network: nn.Module, images: Tensor, found: Behavior) -> Behavior:
         try:
             if not found.takes_one_row:
                 return replace(found, mixing=_mixing_of_neighbors(network, images))
-            layers = LayerRows(network, _OTHER_KERNELS.get(images.dtype, 0.05))
-            mixing = _mixing(network, images[0], layers)
-            return replace(found, mixing=mixing, misplaced="" if mixing else layers.misplaced)
+            layers, decisions = LayerRows(network, _OTHER_KERNELS.get(images.dtype, 0.05)), Decisions()
+            mixing = _mixing(network, images[0], layers, decisions)
+            reads = next(iter(decisions.reads), "")
+            return replace(found, mixing=mixing, misplaced="" if mixing else layers.misplaced, reads=reads)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             return replace(found, mixing=0.0)  # a network that only accepts single images
 
 
-def _mixing(network: nn.Module, image: Tensor, layers: LayerRows) -> float:
+def _mixing(network: nn.Module, image: Tensor, layers: LayerRows, decisions: Decisions) -> float:
     """Return the largest change of an image's output in a batch of two, compared with the image alone.
 
-    `layers` compares the layers. The first and the last batch have the same images in another order, so that the image
-    has another place in one of them if the network sorts its rows.
+    `layers` compares the layers, and `decisions` notes what the network reads of the image. The first and the last
+    batch have the same images in another order, so that the image has another place in one of them if the network
+    sorts its rows.
     """
-    with layers.record():
-        alone = network(image[None].clone())
+    single = image[None].clone()
+    with layers.record(), decisions.watch(single):
+        alone = network(single)
     two = image.expand(2, *image.shape)
     loud, quiet = [_loud(image), 0.5 * image.flip(-1)], [0.01 * image.flip(-1)]
     outputs = []

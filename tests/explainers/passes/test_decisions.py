@@ -328,3 +328,19 @@ def test_the_budget_of_a_batch_is_shared():
     net, images = nets.Scaled(), nets.lights() * BYTES_AND_FRACTIONS
 
     assert METHODS["rise"](net, images, 1, samples=4, budget=60.0).shape == (2, 32, 32)
+
+
+@pytest.mark.parametrize("name", ["grad_cam", "rise"])
+def test_a_decision_for_images_of_one_size_only_is_noticed(name):
+    class Large(nets.Conv):
+        def before(self, x):
+            return x.flip(3) if x.shape[-1] > 32 and x.mean() > 0 else x
+
+    net, small, large = Large(), nets.lights(), nets.lights(size=48)
+    explain(name, net, small, 1, **options(name))
+
+    found = explain(name, net, large, 1, **options(name))
+
+    alone = [explain(name, Large(), large[n : n + 1], 1, **options(name)).map for n in range(2)]
+    assert "decides_by_image" in [finding.code for finding in found.findings[0]]
+    assert rel(found.map, torch.cat(alone)) < 1e-5
