@@ -134,7 +134,7 @@ def test_a_body_that_trickles_ends_without_progress(monkeypatch: pytest.MonkeyPa
         seen = ask(path=path, chunks=[b" "] * 100, pause=0.02)
         assert seen.status == 408 and "in time" in seen.detail
     steady = ask(path="/gradio_api/upload", chunks=[bytes(limits.BODY_STEP)] * 10, pause=0.03)
-    assert steady.status == 200, "slow, but it goes on"
+    assert steady.status == 200, "slow, but it continues"
 
 
 def test_a_budget_admits_in_order_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
