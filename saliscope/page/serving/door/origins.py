@@ -1,4 +1,4 @@
-"""Gradio adds headers for other websites outside of all middleware that an application can give it; this comes first."""
+"""Gradio adds headers for other websites outside of all middleware that one can give it, so this comes first."""
 
 from __future__ import annotations
 
