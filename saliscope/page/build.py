@@ -42,6 +42,7 @@ from saliscope.page.serving import arguments, endpoints
 from saliscope.page.serving.blocks import Blocks
 from saliscope.page.serving.caching import Caching
 from saliscope.page.serving.door.hosts import Hosts
+from saliscope.page.serving.door.origins import hide_origins
 from saliscope.page.serving.guard import Guard, install_no_links
 from saliscope.page.serving.streams import Streams
 from saliscope.page.shared.messages import NAVIGATION
@@ -284,9 +285,10 @@ def serve(
     app |= {"routes": _routes(script, agents, monitoring), "docs_url": None, "redoc_url": None, "openapi_url": None}
     if agents:
         app["lifespan"] = agents.lifespan
-    _, address, _ = demo.launch(
+    running, address, _ = demo.launch(
         server_name=host, server_port=port, theme=theme(), css=style(), app_kwargs=app, **OPTIONS
     )
+    hide_origins(running)
     print(messages.served(address), flush=True)
     if not model_cache.ready.is_set():
         model_cache.start(model, own=own)

@@ -162,7 +162,7 @@ class Guard:
             raise Refusal(404, NO_AGENTS)
         _check_route(scope["method"], path)
         headers = self.hosts.forwarded(headers, scope)
-        origin = given.get(b"origin", b"").decode("latin-1")
+        origin = (scope.get("state", {}).get("origin") or given.get(b"origin", b"")).decode("latin-1")
         if origin and self.hosts.is_foreign(origin, dict(headers)):
             if scope["method"] == "POST":
                 raise Refusal(403, FOREIGN_PAGE)

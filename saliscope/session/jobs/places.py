@@ -6,7 +6,7 @@ takes no memory but a thread. Then it waits for its turn to compute (`turns.py`)
 - A session has at most `limits.RUNNING` places of each kind, and `limits.WAITING` jobs that wait for one.
 - An address never has all places, so that the next visitor finds one.
 - Free places go to the address with the fewest, then to the one that waits longest since its last place; the same
-  among its sessions. A job to which nobody listens comes last.
+  among its sessions. A job to which no one listens comes last.
 - Long jobs have places of their own: a job that turns out to be long moves there.
 - The more jobs there are, the fewer a single address may have: always less than what is left for others.
 """
@@ -152,7 +152,7 @@ class Places:
 
 
 def end_unheard(jobs: Iterable[Any], now: float) -> int:
-    """Stop the jobs to which nobody has listened for `limits.UNHEARD` seconds.
+    """Stop the jobs to which no one has listened for `limits.UNHEARD` seconds.
 
     Returns  how many were stopped
     """

@@ -2,7 +2,7 @@
 
 A session is a name that the client chooses, so a program can invent as many as it likes. An address stands for one
 person or for a whole school. Limits count both (`places.py`). The server tells this module about every request for a
-job, and about every event stream, because nobody waits for an answer whose stream is closed.
+job, and about every event stream, because no one waits for an answer whose stream is closed.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from saliscope.page.serving import guard
 from saliscope.page.serving.door import uploads
 from saliscope.page.serving.door.bodies import Budget
 from saliscope.page.serving.door.hosts import Hosts
+from saliscope.page.serving.door.origins import hide_origins
 from saliscope.page.serving.door.pace import Pace
 from saliscope.page.serving.door.refusals import Refusal
 from saliscope.page.serving.door.uploads import FULL_DISK, Uploads
@@ -134,7 +136,7 @@ def test_a_body_that_trickles_ends_without_progress(monkeypatch: pytest.MonkeyPa
         seen = ask(path=path, chunks=[b" "] * 100, pause=0.02)
         assert seen.status == 408 and "in time" in seen.detail
     steady = ask(path="/gradio_api/upload", chunks=[bytes(limits.BODY_STEP)] * 10, pause=0.03)
-    assert steady.status == 200, "slow, but it goes on"
+    assert steady.status == 200, "slow, but it continues"
 
 
 def test_a_budget_admits_in_order_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +278,27 @@ def test_the_proxy_of_a_space_may_change_the_host(monkeypatch: pytest.MonkeyPatc
     assert ask("GET", "/", b"", headers=given, hosts=space, client=("10.0.0.1", 1)).status == 200
     foreign = {**given, "x-forwarded-host": "evil.example"}
     assert ask("GET", "/", b"", headers=foreign, hosts=space, client=("10.0.0.1", 1)).status == 421
+
+
+def test_gradio_sees_no_origin_but_the_guard_does() -> None:
+    """Its own middleware for other websites is in front of the guard, and answers `[::1]` and preflights."""
+    from gradio.route_utils import CustomCORSMiddleware
+
+    started = list[Any]()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            started.append((message["status"], [name for name, _ in message["headers"] if b"access-control" in name]))
+
+    app = SimpleNamespace(middleware_stack=CustomCORSMiddleware(Guard(reading(Seen(), []))))
+    hide_origins(app)
+    headers = [(b"host", b"[::1]:7860"), (b"origin", b"https://evil.example"), (b"content-length", b"2")]
+    for method in ("GET", "OPTIONS", "POST"):
+        scope = {"type": "http", "method": method, "path": JOIN, "headers": headers, "query_string": b""}
+        finished(app.middleware_stack(scope, _whole(b"{}"), send))
+    assert started == [(200, []), (200, []), (403, [])]
+    with pytest.raises(RuntimeError):
+        hide_origins(SimpleNamespace())
 
 
 def test_the_page_itself_may_ask() -> None:

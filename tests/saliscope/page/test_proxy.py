@@ -123,7 +123,7 @@ def test_the_log_has_routes_but_no_names(proxy: SimpleNamespace, client: httpx.C
     ],
 )
 def test_ipv6_addresses_of_one_network_are_one_visitor(address: str, visitor: str) -> None:
-    """The patterns of the configuration in its order; those of Python have the same syntax but for the names."""
+    """The patterns of the configuration in its order; those of Python have the same syntax except for the names."""
     text = (ROOT / "deploy" / "nginx.conf").read_text().partition("map $remote_addr $visitor {")[2]
     for pattern, value in re.findall(r'"~(\^.+)" "?\$([^;"]+)"?;', text.partition("default")[0]):
         if found := re.match(pattern.replace("(?<", "(?P<"), address):

@@ -1,4 +1,4 @@
-"""Visitors in turn: places by session and address, jobs to which nobody listens, and the order of turns."""
+"""Visitors in turn: places by session and address, jobs to which no one listens, and the order of turns."""
 
 from __future__ import annotations
 
