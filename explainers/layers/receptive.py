@@ -7,8 +7,7 @@ not 0. It accounts for padding, dilation, branches, windows and odd sizes exactl
 
 With global operations the receptive field is the whole image: squeeze-and-excitation, global attention, group and
 instance normalization (mean and deviation depend on every pixel), linear layers over flattened pixels. Swin's attention
-windows are respected, and masked positions are not counted. Operations without a rule run unchanged on values of 1 and
-never add a pixel.
+windows are respected, masked positions are not counted, and operations without a rule never add a pixel.
 """
 
 from __future__ import annotations
@@ -148,8 +147,7 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
 def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> tuple[list[list[Any]], Tensor]:
     """Return the outputs of each layer on the dependency graph, one for each of its calls, and the leaf.
 
-    All values of the graph are 1. The output of a layer that runs after the network has read a value, by which it may
-    decide, is the name of the operation that reads it.
+    After the network has read a value, by which it may decide, an output is the name of the operation that read it.
     """
     outputs: list[list[Any]] = [[] for _ in layers]
     decisions = Decisions()
@@ -157,8 +155,8 @@ def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayo
     def recorder(found: list[Any]) -> Callable[[Any], None]:
         def record(output: Any) -> None:
             # A clone, so that later in-place operations do not become part of the layer's graph.
-            found.append(output.clone() if isinstance(output, Tensor) else output)
-            found[-1] = next(iter(decisions.reads), found[-1])
+            value = output.clone() if isinstance(output, Tensor) else output
+            found.append(next(iter(decisions.reads), value))
 
         return record
 

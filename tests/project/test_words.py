@@ -63,7 +63,7 @@ BRITISH = re.compile(
 
 def public() -> Iterator[tuple[str, Any]]:
     """Public objects by name, and the public methods of public classes."""
-    for name in explainers.__all__:
+    for name in sorted(set(explainers.__all__) - {"MethodName"}):  # which is an alias of types
         found = getattr(explainers, name)
         yield name, found
         if inspect.isclass(found):
