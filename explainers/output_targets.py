@@ -88,8 +88,8 @@ class MaskScores(Target):
     class_: int | Sequence[int]
 
     def __post_init__(self) -> None:
-        mask, class_ = _tensor("mask", self.mask, "a tensor [H, W]"), whole_number(self.class_)
-        class_ = whole_numbers(self.class_) if class_ is None else class_
+        mask, one = _tensor("mask", self.mask, "a tensor [H, W]"), whole_number(self.class_)
+        class_ = whole_numbers(self.class_) if one is None else one
         if mask.ndim not in (2, 3) or not mask.numel():
             raise BadTarget(f"mask has shape {tuple(mask.shape)}. Give [H, W], or [N, H, W] for N images.")
         if bool((mask < 0).any()):

@@ -172,7 +172,7 @@ def layer_layout(
 
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     """
-    layer = one_layer(layer)
+    layer = layer if layer is None or isinstance(layer, (str, nn.Module)) else one_layer(layer)
     key = layer, images.shape[1:], counted, spatial, frames
     if (known := view.known.get(key)) is not None:
         return known

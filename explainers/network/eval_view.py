@@ -228,8 +228,9 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
         indices = [index for index, module in enumerate(modules) if may_write(module)]
         snapshot.memo[_inspect_modules] = *facts, indices
     memo = None if snapshot is None else snapshot.memo
-    listed = tuple(listed_all)
-    return EvalView(given, model, network, kind, *facts[:2], own, ids, listed, facts[3], memo=memo, buffers=buffers)
+    return EvalView(
+        given, model, network, kind, *facts[:2], own, ids, tuple(listed_all), facts[3], memo=memo, buffers=buffers
+    )
 
 
 def _guard(owner: nn.Module, writing: list[nn.Module], network: nn.Module) -> GuardedBuffers:
