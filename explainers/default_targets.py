@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.class_indices import select
 from explainers.errors import BadTarget
 from explainers.findings import note_finding
 from explainers.output_targets import BoxScores, MaskScores, are_detections
 from explainers.outputs import class_maps_of, scores_in, scores_of
-from explainers.targets import Logit, Target, fix
+from explainers.targets import Logit, LogProbability, Probability, Target, Unit
 
 BACKGROUND = ("__background__", "background")
 """Names of the class of a segmentation network that is explained only on request."""
@@ -51,12 +52,18 @@ class EachDetection(Target):
 
 
 def resolve_target(target: Target | None, output: Any, count: int, model: nn.Module | None = None) -> Target:
-    """Return the target with fixed classes; without a target, choose one for each image by the network's `output`.
+    """Return the target with fixed cells; without a target, choose one for each image by the network's `output`.
 
     Errors   BadTarget for a class out of range, or an output in which nothing can be chosen
     """
+    if isinstance(target, Unit):
+        return target.fixed(output, count)
+    if isinstance(target, (Logit, Probability, LogProbability)):
+        select(scores_of(output), target.classes)
     if target is not None and not isinstance(target, DefaultTarget):
-        return fix(target, output, count)
+        return target
+    if isinstance(output, Tensor) and output.ndim == 2:
+        return Logit(output.argmax(1))
     if isinstance(output, (list, tuple)) and output and all(map(are_detections, output)):
         return _best_detections(output, target.overlap if target else DefaultTarget.overlap)
     if (maps := _class_maps(output)) is not None:
@@ -122,13 +129,12 @@ def _largest_classes(maps: Tensor, background: Collection[int]) -> Target:
     classes = pixel_classes(maps)
     for image, own in enumerate(classes):
         areas = classes_by_area(own, background)
-        ranked = list(areas)
-        label = ranked[0] if ranked else None
-        if label is None or label in background:
-            raise BadTarget(_only_background(image, label))
+        objects = [each for each in areas if each not in background]
+        if not objects:
+            raise BadTarget(_only_background(image, next(iter(areas), None)))
+        label, second = objects[0], objects[1] if len(objects) > 1 else None
         chosen.append(label)
         share = areas[label] / own.numel()
-        second = next((each for each in ranked[1:] if each not in background), None)
         note_finding(
             "largest_class",
             f"No target was given, so the map explains class {label}, the largest class of the image"

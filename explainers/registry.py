@@ -271,14 +271,10 @@ def _check_keywords(
             options[name].check(value)
         elif name not in parameters:
             raise _unknown(function.__name__, parameters, name)
-        elif name == "layer" and not (value is None or isinstance(one_layer(value), (str, nn.Module))):
-            raise WrongType(
-                f"layer is {shorten(value)}; give a name from list_layers(model, images) or the module itself."
-            )
         elif name == "progress" and not (value is None or callable(value)):
             raise BadOption(f"progress={shorten(value)} is not valid. Give a function that takes a Partial, or None.")
     given = dict(keywords)
-    if "layer" in given:
+    if not isinstance(given.get("layer"), (str, nn.Module, type(None))):
         given["layer"] = one_layer(given["layer"])
     rectify = bool(given.pop("relu", "relu" in parameters and parameters["relu"].default))
     return rectify, given

@@ -351,18 +351,6 @@ def as_target(target: Any, count: int | None = None) -> Target:
     return target
 
 
-def fix(target: Target, output: Any, count: int) -> Target:
-    """Return the target with fixed cells, and check its classes by the network's `output` for the clean images.
-
-    Errors   BadTarget for a class out of range, or an output that is not [N, K]
-    """
-    if isinstance(target, Unit):
-        return target.fixed(output, count)
-    if isinstance(target, _OfClasses):
-        select(scores_of(output), target.classes)
-    return target
-
-
 def evaluate(target: Target, output: Any, count: int) -> Tensor:
     """Compute the target's scores [count] and check their shape."""
     scores = target(output)

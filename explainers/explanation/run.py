@@ -243,7 +243,7 @@ def _explanation(
     if chosen.returns in ("pixels", "features"):
         resolved["reduce"] = how
     has_findings = chosen.returns != "channels"
-    stopped = _stopped_early(record)
+    stopped = [_stopped_early(record)] if record.stopped_by else []
     of_scores = [] if kind is None or kind.finding is None else [kind.finding]
     return Explanation(
         method=chosen.name,
@@ -274,24 +274,20 @@ def _explanation(
     )
 
 
-def _stopped_early(record: Record) -> list[Finding]:
-    """Return the finding about a method that was stopped, if it was."""
-    if not record.stopped_by:
-        return []
+def _stopped_early(record: Record) -> Finding:
+    """Return the finding about a method that was stopped."""
     is_budget = record.stopped_by == "budget"
     why = "the budget was used up" if is_budget else "progress returned False"
     how = "Give a larger budget, or none" if is_budget else "Let it run to the end"
     sentence = (
         f"The method stopped after {record.done:,} of {record.total:,} samples, because {why}, so the map is less "
     )
-    return [
-        Finding(
-            "stopped_early",
-            f"{sentence}precise. {how}, for the complete map.",
-            {"budget": None} if is_budget else {},
-            {"done": record.done, "total": record.total, "stopped_by": record.stopped_by},
-        )
-    ]
+    return Finding(
+        "stopped_early",
+        f"{sentence}precise. {how}, for the complete map.",
+        {"budget": None} if is_budget else {},
+        {"done": record.done, "total": record.total, "stopped_by": record.stopped_by},
+    )
 
 
 def _as_map(chosen: Method, raw: Tensor, how: str) -> Tensor:

@@ -100,7 +100,8 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
 
     Errors   LayerNotFound with the nearest names; UnsupportedModel if hooks on inner layers never fire; WrongType
     """
-    layer = one_layer(layer)
+    if not isinstance(layer, str):
+        layer = one_layer(layer)
     name = layer if isinstance(layer, str) else _name_of(layer, model)
     if FLAT_WRAPPED in name:
         name = _without_wrappers(name)

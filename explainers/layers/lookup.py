@@ -73,13 +73,14 @@ def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None =
 
 
 def _check(model: nn.Module, images: Tensor) -> None:
-    """Check that the model is a module, and its images.
+    """Check that the model is a module, and the images a batch; their values do not matter to the layers.
 
     Errors   WrongType, BadImages
     """
     if not isinstance(model, nn.Module):
         raise no_module(model)
-    validate_images(model, images)
+    if not isinstance(images, Tensor) or images.ndim not in (4, 5) or 0 in images.shape:
+        validate_images(model, images)
 
 
 def _default_name(layers: Profile, images: Tensor) -> str:
@@ -173,7 +174,7 @@ def layer_layout(
 
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     """
-    layer = one_layer(layer)
+    layer = layer if layer is None or isinstance(layer, (str, nn.Module)) else one_layer(layer)
     if view.decides and len(images) > 1:
         options = {"counted": counted, "spatial": spatial, "frames": frames}
         return _same_layout([layer_layout(view, image, layer, **options) for image in images.split(1)])

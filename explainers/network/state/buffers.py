@@ -31,7 +31,7 @@ _lock = threading.Lock()
 def may_write(module: nn.Module) -> bool:
     """Return whether the forward pass of a module could write to its buffers in evaluation mode."""
     table = module.__dict__.get("_buffers")
-    return bool(table) and not type(module).__module__.startswith("torch.nn.")
+    return isinstance(table, dict) and bool(table) and not type(module).__module__.startswith("torch.nn.")
 
 
 def is_clean(owner: nn.Module, modules: Sequence[nn.Module]) -> bool:

@@ -197,7 +197,7 @@ def test_other_functions_choose_the_same_target() -> None:
         wanted = evaluate(net, images, explanation.map, target=target, steps=3, controls=False)
         torch.testing.assert_close(found.values, wanted.values)
         assert [each.code for each in found.findings][:3] == ["largest_class"] * 3
-    options = {"noise": 0.1, "samples": 2}
+    options = {"sigma": 0.1, "samples": 2}
     torch.testing.assert_close(
         smooth("saliency", **options)(net, images).mean, smooth("saliency", **options)(net, images, target).mean
     )
