@@ -148,8 +148,7 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
 def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> tuple[list[list[Any]], Tensor]:
     """Return the outputs of each layer on the dependency graph, one for each of its calls, and the leaf.
 
-    All values of the graph are 1. The output of a layer that runs after the network has read a value, by which it may
-    decide, is the name of the operation that reads it.
+    The output of a layer after the network has read a value is the name of the operation that reads it.
     """
     outputs: list[list[Any]] = [[] for _ in layers]
     decisions = Decisions()
@@ -157,8 +156,8 @@ def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayo
     def recorder(found: list[Any]) -> Callable[[Any], None]:
         def record(output: Any) -> None:
             # A clone, so that later in-place operations do not become part of the layer's graph.
-            found.append(output.clone() if isinstance(output, Tensor) else output)
-            found[-1] = next(iter(decisions.reads), found[-1])
+            kept = output.clone() if isinstance(output, Tensor) else output
+            found.append(next(iter(decisions.reads), kept))
 
         return record
 
