@@ -146,9 +146,8 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
 
 
 def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> tuple[list[list[Any]], Tensor]:
-    """Return the outputs of each layer on the dependency graph, one for each of its calls, and the leaf.
-
-    The output of a layer after the network has read a value is the name of the operation that reads it.
+    """Return the outputs of each layer's calls on the dependency graph (the name of the operation if the network has read
+    a value before the layer), and the leaf.
     """
     outputs: list[list[Any]] = [[] for _ in layers]
     decisions = Decisions()
