@@ -146,8 +146,8 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
 
 
 def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> tuple[list[list[Any]], Tensor]:
-    """Return the outputs of each layer's calls on the dependency graph (the name of the operation if the network has read
-    a value before the layer), and the leaf.
+    """Return the outputs of each layer's calls on the dependency graph (the operation's name if the network has read a
+    value before the layer), and the leaf.
     """
     outputs: list[list[Any]] = [[] for _ in layers]
     decisions = Decisions()
