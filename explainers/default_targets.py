@@ -131,7 +131,7 @@ def _largest_classes(maps: Tensor, background: Collection[int]) -> Target:
         areas = classes_by_area(own, background)
         objects = [each for each in areas if each not in background]
         if not objects:
-            raise BadTarget(_only_background(image, next(iter(areas), None)))
+            raise BadTarget(_only_background(_named(image, len(classes)), next(iter(areas), None)))
         label, second = objects[0], objects[1] if len(objects) > 1 else None
         chosen.append(label)
         share = areas[label] / own.numel()
@@ -151,14 +151,19 @@ def _largest_classes(maps: Tensor, background: Collection[int]) -> Target:
     return MaskScores(mask, chosen)
 
 
-def _only_background(image: int, label: int | None) -> str:
+def _named(image: int, count: int) -> str:
+    """Return how a message names an image; an image of its own call has no number."""
+    return "the image" if count == 1 else f"image {image}"
+
+
+def _only_background(image: str, label: int | None) -> str:
     if label is None:
         return (
-            f"The network assigns no pixel of image {image} to its class, so there is nothing to explain. Give another "
+            f"The network assigns no pixel of {image} to its class, so there is nothing to explain. Give another "
             "image, or a target such as MaskScores(mask, 0)."
         )
     return (
-        f"The network assigns every pixel of image {image} to the background (class {label}). Give another image, or "
+        f"The network assigns every pixel of {image} to the background (class {label}). Give another image, or "
         f"the background as target=MaskScores(mask, {label})."
     )
 
@@ -171,8 +176,8 @@ def _best_detections(output: Sequence[Mapping[str, Tensor]], overlap: float) -> 
         row = next(iter(detections_by_score(found)), None)
         if row is None:
             raise BadTarget(
-                f"The detector found nothing in image {image}, so there is nothing to explain. Leave this image out, "
-                "or give the object as target=BoxScores(boxes, labels)."
+                f"The detector found nothing in {_named(image, len(output))}, so there is nothing to explain. Leave "
+                "this image out, or give the object as target=BoxScores(boxes, labels)."
             )
         box, label = found["boxes"][row].detach(), int(found["labels"][row])
         score = float(found["scores"][row].detach())

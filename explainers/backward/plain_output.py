@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ def refuse_other_output(run: Run, batch: Tensor, output: Any, method: str) -> No
     if key in checked:
         return
     with torch.no_grad(), run.scoring.autocast():
-        plain = run.forward(batch.clone())
+        plain = replace(run.forward, through=None)(batch.clone())  # `through` keeps what the pass under rules recorded
     exact, pairs = run.scoring.precision != "bf16", zip(list_tensors(plain), list_tensors(output), strict=False)
     if not all(_equal(one, other, exact) for one, other in pairs):
         raise UnsupportedOperation(
@@ -67,7 +68,7 @@ def refuse_failure(run: Run, method: str) -> Iterator[None]:
         if isinstance(error, ExplainerError) or is_out_of_memory(error):
             raise
         with torch.no_grad():
-            run.forward(run.images.clone())
+            replace(run.forward, through=None)(run.images.clone())
         raise UnsupportedOperation(
             f"The network fails under the rules of {method}, which intercept its operations: "
             f"{shorten(str(error).strip().partition(chr(10))[0])}. Its forward pass may compute gradients, or use "

@@ -189,7 +189,7 @@ def _recommend(network: nn.Module, images: Tensor, target: Any) -> Any:
     chosen: dict[str, Any] = {
         "methods": ["eigen_cam"],
         "layers": ["layer2"],
-        "seconds": 1000,
+        "budget": 1000,
         "steps": 4,
         "precision": "float32",
     }
