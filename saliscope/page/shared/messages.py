@@ -22,7 +22,7 @@ SNIPPETS = {
 
 READING = {
     "cell": "{value} at row {row}, column {column} of {h} × {w}",
-    "colors": "Colors from {low} to {high} {unit}",
+    "color_range": "Colors from {low} to {high} {unit}",
     "percent": "{percent} percent",
     "color_maps": {"auto": "Automatic", "magma": "Magma", "viridis": "Viridis", "signed": "Blue to red"},
 }

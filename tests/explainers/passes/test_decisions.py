@@ -255,7 +255,7 @@ def test_experiments_of_deciding_networks_are_right_or_refused():
         "intervene": lambda net, x: explainers.intervene(net, x),
         "sweep": lambda net, x: explainers.grad_cam_sweep(net, x),
         "parts": lambda net, x: explainers.full_gradients(net, x),
-        "smooth": lambda net, x: explainers.smooth("grad_cam", noise=0.1, samples=2)(net, x, 1),
+        "smooth": lambda net, x: explainers.smooth("grad_cam", sigma=0.1, samples=2)(net, x, 1),
         "field": lambda net, x: explainers.list_layers(net, x)[0].receptive_field((1, 1)),
     }
     known = "decides", "depends on the image", "no fixed position", "do not run along", "without height"

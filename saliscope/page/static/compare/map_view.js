@@ -133,7 +133,7 @@ export class MapView {
     bar(pixels.data, this.rendering);
     context.putImageData(pixels, 0, 0);
     const { low, high } = this.rendering;
-    const label = fill(this.terms.colors, { low: formatValue(low), high: formatValue(high), unit: this.unit });
+    const label = fill(this.terms.color_range, { low: formatValue(low), high: formatValue(high), unit: this.unit });
     this.ticks = ticksOf(this.rendering);
     this.label = quantityOf(this.terms, this.map, style.signed === false, this.unit);
     const magnitudes = style.signed === false && this.map.signed;

@@ -23,7 +23,7 @@ export class Preview {
     const { surface, tools } = view,
       to = this.sketch(value.step),
       [low, high] = [to.rendering.low, to.rendering.high].map(formatValue);
-    this.label(`${value.text}. ${fill(view.props.terms.colors, { low, high, unit: value.unit })}`);
+    this.label(`${value.text}. ${fill(view.props.terms.color_range, { low, high, unit: value.unit })}`);
     if (value.before && value.share < 1) surface.fade(this.sketch(value.before).layers, to, value.share);
     else surface.use(to.rendering, to.layers);
     view.scale.show(value.step.field, to.rendering, { unit: value.unit, mapOnly: view.display.mode === "map" });

@@ -67,7 +67,7 @@ export class Scale {
       make("span", { text: unit ? `${last} ${unit}` : last }),
     );
     const [low, high] = [rendering.low, rendering.high].map(formatValue);
-    this.bar.setAttribute("aria-label", fill(this.terms.colors, { low, high, unit }));
+    this.bar.setAttribute("aria-label", fill(this.terms.color_range, { low, high, unit }));
     this.drawing.textContent = describe(this.terms, map, rendering, magnitudes, own);
     if (this.chart) chart(this.chart, map, rendering, magnitudes, this.terms.histogram);
   }
