@@ -373,6 +373,10 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "lost": _lost,
     "absorbed": _absorbed,
     "cancelled": _cancelled,
+    "nonlinear_target": _fixed(
+        "The target is not linear in the network's output, so the relevance does not start from the score, and the sum "
+        "of the map has no meaning."
+    ),
     "incomplete": _incomplete,
     "not_converged": _not_converged,
     "token_only_gradient": _token_only,

@@ -253,6 +253,7 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "lost": [{"share": 0.1}],
     "absorbed": [{"score": 9.0, "total": 8.0, "share": 1 / 9}, {"score": 9.0, "total": 10.0, "share": -1 / 9}],
     "cancelled": [{"score": 9.0, "size": 1e4}],
+    "nonlinear_target": [{"start": 0.1, "score": 0.05}],
     "incomplete": [
         {"total": 8.0, "expected": 9.0, "option": "steps"},
         {"total": 8.0, "expected": 9.0},
