@@ -23,8 +23,10 @@ def _after_with(code: CodeType) -> frozenset[int]:
     instructions = [*dis.get_instructions(code)]
     for at, instruction in enumerate(instructions):
         leaves = [each.opname for each in instructions[at : at + 5]]
-        if previous == "BEFORE_WITH" or (leaves[:1] == ["LOAD_CONST"] and "CALL" in leaves):
+        if previous == "BEFORE_WITH":
             found.add(instruction.offset)
+        if leaves[:3] == ["LOAD_CONST"] * 3 and "CALL" in leaves:  # __exit__(None, None, None)
+            found |= {each.offset for each in instructions[at : at + leaves.index("CALL") + 1]}
         previous = instruction.opname
     return frozenset(found)
 

@@ -85,10 +85,10 @@ class Places:
     def wait(self, job: Job, kind: str = QUICK) -> Iterator[int]:
         """Wait for a place, unless the job has one; yield from time to time how many jobs are ahead.
 
-        Returns early if the job is stopped.
+        Returns early if the job is stopped. A job that did not arrive, such as one of a program, needs no place.
         """
         with self._lock:
-            if job in self._placed:
+            if job in self._placed or job not in self._jobs:
                 return
             self._waiting[job] = kind
             self._grant()

@@ -202,7 +202,7 @@ def test_a_bundle_repeats_the_edit(edit: str, tmp_path: Path, monkeypatch: pytes
     part = bundle.server_part([stored], dog, tmp_path, second)
     weights = part["weights"][found.after.settings.loaded.name]["sha256"]
     saved = Map("", stored["question"], stored["answer"], found.after.map.numpy(), True, weights)
-    lines = [*replay._compare_map(saved, (dog, second), "")]
+    lines = [*replay._compare_map(saved, (dog, second))]
 
     assert stored["question"]["edit"] == edit and ("second_upload" in part) == bool(second)
     assert all(matches for _, matches in lines) and "bitwise equal" in lines[-1][0]
