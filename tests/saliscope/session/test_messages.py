@@ -61,9 +61,12 @@ def test_a_caption_names_the_plane_and_the_share_of_a_stopped_run() -> None:
         "takes_layer": True,
         "model": "Net",
         "share": 0.4,
+        "device": "cpu",
     }
     record = {"question": question, "answer": answer}
-    assert bundle_messages.caption(record) == ["DFF for dog (50%) at layer layer4 of Net, plane 3, stopped at 40%."]
+    assert bundle_messages.caption(record) == [
+        "DFF for dog (50%) at layer layer4 of Net, plane 3, stopped at 40%, computed on cpu."
+    ]
 
 
 def test_dead_channels_are_counted_above_the_tiles() -> None:
