@@ -87,8 +87,11 @@ def test_covering_painting_undo_and_refusal(visit: Visit) -> None:
         """async () => {
           const line = document.querySelector('.hl-erase-status .hl-line')
           const headline = document.querySelector('#hl-status .hl-headline')
-          while (!headline.innerText.startsWith('Tiger cat')) await new Promise(requestAnimationFrame)
-          while (line.dataset.kind !== 'busy') await new Promise(requestAnimationFrame)
+          const end = performance.now() + 20000, until = async (reached) => {
+            while (!reached() && performance.now() < end) await new Promise(requestAnimationFrame)
+          }
+          await until(() => line.dataset.kind === 'busy')
+          await until(() => headline.innerText.startsWith('Tiger cat') || line.dataset.kind !== 'busy')
           document.querySelector("#hl-erase button[aria-keyshortcuts='Control+Z']").click()
         }"""
     )
