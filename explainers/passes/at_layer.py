@@ -28,7 +28,7 @@ from explainers.options import LayerName
 from explainers.passes.leaf import LayerLeaf
 from explainers.passes.loop import RetrySmaller, now
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, maps_of, match_quantization, single_tensor
+from explainers.passes.tensors import maps_of, match_quantization, single_tensor
 from explainers.targets import TargetLike
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class SuffixBatch:
         edited = replaced_outputs(running, [(find_hook_point(running, self.layout.name), branch)])
         with torch.no_grad(), self.run.scoring.autocast(), edited:
             output = self.run.forward(batch, network)
-            return at_least_float32(self.run.scoring.score(output, [self.image_index] * count))
+            return self.run.scoring.plain(self.run.scoring.score(output, [self.image_index] * count))
 
 
 def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout, Tensor, Tensor]:
@@ -180,7 +180,7 @@ def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout
         run.plan_suffix(layout)
     run.use_layer(layout)
     maps_of(layout, activation)
-    return layout, activation, at_least_float32(run.scoring.score(output))
+    return layout, activation, run.scoring.plain(run.scoring.score(output))
 
 
 Both = tuple[Tensor, Tensor]

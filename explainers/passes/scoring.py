@@ -67,6 +67,14 @@ class Scoring:
         note_scores(known, self.target, at_least_float32(scores))
         return scores
 
+    def plain(self, scores: Tensor) -> Tensor:
+        """Return scores without a graph, in float64 for images in float64, else in float32, as maps are.
+
+        A part of a network, or a target, may compute in float64 although the images are in float32.
+        """
+        exact = self.forward.images.dtype == torch.float64
+        return at_least_float32(scores).to(torch.float64 if exact else torch.float32)
+
     def score_inputs(self) -> Tensor:
         """Return the scores [N] of the unchanged images, without a graph, and fix the classes.
 
@@ -77,7 +85,7 @@ class Scoring:
         start = now(images.device)
         with torch.no_grad():
             self.clean_output = self.forward(images.clone())
-            scores = at_least_float32(self.score(self.clean_output))
+            scores = self.plain(self.score(self.clean_output))
         if self.loop is not None:
             self.loop.measure(images, start)
         if self.precision == "auto":
@@ -105,7 +113,7 @@ class Scoring:
             # Copies, because the network may modify its input in place, and callers use a batch again.
             batch = batch.clone() if network is None else channels_last(batch)
             output = self._run_compiled(batch) if is_requested() else self.forward(batch, network)
-            return at_least_float32(self.score(output, image_indices, target))
+            return self.plain(self.score(output, image_indices, target))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which variants run: bfloat16 if requested or chosen."""

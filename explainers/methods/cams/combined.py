@@ -308,7 +308,7 @@ class _WindowMean:
     def _log_probabilities(self, batch: Tensor, rows: Sequence[int]) -> Tensor:
         with torch.no_grad(), self.run.scoring.autocast():
             output = self.run.forward(batch.clone())  # the network may modify its input, which is needed again
-            scores = at_least_float32(self.run.scoring.score(output, rows))
+            scores = self.run.scoring.plain(self.run.scoring.score(output, rows))
         if isinstance(self.run.scoring.target, Probability):
             return scores.log()
         if isinstance(self.run.scoring.target, LogProbability):

@@ -76,22 +76,38 @@ def test_a_function_runs_layers_beside_a_skip_connection(name: str, count: int) 
 
 
 class Temperature(nn.Module):
-    """Layers in float32 and a temperature in float64."""
+    """Layers in float32 and a temperature in float64, so that the scores are in float64."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool) -> None:
         super().__init__()
-        self.temperature = nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+        torch.manual_seed(0)
+        temperature = torch.tensor([2.0], dtype=torch.float64 if exact else torch.float32)
+        self.temperature = nn.Parameter(temperature)
         self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.conv(x).relu().mean((2, 3))) / self.temperature.float()
+        scores: Tensor = self.head(self.conv(x).relu().mean((2, 3))) / self.temperature
         return scores
 
 
-def test_a_network_with_several_dtypes_takes_images_in_any_of_them() -> None:
-    network, images = Temperature().eval(), torch.randn(1, 3, 12, 12)
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.applies(Temperature(False))])
+def test_scores_in_float64_of_layers_in_float32_give_the_same_map(name: str) -> None:
+    images = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))
 
-    assert explainers.grad_cam(network, images, 1).shape == (1, 10, 10)
+    def compute(exact: bool) -> Any:
+        try:
+            return METHODS[name](Temperature(exact).eval(), images, 1, **small(name))
+        except explainers.ExplainerError as error:
+            return str(error)
+
+    plain, exact = compute(False), compute(True)
+
+    assert plain == exact if isinstance(plain, str) else torch.allclose(plain, exact.float(), atol=1e-5)
+
+
+def test_images_have_the_dtype_of_a_part_of_the_network() -> None:
+    network, images = Temperature(True).eval(), torch.randn(1, 3, 12, 12)
+
     with pytest.raises(explainers.BadImages, match=r"torch\.float16.*torch\.float64"):
         explainers.grad_cam(network, images.half(), 1)
 
