@@ -14,7 +14,7 @@ from explainers.errors import is_out_of_memory
 from explainers.passes.at_layer import retry_with_repeated_batch
 from tests.support.nets import random_images, residual
 
-MOST_FUNCTIONS = 133
+MOST_FUNCTIONS = 140
 
 
 def crossed(call) -> Counter[str]:
