@@ -25,6 +25,7 @@ GROUPS: dict[str, Callable[[Server], Iterator[Result]]] = {
     "paths": http.paths,
     "links": http.links,
     "bodies": http.bodies,
+    "counts": http.counts,
     "headers": http.headers,
     "policy": policy.policy,
     "endpoints": http.endpoints,

@@ -47,6 +47,12 @@ def open_files(process: int) -> int:
     return len(os.listdir(f"/proc/{process}/fd"))
 
 
+def limit(process: int, name: str) -> str:
+    """Return the soft limit of a process with a name in /proc/PID/limits."""
+    lines = Path(f"/proc/{process}/limits").read_text(encoding="ascii").splitlines()
+    return next(line.removeprefix(name).split()[0] for line in lines if line.startswith(name))
+
+
 def threads(process: int) -> int:
     """Return the number of threads."""
     return len(os.listdir(f"/proc/{process}/task"))
