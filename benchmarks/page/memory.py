@@ -94,12 +94,13 @@ def crop(rng: random.Random, side: int = 0) -> bytes:
     return file.getvalue()
 
 
-def ask(visitor: Visitor, rng: random.Random, patience: float, image: bytes = b"") -> None:
+def ask(visitor: Visitor, rng: random.Random, patience: float, image: bytes = b"", quick: bool = False) -> None:
     """Ask one question about an image or a random one, and about every second time something about its map.
 
-    Slow methods are stopped after some seconds.
+    Slow methods are stopped after some seconds; `quick` asks without them.
     """
-    method = rng.choice([each for each in explainers.METHODS.values() if each.returns in MAPS])
+    methods = [each for each in explainers.METHODS.values() if each.returns in MAPS and not (quick and each.long)]
+    method = rng.choice(methods)
     target = rng.choice(["", str(rng.randrange(1000))])
     form = {"hl-image": visitor.upload(image or crop(rng)), "hl-layer": rng.choice(LAYERS), "hl-class": target}
     form |= {"hl-model": "", "hl-method": method.name, "hl-options": "{}", "hl-pin": False}

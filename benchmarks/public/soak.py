@@ -30,6 +30,10 @@ QUOTA = limits.UPLOADS / limits.MB
 """Megabytes of the folder of uploads."""
 LATE = 60.0
 """Seconds after which a request has failed."""
+PATIENCE = 0.7
+"""Seconds after which a slow method is stopped."""
+SETTLED = 6
+"""Questions at the end of a round, more than a cache of the metered page holds."""
 START = 2
 """Rounds that are not judged, in which caches are filled."""
 METERED = "meter"
@@ -62,12 +66,20 @@ class Visits:
 
     def ask(self, turn: int, number: int) -> None:
         """Send a question, the same in each round except for its image, as a new visitor."""
-        rng = random.Random(number)
         image = memory.crop(random.Random(f"{turn} {number}"), memory.SIDES[number % len(memory.SIDES)])
+        self._send(f"soak{turn}x{number}", random.Random(number), image)
+
+    def settle(self, turn: int) -> None:
+        """Send a few questions one after the other, always about the same images, so that caches are equal."""
+        for number in range(SETTLED):
+            image = memory.crop(random.Random(number), memory.SIDES[0])
+            self._send(f"rest{turn}x{number}", random.Random(number), image, quick=True)
+
+    def _send(self, session: str, rng: random.Random, image: bytes, quick: bool = False) -> None:
         failed = False
         try:
             with httpx.Client(base_url=self.server.url, timeout=LATE) as client:
-                memory.ask(memory.Visitor(client, f"soak{turn}x{number}"), rng, 1.0, image)
+                memory.ask(memory.Visitor(client, session), rng, PATIENCE, image, quick)
         except (httpx.HTTPError, RuntimeError):
             failed = True
         with self._lock:
@@ -102,10 +114,11 @@ def soak(server: Server, rounds: int, questions: int, users: int, minutes: float
             break
         with ThreadPoolExecutor(users) as pool:
             list(pool.map(lambda number, turn=turn: visits.ask(turn, number), range(questions)))
+        visits.settle(turn)
         samples.append(at_rest(server))
         found = f"round {turn + 1}: {samples[-1].memory:.1f} MB in use, {visits.failed} failed"
         print(found, file=sys.stderr, flush=True)
-    return report(samples[START:], questions, visits.failed)
+    return report(samples[START:], questions + SETTLED, visits.failed)
 
 
 def report(samples: list[Sample], questions: int, failed: int) -> tuple[list[Row], list[str]]:

@@ -1,6 +1,8 @@
-"""Plant each fault, and run the check that must notice it in a short form: `python -m benchmarks.public.faults`.
+"""Plant faults one by one, and run a short form of the check that must notice each of them.
 
-`--only NAME` plants some, and `--control` none: then no check may fail.
+`python -m benchmarks.public.faults` plants all, and `python -m benchmarks.public.faults NAME ...` some.
+
+`--control` plants nothing: then no check may find anything.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def attack(check: Callable[[Server], Iterable[Result]], **smaller: float) -> Cal
 
 def _links(server: Server) -> Iterator[Result]:
     with browsers() as visit:
-        yield from pages._links(visit(server))
+        yield from pages.links(visit(server))
 
 
 def decode(*cases: Case) -> Callable[[str], list[str]]:
