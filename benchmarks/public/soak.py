@@ -89,7 +89,7 @@ class Visits:
 
 def at_rest(server: Server) -> Sample:
     """Return the lowest memory, once it does not fall any more."""
-    time.sleep(limits.UNHEARD + IDLE)  # jobs end to which no one listens
+    time.sleep(IDLE + NAP)
     lowest, calm = meter.read(server.process.pid, server.uploads), 0
     for _ in range(MOST):
         time.sleep(NAP)

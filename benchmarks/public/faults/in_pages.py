@@ -203,8 +203,9 @@ def keep_visitors() -> None:
 
 def show_address() -> None:
     """Show the address of the page as HTML."""
-    script = "addEventListener('load', () => document.body.insertAdjacentHTML('beforeend', decodeURIComponent("
-    _build().OPTIONS["head"] = f"<script>{script}location.search.replaceAll('+', ' '))))</script>"
+    insert = "document.body.insertAdjacentHTML('beforeend', decodeURIComponent(asked.replaceAll('+', ' ')))"
+    script = f"const asked = location.search, show = () => document.body ? {insert} : setTimeout(show, 20);"
+    _build().OPTIONS["head"] = f"<script>{{{script} show()}}</script>"
 
 
 def _in_answers(change: Callable[[dict[str, dict[str, Any]], str, dict[str, Any]], dict[str, Any]]) -> None:
@@ -245,7 +246,7 @@ def lose_answers() -> None:
 
 def _after_questions(change: Callable[[], object]) -> Callable[[], None]:
     """Return a function that lets something happen after every map of a visitor."""
-    return lambda: runs.observers.append(lambda run: change() if run.kind == "map" else None)
+    return lambda: runs.observers.append(lambda run: run.kind == "map" and change())
 
 
 def _leak_thread() -> None:
