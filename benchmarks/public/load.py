@@ -34,7 +34,7 @@ DAMAGED = b"\x89PNG\r\n\x1a\n" + bytes(99)
 FULL = ("Queue is full", "requests are in progress")
 MORE = 1.3
 """Times the number of requests that were sent before, which may be answered before a request."""
-BESIDE = 6
+EXTRA = 4
 """Answers more: the order in which requests are sent is not exactly the order in which they arrive."""
 LATE = 300.0
 """Seconds after which an answer is lost."""
@@ -191,9 +191,9 @@ def report(users: list[User], one: float, hostile: int) -> tuple[list[Row], list
     served = sum(bool(user.seconds) for user in users)
     before, until = (sorted(each for user in users for each in row(user)) for row in (_before, _until))
     late, most_before, most_until = (row[int(0.95 * len(row))] if row else 0.0 for row in (seconds, before, until))
-    fair = most_until <= MORE * most_before + BESIDE
+    fair = most_until <= MORE * most_before + EXTRA
     distinct = len({user.expected for user in users})
-    most = f"{MORE} times + {BESIDE}"
+    most = f"{MORE} times + {EXTRA}"
     rows = [
         Row("users", f"{len(users)}, {distinct} different answers", "all different", distinct == len(users)),
         Row("users with answers", f"{served} of {len(users)}", "all", served == len(users)),

@@ -36,7 +36,7 @@ def call(server: Server, name: str, data: list[Any], seconds: float = 5 * TIME) 
     event, data_of_it, until = "none", "null", time.monotonic() + seconds
     address = f"{server.url}/gradio_api/call/{name}/{started.json()['event_id']}"
     with httpx.stream("GET", address, timeout=TIME) as stream:
-        for line in stream.iter_lines():  # with heartbeats, also if there is no answer
+        for line in stream.iter_lines():  # heartbeats come meanwhile
             if time.monotonic() > until:
                 return "late", None
             kind, _, text = line.partition(": ")

@@ -146,7 +146,7 @@ def jobs(server: Server, unread: int = UNREAD) -> Iterator[Result]:
     A slow job that computes already may end before each answer of another visitor, but those that wait come later.
     """
     image = {"path": users.upload(server, users.IMAGE.read_bytes()), "meta": users.FILE}
-    yield Result("a visitor alone is served", _served(server, image), (ASKED, 0))
+    yield Result("a visitor is served before", _served(server, image), (ASKED, 0))
     slow = {"data": [image, "", "score_cam", "", "", None, ""]}
     codes = [
         httpx.post(f"{server.url}/gradio_api/call/explain", json=slow, timeout=60).status_code for _ in range(unread)

@@ -94,7 +94,7 @@ def many_users(fault: str) -> list[str]:
     late, load.LATE = load.LATE, 45.0
     try:
         with running(fault=fault) as server:
-            return _failed(load.load(server, 8, 4, 3.0)[0])
+            return _failed(load.load(server, 8, 6, 3.0)[0])
     finally:
         load.LATE = late
 
@@ -140,7 +140,7 @@ FAULTS: dict[str, Fault] = {
     "bodies without a time limit": Fault("attack one visitor", attack(visitors.unfinished_bodies, **SHORT)),
     "bodies kept": Fault("attack one visitor", attack(visitors.unfinished_bodies, **SHORT)),
     "first come, first served": Fault("attack one visitor", attack(lambda server: visitors.jobs(server, 12))),
-    "few places for visitors": Fault("attack one visitor", attack(visitors.crowd)),
+    "few jobs at once": Fault("attack one visitor", attack(visitors.crowd)),
     "sessions kept": Fault("attack one visitor", attack(visitors.never_read, UNHEARD=2.0, SEND_SECONDS=2.0)),
     "the address as HTML": Fault("attack scripts", attack(_links)),
     "decoders without limits": Fault("hostile", decoder_limits),

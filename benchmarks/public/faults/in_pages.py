@@ -158,7 +158,7 @@ def ignore_quota() -> None:
 
 
 def first_come() -> None:
-    """Let jobs wait in the order in which they come, also when nobody listens any more."""
+    """Let jobs wait in the order in which they come, also those to which no one listens."""
     setattr(turns.Turns, "_order", lambda self, turn: 0)  # noqa: B010 as above
     setattr(places.Places, "_order", lambda self: lambda job: list(self._waiting).index(job))  # noqa: B010
     setattr(runs, "end_unheard", lambda: 0)  # noqa: B010
@@ -279,7 +279,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "bodies without a time limit": limit(BODY_PAUSE=10**6, BODY_SECONDS=10**6),
     "bodies kept": keep_bodies,
     "first come, first served": first_come,
-    "few places for visitors": limit(JOBS=40),
+    "few jobs at once": limit(JOBS=40),
     "sessions kept": keep_visitors,
     "the address as HTML": show_address,
     "answers of others": swap_answers,

@@ -67,9 +67,9 @@ def test_load_finds_wrong_late_and_missing_answers() -> None:
         return {row.name for row in load.report(list(given), 1.0, 0)[0] if not row.passed}
 
     good = user("a", [10], [])
-    assert failed(good, user("b", [19], [])) == set()
+    assert failed(good, user("b", [17], [])) == set()
     assert failed(good, user("a", [12], [])) == {"users"}
-    assert failed(good, user("b", [20], [])) == {"answers until one's own"}
+    assert failed(good, user("b", [18], [])) == {"answers until one's own"}
     assert failed(good, user("b", [10], ["another"])) == {"wrong answers and other errors"}
     assert failed(good, user("b", [], [])) == {"users with answers"}
 
