@@ -130,11 +130,6 @@ def plant_in_decoders(name: str) -> Callable[[], None]:
 RUN = ("benchmarks.public.faults.run",)
 
 
-def keep_uploads() -> None:
-    """Never delete an upload."""
-    setattr(uploads, "remove", lambda entry: False)  # noqa: B010 as above
-
-
 def keep_uploads_of_others() -> None:
     """Only delete uploads that this process has received."""
     sweep, known = uploads.entries, set[str]()
@@ -283,7 +278,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "decoders of the page without seccomp": plant_in_decoders("decoders without seccomp"),
     "foreign hosts": replace(hosts.Hosts, "answers", lambda self, host, scope: True),
     "foreign websites": replace(hosts.Hosts, "is_foreign", lambda self, origin, headers: False),
-    "uploads never deleted": keep_uploads,
+    "uploads never deleted": replace(uploads, "remove", lambda entry: False),
     "uploads of an earlier process never deleted": keep_uploads_of_others,
     "uploads without a quota": ignore_quota,
     "uploads of any number of files": limit(UPLOAD_PARTS=10**6),
