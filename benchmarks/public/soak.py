@@ -142,7 +142,7 @@ def report(samples: list[Sample], questions: int, failed: int) -> tuple[list[Row
 def main() -> int:
     """Print the table; return 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--questions", type=int, default=24, help="questions in a round")
     parser.add_argument("--users", type=int, default=4, help="visitors at the same time")
     parser.add_argument("--minutes", type=float, default=20.0, help="until no new round starts")
