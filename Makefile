@@ -13,7 +13,7 @@ help:
 	@echo "make lint    ruff;  make types  mypy;  make smoke  short benchmarks;  make bench  all benchmarks"
 	@echo "make zoo     test all kinds of methods on 190 networks (20 minutes on two idle cores); writes docs/networks.md"
 	@echo "make hostile  decode 1,600 hostile files, and those in the folder SALISCOPE_HOSTILE; load hostile checkpoints"
-	@echo "make attack  attack a running page;  make load  100 users;  make soak  10 minutes of use (ARGS='--minutes 1 --users 4')"
+	@echo "make attack  attack a running page;  make load  100 users;  make soak  rounds of questions (ARGS='--rounds 8 --questions 12')"
 	@echo "make lowest  the tests of LOWEST with the lowest allowed versions of all packages, in an environment of its own"
 	@echo "make lock    write pre-requirements.txt, the tested versions with hashes for the Space and the container"
 	@echo "make audit   known vulnerabilities of the installed packages (pip-audit), and sbom.json, the list of them (CycloneDX)"

@@ -82,10 +82,10 @@ class Visitor:
         return {"path": path, "orig_name": "image.jpg", "meta": {"_type": "gradio.FileData"}}
 
 
-def crop(rng: random.Random) -> bytes:
-    """Return a random part of an example as JPEG."""
+def crop(rng: random.Random, side: int = 0) -> bytes:
+    """Return a random part of an example as JPEG, with a width in pixels or one of `SIDES`."""
     with Image.open(rng.choice(EXAMPLES)) as image:
-        part, side = rng.uniform(0.5, 1.0), rng.choice(SIDES)
+        part, side = rng.uniform(0.5, 1.0), side or rng.choice(SIDES)
         wide, high = int(part * image.width), int(part * image.height)
         left, top = rng.randint(0, image.width - wide), rng.randint(0, image.height - high)
         small = image.convert("RGB").resize((side, side * high // wide), box=(left, top, left + wide, top + high))
@@ -94,11 +94,15 @@ def crop(rng: random.Random) -> bytes:
     return file.getvalue()
 
 
-def ask(visitor: Visitor, rng: random.Random, patience: float) -> None:
-    """Ask one question, stop it after some seconds, and ask about every second time something about its map."""
-    method = rng.choice([each for each in explainers.METHODS.values() if each.returns in MAPS])
+def ask(visitor: Visitor, rng: random.Random, patience: float, image: bytes = b"", quick: bool = False) -> None:
+    """Ask one question about an image or a random one, and about every second time something about its map.
+
+    Slow methods are stopped after some seconds; `quick` asks without them.
+    """
+    methods = [each for each in explainers.METHODS.values() if each.returns in MAPS and not (quick and each.long)]
+    method = rng.choice(methods)
     target = rng.choice(["", str(rng.randrange(1000))])
-    form = {"hl-image": visitor.upload(crop(rng)), "hl-layer": rng.choice(LAYERS), "hl-class": target}
+    form = {"hl-image": visitor.upload(image or crop(rng)), "hl-layer": rng.choice(LAYERS), "hl-class": target}
     form |= {"hl-model": "", "hl-method": method.name, "hl-options": "{}", "hl-pin": False}
     timer = threading.Timer(patience, visitor.stop)
     if method.long:

@@ -15,16 +15,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.public import processes
+from benchmarks.public.attacks import decoder as decoders
 from benchmarks.public.files import checkpoints as hostile_checkpoints
 from benchmarks.public.files import images as hostile_images
 from benchmarks.public.files.case import EITHER, REFUSED, VALID, Case
 from benchmarks.public.table import Row, show
+from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images.bands import SHOWN_AS_PNG
 from saliscope.images.decoder import pool
 
 SECONDS, MEGABYTES, ACCEPTED = 3.0, 1024.0, 0.99
 MINUTES = 10.0
+LIMITS_OF_DECODER = {
+    "Max address space": limits.DECODE_MEMORY,
+    "Max cpu time": int(limits.DECODE_SECONDS) + 2,
+    "Max file size": 0,
+    "Max open files": 0,
+    "Max processes": 0,
+    "Max core file size": 0,
+}
+"""Names in /proc/PID/limits, and what a decoder may have."""
 
 
 @dataclass
@@ -39,10 +51,12 @@ class Found:
     failures: list[str] = field(default_factory=list)
 
 
-def decode(cases: Iterable[Case], minutes: float = MINUTES) -> dict[str, Found]:
-    """Decode all files and return the outcomes by group."""
+def decode(
+    cases: Iterable[Case], minutes: float = MINUTES, module: tuple[str, ...] = (pool.WORKER,)
+) -> dict[str, Found]:
+    """Decode all files and return the outcomes by group; `module` is the program of the decoder."""
     groups: dict[str, Found] = {}
-    decoder, until = pool.Pool(1), time.monotonic() + 60 * minutes
+    decoder, until = pool.Pool(1, module=module), time.monotonic() + 60 * minutes
     decoder.prepare()
     try:
         for case in cases:
@@ -91,6 +105,30 @@ def _measure(seconds: float, memory: int, what: str, found: Found) -> None:
         found.failures.append(f"{what}: {seconds:.1f} s, {peak:.0f} MB")
 
 
+def limits_of_decoder(before: tuple[str, ...] = ()) -> Row:
+    """Look at the limits of a decoder from outside, and let it take more memory than it may have.
+
+    `before` is the program that runs the decoder.
+    """
+    decoder, outcome = pool.Pool(1, module=(*before, decoders.HIJACKED)), "opened"
+    try:
+        decoder.prepare()
+        decoder.mechanisms()  # it is in the sandbox now
+        child = processes.children(decoder.processes()[0])[0]
+        found = {name: processes.limit(child, name) for name in LIMITS_OF_DECODER}
+        try:
+            decoder.call(b"", task="attempt", name="reserve", argument=str(2 * limits.DECODE_MEMORY))
+        except Refused:
+            outcome = "refused"
+        peak = decoder.used[1] / 2**20
+    finally:
+        decoder.close()
+    wrong = [f"{name} {found[name]}" for name, value in LIMITS_OF_DECODER.items() if found[name] != str(value)]
+    measured = f"{outcome}, {peak:.0f} MB{'; ' if wrong else ''}{', '.join(wrong)}"
+    fits = not wrong and outcome == "refused" and peak <= MEGABYTES
+    return Row("a decoder that wants 2 GB", measured, f"refused, {MEGABYTES:.0f} MB, all limits set", fits)
+
+
 def rows(groups: dict[str, Found]) -> list[Row]:
     """Return the lines of the table."""
     lines = []
@@ -111,11 +149,16 @@ def main() -> int:
     parser.add_argument("--only", choices=["images", "checkpoints"])
     parser.add_argument("--group", help="use only one group of image files, such as 'TIFF tags'")
     arguments = parser.parse_args()
+    with processes.ends_within(MINUTES + 2):
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     lines, failures = [], []
     if arguments.only != "checkpoints":
         cases = [case for case in hostile_images.cases() if arguments.group in (None, case.group)][:: arguments.every]
         groups = decode([*cases, *(hostile_images.folder(Path(arguments.folder)) if arguments.folder else [])])
-        lines += rows(groups)
+        lines += [*rows(groups), limits_of_decoder()]
         failures += [failure for found in groups.values() for failure in found.failures]
     if arguments.only != "images":
         found, more = hostile_checkpoints.load(arguments.every)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -44,6 +47,32 @@ def open_files(process: int) -> int:
     return len(os.listdir(f"/proc/{process}/fd"))
 
 
+def limit(process: int, name: str) -> str:
+    """Return the soft limit of a process with a name in /proc/PID/limits."""
+    lines = Path(f"/proc/{process}/limits").read_text(encoding="ascii").splitlines()
+    return next(line.removeprefix(name).split()[0] for line in lines if line.startswith(name))
+
+
 def threads(process: int) -> int:
     """Return the number of threads."""
     return len(os.listdir(f"/proc/{process}/task"))
+
+
+@contextlib.contextmanager
+def ends_within(minutes: float) -> Iterator[None]:
+    """End this process with status 1, and those that it has started, if the block takes longer."""
+    timer = threading.Timer(60 * minutes, _end, [minutes])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _end(minutes: float) -> None:
+    print(f"FAILED: not ended within {minutes:g} minutes", flush=True)
+    for process in children(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
+    os._exit(1)

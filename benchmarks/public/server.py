@@ -19,6 +19,8 @@ from benchmarks.page.__main__ import ROOT, free_port
 
 PATIENCE = 180.0
 """Seconds until the first model must be loaded."""
+FAULTS = "benchmarks.public.faults.run"
+"""The program that plants a fault before it runs another one."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,15 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(*arguments: str, **variables: str) -> Iterator[Server]:
-    """Start the app offline, with environment variables, and wait until its model answers."""
+def running(*arguments: str, fault: str = "", **variables: str) -> Iterator[Server]:
+    """Start the app offline, with environment variables and a planted fault, and wait until its model answers."""
     port = free_port()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place, log = Path(folder) / "uploads", Path(folder) / "app.log"
         environment = {**os.environ, "SALISCOPE_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": str(place)}
         environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), **variables}
-        command = [sys.executable, "-m", "saliscope", "serve", "--port", str(port), "--log-format", "json", *arguments]
+        module = [FAULTS, fault, "saliscope"] if fault else ["saliscope"]
+        command = [sys.executable, "-m", *module, "serve", "--port", str(port), "--log-format", "json", *arguments]
         with open(log, "wb") as output:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
         server = Server(f"http://127.0.0.1:{port}", process, place, log)

@@ -1,148 +1,154 @@
-"""Minutes of ordinary use: `make soak`.
+"""Rounds of equal use: `make soak`.
 
-Visitors of the page ask `--rate` questions a second of all methods for `--minutes`. Memory, open files, threads and the
-folder of uploads are measured; after a start of a fifth of the time they must not grow: memory at most 1 MB per 1,000
-requests (slope of a straight line through the lowest value of each half minute, without what its uncertainty
-explains), files and threads not at all.
+In each round, visitors of the page ask the same `--questions` questions of all methods about other images. After each
+round, as soon as the page is at rest, the bytes in use (`meter.py`), open files, threads and the folder of uploads are
+measured: they must not grow from round to round. A leak of 100 MB per 1,000 answers is noticed (`growth.py`); if there
+are too few rounds or too much noise for this, the command fails too. Starts no round after `--minutes`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import random
-import statistics
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import httpx
 
 from benchmarks.page import memory
-from benchmarks.public import processes
+from benchmarks.public import growth, meter, processes
 from benchmarks.public.server import Server, running
 from benchmarks.public.table import Row, show
+from saliscope import limits
+from saliscope.session.jobs.memory import IDLE
 
-SLOPE = 1.0
-"""Megabytes per 1,000 requests."""
-QUOTA = 2048
-"""Megabytes of the folder of uploads, which has those of the last hour."""
+QUOTA = limits.UPLOADS / limits.MB
+"""Megabytes of the folder of uploads."""
 LATE = 60.0
 """Seconds after which a request has failed."""
-EVERY, REST = 3.0, 10
-"""Seconds between two measurements, and the number of them of which the lowest memory counts: jobs need some more."""
+PATIENCE = 0.7
+"""Seconds after which a slow method is stopped."""
+SETTLED = 6
+"""Questions at the end of a round, more than a cache of the metered page holds."""
+START = 2
+"""Rounds that are not judged, in which caches are filled."""
+METERED = "meter"
+"""The name under which `faults` installs the meter in the page; another fault may follow after a plus sign."""
+MOST, NAP, CALM = 20, 0.5, 3
+"""Measurements at rest, seconds between two of them, and the number without a lower value that ends them."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The page at rest after a round."""
+
+    memory: float
+    """Megabytes in use."""
+    resident: float
+    """Megabytes of the process, with freed memory and libraries."""
+    files: int
+    threads: int
+    uploads: float
+    """Megabytes of the folder of uploads."""
 
 
 class Visits:
-    """Requests of several visitors, counted."""
+    """Questions of several visitors, counted."""
 
-    def __init__(self, server: Server, seed: int) -> None:
-        self.server, self.seed = server, seed
+    def __init__(self, server: Server) -> None:
+        self.server = server
         self.count = self.failed = 0
         self._lock = threading.Lock()
 
-    def ask(self, number: int) -> None:
-        """Send one question as a new or an old visitor, and count it."""
-        rng = random.Random(self.seed + number)
+    def ask(self, turn: int, number: int) -> None:
+        """Send a question, the same in each round except for its image, as a new visitor."""
+        image = memory.crop(random.Random(f"{turn} {number}"), memory.SIDES[number % len(memory.SIDES)])
+        self._send(f"soak{turn}x{number}", random.Random(number), image)
+
+    def settle(self, turn: int) -> None:
+        """Send a few questions one after the other, always about the same images, so that caches are equal."""
+        for number in range(SETTLED):
+            image = memory.crop(random.Random(number), memory.SIDES[0])
+            self._send(f"rest{turn}x{number}", random.Random(number), image, quick=True)
+
+    def _send(self, session: str, rng: random.Random, image: bytes, quick: bool = False) -> None:
+        failed = False
         try:
             with httpx.Client(base_url=self.server.url, timeout=LATE) as client:
-                visitor = memory.Visitor(client, f"soak{number // 5}x{number % 5}")
-                memory.ask(visitor, rng, patience=1.0)
-        except httpx.HTTPStatusError as error:
-            failed = error.response.status_code != 503  # the queue is full
+                memory.ask(memory.Visitor(client, session), rng, PATIENCE, image, quick)
         except (httpx.HTTPError, RuntimeError):
             failed = True
-        else:
-            failed = False
         with self._lock:
             self.count += 1
             self.failed += failed
 
 
-def sample(server: Server, visits: Visits) -> tuple[float, ...]:
-    """Return requests, megabytes of all processes, open files, threads and megabytes of uploads."""
-    everyone = [server.process.pid, *processes.children(server.process.pid)]
-    resident = 0.0
-    for process in everyone:
-        with contextlib.suppress(OSError, StopIteration):
-            resident += processes.megabytes(process)
-    size = sum(path.stat().st_size for path in server.uploads.rglob("*") if path.is_file()) / 2**20
+def at_rest(server: Server) -> Sample:
+    """Return the lowest memory, once it does not fall any more."""
+    time.sleep(IDLE + NAP)
+    lowest, calm = meter.read(server.process.pid, server.uploads), 0
+    for _ in range(MOST):
+        time.sleep(NAP)
+        now = meter.read(server.process.pid, server.uploads)
+        lowest, calm = (now, 0) if now < lowest else (lowest, calm + 1)
+        if calm >= CALM:
+            break
+    sizes = []
+    for path in server.uploads.rglob("*"):
+        with contextlib.suppress(OSError):
+            sizes.append(path.stat().st_size)
     files, threads = processes.open_files(server.process.pid), processes.threads(server.process.pid)
-    return visits.count, resident, files, threads, size
+    resident = processes.megabytes(server.process.pid)
+    return Sample(lowest, resident, files, threads, sum(sizes) / 2**20)
 
 
-def soak(server: Server, minutes: float, rate: float, users: int) -> tuple[list[Row], list[str]]:
-    """Send the requests and measure; return the lines of the table and the failures."""
-    visits, samples = Visits(server, 1000), list[tuple[float, ...]]()
-    following = measured = time.monotonic()
-    end, number = following + 60 * minutes, 0
-    with ThreadPoolExecutor(users) as pool:
-        running_ones: set[object] = set()
-        while time.monotonic() < end and server.process.poll() is None:
-            running_ones = {each for each in running_ones if not each.done()}  # type: ignore[attr-defined]
-            if len(running_ones) < users:
-                running_ones.add(pool.submit(visits.ask, number))
-                number += 1
-            following += 1 / rate
-            time.sleep(max(0.0, following - time.monotonic()))
-            following = max(following, time.monotonic() - 5)
-            if time.monotonic() >= measured:
-                measured = time.monotonic() + EVERY
-                samples.append(sample(server, visits))
-                requests, memory = samples[-1][:2]
-                print(f"{requests:.0f} requests, {memory:.0f} MB", file=sys.stderr, flush=True)
-    time.sleep(5)
-    samples.append(sample(server, visits))
-    return report(samples, visits, minutes)
+def soak(server: Server, rounds: int, questions: int, users: int, minutes: float) -> tuple[list[Row], list[str]]:
+    """Send the questions and measure; return the lines of the table and the failures."""
+    visits, samples, until = Visits(server), list[Sample](), time.monotonic() + 60 * minutes
+    for turn in range(START + rounds):
+        if time.monotonic() > until or server.process.poll() is not None:
+            break
+        with ThreadPoolExecutor(users) as pool:
+            list(pool.map(lambda number, turn=turn: visits.ask(turn, number), range(questions)))
+        visits.settle(turn)
+        samples.append(at_rest(server))
+        found = f"round {turn + 1}: {samples[-1].memory:.1f} MB in use, {visits.failed} failed"
+        print(found, file=sys.stderr, flush=True)
+    return report(samples[START:], questions + SETTLED, visits.failed)
 
 
-def slope(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the slope of a straight line through points, and its standard error."""
-    if len(points) < 3:
-        return 0.0, math.inf
-    x, y = zip(*points, strict=True)
-    spread = sum((each - statistics.mean(x)) ** 2 for each in x)
-    if spread == 0:
-        return 0.0, math.inf
-    value, start = statistics.linear_regression(x, y)
-    rest = sum((b - value * a - start) ** 2 for a, b in points)
-    return value, math.sqrt(rest / (len(points) - 2) / spread)
-
-
-def report(samples: list[tuple[float, ...]], visits: Visits, minutes: float) -> tuple[list[Row], list[str]]:
+def report(samples: list[Sample], questions: int, failed: int) -> tuple[list[Row], list[str]]:
     """Return the lines of the table and the failures."""
-    later = samples[len(samples) // 5 :]
-    lowest = [min(later[k : k + REST], key=lambda each: each[1]) for k in range(0, len(later), REST)]
-    grown, error = slope([(each[0] / 1000, each[1]) for each in lowest])
-    half = len(later) // 2
-    first, last = later[:half] or later, later[half:]
+    grown, leaks, sure = growth.judge([each.memory for each in samples], questions)
     rows = [
-        Row(
-            "requests", f"{visits.count} in {minutes:g} minutes, {visits.failed} failed", "0 failed", visits.failed == 0
-        )
+        Row("questions", f"{len(samples)} rounds of {questions}, {failed} failed", "0 failed", failed == 0),
+        Row("memory per 1,000 answers", f"{grown:+.0f} MB", f"{growth.LIMIT:.0f} MB", not leaks),
+        Row("resident memory", f"{samples[-1].resident:.0f} MB at the end" if samples else "none", "-", True),
+        Row("rounds", "enough" if sure else "too few", f"enough to notice {growth.LEAK:.0f} MB", sure),
     ]
-    steady = math.isfinite(error) and grown - 2 * error <= SLOPE
-    limit = f"{SLOPE:g} MB per 1,000"
-    rows.append(Row("memory per 1,000 requests", f"{grown:+.1f} ± {2 * error:.1f} MB", limit, steady))
-    rows.append(Row("memory at the end", f"{samples[-1][1]:.0f} MB", "-", True))
-    for name, index, margin in (("open files", 2, 8), ("threads", 3, 8)):
-        before, after = (statistics.median(each[index] for each in part) for part in (first, last))
-        rows.append(Row(name, f"{before:.0f}, then {after:.0f}", f"+{margin}", after <= before + margin))
-    rows.append(Row("folder of uploads", f"{samples[-1][4]:.0f} MB", f"{QUOTA} MB", samples[-1][4] <= QUOTA))
+    for name in ("files", "threads"):
+        counts = [getattr(each, name) for each in samples] or [0]
+        steady = min(counts[len(counts) // 2 :]) <= max(counts[: (len(counts) + 1) // 2])
+        rows.append(Row(f"open {name}" * (name == "files") or name, " ".join(map(str, counts)), "no growth", steady))
+    most = max([each.uploads for each in samples], default=0.0)
+    rows.append(Row("folder of uploads", f"{most:.0f} MB", f"{QUOTA:.0f} MB", most <= QUOTA))
     return rows, []
 
 
 def main() -> int:
     """Print the table; return 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--rate", type=float, default=2.0, help="questions a second")
-    parser.add_argument("--users", type=int, default=8, help="visitors at the same time")
-    arguments = parser.parse_args()
-    with running() as server:
-        return show("soak", *soak(server, arguments.minutes, arguments.rate, arguments.users))
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--questions", type=int, default=24, help="questions in a round")
+    parser.add_argument("--users", type=int, default=4, help="visitors at the same time")
+    parser.add_argument("--minutes", type=float, default=20.0, help="until no new round starts")
+    given = parser.parse_args()
+    with processes.ends_within(given.minutes + 10), running(fault=METERED) as server:
+        return show("soak", *soak(server, given.rounds, given.questions, given.users, given.minutes))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from benchmarks.public import processes
 from benchmarks.public.attacks.http import Result
 from benchmarks.public.attacks.users import IMAGE, explain, upload
 from benchmarks.public.server import Server
+from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool, sandbox
 
@@ -23,7 +24,7 @@ def attacks(server: Server, using: tuple[str, ...] = ()) -> Iterator[Result]:
     """Try to leave the sandbox of a decoder, with all mechanisms of this system or with those in `using`."""
     if sys.platform != "linux":  # the limits are all that other systems have
         return
-    yield from _decoders_of(server)
+    yield from decoders_of(server)
     one = pool.Pool(1, module=(HIJACKED, *using))
     one.prepare()
     try:
@@ -65,7 +66,7 @@ def _outcome(one: pool.Pool, name: str, argument: str) -> str:
         return "refused" if "Error" in str(error) else str(error)
 
 
-def _decoders_of(server: Server) -> Iterator[Result]:
+def decoders_of(server: Server) -> Iterator[Result]:
     """Look at the decoders of the page itself, from outside."""
     if not server.process:
         return
@@ -82,9 +83,9 @@ def _decoders_of(server: Server) -> Iterator[Result]:
         yield Result("a filter of system calls", status["Seccomp"], ["2"])
         yield Result("no capabilities", int(status["CapEff"][0], 16), 0)
         yield Result("not the user root", "0" in status["Uid"], False)
-        limits = Path(f"/proc/{process}/limits").read_text(encoding="ascii").splitlines()
-        files = next(line.split()[3] for line in limits if line.startswith("Max open files"))
-        yield Result("descriptors it may open", files, "0")
+        yield Result("descriptors it may open", processes.limit(process, "Max open files"), "0")
+        memory = processes.limit(process, "Max address space")
+        yield Result("bytes of memory it may have", memory, str(limits.DECODE_MEMORY))
         if os.geteuid() == 0:  # others cannot see the descriptors
             kinds = sorted(os.readlink(path).partition(":")[0] for path in Path(f"/proc/{process}/fd").iterdir())
             yield Result("descriptors", kinds, ["/dev/null"] * 3 + ["pipe"] * 2)

@@ -7,7 +7,7 @@ import itertools
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,25 @@ def bodies(server: Server) -> Iterator[Result]:
         yield Result(f"an answer during 150 slow {kind}", get(server, "/config"), 200)
         for connection in slow:
             connection.close()
+
+
+def counts(server: Server) -> Iterator[Result]:
+    """Send JSON exactly at a limit, which is accepted, and one byte, value, delimiter or level above it."""
+    names = ("{", "data:", "[", ",event_data:")  # delimiters of the text below, and its values besides the list
+    start, end = b'{"data": [], "event_data": ', b"}"
+    values = limits.JSON_ITEMS - 5  # the object, two names and their values
+    delimiters = limits.JSON_DELIMITERS - sum(sum(map(text.count, ",[{:")) for text in names)
+    depth = limits.JSON_DEPTH - 1
+    kinds: dict[str, Callable[[int], bytes]] = {
+        f"{limits.JSON_ITEMS} values": lambda more: b"[" + b"0," * (values + more - 1) + b"0]",
+        f"{limits.JSON_DELIMITERS} delimiters": lambda more: b'"' + b":" * (delimiters + more) + b'"',
+        f"{limits.JSON_DEPTH} levels": lambda more: b"[" * (depth + more) + b"]" * (depth + more),
+        f"{limits.BODY} bytes": lambda more: b" " * (limits.BODY + more - len(start + end) - 1) + b"0",
+    }
+    for name, make in kinds.items():
+        yield Result(f"{name}", post(server, "run/list_models", start + make(0) + end), 200)
+        status = 413 if "bytes" in name else 400
+        yield Result(f"more than {name}", post(server, "run/list_models", start + make(1) + end), status)
 
 
 def headers(server: Server) -> Iterator[Result]:

@@ -21,7 +21,7 @@ def scripts(server: Server) -> Iterator[Result]:
         browser.open()
         browser.page.evaluate(f"document.body.append(document.createRange().createContextualFragment({PAYLOADS[0]!r}))")
         yield Result("a script that does run is counted", browser.new_hits(), 1)
-        yield from _links(browser)
+        yield from links(browser)
         yield from _fields(browser)
         yield from _files(browser)
         own = (server.url, "data:", "blob:", "about:", "file:")
@@ -34,7 +34,7 @@ def scripts(server: Server) -> Iterator[Result]:
                 yield from own_model.sentences(visit(other))
 
 
-def _links(browser: Browser) -> Iterator[Result]:
+def links(browser: Browser) -> Iterator[Result]:
     """Put a script into all parameters of the address, as it is and where a parameter has a structure."""
     names = parameters()
     yield Result("parameters of the address are known", len(names) >= 25, True)

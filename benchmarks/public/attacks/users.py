@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,14 +28,20 @@ def upload(server: Server, content: bytes, name: str = "image.jpg") -> str:
     return str(answer.raise_for_status().json()[0])
 
 
-def call(server: Server, name: str, data: list[Any]) -> tuple[str, Any]:
-    """Call an endpoint; return the last event and its data, or "refused" and the status."""
+def call(server: Server, name: str, data: list[Any], seconds: float = 5 * TIME) -> tuple[str, Any]:
+    """Call an endpoint; return the last event and its data, "refused" and the status, or "late"."""
     started = httpx.post(f"{server.url}/gradio_api/call/{name}", json={"data": data}, timeout=TIME)
     if started.status_code != 200:
         return "refused", started.status_code
-    answer = httpx.get(f"{server.url}/gradio_api/call/{name}/{started.json()['event_id']}", timeout=TIME)
-    lines = answer.text.strip().splitlines()
-    return lines[-2].removeprefix("event: "), json.loads(lines[-1].removeprefix("data: "))
+    event, data_of_it, until = "none", "null", time.monotonic() + seconds
+    address = f"{server.url}/gradio_api/call/{name}/{started.json()['event_id']}"
+    with httpx.stream("GET", address, timeout=TIME) as stream:
+        for line in stream.iter_lines():  # heartbeats come meanwhile
+            if time.monotonic() > until:
+                return "late", None
+            kind, _, text = line.partition(": ")
+            event, data_of_it = (text if kind == "event" else event), (text if kind == "data" else data_of_it)
+    return event, json.loads(data_of_it)
 
 
 def explain(server: Server, **changed: Any) -> tuple[str, Any]:

@@ -315,12 +315,12 @@ def damaged(count: int = 60) -> Iterator[tuple[str, bytes]]:
         yield f"damaged_{number}.pt", bytes(data[: rng.choice([len(data), len(data) // 2])])
 
 
-def load(every: int = 1) -> tuple[Row, list[str]]:
-    """Load the files in another process; return a line of the table and the failures."""
+def load(every: int = 1, before: str = "") -> tuple[Row, list[str]]:
+    """Load the files in another process, in which `before` runs first; return a line of the table and the failures."""
     failures: list[str] = []
     count = most_seconds = most_memory = 0.0
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-c", LOADER]
+        command = [sys.executable, "-c", before + LOADER]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         start: Callable[[], Any] = lambda: subprocess.Popen(  # noqa: E731
             command, cwd=place, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,0 +1,79 @@
+"""A meter in the process of a page: the bytes in use, without what the system and the allocator keep of freed memory.
+
+The resident memory of a process varies by megabytes from one moment of rest to the next. The meter counts what is in
+use, and makes caches small, so that they are full after a few questions and memory is the same after equal work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from saliscope import limits
+
+BLOCK = 64
+"""Bytes of a small object of Python, whose memory is not in the numbers of the allocator."""
+FOLDER = "GRADIO_TEMP_DIR"
+PATIENCE = 60.0
+
+
+class _Numbers(ctypes.Structure):
+    """`struct mallinfo2` of the GNU C library."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    )
+
+
+def in_use() -> int:
+    """Return the bytes in use by this process."""
+    count = ctypes.CDLL(None).mallinfo2
+    count.restype = _Numbers
+    numbers = count()
+    return int(numbers.uordblks + numbers.hblkhd) + BLOCK * sys.getallocatedblocks()
+
+
+def install() -> None:
+    """Let this process write its bytes in use to a file at the signal SIGUSR1, and have small caches."""
+    limits.SESSIONS = 4
+    from saliscope.session import results_cache  # reads the limits
+    from saliscope.session.jobs import recent  # as above
+
+    results_cache.BYTES, recent.MAX_CACHED = 4 * limits.MB, 4
+    place = _place(Path(os.environ[FOLDER]))
+
+    def write(*_: Any) -> None:
+        for _ in range(3):  # objects in cycles may own others
+            gc.collect()
+        part = place.with_suffix(".part")
+        part.write_text(str(in_use()), encoding="ascii")
+        part.replace(place)
+
+    signal.signal(signal.SIGUSR1, write)
+
+
+def read(process: int, uploads: Path) -> float:
+    """Return the megabytes in use by a process.
+
+    Errors   RuntimeError if it does not tell them
+    """
+    place, until = _place(uploads), time.monotonic() + PATIENCE
+    place.unlink(missing_ok=True)
+    os.kill(process, signal.SIGUSR1)
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            return int(place.read_text(encoding="ascii")) / 2**20
+        time.sleep(0.05)
+    raise RuntimeError("The page does not tell how much memory it uses.")
+
+
+def _place(uploads: Path) -> Path:
+    return uploads.with_name("meter")
