@@ -100,8 +100,10 @@ def test_a_crash_of_the_decoder_is_one_refused_request(monkeypatch: pytest.Monke
     (process,) = one.processes()
 
     def write_and_end(*message: object) -> None:
+        os.kill(process, signal.SIGSTOP)  # or it may have answered before it is ended
         write(*message)  # type: ignore[arg-type]
         os.kill(process, signal.SIGSEGV)
+        os.kill(process, signal.SIGCONT)
 
     with monkeypatch.context() as patch, pytest.raises(Refused, match="could not be decoded"):
         patch.setattr(protocol, "write", write_and_end)
