@@ -29,8 +29,8 @@ def refuse_other_output(run: Run, batch: Tensor, output: Any, method: str) -> No
     key = method, batch.shape[1:], batch.dtype, batch.device
     if key in checked:
         return
-    with torch.no_grad(), run.scoring.autocast():
-        plain = replace(run.forward, through=None)(batch.clone())  # `through` keeps what the pass under rules recorded
+    with run.scoring.autocast():
+        plain = _plain_output(run, batch)
     exact, pairs = run.scoring.precision != "bf16", zip(list_tensors(plain), list_tensors(output), strict=False)
     if not all(_equal(one, other, exact) for one, other in pairs):
         raise UnsupportedOperation(
@@ -40,6 +40,12 @@ def refuse_other_output(run: Run, batch: Tensor, output: Any, method: str) -> No
     if len(checked) >= 32:
         checked.clear()
     checked[key] = True
+
+
+def _plain_output(run: Run, batch: Tensor) -> Any:
+    """Return the output without rules; a target's `through` keeps what the pass under rules recorded."""
+    with torch.no_grad():
+        return replace(run.forward, through=None)(batch.clone())
 
 
 def _equal(one: Tensor, other: Tensor, exact: bool) -> bool:
@@ -67,8 +73,7 @@ def refuse_failure(run: Run, method: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ExplainerError) or is_out_of_memory(error):
             raise
-        with torch.no_grad():
-            replace(run.forward, through=None)(run.images.clone())
+        _plain_output(run, run.images)
         raise UnsupportedOperation(
             f"The network fails under the rules of {method}, which intercept its operations: "
             f"{shorten(str(error).strip().partition(chr(10))[0])}. Its forward pass may compute gradients, or use "
