@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,14 @@ def chromium() -> str | None:
     """Return the path of a Chromium, or None."""
     names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")  # the first opens no windows
     return os.environ.get("CHROMIUM") or next((path for name in names if (path := shutil.which(name))), None)
+
+
+def expect(locator: Any, message: str | None = None) -> Any:
+    """Return Playwright's assertions about `locator`, which wait until they hold."""
+    from playwright.sync_api import expect as playwright_expect
+
+    playwright_expect.set_options(timeout=PATIENCE / 4)
+    return playwright_expect(locator, message)
 
 
 def free_port() -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.saliscope.browser.conftest import Visit, served
+from tests.saliscope.browser.conftest import Visit, expect, served
 from tests.support.band_files import npy_file, tiff_file
 
 HEIGHT, WIDTH = 60, 90
@@ -106,7 +106,7 @@ def test_a_tiff_is_shown_and_its_bands_are_picked(visit: Visit, tiff: Path) -> N
 
     assert picked(visit) == ["5", "2", "3"] and photograph(visit)[0] > blue + 5
     assert preview(visit).endswith(".5-2-3.preview.png")
-    assert visit.page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+    expect(visit.page.locator("#hl-examples button[aria-pressed=true]")).to_have_count(0)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from explainers.maps.overlays import color_map
-from tests.saliscope.browser.conftest import PATIENCE, ROOT, WRITE_DELAY, Visit
+from tests.saliscope.browser.conftest import PATIENCE, ROOT, WRITE_DELAY, Visit, expect
 
 PIXELS = """([part, side]) => {
   const canvas = document.querySelector('#hl-overlay canvas');
@@ -210,7 +210,8 @@ def test_the_crop_is_framed_on_the_image(visit: Visit, tmp_path) -> None:
 def test_the_most_likely_classes_have_small_maps(visit: Visit) -> None:
     page = visit.open().page
     small = page.locator("#hl-bars canvas[data-small]")
-    assert small.count() == 3 and page.locator("#hl-bars button[data-index]").count() == 5
+    expect(small).to_have_count(3)
+    expect(page.locator("#hl-bars button[data-index]")).to_have_count(5)
     assert len({each.evaluate("(c) => c.toDataURL()") for each in small.all()}) == 3
     assert "Grad-CAM at head" in page.locator("#hl-bars").inner_text()
     boxes = "[...document.querySelectorAll('#hl-bars button')].map((each) => each.getBoundingClientRect().height)"
@@ -222,7 +223,8 @@ def test_the_most_likely_classes_have_small_maps(visit: Visit) -> None:
 
     visit.after(small.nth(1).click)
 
-    assert name in visit.status and small.count() == 3
+    expect(small).to_have_count(3)
+    assert name in visit.status
     heights = [row for row in page.evaluate("heights") if row]
     assert heights and all(row == heights[0] for row in heights), "the layout does not shift when the maps arrive"
     visit.after(lambda: visit.choose("method", "Saliency"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.saliscope.browser.conftest import Visit, served
+from tests.saliscope.browser.conftest import Visit, expect, served
 from tests.support import dense_nets
 
 
@@ -66,7 +66,7 @@ def test_detections_are_listed_and_drawn_and_chosen_in_the_list(visit: Visit, pi
     assert visit.status.startswith("HiResCAM for red blob at backbone")
     assert re.match(r"Red blob, \d+%\.", visit.headline)
     assert visit.page.locator("#hl-bars h2").inner_text() == "Detected objects"
-    assert visit.page.locator("#hl-class").get_by_text("Object", exact=True).count() == 1
+    expect(visit.page.locator("#hl-class").get_by_text("Object", exact=True)).to_have_count(1)
 
     last = visit.page.locator("#hl-bars button").nth(2)
     last.focus()
@@ -131,7 +131,8 @@ def test_no_detections_are_reported_and_a_lower_score_is_offered(visit: Visit, p
     strongest = "the strongest detection is red blob"
     assert visit.status.startswith(f"No object detected with a score of at least 0.5 ({strongest}")
     assert visit.page.locator("html").get_attribute("data-hl-state") == "done"
-    assert names(visit) == [] and ink(visit) == 0 and visit.page.locator("#hl-strip canvas").count() == 0
+    expect(visit.page.locator("#hl-strip canvas")).to_have_count(0)
+    assert names(visit) == [] and ink(visit) == 0
     assert not visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True).is_visible()
     drawn = visit.page.evaluate(
         "Array.from(document.querySelector('#hl-overlay canvas').getContext('2d').getImageData(150, 150, 1, 1).data)"
@@ -167,7 +168,7 @@ def test_a_classifier_restores_its_classes_and_methods(visit: Visit, picture: Pa
 
     visit.after(lambda: visit.choose("model", "EfficientNet-Lite0"))
     assert visit.status.startswith("Grad-CAM for ") and ink(visit) == 0
-    assert visit.page.locator("#hl-class").get_by_text("Class", exact=True).count() == 1
+    expect(visit.page.locator("#hl-class").get_by_text("Class", exact=True)).to_have_count(1)
     visit.after(lambda: visit.choose("class", "goldfish"))
     assert "goldfish" in visit.status
 

@@ -8,7 +8,7 @@ import io
 import pytest
 from PIL import Image
 
-from tests.saliscope.browser.conftest import PATIENCE, Visit
+from tests.saliscope.browser.conftest import PATIENCE, Visit, expect
 
 STATE = "document.documentElement.dataset.hlState"
 GIVE = """([name, kind, data]) => {
@@ -68,7 +68,7 @@ def test_an_image_can_be_dropped_or_pasted_anywhere(visit: Visit) -> None:
     assert page.locator(".hl-veil").is_visible()
     visit.after(lambda: page.evaluate(GIVE, ["#hl-head", "drop", photograph((200, 30, 30))]))
     assert page.locator(".hl-veil").is_hidden() and "for goldfish" not in visit.status
-    assert page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+    expect(page.locator("#hl-examples button[aria-pressed=true]")).to_have_count(0)
     first = page.locator("#hl-image img").first.get_attribute("src")
     visit.after(lambda: page.evaluate(GIVE, ["#hl-status", "paste", photograph((30, 30, 200))]))
     assert page.locator("#hl-image img").first.get_attribute("src") != first

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.saliscope.browser.conftest import Visit
+from tests.saliscope.browser.conftest import Visit, expect
 
 FIELD = "#hl-method [role=combobox]"
 ROWS = "#hl-method [role=option][data-value]"
@@ -96,7 +96,7 @@ def test_a_method_is_found_and_selected_by_keyboard(first_view: Visit) -> None:
     ]  # fmt: skip
     everything = names(visit)
     assert len(everything) == len(set(everything)) > 50
-    assert page.locator("#hl-method [role=option][aria-selected=true]").count() == 1
+    expect(page.locator("#hl-method [role=option][aria-selected=true]")).to_have_count(1)
     page.locator("#hl-method .hl-combobox-jumps button", has_text="What if parts").click()
     assert marked(visit) == "Occlusion" and box.is_visible() and field.evaluate("(e) => e === document.activeElement")
 
@@ -151,7 +151,8 @@ def test_long_lists_and_small_windows(visit: Visit) -> None:
     page.keyboard.press("Home")
     assert marked(visit, "class") == "Top prediction" and page.keyboard.press("End") is None
     rows = page.locator("#hl-class [role=option][data-value]")
-    assert rows.count() == 1001 and marked(visit, "class") == "toilet tissue"
+    expect(rows).to_have_count(1001)
+    assert marked(visit, "class") == "toilet tissue"
     assert rows.last.get_attribute("aria-posinset") == rows.last.get_attribute("aria-setsize") == "1001"
     page.keyboard.press("Escape")
 
@@ -215,4 +216,4 @@ def test_badges_show_failed_sanity_checks(visit: Visit) -> None:
         option = visit.page.locator(f"#hl-method [data-value={method}]").first
         found = option.locator(".hl-combobox-badges span").filter(has_text=badge)
         assert found.get_attribute("title") in option.get_attribute("aria-description")
-    assert visit.page.locator("#hl-method [data-value=grad_cam] .hl-combobox-badges").count() == 0
+    expect(visit.page.locator("#hl-method [data-value=grad_cam] .hl-combobox-badges")).to_have_count(0)

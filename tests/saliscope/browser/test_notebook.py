@@ -13,6 +13,7 @@ from torch import nn
 from explainers import Explanation, explain, show
 from explainers.display.charts import charts_html, line_chart
 from explainers.display.display import Display
+from tests.saliscope.browser.conftest import expect
 
 
 def explained() -> Explanation:
@@ -143,7 +144,7 @@ def test_where_scripts_are_blocked_a_static_image_remains(browser, written) -> N
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(written[0].as_uri())
-    assert page.locator(".saliscope figure img").count() == 2
-    assert page.locator("canvas").count() == 0
+    expect(page.locator(".saliscope figure img")).to_have_count(2)
+    expect(page.locator("canvas")).to_have_count(0)
     assert page.locator("img").first.get_attribute("alt").startswith("Input × gradient")
     context.close()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit, served
+from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit, expect, served
 
 HOSTILE = [
     "${Object.assign(window,{__xss:1})}",
@@ -38,7 +38,7 @@ def test_the_first_example_is_explained_on_load(first_view: Visit) -> None:
 
     assert re.match(r"Grad-CAM for .+ at head of .+ · \d", visit.status), visit.status
     assert re.match(r".+, \d+%\. ", visit.headline), visit.headline
-    assert visit.page.locator("#hl-bars button[data-index]").count() == 5
+    expect(visit.page.locator("#hl-bars button[data-index]")).to_have_count(5)
     assert visit.page.locator("#hl-strip .hl-rail-box canvas").count() >= 4
     assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "dog"
 
@@ -50,7 +50,7 @@ def test_an_upload_is_explained_and_a_file_that_is_no_image_is_reported(first_vi
     visit.after(lambda: visit.upload(photo))
 
     assert visit.page.locator("#hl-overlay canvas").first.screenshot() != before
-    assert visit.page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+    expect(visit.page.locator("#hl-examples button[aria-pressed=true]")).to_have_count(0)
     bomb = struct.pack(">I4sII5sI", 13, b"IHDR", 60000, 60000, b"\x08\x02\x00\x00\x00", 0)
     is_reported(visit, photo.with_name("bomb.png"), b"\x89PNG\r\n\x1a\n" + bomb)
 

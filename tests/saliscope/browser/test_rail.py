@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tests.saliscope.browser.conftest import PATIENCE, Visit
+from tests.saliscope.browser.conftest import PATIENCE, Visit, expect
 
 BOXES = "#hl-strip .hl-rail-box"
 READ = "#hl-strip .hl-rail-read"
@@ -129,7 +129,7 @@ def test_keys_preview_select_and_say_why_there_is_no_map(visit: Visit) -> None:
     page.keyboard.press("ArrowLeft")
     shown(visit, "at stages, 7 × 7, 320 channels")
     assert checked(visit) == "head" and "at head of" in visit.status
-    assert page.locator(f"{BOXES}[tabindex='0']").count() == 1
+    expect(page.locator(f"{BOXES}[tabindex='0']")).to_have_count(1)
     visit.after(lambda: page.keyboard.press("Enter"))
     assert checked(visit) == "stages" and "at stages of" in visit.status
     page.keyboard.press("Home")
@@ -137,7 +137,7 @@ def test_keys_preview_select_and_say_why_there_is_no_map(visit: Visit) -> None:
     page.keyboard.press("End")
     assert page.evaluate("document.activeElement.dataset.layer") == "classifier"
     assert "No map" in page.locator(READ).inner_text() and not page.locator(CHIP).is_visible()
-    assert page.locator(f"{BOXES}[aria-disabled=true]").count() == 2
+    expect(page.locator(f"{BOXES}[aria-disabled=true]")).to_have_count(2)
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     shown(visit, "at head")
@@ -145,11 +145,11 @@ def test_keys_preview_select_and_say_why_there_is_no_map(visit: Visit) -> None:
     assert not page.locator(CHIP).is_visible()
 
     visit.after(lambda: visit.choose("layer", "stages.2.0.expand.0"))
-    assert page.locator("#hl-strip .hl-rail-within").count() == 1
+    expect(page.locator("#hl-strip .hl-rail-within")).to_have_count(1)
     assert "in block stages.2.0" in page.locator(READ).inner_text()
     page.locator("#hl-strip .hl-rail-open").click()
     steps = page.locator("#hl-strip .hl-rail-inside button")
-    assert steps.count() == 9
+    expect(steps).to_have_count(9)
     assert (
         page.locator("#hl-strip .hl-rail-inside [aria-checked=true]").get_attribute("data-layer").endswith("expand.0")
     )
@@ -169,7 +169,7 @@ def test_runs_of_equal_blocks_are_folded_and_open(visit: Visit) -> None:
     badge.click()
     opened = layers(visit)
     assert [name for name in opened if name not in folded] == ["stages.5.0", "stages.5.1", "stages.5.2"]
-    assert box(visit, "stages.5.1").locator("canvas").count() == 1
+    expect(box(visit, "stages.5.1").locator("canvas")).to_have_count(1)
     assert page.evaluate("document.activeElement.dataset.layer") == "stages.5.0"
     page.keyboard.press("ArrowUp")
     assert layers(visit) == folded
@@ -279,7 +279,7 @@ def test_it_fits_a_phone_and_shows_the_selected_layer(browser, app: str) -> None
 def test_the_table_of_layers_is_measured_when_it_is_opened(first_view: Visit) -> None:
     """The second view of the diagram: a row selects its layer, and both views can be saved."""
     page, rows = first_view.page, "#hl-strip .hl-description tbody tr"
-    assert page.locator(rows).count() == 0
+    expect(page.locator(rows)).to_have_count(0)
     with page.expect_download() as saved:
         page.locator("#hl-strip").get_by_role("button", name="Save SVG").click()
     drawn = ElementTree.parse(saved.value.path()).getroot()

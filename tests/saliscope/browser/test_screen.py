@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.saliscope.browser.conftest import PATIENCE, Visit
+from tests.saliscope.browser.conftest import PATIENCE, Visit, expect
 
 
 def test_the_sentence_says_what_and_where_and_offers_a_comparison(first_view: Visit) -> None:
@@ -54,14 +54,16 @@ def test_another_crop(visit: Visit) -> None:
     assert page.evaluate("document.querySelector('#hl-overlay canvas').width") > 0
     visit.after(lambda: page.get_by_role("button", name="Center crop").click())
     visit.after(lambda: page.locator("#hl-image .hl-window i").press("ArrowUp"))
-    assert "(crop 0.5,0.4)" in visit.status and page.locator("#hl-crop [aria-pressed=true]").count() == 0
+    expect(page.locator("#hl-crop [aria-pressed=true]")).to_have_count(0)
+    assert "(crop 0.5,0.4)" in visit.status
 
 
 def test_a_factorization_is_one_colored_image(visit: Visit) -> None:
     page = visit.open("?method=deep_feature_factorization").page
     colored, planes = page.locator("#hl-overlay .hl-components"), page.locator("#hl-planes")
     colored.wait_for()
-    assert planes.locator(".hl-swatch").count() == 5 and "All components in their colors" in planes.inner_text()
+    expect(planes.locator(".hl-swatch")).to_have_count(5)
+    assert "All components in their colors" in planes.inner_text()
     colors = colored.evaluate(
         "(c) => { const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height); const found = new Set();"
         "for (let p = 0; p < data.length; p += 4) {"
@@ -142,7 +144,7 @@ def test_on_a_phone_an_upload_is_one_tap_away(phone: Visit, tmp_path: Path) -> N
     with page.expect_file_chooser() as opened:
         page.locator("#hl-examples .hl-upload").click()
     visit.after(lambda: opened.value.set_files(tmp_path / "blue.png"))
-    assert page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+    expect(page.locator("#hl-examples button[aria-pressed=true]")).to_have_count(0)
     assert "German shepherd, 94%" not in visit.headline
 
 
@@ -166,7 +168,7 @@ def test_the_menu_has_the_other_views_and_works_by_keyboard(first_view: Visit) -
     assert page.get_by_role("tab", name="Compare").get_attribute("aria-selected") == "true"
     visit.open_view("API")
     assert button.inner_text().strip() == "API"
-    assert page.locator("#hl-navigation [aria-selected=true]").count() == 0
+    expect(page.locator("#hl-navigation [aria-selected=true]")).to_have_count(0)
 
 
 def test_theme_and_presentation_can_be_chosen(first_view: Visit) -> None:
@@ -221,13 +223,13 @@ def test_the_first_map_is_shown_before_the_scripts(browser, app: str) -> None:
     )
     sent = [url for url in requests if not url.startswith(("data:", "blob:"))]
     assert len(sent) <= 30 and not any("/assets/" in url for url in sent), "one script has all modules"
-    assert page.locator("#hl-first").count() == 0
+    expect(page.locator("#hl-first")).to_have_count(0)
     canvas = page.locator("#hl-overlay canvas").first.bounding_box()
     assert picture and canvas
     assert abs(picture["x"] - canvas["x"]) < 2 and abs(picture["width"] - canvas["width"]) < 2
     page.goto(f"{app}/?example=cat", wait_until="commit")
     page.wait_for_function("document.querySelector('#hl-explain') !== null")
-    assert page.locator("#hl-first").count() == 0, "another question"
+    expect(page.locator("#hl-first"), "another question").to_have_count(0)
     page.context.close()
 
 
@@ -291,7 +293,8 @@ def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
     assert page.evaluate("document.documentElement.dataset.hlState") == "busy"
     assert visit.headline == "Tiger cat, 39%. RISE is being computed."
     assert page.locator("#hl-bars").get_attribute("data-outdated") is None, "these are not old predictions"
-    assert "tabby" in page.locator("#hl-bars").inner_text() and page.locator("#hl-bars button[data-index]").count() == 5
+    expect(page.locator("#hl-bars button[data-index]")).to_have_count(5)
+    assert "tabby" in page.locator("#hl-bars").inner_text()
     page.locator("#hl-stop").click()
 
 
@@ -318,4 +321,4 @@ def test_the_image_is_that_of_the_last_click(visit: Visit) -> None:
     visit.settled()
     assert visit.headline.startswith("Rock beauty, 0.6%")
     assert page.locator("#hl-examples [aria-pressed=true]").get_attribute("data-id") == "goldfish"
-    assert page.locator("#hl-bars canvas[data-drawn]").count() == 3, "the small maps"
+    expect(page.locator("#hl-bars canvas[data-drawn]"), "the small maps").to_have_count(3)

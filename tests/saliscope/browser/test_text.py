@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.saliscope.browser.conftest import Visit
+from tests.saliscope.browser.conftest import Visit, expect
 
 MODEL = "?model=tests.support.two_encoders:build"
 MARKUP = "<img src=x onerror='document.title=1'>"
@@ -50,7 +50,8 @@ def test_two_users_and_their_sentences(visitor: Callable[[], Visit]) -> None:
 
     enter(one, "Compared with", MARKUP)
     assert f"“a photo of a dog” compared with “{MARKUP}”, similarity" in one.headline
-    assert one.page.locator("#hl-bars button[data-index]").count() == 2 and one.page.title() == "Saliscope"
+    expect(one.page.locator("#hl-bars button[data-index]")).to_have_count(2)
+    assert one.page.title() == "Saliscope"
     one.after(lambda: one.page.locator("#hl-examples button").nth(2).click())  # another image keeps the sentences
     assert MARKUP in one.headline and one.page.get_by_role("textbox", name="Compared with").input_value() == MARKUP
     assert two.headline.startswith("“a cat”, similarity")

@@ -13,7 +13,7 @@ from PIL import Image
 
 import explainers
 from saliscope.zoo import catalog
-from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit
+from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit, expect
 
 TILES = "#hl-grid [role=option]"
 
@@ -126,7 +126,8 @@ def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit) -> No
     visit.painted("arithmetic", 0)
     value, panel = maps("stages.2")[first, 4, 2], page.locator("#hl-arithmetic")
     assert f"Channel {first} of stages.2 at row 5, column 3: {value:.4g}" in panel.inner_text().replace("−", "-")
-    assert panel.locator(".hl-arithmetic-products tbody tr").count() == 11 and panel.locator("li").count() == 3
+    expect(panel.locator(".hl-arithmetic-products tbody tr")).to_have_count(11)
+    expect(panel.locator("li")).to_have_count(3)
 
     visit.after(lambda: page.locator("#hl-opened").get_by_role("button", name="Next").click(), "channel")
     assert page.locator("#hl-opened input").input_value() == str(order(visit)[1])
@@ -140,7 +141,7 @@ def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit) -> No
     visit.after(lambda: page.keyboard.press("Enter"), "arithmetic")
     assert "Channel 17 of stages.2 at row" in panel.inner_text() and "Addition" in panel.inner_text()
     page.get_by_role("button", name="Close", exact=True).click()
-    assert page.locator(f"{TILES}[aria-selected=true]").count() == 0
+    expect(page.locator(f"{TILES}[aria-selected=true]")).to_have_count(0)
 
 
 @pytest.mark.slow
@@ -210,7 +211,8 @@ def test_planes_have_thumbnails(visit: Visit) -> None:
     """Token PCA and factorizations have a pager for their planes: buttons, a number, thumbnails."""
     page = visit.open("?method=token_pca&example=cat").page
     tiles = page.locator("#hl-planes [role=option]")
-    assert tiles.count() == 3 and tiles.first.get_attribute("aria-selected") == "true"
+    expect(tiles).to_have_count(3)
+    assert tiles.first.get_attribute("aria-selected") == "true"
     plain = drawn(visit, "#hl-planes [role=option]:nth-child(2) canvas")
 
     tiles.nth(1).hover()

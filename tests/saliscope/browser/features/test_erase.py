@@ -7,7 +7,7 @@ import json
 import re
 import zipfile
 
-from tests.saliscope.browser.conftest import WRITE_DELAY, Visit
+from tests.saliscope.browser.conftest import WRITE_DELAY, Visit, expect
 
 
 def line(visit: Visit) -> str:
@@ -76,7 +76,7 @@ def test_covering_painting_undo_and_refusal(visit: Visit) -> None:
     page.keyboard.press("Tab")
     page.locator(".hl-erase-status .hl-line[data-kind=error]").wait_for()
     assert line(visit) == "Rotation 400 is out of range. Give -180 to 180 degrees."
-    assert page.locator(".hl-erase[data-old=true]").count() == 1
+    expect(page.locator(".hl-erase[data-old=true]")).to_have_count(1)
     assert page.locator(".hl-erase-predictions tbody").inner_text() == shown, "the last answer stays"
     assert page.get_by_text("Outdated: this is the answer to an earlier edit.").is_visible()
     page.get_by_role("button", name="Undo").click()

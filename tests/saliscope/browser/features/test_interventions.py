@@ -8,7 +8,7 @@ from PIL import Image
 
 import explainers
 from saliscope.zoo import catalog
-from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit
+from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit, expect
 
 TILES = "#hl-grid [role=option]"
 
@@ -46,7 +46,8 @@ def test_selected_channels_are_changed(visit: Visit) -> None:
     assert "3 of 40 selected" in change.inner_text()
     text.fill("3, 17-24")
     text.press("Tab")
-    assert page.locator(f"{TILES}[aria-checked=true]").count() == 9 and result.is_hidden()
+    expect(page.locator(f"{TILES}[aria-checked=true]")).to_have_count(9)
+    assert result.is_hidden()
     apply(visit)
 
     model = catalog.load_model("efficientnet_lite0")
@@ -58,7 +59,8 @@ def test_selected_channels_are_changed(visit: Visit) -> None:
     assert cells[0] == model.labels[top] and cells[3] == f"{100 * float(after[top] - before[top]):+.1f} pp".replace(
         "-", "−"
     )
-    assert result.locator("figure").count() == 2 and result.get_attribute("data-old") == "false"
+    expect(result.locator("figure")).to_have_count(2)
+    assert result.get_attribute("data-old") == "false"
     result.locator("canvas").first.hover()
     assert re.fullmatch(r"−?[\d.]+ → −?[\d.]+ logit", result.locator("output").inner_text())
 
@@ -67,7 +69,8 @@ def test_selected_channels_are_changed(visit: Visit) -> None:
     assert "Layer stages.2 has no channel 99. Choose channels from 0 to 39." in change.inner_text()
     assert result.get_attribute("data-old") == "true" and "Result of former settings" in result.inner_text()
     change.get_by_role("button", name="Reset").click()
-    assert result.is_hidden() and page.locator(f"{TILES}[aria-checked=true]").count() == 0
+    expect(page.locator(f"{TILES}[aria-checked=true]")).to_have_count(0)
+    assert result.is_hidden()
     change.get_by_role("button", name="Top 10 by effect").click()
     page.wait_for_function("document.querySelector('#hl-change').innerText.includes('10 of 40')", timeout=PATIENCE)
     effects = explainers.channel_effects(model.network, images, top, layer="stages.2")[0]

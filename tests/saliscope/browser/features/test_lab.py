@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.saliscope.browser.conftest import PATIENCE, Visit
+from tests.saliscope.browser.conftest import PATIENCE, Visit, expect
 from tests.saliscope.browser.test_page import HOSTILE
 
 
@@ -44,8 +44,8 @@ def test_an_experiment_is_drawn_and_its_code_does_the_same(first_view: Visit) ->
     assert {name: found[0] for name, found in table(page, 2).items()} == {
         "x": "55", "y": "39", "a": "15", "b": "8", "c": "1",
     }  # fmt: skip
-    assert page.locator("#hl-expression .hl-box").count() == 5
-    assert page.locator("#hl-expression .hl-edge-label").count() == 7, "six uses, and the initial gradient"
+    expect(page.locator("#hl-expression .hl-box")).to_have_count(5)
+    expect(page.locator("#hl-expression .hl-edge-label"), "six uses, and the initial gradient").to_have_count(7)
     scope: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()):
         exec(page.locator("#hl-expression pre code").inner_text(), scope)
@@ -101,7 +101,7 @@ def test_errors_in_an_expression_name_their_position_and_stay_text(visit: Visit)
     field.fill("x = (1, 2)\ny = x * q")
     visit.after(lambda: page.keyboard.press("Control+Enter"), "expression")
     assert line.inner_text().startswith("Line 2, position 9: unknown name “q”")
-    assert page.locator("#hl-expression tbody tr").count() == 1, "the previous result stays"
+    expect(page.locator("#hl-expression tbody tr"), "the previous result stays").to_have_count(1)
 
     for text in HOSTILE:
         field.fill(f"x = 1\n{text}")
@@ -117,7 +117,7 @@ def test_a_run_is_drawn_live_and_diagnosed(first_view: Visit) -> None:
 
     assert "the loss is not finite" in page.locator("#hl-training .hl-line").inner_text()
     assert "grew from" in page.locator("#hl-training .hl-finding").inner_text()
-    assert page.locator("#hl-training .hl-plot svg").count() == 4
+    expect(page.locator("#hl-training .hl-plot svg")).to_have_count(4)
     plot = page.locator("#hl-training .hl-plot").nth(1)
     plot.focus()
     page.keyboard.press("ArrowRight")
@@ -181,21 +181,23 @@ def test_an_invalid_number_is_reported_at_its_field_and_the_last_run_is_marked(v
         assert wrong.inner_text() == sentence and field.get_attribute("aria-invalid") == "true"
         assert field.evaluate("field => document.activeElement === field")
         assert line.inner_text() == "Not started. Correct the marked field. The charts show the last valid run."
-        assert part.locator(".hl-old .hl-plot").count() == 4, "the last result stays and is marked as outdated"
+        expect(part.locator(".hl-old .hl-plot"), "the last result stays and is marked as outdated").to_have_count(4)
         if name == "steps":
             page.wait_for_timeout(700)  # input is validated again after a pause
         assert line.get_attribute("data-kind") == "error" and line.inner_text().startswith("Not started")
         field.fill(before)
         assert wrong.is_hidden() and field.get_attribute("aria-invalid") is None
-        assert line.inner_text() == ran and part.locator(".hl-old").count() == 0
+        expect(part.locator(".hl-old")).to_have_count(0)
+        assert line.inner_text() == ran
 
     assert visit.number("training") == shown and not [r for r in visit.requests[sent:] if "queue/join" in r]
     part.locator("input[name=steps]").fill("20")
-    assert part.locator(".hl-old").count() == 1
+    expect(part.locator(".hl-old")).to_have_count(1)
     assert line.inner_text() == f"{ran}. The settings have changed. Press Start to run them."
     visit.after(lambda: page.get_by_role("button", name=start).click(), "training")
     page.wait_for_function("document.getElementById('hl-training').dataset.state === 'done'")
-    assert line.inner_text().startswith("Trained for 20 steps") and part.locator(".hl-old").count() == 0
+    expect(part.locator(".hl-old")).to_have_count(0)
+    assert line.inner_text().startswith("Trained for 20 steps")
 
 
 @pytest.mark.slow
@@ -214,10 +216,12 @@ def test_an_invalid_hook_value_is_reported_at_its_field_and_the_last_result_is_m
         assert sentence == "The factor must be a number from −1e12 to 1e12.", typed
         not_run = "Not run. Correct the marked field. The result below is from the last valid expression."
         assert line.inner_text() == not_run
-        assert part.locator(".hl-lab-results.hl-old").count() == 1 and part.locator("pre").inner_text() == code
+        expect(part.locator(".hl-lab-results.hl-old")).to_have_count(1)
+        assert part.locator("pre").inner_text() == code
     amount.fill("3")
     visit.after(lambda: page.keyboard.press("Enter"), "expression")
-    assert amount.get_attribute("aria-invalid") is None and part.locator(".hl-old").count() == 0
+    expect(part.locator(".hl-old")).to_have_count(0)
+    assert amount.get_attribute("aria-invalid") is None
     assert table(page, 2) == {"v": ["3", "6", "9"]}
 
     seed = part.locator("input[name=seed]")
@@ -226,13 +230,15 @@ def test_an_invalid_hook_value_is_reported_at_its_field_and_the_last_result_is_m
     assert "NaN and ∞ are not supported" in page.locator(f"#{seed.get_attribute('aria-describedby')}").inner_text()
     seed.fill("")
     part.locator("textarea").fill("x = (1, 0)\ny = log(x)")
-    assert "The expression has changed" in line.inner_text() and part.locator(".hl-old").count() == 1
+    expect(part.locator(".hl-old")).to_have_count(1)
+    assert "The expression has changed" in line.inner_text()
     page.get_by_role("button", name="Run").click()
     finding = part.locator(".hl-finding")
     finding.filter(has_text="y = log(x)").wait_for()  # the seed's field also ran the expression
     assert finding.inner_text().startswith("y = log(x) is −∞: the logarithm of 0 is not finite.")
     visit.after(lambda: page.get_by_role("button", name="y = 2v²").click(), "expression")
-    assert finding.is_hidden() and part.locator(".hl-old").count() == 0
+    expect(part.locator(".hl-old")).to_have_count(0)
+    assert finding.is_hidden()
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 from saliscope import limits
 from saliscope.datasets.report.links import Links
 from saliscope.datasets.shards import open_run
-from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit, served
+from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit, expect, served
 
 EXAMPLES = sorted((Path(__file__).parents[4] / "assets" / "examples").glob("*.jpg"))
 
@@ -122,7 +122,7 @@ def test_a_link_of_the_report_opens_its_image_in_an_app_that_knows_the_run(brows
     with served(tmp_path, "-m", "saliscope", "serve", "--run", str(tmp_path / "run")) as address:
         visit = Visit(browser.new_context().new_page(), address).open(path[1:].replace("0" * 64, row["sha256"]))
         assert f"Grad-CAM for {row['target']}" in visit.status
-        assert visit.page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+        expect(visit.page.locator("#hl-examples button[aria-pressed=true]")).to_have_count(0)
         visit.after(lambda: visit.choose("method", "LayerCAM"))
         visit.open(urlsplit(visit.page.url)._replace(scheme="", netloc="").geturl()[1:])
         assert row["sha256"] in visit.page.url and f"LayerCAM for {row['target']}" in visit.status

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.saliscope.browser.conftest import PATIENCE, Visit
+from tests.saliscope.browser.conftest import PATIENCE, Visit, expect
 
 
 def table(visit: Visit, elem_id: str = "hl-ranking") -> Any:
@@ -44,10 +44,11 @@ def test_rows_arrive_and_can_be_sorted_and_opened(visit: Visit) -> None:
     open_ranking(visit)
     page, own = visit.page, table(visit)
     start(visit, "1")
-    assert "Enter a number from 2 to 60" in own.inner_text() and own.locator("[aria-invalid=true]").count() == 1
+    expect(own.locator("[aria-invalid=true]")).to_have_count(1)
+    assert "Enter a number from 2 to 60" in own.inner_text()
     own.get_by_label("Layers").select_option("here")
     own.get_by_label("Seconds").fill("12")
-    assert own.locator("[aria-invalid=true]").count() == 0
+    expect(own.locator("[aria-invalid=true]")).to_have_count(0)
     tall = page.evaluate("document.documentElement.scrollHeight")
     start(visit, "12")  # on a busy machine, 6 s are not enough for the first rows
     page.wait_for_function("document.querySelectorAll('#hl-ranking tbody tr').length > 3", timeout=PATIENCE)
@@ -58,10 +59,8 @@ def test_rows_arrive_and_can_be_sorted_and_opened(visit: Visit) -> None:
     line = own.locator(".hl-line").inner_text()
     best = own.locator("tbody tr.hl-ranking-best")
     assert "German shepherd" in line and best.count() == (" is the best of " in line)
-    assert (
-        own.locator("tbody tr.hl-ranking-control").count() == 3
-        and not own.get_by_role("button", name="Stop").is_enabled()
-    )
+    expect(own.locator("tbody tr.hl-ranking-control")).to_have_count(3)
+    assert not own.get_by_role("button", name="Stop").is_enabled()
     with page.expect_download() as download:
         own.get_by_role("button", name="Save CSV").click()
     lines = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
@@ -113,7 +112,7 @@ def test_stop_keeps_the_rows_and_another_image_marks_them(visit: Visit) -> None:
     assert table(visit, elem_id).locator("tbody tr").count() > 5
     visit.page.locator("#hl-examples button").nth(2).click()  # the first one uploads
     ranked(visit, elem_id, "old")
-    assert table(visit, elem_id).locator("[data-old]").count() == 1
+    expect(table(visit, elem_id).locator("[data-old]")).to_have_count(1)
     visit.after(visit.page.go_back)
     visit.page.wait_for_function("!document.querySelector('.hl-ranking-box[data-old]')")
     visit.page.locator("#hl-image button[aria-label='Remove Image']").first.click()

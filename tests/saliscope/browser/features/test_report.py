@@ -17,7 +17,7 @@ import explainers
 from saliscope.datasets import report
 from saliscope.datasets.rows import SCHEMA
 from saliscope.datasets.run_data import RunData
-from tests.saliscope.browser.conftest import PATIENCE
+from tests.saliscope.browser.conftest import PATIENCE, expect
 
 NAMES = ["cat", "dog", "owl"]
 
@@ -114,9 +114,10 @@ def test_images_are_filtered(reader) -> None:
     """Oracle: 90 images k, 30 per class; k % 9 == 0 is wrong (all of them cats), k % 10 == 0 has a finding."""
     form = reader.locator("#filters")
     assert count(reader) == "90 of 90 images, 80 correct"
-    assert reader.locator("#grid .cell").count() == 60
+    expect(reader.locator("#grid .cell")).to_have_count(60)
     reader.locator("#more").click()
-    assert reader.locator("#grid .cell").count() == 90 and reader.locator("#more").is_hidden()
+    expect(reader.locator("#grid .cell")).to_have_count(90)
+    assert reader.locator("#more").is_hidden()
     form.locator("[name=class]").select_option("cat")
     assert count(reader) == "30 of 90 images, 20 correct"
     form.locator("[name=correct]").select_option("wrong")
@@ -136,7 +137,7 @@ def test_images_are_filtered(reader) -> None:
     assert "cat/000.png" in reader.locator("#grid .cell").first.get_attribute("aria-label")
     form.locator("[name=order]").select_option("border")
     form.locator("[name=maps]").uncheck()
-    assert reader.locator("#grid canvas[data-plain]").count() == 4
+    expect(reader.locator("#grid canvas[data-plain]")).to_have_count(4)
 
 
 @pytest.mark.slow
@@ -173,12 +174,12 @@ def test_an_image_opens_large(reader) -> None:
     assert link.get_attribute("href").startswith("http://127.0.0.1:7860/?model=toy&class=")
     assert "The app must be started with this run" in reader.locator("#details").inner_text()
     reader.keyboard.press("Escape")
-    assert reader.locator("#large[open]").count() == 0
+    expect(reader.locator("#large[open]")).to_have_count(0)
     assert first.evaluate("element => element === document.activeElement")
     reader.locator("#mistakes .thumb").first.click()
     reader.locator("#close").click()
     reader.locator("#all-mistakes").click()
-    assert reader.locator(".mistake:visible").count() == 10
+    expect(reader.locator(".mistake:visible")).to_have_count(10)
 
 
 @pytest.mark.slow
@@ -212,7 +213,7 @@ def test_all_images_are_printed(reader) -> None:
     assert reader.evaluate(blank) > 10 and reader.locator("#more").is_visible()
     printed = reader.pdf()
     assert reader.evaluate(blank) == 0
-    assert reader.locator("#grid .cell").count() == 90
+    expect(reader.locator("#grid .cell")).to_have_count(90)
     assert printed.count(b"/Subtype /Image") >= 90
     reader.set_viewport_size({"width": 718, "height": 1000})  # A4
     reader.emulate_media(media="print")

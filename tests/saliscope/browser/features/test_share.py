@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 import app as command
-from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit
+from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit, expect
 
 LOOK = """() => Object.fromEntries(['opacity', 'colors', 'low', 'high', 'smooth'].map((name) => {
   const field = document.querySelector(`#hl-overlay [name=${name}]`);
@@ -105,7 +105,7 @@ def test_an_uploaded_image_is_restored_only_in_the_same_browser(visit: Visit, br
 
     again(visit, visit.page.reload)
     assert re.sub(r" · .*", "", visit.status) == status
-    assert visit.page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+    expect(visit.page.locator("#hl-examples button[aria-pressed=true]")).to_have_count(0)
     visit.after(lambda: visit.page.locator("#hl-examples button[data-id=cat]").click())
     visit.after(visit.page.go_back)
     assert re.sub(r" · .*", "", visit.status) == status

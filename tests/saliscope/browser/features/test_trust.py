@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.saliscope.browser.conftest import PATIENCE, Visit
+from tests.saliscope.browser.conftest import PATIENCE, Visit, expect
 from tests.support.two_encoders import STEPS
 
 STRIP = "#hl-trust .hl-trust"
@@ -35,8 +35,9 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_v
     assert rows["Controls"].startswith("Deletion 0.2") and "better than" in rows["Controls"]
     assert "malinois" in rows["Class"] and "classifier" in rows["Weights"]
     page.locator("#hl-trust summary").click()
-    assert page.locator(f"{PLOTS} .hl-band").count() == 2, "the range of the random maps"
-    assert page.locator(PLOTS).count() == 2 and page.locator(f"{LARGE}:visible").count() == 0
+    expect(page.locator(f"{PLOTS} .hl-band"), "the range of the random maps").to_have_count(2)
+    expect(page.locator(PLOTS)).to_have_count(2)
+    expect(page.locator(f"{LARGE}:visible")).to_have_count(0)
     before = len(visit.requests)
     page.locator(PLOTS).first.focus()
     for _ in range(STEPS // 4 + 1):
@@ -70,7 +71,7 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_v
     all_there = page.evaluate(grey)
     assert none_left < part / 3 < all_there / 3, "more pixels are blurred at each step"
     page.keyboard.press("Escape")
-    assert page.locator(f"{LARGE}:visible").count() == 0
+    expect(page.locator(f"{LARGE}:visible")).to_have_count(0)
     assert visit.requests[before:] == [], "no request is needed"
 
     page.locator(PLOTS).last.scroll_into_view_if_needed()
@@ -78,7 +79,7 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_v
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40)
     page.wait_for_function(f"document.querySelector('{LARGE}').dataset.metric === 'insertion'")
     page.mouse.move(2, 2)
-    assert page.locator(f"{LARGE}:visible").count() == 0
+    expect(page.locator(f"{LARGE}:visible")).to_have_count(0)
 
 
 @pytest.mark.slow
@@ -93,7 +94,7 @@ def test_a_failed_check_and_a_missing_map_are_explained(visit: Visit) -> None:
     visit.after(lambda: visit.choose("method", "Random"))
     page.wait_for_function(f"document.querySelector('{STRIP}').dataset.state === 'none'")
     assert "one of the controls" in page.locator(f"{STRIP} [role=status]").inner_text()
-    assert page.locator(f"{STRIP} button:visible").count() == 0
+    expect(page.locator(f"{STRIP} button:visible")).to_have_count(0)
     assert page.locator("#hl-trust").bounding_box()["height"] < 150, "the open curves leave no hole"
 
 
@@ -131,7 +132,7 @@ def test_it_fits_and_does_not_shift_the_layout(browser, app: str, width: int) ->
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     names = page.locator(f"{PLOTS} .hl-line-name")
     names.first.wait_for()
-    assert names.count() == 8, "each line is labeled"
+    expect(names, "each line is labeled").to_have_count(8)
     visit.check()
     context.close()
 

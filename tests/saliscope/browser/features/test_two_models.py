@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.saliscope.browser.conftest import Visit
+from tests.saliscope.browser.conftest import Visit, expect
 
 
 def test_a_link_compares_two_models(visit: Visit) -> None:
@@ -12,9 +12,11 @@ def test_a_link_compares_two_models(visit: Visit) -> None:
     page, rows = visit.page, visit.page.locator(".hl-models-results tbody").first.locator("tr")
 
     assert page.locator(".hl-models-status .hl-line").inner_text().startswith("The predictions differ for ")
-    assert rows.count() == 9 and rows.first.locator("td").first.inner_text() == "German shepherd, 94%"
+    expect(rows).to_have_count(9)
+    assert rows.first.locator("td").first.inner_text() == "German shepherd, 94%"
     matrix = page.locator(".hl-models-matrix tbody tr")
-    assert matrix.count() == 5 and matrix.first.locator("td").count() == 5
+    expect(matrix).to_have_count(5)
+    expect(matrix.first.locator("td")).to_have_count(5)
     assert "inputs of the models differ already" in page.locator(".hl-models-first").inner_text()
 
     page.get_by_label("Include the nine examples").click()
@@ -23,5 +25,5 @@ def test_a_link_compares_two_models(visit: Visit) -> None:
     page.get_by_role("button", name="Compare models").click()
     page.locator(".hl-models-status .hl-line[data-kind=error]").wait_for()
     assert "Choose another second model" in page.locator(".hl-models-status .hl-line").inner_text()
-    assert rows.count() == 9, "the last result stays"
+    expect(rows, "the last result stays").to_have_count(9)
     assert page.locator(".hl-models-results").get_attribute("data-old") == "true"
