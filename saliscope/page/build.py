@@ -31,6 +31,7 @@ from saliscope.page.components.components import canvas, script_of
 from saliscope.page.erase.tab import Erase
 from saliscope.page.first_paint import bundle
 from saliscope.page.first_paint.first_paint import FirstPaint, head
+from saliscope.page.glossary import GLOSSARY
 from saliscope.page.lab.tab import Lab
 from saliscope.page.models.tab import Models
 from saliscope.page.operations.metrics import Monitoring
@@ -70,7 +71,7 @@ def build() -> gr.Blocks:
                 padding=False,
             )
             views: dict[str, Any] = {"views": _views(), "more": _views(True), "within": _within()}
-            canvas("navigation/navigation", "hl-navigation", terms=NAVIGATION, **views)
+            canvas("navigation/navigation", "hl-navigation", terms=NAVIGATION, glossary=GLOSSARY, **views)
         fold = canvas("page/fold", "hl-fold", words=messages.FOLDED)
         with gr.Row(elem_id="hl-main"):
             with gr.Column(scale=1, min_width=320, elem_id="hl-left"):

@@ -2,6 +2,7 @@
 // the next question. It also marks the page as busy, which dims old maps.
 import { selectTab } from "../gradio.js";
 import { state, subscribe, update } from "../store.js";
+import { explain } from "../text/terms.js";
 import { watchProps, make, markDrawn } from "../wire.js";
 
 const NARROW = 768,
@@ -58,6 +59,7 @@ export function mount(element, props, trigger, watch) {
   const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": props.terms.progress });
   root.setAttribute("role", "status");
   root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
+  explain(headline);
   let requested = false,
     timer = 0,
     answer = { headline: [], of: "idle" };
