@@ -31,7 +31,6 @@ from saliscope.page.components.components import canvas, script_of
 from saliscope.page.erase.tab import Erase
 from saliscope.page.first_paint import bundle
 from saliscope.page.first_paint.first_paint import FirstPaint, head
-from saliscope.page.glossary import GLOSSARY
 from saliscope.page.lab.tab import Lab
 from saliscope.page.models.tab import Models
 from saliscope.page.operations.metrics import Monitoring
@@ -46,6 +45,7 @@ from saliscope.page.serving.door.hosts import Hosts
 from saliscope.page.serving.door.origins import hide_origins
 from saliscope.page.serving.guard import Guard, install_no_links
 from saliscope.page.serving.streams import Streams
+from saliscope.page.shared.glossary import GLOSSARY
 from saliscope.page.shared.messages import NAVIGATION
 from saliscope.page.shared.tab import Page, Tab
 from saliscope.session import messages, model_cache

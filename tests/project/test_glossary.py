@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from saliscope.page.glossary import GLOSSARY
 from saliscope.page.panel.messages import CROP
+from saliscope.page.shared.glossary import GLOSSARY
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "glossary.md"
 ASKED = ["logit", "layer", "contribution", "% of the map", "learned?", "gradient norm", "crop"]

@@ -93,7 +93,7 @@ class Tip {
     this.box = make("div", { class: "hl-tip", role: "tooltip", popover: "manual" });
     this.term = null;
     this.timer = 0;
-    document.body.append(this.box);
+    (document.querySelector("main") || document.body).append(this.box); // within a landmark
     const on = (name, act) => document.addEventListener(name, act, true);
     on("pointerover", (event) => event.pointerType === "mouse" && this.hover(event.target));
     on("focusin", (event) => this.focus(event.target));

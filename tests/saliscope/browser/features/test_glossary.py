@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from saliscope.page.glossary import GLOSSARY
+from saliscope.page.shared.glossary import GLOSSARY
 from tests.saliscope.browser.conftest import Visit, expect
 from tests.saliscope.browser.test_accessibility import FOUND, axe_script
 
