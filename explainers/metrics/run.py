@@ -92,7 +92,8 @@ def evaluate(
     The controls are random maps in pairs of a map and its negative, the image's edges and a centered blob. One image is
     compared with them by a t-test against the random maps, several images by a sign-flip test, both adjusted for the
     number of comparisons (Holm). With 2 to 7 images, no difference can be significant by the default metrics. See
-    `Evaluation.comparisons`.
+    `Evaluation.comparisons`. Many maps of one image are compared with the same random maps, so their verdicts are
+    correlated and cannot be counted as independent ones: give several images, or vary `seed`.
 
     Several maps of the same images are a dictionary of them by name: {"Grad-CAM": cam, "mine": heat}. They share the
     controls, are ranked by their mean rank over the metrics, and Holm's correction is over the comparisons of all maps.
