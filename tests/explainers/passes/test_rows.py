@@ -193,7 +193,7 @@ def test_the_checks_run_once_per_model_and_shape_and_only_if_needed():
         saliency(net, batch, 1)
         counts.append(net.passes[:-1])
 
-    assert counts == [[1, 1], [], [1, 2, 2, 2], [], [1, 2, 2, 2], []]
+    assert counts == [[1, 1], [], [1, 2, 2, 6], [], [1, 2, 2, 6], []]
 
 
 def test_a_changed_attribute_is_checked_again_but_a_counter_is_not():
