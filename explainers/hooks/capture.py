@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,17 +12,29 @@ from torch import Tensor, nn
 from explainers.errors import WrongType, shorten
 from explainers.hooks.calls import Calls
 from explainers.hooks.cleanup import HookStack
-from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
+from explainers.hooks.locate import find_hook_point, unwrap, unwrap_for_hooks
 from explainers.hooks.records import Records
 from explainers.nested import map_tensors
 from explainers.options import LayerName
 
 
-class Capture:
-    """The records of a `capture` block: `outputs`, `inputs` and, if requested, `gradients`, each by layer name."""
+class Capture(Mapping[Any, Any]):
+    """The records of a `capture` block: `outputs`, `inputs` and, if requested, `gradients`, each by layer.
 
-    def __init__(self) -> None:
-        self.outputs, self.inputs, self.gradients = Records(), Records(), Records()
+    `captured["layer3"]` is `captured.outputs["layer3"]`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.outputs, self.inputs, self.gradients = Records(model), Records(model), Records(model)
+
+    def __getitem__(self, layer: LayerName) -> Any:
+        return self.outputs[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outputs)
+
+    def __len__(self) -> int:
+        return len(self.outputs)
 
     def __repr__(self) -> str:
         return f"Capture(outputs={self.outputs}, gradients={self.gradients})"
@@ -42,10 +54,10 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
     Example
         >>> with capture(model, ["layer3", "layer4"]) as captured:
         ...     scores = model(images)
-        >>> captured.outputs["layer3"].shape
-        torch.Size([1, 256, 14, 14])
+        >>> captured["layer3"].shape, captured.inputs["layer4"].shape
+        (torch.Size([1, 256, 14, 14]), torch.Size([1, 256, 14, 14]))
     """
-    found = Capture()
+    found = Capture(unwrap(model))
 
     def start() -> None:
         for records in (found.outputs, found.inputs, found.gradients):
@@ -91,8 +103,8 @@ def _record_outputs(path: str, found: Capture, stack: ExitStack | None) -> Calla
 class InputGradients:
     """Gradients of modules by layer name: `grad_input` (of the inputs) and `grad_output` (of the output)."""
 
-    def __init__(self) -> None:
-        self.grad_input, self.grad_output = Records(), Records()
+    def __init__(self, model: nn.Module) -> None:
+        self.grad_input, self.grad_output = Records(model), Records(model)
 
 
 @contextmanager
@@ -113,7 +125,7 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
         >>> captured.grad_input["layer4"].shape
         torch.Size([1, 256, 14, 14])
     """
-    found = InputGradients()
+    found = InputGradients(unwrap(model))
 
     def watch(records: Records, path: str, k: int, value: Any) -> Any:
         clones = map_tensors(value, Tensor.clone)

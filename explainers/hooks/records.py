@@ -6,16 +6,28 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from explainers.errors import LayerNotFound, LayerRanRepeatedly
+from explainers.errors import LayerNotFound, LayerRanRepeatedly, nearest
+from explainers.hooks.locate import find_hook_point
 from explainers.nested import map_tensors
+from explainers.options import LayerName
 
 
-class Records(Mapping[str, Any]):
-    """Recorded values by layer name; `name#k` is the k-th call of a module that ran more than once."""
+class NotRecorded(LayerNotFound, KeyError):
+    """Raised for a layer without a record; also a `KeyError`, so that `in` and `get` work."""
 
-    def __init__(self) -> None:
+    __str__ = Exception.__str__  # a KeyError quotes its message
+
+
+class Records(Mapping[Any, Any]):
+    """Recorded values by layer, given by its name or as the module.
+
+    `name#k` is the k-th call of a module that ran more than once.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
         self._calls: dict[str, dict[int, Any]] = {}
 
     def put(self, path: str, call: int, value: Any) -> None:
@@ -30,12 +42,14 @@ class Records(Mapping[str, Any]):
             for k, value in calls.items():
                 calls[k] = map_tensors(value, Tensor.detach)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, layer: LayerName) -> Any:
+        name = layer if isinstance(layer, str) else find_hook_point(self._model, layer).name
         path, _, number = name.partition("#")
         calls = self._calls.get(path)
         if not calls or (number and not (number.isdigit() and int(number) in calls)):
-            raise LayerNotFound(
-                f"Nothing was recorded for layer {name!r}. Recorded layers: {', '.join(self) or 'none'}."
+            raise NotRecorded(
+                f"Nothing was recorded for layer {name!r}. {nearest(name, self)}Recorded layers: "
+                f"{', '.join(self) or 'none'}."
             )
         if number:
             return calls[int(number)]
