@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from explainers.errors import WrongType, shorten
 from explainers.hooks.calls import Calls
+from explainers.hooks.checkpoints import run_checkpoints_directly
 from explainers.hooks.cleanup import HookStack
 from explainers.hooks.locate import find_hook_point, unwrap, unwrap_for_hooks
 from explainers.hooks.records import Records
@@ -44,6 +45,8 @@ class Capture(Mapping[Any, Any]):
 def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradients: bool = False) -> Iterator[Capture]:
     """Record the inputs and outputs of layers, and with `gradients` the gradients that reach their outputs.
 
+    Segments in `torch.utils.checkpoint` run without it, since they would run twice.
+
     Returns  a `Capture`; after the block its tensors are detached. A layer's tensor has the layer's own shape,
              dtype and device, and is the value before any later in-place operation. Gradients are those of the latest
              backward pass inside the block; they are recorded even if all parameters are frozen.
@@ -72,6 +75,7 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
         for site in sites:
             calls.before(stack, site, _record_inputs(site.path, found.inputs))
             calls.after(stack, site, _record_outputs(site.path, found, stack if gradients else None))
+        run_checkpoints_directly(stack)
         yield found
 
 
@@ -112,7 +116,7 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
     """Record what a full backward hook receives: the gradients of a module's inputs and output.
 
     They are read by hooks on the tensors, so in-place modules (`ReLU(inplace=True)`) work, which PyTorch's full
-    backward hook does not support.
+    backward hook does not support. Checkpointed segments run as in `capture`.
 
     Returns  an `InputGradients`; if a module's input is also used elsewhere, `grad_input` contains only the gradient
              through this module
@@ -147,6 +151,7 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
             path = site.path
             calls.before(stack, site, lambda k, given, path=path: watch(found.grad_input, path, k, given))  # type: ignore[misc]
             calls.after(stack, site, lambda k, out, path=path: watch(found.grad_output, path, k, out))  # type: ignore[misc]
+        run_checkpoints_directly(stack)
         yield found
 
 
