@@ -14,7 +14,7 @@ from explainers.hooks.calls import Calls
 from explainers.hooks.checkpoints import run_checkpoints_directly
 from explainers.hooks.cleanup import HookStack
 from explainers.hooks.locate import find_hook_point, unwrap, unwrap_for_hooks
-from explainers.hooks.records import Records
+from explainers.hooks.records import Records, refuse_transformed
 from explainers.nested import map_tensors
 from explainers.options import LayerName
 
@@ -51,7 +51,8 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
              dtype and device, and is the value before any later in-place operation. Gradients are those of the latest
              backward pass inside the block; they are recorded even if all parameters are frozen.
     Errors   LayerNotFound for an unknown name (or, on access, one that did not run), LayerRanRepeatedly on access
-             to a plain name with several calls, UnsupportedModel for scripted, traced and exported models.
+             to a plain name with several calls, UnsupportedModel for scripted, traced and exported models, and, in
+             the forward pass, for a layer inside a transform of torch.func.
     Source   torch.nn.Module.register_forward_hook, torch.Tensor.register_hook
 
     Example
@@ -81,6 +82,7 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
 
 def _record_inputs(path: str, inputs: Records) -> Callable[[int, tuple[Any, ...]], Any]:
     def act(k: int, args: tuple[Any, ...]) -> Any:
+        refuse_transformed(path, args)
         inputs.put(path, k, args[0] if len(args) == 1 else args)
         return map_tensors(args, Tensor.clone)
 
@@ -89,6 +91,7 @@ def _record_inputs(path: str, inputs: Records) -> Callable[[int, tuple[Any, ...]
 
 def _record_outputs(path: str, found: Capture, stack: ExitStack | None) -> Callable[[int, Any], Any]:
     def act(k: int, output: Any) -> Any:
+        refuse_transformed(path, output)
         if stack is not None and isinstance(output, Tensor) and torch.is_grad_enabled():
             if not output.requires_grad and output.is_floating_point():
                 # Frozen network, plain input: the output becomes the leaf to which gradients flow.

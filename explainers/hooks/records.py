@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.errors import LayerNotFound, LayerRanRepeatedly, nearest
+from explainers.errors import LayerNotFound, LayerRanRepeatedly, UnsupportedModel, nearest
 from explainers.hooks.locate import find_hook_point
-from explainers.nested import map_tensors
+from explainers.nested import TRANSFORM, is_transformed, list_tensors, map_tensors
 from explainers.options import LayerName
 
 
@@ -66,6 +66,18 @@ class Records(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         return f"Records({', '.join(f'{n}: {_shape(self[n])}' for n in self)})"
+
+
+def refuse_transformed(name: str, value: Any) -> None:
+    """Refuse a layer that runs inside a transform of torch.func, outside of which its tensors cannot be read.
+
+    Errors   UnsupportedModel
+    """
+    if any(map(is_transformed, list_tensors(value))):
+        raise UnsupportedModel(
+            f"Layer {name!r} runs inside {TRANSFORM}, so its tensors cannot be read. Choose a layer outside of the "
+            "transform, or a method that only needs the gradient of the input, such as saliency."
+        )
 
 
 def ran_repeatedly(path: str, count: int) -> str:

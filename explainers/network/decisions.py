@@ -28,6 +28,7 @@ from explainers.errors import (
     UnsupportedModel,
     is_out_of_memory,
 )
+from explainers.nested import is_transformed
 
 NEW = frozenset(
     "new_zeros new_ones new_empty new_full new_empty_strided zeros_like ones_like empty_like full_like rand_like "
@@ -164,15 +165,10 @@ def _is_check(name: str, args: Any) -> bool:
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
-            if value.layout == torch.strided and has_storage(value):
+            if value.layout == torch.strided and not is_transformed(value):
                 yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
-
-
-def has_storage(tensor: Tensor) -> bool:
-    """Return whether a tensor has memory of its own; those inside `torch.vmap` and `torch.func.grad` have none."""
-    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _storage(tensor: Tensor) -> int:

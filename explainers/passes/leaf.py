@@ -46,7 +46,8 @@ class LayerLeaf:
         path = self.layout.name
         if not self.outputs:
             raise LayerNotFound(
-                f"Layer {path!r} did not run in this forward pass. Choose a layer from list_layers(model, images)."
+                f"Layer {path!r} did not run in this forward pass, or the network calls its forward method directly, "
+                "which no hook sees. Choose a layer from list_layers(model, images)."
             )
         if len(self.outputs) > 1:
             raise LayerRanRepeatedly(ran_repeatedly(path, len(self.outputs)))
