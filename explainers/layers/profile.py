@@ -28,7 +28,7 @@ from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
-from explainers.nested import list_tensors
+from explainers.nested import TRANSFORM, is_transformed, list_tensors
 from explainers.network.behavior import note_reads, run_rows_correctly
 from explainers.network.decisions import Decisions
 from explainers.network.eval_view import EvalView, eval_view
@@ -238,7 +238,8 @@ def _check_frames(network: nn.Module, images: Tensor, model: Any, found: Profile
 class _Call:
     """A call of a module, with the shape, node and axes of the single tensor that it returns or its output contains.
 
-    `plain` is True if the output is a tensor.
+    `plain` is True if the output is a tensor. `lost` is the reason why its cells have no position, if the axes of the
+    output are not known.
     """
 
     path: str
@@ -247,6 +248,7 @@ class _Call:
     node: int | None = None
     axes: Axes = ()
     plain: bool = False
+    lost: str = ""
     cost: Cost = NO_COST
     own_cost: Cost = NO_COST
 
@@ -272,6 +274,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
             if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
                 call.shape, value = tuple(tensor.shape), flow.value(tensor)
                 call.node, call.axes = value or (None, ())
+                call.lost = TRANSFORM if is_transformed(tensor) else why_lost(call.axes)
             calls.append(call)
 
         for path, module in network.named_modules():
@@ -317,8 +320,8 @@ def _layers(calls: list[_Call], images: Tensor, model: Any) -> list[Layer]:
 
 def _add_layout(layer: Layer, call: _Call, images: Tensor) -> Layer:
     """Add the layout to a layer whose output has a grid for each image."""
-    if lost := why_lost(call.axes):
-        return replace(layer, _lost=lost)
+    if call.lost:
+        return replace(layer, _lost=call.lost)
     sides = tuple(images.shape[2:])
     found = layout_by_axes(call.axes, call.shape, kinds_of(len(sides)))
     if found is None or call.shape[0] != len(images) * found.frames:

@@ -173,7 +173,8 @@ def layer_maps(at: LayerLayout, outputs: list[Any], images: Tensor) -> Tensor:
     """Return the output of the only call of a layer as `[1, K, h, w]`."""
     if not outputs:
         raise LayerNotFound(
-            f"Layer {at.name!r} did not run in this forward pass. Choose one from list_layers(model, images)."
+            f"Layer {at.name!r} did not run in this forward pass, or the network calls its forward method directly, "
+            "which no hook sees. Choose one from list_layers(model, images)."
         )
     if len(outputs) > 1:
         raise LayerRanRepeatedly(ran_repeatedly(at.name, len(outputs)))

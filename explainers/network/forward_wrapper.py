@@ -86,9 +86,9 @@ class ForwardWrapper(nn.Module):
                 raise
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise BatchSizeRefused(
-                f"forward= works for {self.count} image{'s' * (self.count > 1)} but fails for {len(images)}: {reason}. "
-                "Methods run variants in batches of any size. Expand the other model inputs to len(images) rows, or "
-                "pass one image at a time."
+                f"forward= failed for a batch of {len(images)} in a call with {self.count}: {reason}. "
+                "Methods run variants in batches of any size. If the number is the cause, expand the other model "
+                "inputs to len(images) rows, or pass one image at a time."
             ) from error
 
     def _first_run(self, images: Tensor) -> Any:
