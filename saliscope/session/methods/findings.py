@@ -423,5 +423,9 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
         "Occlusion did not change the score: it does not depend on these parts, or they look like the baseline. "
         "Choose another baseline under Options, or another class."
     ),
+    "baseline_keeps_class": _fixed(
+        "The baseline alone keeps the class at its rank, so no part of the image is necessary for it. Choose another "
+        "baseline under Options."
+    ),
 }
 """By finding code; a function raises KeyError if the finding lacks the facts."""
