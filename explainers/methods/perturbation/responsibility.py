@@ -10,6 +10,7 @@ still predicted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -69,19 +70,18 @@ def rex(
     """ReX: the causal responsibility of each part for the prediction, refined where the prediction can be kept.
 
         R(pixel) = mean over partitions of Σ_{parts c ∋ pixel} 1 / (1 + k_c)
-        k_c = min |W|:  S without W keeps the class, and S without W and c does not;  1 / (1 + k_c) = 0 if there is no W
+        k_c = min |W|:  S without W keeps the class, and S without W and c does not;  without such a W, c adds 0
 
     S is the whole image at first. Each step splits its largest box into four parts at a random pixel, evaluates all
     combinations of them, and replaces the box by the smallest combination that keeps the class. A part that the class
     needs has responsibility 1, one of m interchangeable parts 1/m. `steps=1` gives the responsibilities of the
-    quadrants alone. `smallest_region` extracts the explanation of the paper from the map: the first pixels of the map
-    that keep the prediction.
+    quadrants only. `smallest_region` extracts the paper's explanation: the first pixels of the map that keep the class.
 
-    The definition needs classes: at least two scores, and one of them as the target. If the baseline alone keeps the
-    class, no part is necessary, and a finding says so. For a class that is not predicted, its rank among the scores
-    is what is kept; the paper only explains predictions. The authors' code adds 1 / (number of parts) over all
-    combinations that keep the class instead of the definition, and forgets other boxes of S when it splits one, so
-    that it cannot refine a class that needs two distant parts.
+    The definition needs classes: two or more scores, one of which is the target. If the baseline itself keeps the
+    class, no part is necessary, and a finding says so. For a class that is not predicted, which the paper does not
+    explain, its rank among the scores is what is kept. Instead of the definition, the authors' code adds 1 / (number of
+    parts) for each combination that keeps the class; and it refines one box without the others of S, so that it stops
+    early if the class needs two distant parts.
 
     `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
     scores.
@@ -176,7 +176,7 @@ def _class_of(target: Target | None, *outputs: Any) -> Logit:
 def _note_baseline(index: int) -> None:
     note_finding(
         "baseline_keeps_class",
-        "The baseline alone keeps the class, so no part of the image is necessary for it, and the map is not an "
+        "The baseline itself keeps the class, so no part of the image is necessary for it, and the map is not an "
         "explanation. Try another baseline.",
         image=index,
     )
@@ -215,7 +215,8 @@ class _Partition:
     def record(self, mutant: int, rank: float, full: float) -> None:
         """Record the rank of the class for a mutant; the last one completes the step."""
         self._keeps[mutant] = rank <= full
-        self.map += 0 * rank  # not finite: no map
+        if math.isnan(rank):
+            self.map.fill_(torch.nan)
         if mutant < _TESTED - 1:
             return
         for box, value in zip(self.children, responsibilities(self._keeps).tolist(), strict=True):

@@ -248,7 +248,7 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         "The map has no sign and depends on the baseline that replaces the cells.",
     ),
     "rex": (
-        "parts without which {target} loses its rank, alone or with a few others",
+        "parts without which {target} is no longer predicted, or loses its rank",
         "",
         "Only decisions count: a part that lowers the score without changing the rank has no responsibility.",
     ),

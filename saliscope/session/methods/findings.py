@@ -424,7 +424,7 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
         "Choose another baseline under Options, or another class."
     ),
     "baseline_keeps_class": _fixed(
-        "The baseline alone keeps the class at its rank, so no part of the image is necessary for it. Choose another "
+        "The baseline itself keeps the class at its rank, so no part of the image is necessary for it. Choose another "
         "baseline under Options."
     ),
 }

@@ -124,7 +124,7 @@ def test_a_baseline_that_keeps_the_class_is_reported(baseline):
 
 
 def test_equal_scores_do_not_keep_a_class():
-    """A network without biases gives a black image equal scores, which is no prediction of class 0."""
+    """A network without biases gives a black image equal scores, which do not predict class 0."""
 
     class Linear(nn.Module):
         def forward(self, x):
