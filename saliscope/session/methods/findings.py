@@ -424,8 +424,7 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
         "Choose another baseline under Options, or another class."
     ),
     "baseline_keeps_class": _fixed(
-        "The baseline itself keeps the class at its rank, so no part of the image is necessary for it. Choose another "
-        "baseline under Options."
+        "The baseline itself keeps the class, so no part of the image is needed. Choose another one under Options."
     ),
 }
 """By finding code; a function raises KeyError if the finding lacks the facts."""
