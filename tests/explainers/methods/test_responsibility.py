@@ -169,14 +169,16 @@ def test_outputs_without_classes_are_refused():
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (3, 1), (2, 3)])
 def test_images_smaller_than_four_parts(size):
-    """Only the first pixel counts: each partition ends at it, with responsibility 1 in every step."""
+    """Only the first pixel counts: each partition ends at it, and does not split it again."""
 
     class First(nn.Module):
         def forward(self, x):
             return torch.stack([torch.full_like(x[:, 0, 0, 0], 0.5), x[:, 0, 0, 0]], 1)
 
-    found = rex(First(), torch.ones(2, 1, *size), samples=5, steps=9)
-    assert found.shape == (2, *size) and found[0].argmax() == 0 and found[0, 0, 0] >= 1
+    result = explain("rex", First(), torch.ones(2, 1, *size), samples=5, steps=9, batch_size=75)
+    found = result.map
+    assert found.shape == (2, *size) and found[0].argmax() == 0 and 1 <= found[0, 0, 0] <= max(size)
+    assert result.is_complete and result.done == result.total < 5 * 9 * 15
     assert torch.equal(found[0], found[1])
 
 
