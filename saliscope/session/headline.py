@@ -33,7 +33,7 @@ BANDS = {
 }
 UNRELIABLE = {
     *("class_insensitive", "nothing_positive", "search_failed", "no_effect", "no_gradient", "uniform_weights"),
-    "baseline_keeps_class",
+    "baseline_suffices",
 }
 """Findings after which a map is not called evidence for the class."""
 

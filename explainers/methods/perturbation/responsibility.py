@@ -1,11 +1,11 @@
-"""ReX: the causal responsibility of each part of an image for the rank of a class, by default of the prediction.
+"""ReX: the causal responsibility of each part of an image for the prediction.
 
-S  the shown boxes     together they keep the class; the baseline hides the rest of the image
+S  the shown boxes     together they keep the prediction; the baseline hides the rest of the image
 c  one of four parts   of the largest box of S, cut at a random pixel
 W  a set of the other parts of that box
 
-A set of boxes keeps the class if no more classes score higher than for the full image: for the top class, if it is
-still predicted.
+The prediction is kept if the class is still the only top class. A target that is not the prediction, such as another
+class or a measured value, is kept if its score is nearer to that of the image than to that of the baseline.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadTarget, shorten
 from explainers.findings import note_finding
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.outputs import describe_output, scores_in, scores_of
+from explainers.outputs import scores_in, scores_of
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
-from explainers.perturbation.coalitions import every_coalition
+from explainers.perturbation.coalitions import every_coalition, within_rounding
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend
 from explainers.registry import method
@@ -39,7 +38,7 @@ _SHOWN = every_coalition(4)
 _WITHOUT = torch.arange(16)[:, None] & ~(1 << torch.arange(4))
 """The mutant that hides one more part, [16, 4]."""
 _TESTED = 15
-"""Mutants of a split that run. The last one shows the whole box, which is known to keep the class."""
+"""Mutants of a split that run. The last one shows the whole box, which is known to keep the prediction."""
 
 
 @method(
@@ -47,7 +46,7 @@ _TESTED = 15
     returns="heat",
     title="ReX",
     paper="Chockler et al. 2024, arXiv:2411.08875",
-    scale_free="Values are degrees of responsibility for the rank of the class.",
+    scale_free="Values are degrees of responsibility for the prediction.",
     signed=False,
     videos=False,
 )
@@ -70,24 +69,23 @@ def rex(
     """ReX: the causal responsibility of each part for the prediction, refined where the prediction can be kept.
 
         R(pixel) = mean over partitions of Σ_{parts c ∋ pixel} 1 / (1 + k_c)
-        k_c = min |W|:  S without W keeps the class, and S without W and c does not;  without such a W, c adds 0
+        k_c = min |W|:  S without W keeps the prediction, and S without W and c does not;  without such a W, c adds 0
 
     S is the whole image at first. Each step splits its largest box into four parts at a random pixel, evaluates all
-    combinations of them, and replaces the box by the smallest combination that keeps the class. A part that the class
+    combinations of them, and replaces the box by the smallest combination that keeps the prediction. A part that it
     needs has responsibility 1, one of m interchangeable parts 1/m. `steps=1` gives the responsibilities of the
     quadrants only. `smallest_region` extracts the paper's explanation: the first pixels of the map that keep the class.
 
-    The definition needs classes: two or more scores, one of which is the target. If the baseline itself keeps the
-    class, no part is necessary, and a finding says so. For a class that is not predicted, which the paper does not
-    explain, its rank among the scores is what is kept. Instead of the definition, the authors' code adds 1 / (number of
-    parts) for each combination that keeps the class; and it refines one box without the others of S, so that it stops
-    early if the class needs two distant parts.
+    If the baseline itself keeps the prediction, no part is necessary, and a finding says so. The paper explains the top
+    class only. Any other target is kept if its score is nearer to that of the image than to that of the baseline.
+    Instead of the definition, the authors' code adds 1 / (number of parts) for each combination that keeps the class;
+    and it refines one box without the others of S, so that it stops early if the class needs two distant parts.
 
     `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
     scores.
 
     Returns  (n, h, w) at the input's resolution, from 0 to `steps`
-    Errors   BadTarget for a target that is not one of several class scores, BadOption
+    Errors   BadTarget, BadOption
     Source   Chockler et al. 2024, arXiv:2411.08875, and 2021, arXiv:2103.03622: compositional refinement; the degree of
              responsibility: Chockler & Halpern 2004, doi:10.1613/jair.1391
 
@@ -97,17 +95,22 @@ def rex(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        run.scoring.score_inputs()
+        full = run.scoring.score_inputs()
         x, cover = run.images, baseline_of(run.images, baseline, seed)
-        empty = run.forward(cover.clone())
-        rank = _Rank(_class_of(run.scoring.target, run.scoring.clean_output, empty))
-        full = run.scoring.values(x, range(len(x)), target=rank).tolist()
-        for index, value in enumerate(rank(empty).tolist()):
-            if value <= full[index]:
+        empty = run.scoring.values(cover, range(len(x)))
+        same = [within_rounding(pair, x.dtype) for pair in torch.stack([full, empty], 1)]
+        empty = torch.where(torch.tensor(same, device=x.device), full, empty)
+        none = torch.full_like(full, -1, dtype=torch.long)
+        classes = _predicted(run.scoring.target, run.scoring.clean_output, run.forward(cover.clone()), none)
+        assert run.scoring.target is not None, "score_inputs sets it"
+        kept = _Kept(run.scoring.target, classes, full, empty)
+        for index, value in enumerate(run.scoring.values(cover, range(len(x)), target=kept).tolist()):
+            if value == 1:
                 _note_baseline(index)
         # The cuts are the same for every image, and for any number of steps.
         cuts = PerImageGenerators(1, seed).uniform(0, steps, samples, 2).transpose(0, 1).tolist()
-        partitions = [[_Partition(tuple(x.shape[-2:]), own) for own in cuts] for _ in x]
+        height, width = x.shape[-2:]
+        partitions = [[_Partition((height, width), own) for own in cuts] for _ in x]
 
         def work(chunk: range) -> None:
             # All partitions take a step before the next one, so that a stopped map is coarser, not from fewer cuts.
@@ -118,9 +121,9 @@ def rex(
                     if mutants:
                         shown = torch.stack([partition.shown(mutant) for partition, mutant in mutants]).to(x.device)
                         batch = blend(x[index], cover[index], shown)
-                        ranks = run.scoring.values(batch, [index] * len(batch), target=rank)
-                        for (partition, mutant), value in zip(mutants, ranks.tolist(), strict=True):
-                            partition.record(mutant, value, full[index])
+                        keeps = run.scoring.values(batch, [index] * len(batch), target=kept)
+                        for (partition, mutant), value in zip(mutants, keeps.tolist(), strict=True):
+                            partition.record(mutant, value)
 
         def heat() -> Tensor:
             maps = torch.stack([torch.stack([partition.map for partition in own]).mean(0) for own in partitions])
@@ -133,57 +136,69 @@ def rex(
         return heat()
 
 
-@dataclass(frozen=True)
-class _Rank(Target):
-    """The number of scores that are at least as high as that of the class: 1 if it is the only top class."""
+@dataclass(frozen=True, eq=False)
+class _Kept(Target):
+    """1 if a mutant keeps the prediction, 0 if not, NaN if its scores contain NaN.
+
+    `classes` [N] are the predicted classes, -1 for an image whose target is not its prediction. `full` [N] and `empty`
+    [N] are the scores of the images and of their baselines.
+    """
 
     own: Target
+    classes: Tensor
+    full: Tensor
+    empty: Tensor
 
     def rows(self, image_indices: Sequence[int]) -> Target:
-        return _Rank(self.own.rows(image_indices))
+        rows = list(image_indices)
+        return _Kept(self.own.rows(rows), self.classes[rows], self.full[rows], self.empty[rows])
 
     def __call__(self, output: Any) -> Tensor:
-        """Return the ranks [N], NaN for scores that contain NaN."""
-        scores = scores_of(output)
-        ranks = (scores >= self.own(output)[:, None]).sum(1)
-        return torch.where(scores.isnan().any(1), torch.nan, ranks.to(torch.float32))
+        """Return the decisions [N]."""
+        score = self.own(output)
+        kept, wrong = (score - self.full).abs() <= (score - self.empty).abs(), score.isnan()
+        if bool((self.classes >= 0).any()):
+            scores = scores_of(output)
+            kept = torch.where(self.classes >= 0, _is_top(scores, self.classes), kept)
+            wrong |= scores.isnan().any(1)
+        return torch.where(wrong, torch.nan, kept.to(self.full))
 
 
-def _class_of(target: Target | None, *outputs: Any) -> Logit:
-    """Return the class of each image that the target scores, in all of the given outputs.
+def _is_top(scores: Tensor, classes: Tensor) -> Tensor:
+    """Return whether each class is the only top class of its row of scores [N, K]; False for class -1."""
+    own = scores.gather(1, classes.clamp(min=0)[:, None])
+    return ((scores >= own).sum(1) == 1) & (classes >= 0)
 
-    Errors   BadTarget for an output without class scores, or a target that is none of them
+
+def _predicted(target: Target | None, clean: Any, empty: Any, none: Tensor) -> Tensor:
+    """Return the class [N] of each image that is its prediction and its target, in place of -1 in `none` [N].
+
+    A function of the output is a target of a class if it returns its score for the image and for the baseline.
     """
-    scores = scores_in(outputs[0])
-    if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
-        raise BadTarget(
-            f"rex explains a decision between classes, but the model returned {describe_output(outputs[0])}. Return "
-            "scores [N, K] of two or more classes with forward=, or use another method, such as occlusion."
-        )
+    scores = scores_in(clean)
+    if isinstance(target, Unit) or not isinstance(scores, Tensor) or scores.ndim != 2 or scores.is_complex():
+        return none
     if isinstance(target, (Logit, Probability, LogProbability)):
-        return Logit(target.classes)
-    own = torch.full_like(scores, target is not None and not isinstance(target, Unit), dtype=torch.bool)
-    for output in outputs if bool(own.all()) else ():
-        own &= scores_of(output) == target(output)[:, None]
-    if not bool(own.any(1).all()):
-        raise BadTarget(
-            f"rex explains a decision between classes, but the target {shorten(target)} is not the score of a class. "
-            "Give a class, or use another method, such as occlusion."
-        )
-    return Logit(own.int().argmax(1))
+        classes = torch.as_tensor(target.classes, device=none.device).expand(len(none))
+    else:
+        assert target is not None, "score_inputs sets it"
+        equal = (scores == target(clean)[:, None]) & (scores_of(empty) == target(empty)[:, None])
+        classes = torch.where(equal.any(1), equal.int().argmax(1), none)
+    predicted = _is_top(scores, classes) & (scores.shape[1] > 1)
+    return torch.where(predicted, classes, none)
 
 
 def _note_baseline(index: int) -> None:
     note_finding(
-        "baseline_keeps_class",
-        "The baseline itself keeps the class, so no part of the image is necessary for it, and the map is not an "
-        "explanation. Try another baseline.",
+        "baseline_suffices",
+        "The baseline without any part of the image keeps the prediction, so no part is necessary for it, and the map "
+        "is not an explanation. Try another baseline.",
         image=index,
     )
 
 
 class _Partition:
-    """A partition that is refined: the boxes that keep the class together, and the four parts of the largest of them.
+    """A partition that is refined: boxes that keep the prediction together, and the four parts of the largest of them.
 
     `map` [H, W] adds up the responsibilities. `children` is empty if there is nothing left to split.
     """
@@ -212,10 +227,10 @@ class _Partition:
             mask[box] = True
         return mask
 
-    def record(self, mutant: int, rank: float, full: float) -> None:
-        """Record the rank of the class for a mutant; the last one completes the step."""
-        self._keeps[mutant] = rank <= full
-        if math.isnan(rank):
+    def record(self, mutant: int, value: float) -> None:
+        """Record whether a mutant keeps the prediction, 1 or 0, or NaN; the last one completes the step."""
+        self._keeps[mutant] = value == 1
+        if math.isnan(value):
             self.map.fill_(torch.nan)
         if mutant < _TESTED - 1:
             return
@@ -242,7 +257,7 @@ def _area(box: Box) -> int:
 
 
 def responsibilities(keeps: Tensor) -> Tensor:
-    """Return the degrees of responsibility [4] of four parts, given which of their 16 combinations keep the class.
+    """Return the degrees of responsibility [4] of four parts, given which of their 16 combinations keep the prediction.
 
     A part has 1 / (1 + k) if it becomes necessary when k others, and no fewer, are hidden; 0 if it never does.
     """

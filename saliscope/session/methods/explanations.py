@@ -248,9 +248,9 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         "The map has no sign and depends on the baseline that replaces the cells.",
     ),
     "rex": (
-        "parts without which {target} is no longer predicted, or loses its rank",
+        "parts without which {target} is no longer predicted",
         "",
-        "Only decisions count: a part that lowers the score without changing the rank has no responsibility.",
+        "Only decisions count: a part that lowers the score but keeps the prediction has no responsibility.",
     ),
     "feature_maps": (
         "where this channel of {layer} is active",

@@ -282,7 +282,7 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "no_scores": [{}],
     "buffers_written": [{}],
     "no_effect": [{}],
-    "baseline_keeps_class": [{}],
+    "baseline_suffices": [{}],
 }
 
 
