@@ -116,8 +116,9 @@ MethodName = Literal[
     "forgrad", "layer_integrated_gradients", "internal_influence", "layer_conductance", "xrai", "guided_backprop",
     "deconvnet", "excitation_backprop", "deep_lift", "deep_lift_shap", "lrp", "attn_lrp", "cp_lrp", "guided_grad_cam",
     "refine_cam", "sess", "full_grad", "occlusion", "feature_ablation", "rise", "d_rise", "mc_rise",
-    "extremal_perturbation", "vit_cx", "lime", "kernel_shap", "shapley_sampling", "sobol", "hsic", "random_control",
-    "edge_control", "center_control", "attention_rollout", "transformer_attribution", "le_grad", "grad_eclip",
+    "extremal_perturbation", "vit_cx", "lime", "kernel_shap", "shapley_sampling", "sobol", "hsic", "rex",
+    "random_control", "edge_control", "center_control", "attention_rollout", "transformer_attribution", "le_grad",
+    "grad_eclip",
 ]  # fmt: skip
 """The names of all methods, so that editors complete them. Written by `python -m tests.project.test_docs`."""
 

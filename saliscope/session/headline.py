@@ -31,7 +31,10 @@ BANDS = {
     (None, 1): "a vertical band through the center",
     (None, 2): "the right third",
 }
-UNRELIABLE = {"class_insensitive", "nothing_positive", "search_failed", "no_effect", "no_gradient", "uniform_weights"}
+UNRELIABLE = {
+    *("class_insensitive", "nothing_positive", "search_failed", "no_effect", "no_gradient", "uniform_weights"),
+    "baseline_suffices",
+}
 """Findings after which a map is not called evidence for the class."""
 
 
