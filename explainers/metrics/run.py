@@ -100,7 +100,7 @@ def evaluate(
     """
     given = check_dimensions(name_method(maps), images)
     settings = EvaluationSettings(
-        target=_target_of(given, target),
+        target=target_of(given, target),
         metrics=metrics,
         baseline=baseline,
         controls=controls,
@@ -295,7 +295,8 @@ class Evaluator:
         )
 
 
-def _target_of(maps: Any, target: TargetLike) -> TargetLike:
+def target_of(maps: Any, target: TargetLike) -> TargetLike:
+    """Return the given target, else that of an `Explanation`, else None."""
     if target is not None or not isinstance(maps, Explanation) or maps.target is None:
         return target
     if any(finding.code in CHOSEN for findings in maps.findings for finding in findings):
