@@ -79,6 +79,9 @@ export function mount(element, props, trigger, watch) {
     else drawHeadline(headline, answer.headline, answer.title);
     headline.dataset.of = edited ? (edited.isOld ? "last" : "done") : answer.of;
   };
+  const dim = () => {
+    if (answer.of !== "busy") answer.of = "last";
+  };
   subscribe(["view", "edited"], showSentences);
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
   const show = (value) => {
@@ -91,7 +94,7 @@ export function mount(element, props, trigger, watch) {
       answer = { headline: value.headline || [], title: value.title, of: value.kind };
       drawNext(next, value.next, trigger);
       drawErase(erase, value.erase);
-    } else if (answer.of !== "busy") answer.of = "last";
+    } else dim();
     showSentences();
     bar.hidden = value.fraction === undefined || value.fraction === null;
     if (!bar.hidden) bar.value = value.fraction;
@@ -105,8 +108,11 @@ export function mount(element, props, trigger, watch) {
     if (value.id < latest) return; // the result of an experiment on the last map arrives after the next question
     latest = value.id;
     clearTimeout(timer);
-    if (value.patient) timer = setTimeout(() => show(value), DELAY);
-    else show(value);
+    if (value.patient) {
+      timer = setTimeout(() => show(value), DELAY);
+      dim();
+      showSentences();
+    } else show(value);
     document.documentElement.dataset.hlState = value.kind;
     markDrawn(element, value.id, since);
     if (requested && window.innerWidth < NARROW) {
