@@ -92,7 +92,7 @@ def remove_brightest(
     image on one side enters it on the other. The distances are the same for all images. A random place may overlap S.
     If the place of S did not matter, f without S would be below all of 19 random places in 1 of 20 images.
 
-    Returns  a `Removal`; it takes 2 + draws forward passes of each image, in batches, and one to choose the target
+    Returns  a `Removal`; it takes 2 + draws forward passes of each image, in batches, and two for checks
     Errors   BadOption for a constant map, or one without positive values, and as `evaluate`; BadImages, BadTarget
     Source   Petsiuk et al. 2018, section 4.1 (deletion), arXiv:1806.07421
 
@@ -118,6 +118,8 @@ def remove_brightest(
     )
     with evaluator(model, images, settings, first=(checked,)) as judge:
         own = judge.own_maps.candidate(checked)
+        resolved = judge.trial.run.scoring.target
+        assert resolved is not None, "score_inputs sets it"
         trial = replace(judge.trial, candidates=[own], cache={}).of(METRICS["deletion"])
         mask = _brightest(trial, share)
         trial.loop.progress = None if progress is None else _report_outside(progress)
@@ -129,7 +131,7 @@ def remove_brightest(
             without_brightest=found[:, 1],
             without_random=found[:, 2:],
             unit=_unit(trial),
-            target=describe_target(trial.run.scoring.target, len(mask)),
+            target=describe_target(resolved, len(mask)),
         )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SHARE, DRAWS = 0.2, 19
 """The part of the pixels that is removed, and the number of random places; see `explainers.remove_brightest`."""
-PASSES = 3 + DRAWS
+PASSES = 4 + DRAWS
 MOST_SECONDS = 10.0
 """The experiment does not run if its forward passes would take longer."""
 PATIENCE, CROWD = 20.0, 4

@@ -11,7 +11,6 @@ from PIL import Image
 
 from tests.saliscope.browser.conftest import PATIENCE, Visit, expect
 
-
 EXPERIMENT = "Without the brightest 20% of the map"
 
 
