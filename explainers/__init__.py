@@ -82,6 +82,7 @@ from explainers.metrics.randomization import randomization_test
 from explainers.metrics.randomization_result import Randomization
 from explainers.metrics.recommend import recommend
 from explainers.metrics.recommendation import Recommendation
+from explainers.metrics.removal import Removal, remove_brightest
 from explainers.metrics.run import evaluate
 from explainers.nested import register_output
 from explainers.network.text_encoder import text_embedding
@@ -147,6 +148,7 @@ __all__ = [
     "Recommendation",
     "Region",
     "Regression",
+    "Removal",
     "Scale",
     "Similarity",
     "SmallestRegion",
@@ -191,6 +193,7 @@ __all__ = [
     "record_gradients",
     "regions",
     "register_output",
+    "remove_brightest",
     "replace_gradient",
     "scale_gradients",
     "show",
