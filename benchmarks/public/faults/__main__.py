@@ -152,7 +152,7 @@ FAULTS: dict[str, Fault] = {
     "answers of others": Fault("load", many_users),
     "answers lost": Fault("load", many_users),
     "last come, first served": Fault("load", many_users),
-    "memory leak": Fault("soak", rounds(12, 8)),
+    "memory leak": Fault("soak", rounds(12, 16)),
     "file leak": Fault("soak", rounds(6, 6)),
     "thread leak": Fault("soak", rounds(6, 6)),
 }
