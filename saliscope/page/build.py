@@ -23,6 +23,7 @@ from saliscope.images import examples
 from saliscope.images.decoder import pool
 from saliscope.page.agents.server import Agents
 from saliscope.page.api.tab import Api
+from saliscope.page.batch.folders import remove_leftovers
 from saliscope.page.batch.messages import STEPS
 from saliscope.page.batch.tab import Batch
 from saliscope.page.channels.tab import Features
@@ -272,6 +273,7 @@ def serve(
     Errors   OSError if the port is taken
     """
     pool.start()
+    remove_leftovers()
     shutdown = Shutdown()
     if monitoring:
         monitoring.waiting, monitoring.stopping = partial(_waiting, demo), shutdown.requested.is_set

@@ -102,7 +102,7 @@ def most_files() -> int:
 def _reporting(protocol: Any, connections: Connections) -> Any:
     """Return a class of connections like another one, an `asyncio.Protocol`, that also reports them."""
 
-    class Reporting(protocol):  # type: ignore[misc]
+    class Reporting(protocol):
         """A connection that is counted."""
 
         def connection_made(self, transport: Any) -> None:
