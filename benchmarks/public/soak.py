@@ -36,6 +36,8 @@ SETTLED = 6
 """Questions at the end of a round, more than a cache of the metered page holds."""
 START = 2
 """Rounds that are not judged, in which caches are filled."""
+KEPT = 5
+"""More open files or threads after each of the later rounds than before, which are a failure."""
 FEWEST = 8
 """Rounds that are judged at least."""
 METERED = "meter"
@@ -137,8 +139,9 @@ def report(samples: list[Sample], questions: int, failed: int) -> tuple[list[Row
     ]
     for name in ("files", "threads"):
         counts = [getattr(each, name) for each in samples] or [0]
-        steady = min(counts[len(counts) // 2 :]) <= max(counts[: (len(counts) + 1) // 2])
-        rows.append(Row(f"open {name}" * (name == "files") or name, " ".join(map(str, counts)), "no growth", steady))
+        grown = min(counts[len(counts) // 2 :]) - max(counts[: (len(counts) + 1) // 2])
+        title = f"open {name}" * (name == "files") or name
+        rows.append(Row(title, " ".join(map(str, counts)), f"not {KEPT} more", grown < KEPT))
     most = max([each.uploads for each in samples], default=0.0)
     rows.append(Row("folder of uploads", f"{most:.0f} MB", f"{QUOTA:.0f} MB", most <= QUOTA))
     return rows, []
