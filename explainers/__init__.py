@@ -83,6 +83,7 @@ from explainers.metrics.randomization import randomization_test
 from explainers.metrics.randomization_result import Randomization
 from explainers.metrics.recommend import recommend
 from explainers.metrics.recommendation import Recommendation
+from explainers.metrics.removal import Removal, remove_brightest
 from explainers.metrics.run import evaluate
 from explainers.nested import register_output
 from explainers.network.text_encoder import text_embedding
@@ -148,6 +149,7 @@ __all__ = [
     "Recommendation",
     "Region",
     "Regression",
+    "Removal",
     "Scale",
     "Similarity",
     "SmallestRegion",
@@ -192,6 +194,7 @@ __all__ = [
     "record_gradients",
     "regions",
     "register_output",
+    "remove_brightest",
     "replace_gradient",
     "resize",
     "scale_gradients",

@@ -32,6 +32,7 @@ from explainers.network.decisions import explain_decision
 from explainers.network.dtypes import quantized_class
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.image_check import check_channel_count
+from explainers.network.inputs import Packing, SeveralInputs
 from explainers.network.state.buffers import GuardedBuffers, WatchedBuffers, is_clean, may_write
 from explainers.network.state.snapshot import snapshots, take_snapshot
 from explainers.probabilities import no_declared_score
@@ -121,6 +122,14 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
             view.buffers.finish()
 
 
+def packing_of(images: Tensor) -> Packing | None:
+    """Return how these images contain several inputs of the network in the current call, or None for ordinary ones."""
+    current = _current.get()
+    arrange = current.model.arrange if current is not None and isinstance(current.model, SeveralInputs) else None
+    is_packed = isinstance(arrange, Packing) and arrange.fits(images)
+    return arrange if is_packed and isinstance(arrange, Packing) else None
+
+
 def note_checked(model: nn.Module, images: Tensor) -> None:
     """Note in the current call, if it is on this model, that the images passed validation."""
     current = _current.get()
@@ -183,7 +192,8 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
             f"The {kind} model is in training mode, which cannot be changed for one call. Call model.eval() first."
         )
     usable = True
-    modules: list[nn.Module] = [model]
+    runs_itself = not isinstance(model, ForwardWrapper) or model.runs_own_forward
+    modules: list[nn.Module] = [own if runs_itself else model]
     seen, attributes = {id(model)}, set[str]()
     for module in modules:  # grows during iteration; reads only the tables, since small networks wait for this loop
         table = module.__dict__
@@ -211,30 +221,32 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
                     modules.append(child)
     ids = (model.cache_key if isinstance(model, ForwardWrapper) else id(model), *map(id, modules[1:]))
     usable = usable and "_orig_mod" not in attributes
-    network = model
+    network = modules[0]
     every = (own, *modules[1:])
     writing = [] if kind in ("scripted", "traced") else [module for module in every if may_write(module)]
     buffers: WatchedBuffers | GuardedBuffers | None = None
-    if isinstance(model, ForwardWrapper):
+    if isinstance(model, ForwardWrapper) and not runs_itself:
         if not usable:
             refuse_private_view(model)
         buffers = _guard(own, writing, model) if writing else None
-    elif not usable or (kind is None and has_unregistered_in_training(model, ids)):
-        network = shallow_copy(model)
+    elif not usable or (kind is None and has_unregistered_in_training(own, ids)):
+        network = shallow_copy(own)
         buffers = _guard(own, writing, network) if writing else None
-        guard_first_pass(network, model)
-    elif writing and is_clean(model, writing):
-        buffers = WatchedBuffers(model, writing)
+        guard_first_pass(network, own)
+    elif writing and is_clean(own, writing):
+        buffers = WatchedBuffers(own, writing)
     elif writing:
-        network = shallow_copy(model) if kind is None else model
+        network = shallow_copy(own) if kind is None else own
         buffers = _guard(own, writing, network)
     classes = frozenset(map(type, modules))
     facts = classes, frozenset(attributes), ids, quantized_class(classes)
-    snapshot = take_snapshot(model, modules) if network is own and kind is None else None
+    snapshot = take_snapshot(model, modules) if network is model and kind is None else None
     if snapshot is not None:
         indices = [index for index, module in enumerate(modules) if may_write(module)]
         snapshot.memo[_inspect_modules] = *facts, indices
     memo = None if snapshot is None else snapshot.memo
+    if isinstance(model, SeveralInputs) and runs_itself:
+        network = model.around(network)
     return EvalView(given, model, network, kind, *facts[:2], own, ids, every, facts[3], memo=memo, buffers=buffers)
 
 

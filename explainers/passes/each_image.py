@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +49,7 @@ def run_each_image(
             own["budget"] = max((end - time.monotonic()) / (count - index), 1e-3)
         if progress.function is not None:
             own["progress"] = progress.of_image(index, results)
-        with recording() as record, _named(index):
+        with recording() as record, _named(index) if count > 1 else nullcontext():
             results.append(method(image, None if requested is None else _row(requested, index), **own))
         records.append(record)
         _refuse_differences(results, records)

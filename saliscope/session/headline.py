@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from saliscope.percentages import percent
-from saliscope.session import messages, model_cache
+from saliscope.session import messages, model_cache, removal
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,10 @@ BANDS = {
     (None, 1): "a vertical band through the center",
     (None, 2): "the right third",
 }
-UNRELIABLE = {"class_insensitive", "nothing_positive", "search_failed", "no_effect", "no_gradient", "uniform_weights"}
+UNRELIABLE = {
+    *("class_insensitive", "nothing_positive", "search_failed", "no_effect", "no_gradient", "uniform_weights"),
+    "baseline_suffices",
+}
 """Findings after which a map is not called evidence for the class."""
 
 
@@ -99,8 +102,12 @@ def _cell(row: int, column: int) -> str:
 
 
 def headline(step: Answer) -> list[str]:
-    """Return the two sentences about a finished map: the prediction, and the position of its mass (may be empty)."""
-    return [_prediction(step), _position(step)]
+    """Return the two sentences about a finished map: the prediction, and what depends on the map (may be empty).
+
+    The second is the result of the experiment of `saliscope/session/removal.py` if it is known, else the position of
+    the mass of the map.
+    """
+    return [_prediction(step), removal.sentence(step) or _position(step)]
 
 
 def before_the_map(step: Refining) -> list[str]:
@@ -193,7 +200,8 @@ def next_step(step: Answer) -> dict[str, Any] | None:
 
 def status(step: Answer, ident: int) -> dict[str, Any]:
     """Return the status of a finished map, with the sentence, which has the score, and the next question."""
-    shown = {"headline": headline(step), "next": next_step(step), "erase": _erase(step)}
+    title = removal.TITLE if removal.sentence(step) else ""
+    shown = {"headline": headline(step), "title": title, "next": next_step(step), "erase": _erase(step)}
     return messages.answered(step, ident, score=False) | shown
 
 

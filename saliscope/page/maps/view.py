@@ -19,22 +19,19 @@ SIDE = 64
 
 def top_maps(step: TopMaps, of: int, ident: int) -> dict[str, Any]:
     """Pack the maps of classes; `of` is the number of the answer with the list of classes."""
-    items = [
-        {"index": index, "map": view.floats(_small(values, step.method.by_size), exact=False)}
-        for index, values in step.maps.items()
-    ]
+    items = [{"index": index, "map": small(values, step.method.by_size)} for index, values in step.maps.items()]
     return {"id": ident, "of": of, "crop": view.jpeg(step.crop, 128), "items": items}
 
 
-def _small(values: torch.Tensor, by_size: bool) -> torch.Tensor:
-    """Reduce a map by averaging; gradients use magnitudes, because neighboring signs would cancel."""
+def small(values: torch.Tensor, by_size: bool) -> dict[str, Any]:
+    """Pack a map reduced by averaging; gradients use magnitudes, because neighboring signs would cancel."""
     from torch.nn import functional  # torch takes seconds to start
 
     values = values.abs() if by_size else values
     height, width = values.shape
     scale = min(1.0, SIDE / max(height, width))
     size = max(1, round(scale * height)), max(1, round(scale * width))
-    return functional.adaptive_avg_pool2d(values[None, None], size)[0, 0]
+    return view.floats(functional.adaptive_avg_pool2d(values[None, None], size)[0, 0], exact=False)
 
 
 def listed(step: Answer) -> dict[str, Any]:

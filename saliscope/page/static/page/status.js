@@ -33,10 +33,18 @@ function drawErase(button, erase) {
   };
 }
 
-/** Draw the sentences: the first is the prediction. */
-function drawHeadline(element, [prediction, ...rest]) {
-  element.replaceChildren();
-  if (prediction) element.append(make("strong", { text: prediction }), " ", make("span", { text: rest.join(" ") }));
+/** Return the tag of a part of the line. */
+const tagOf = ({ mono, strong }) => (mono ? "code" : strong ? "strong" : "span");
+
+/** Draw the sentences: the first is the prediction. Only those that change are replaced, and spoken again. */
+function drawHeadline(element, [prediction, ...rest], title = "") {
+  const text = rest.join(" ");
+  if (!prediction) element.replaceChildren();
+  else if (element.firstChild?.textContent !== prediction)
+    element.replaceChildren(make("strong", { text: prediction }), " ", make("span", { text }));
+  const second = element.children[1];
+  if (second && second.textContent !== text) second.textContent = text;
+  if (second) second.title = title;
   fitHeadline(element);
 }
 
@@ -46,7 +54,7 @@ function fitHeadline(element) {
   const [first, second] = element.children;
   if (window.innerWidth < WIDE || !second?.textContent) return;
   const fits = () => second.getBoundingClientRect().bottom < first.getBoundingClientRect().bottom + 8;
-  for (const size of ["long", "very"]) if (!fits()) element.dataset.long = size;
+  for (const size of ["long", "very", "most"]) if (!fits()) element.dataset.long = size;
 }
 
 export function mount(element, props, trigger, watch) {
@@ -57,31 +65,36 @@ export function mount(element, props, trigger, watch) {
   const erase = make("button", { type: "button", class: "hl-button hl-cover", hidden: true });
   const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": props.terms.progress });
   root.setAttribute("role", "status");
+  root.setAttribute("aria-atomic", "false"); // the result of the experiment is spoken without the rest
   root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
   let requested = false,
     timer = 0,
+    latest = 0,
     answer = { headline: [], of: "idle" };
   /** Show the sentences of the selected view. */
   const showSentences = () => {
     root.toggleAttribute("data-many", state.view === MANY);
     const edited = state.view === EDITED && state.edited;
-    drawHeadline(headline, edited ? edited.headline : answer.headline);
+    if (edited) drawHeadline(headline, edited.headline);
+    else drawHeadline(headline, answer.headline, answer.title);
     headline.dataset.of = edited ? (edited.isOld ? "last" : "done") : answer.of;
+  };
+  const dim = () => {
+    if (answer.of !== "busy") answer.of = "last";
   };
   subscribe(["view", "edited"], showSentences);
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
   const show = (value) => {
-    line.replaceChildren(
-      ...value.parts.map((part) => make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text })),
-    );
+    const parts = value.parts.map((part) => make(tagOf(part), { text: part.text }));
+    if (parts.map((part) => part.outerHTML).join("") !== line.innerHTML) line.replaceChildren(...parts);
     line.dataset.kind = value.kind;
     // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
     const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
     if (isKnown) {
-      answer = { headline: value.headline || [], of: value.kind };
+      answer = { headline: value.headline || [], title: value.title, of: value.kind };
       drawNext(next, value.next, trigger);
       drawErase(erase, value.erase);
-    } else if (answer.of !== "busy") answer.of = "last";
+    } else dim();
     showSentences();
     bar.hidden = value.fraction === undefined || value.fraction === null;
     if (!bar.hidden) bar.value = value.fraction;
@@ -92,9 +105,14 @@ export function mount(element, props, trigger, watch) {
   watchProps(props, watch, ["value"], () => {
     const since = performance.now();
     const value = props.value || { kind: "idle", parts: [] };
+    if (value.id < latest) return; // the result of an experiment on the last map arrives after the next question
+    latest = value.id;
     clearTimeout(timer);
-    if (value.patient) timer = setTimeout(() => show(value), DELAY);
-    else show(value);
+    if (value.patient) {
+      timer = setTimeout(() => show(value), DELAY);
+      dim();
+      showSentences();
+    } else show(value);
     document.documentElement.dataset.hlState = value.kind;
     markDrawn(element, value.id, since);
     if (requested && window.innerWidth < NARROW) {
