@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, WrongType, shorten
 from explainers.layers.placement import Placement
 from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import whole_numbers
@@ -60,6 +60,8 @@ def resize(
         raise BadOption(f"Invalid size {shorten(size)} for maps {tuple(maps.shape)}. Give {names} at least 1.")
     resized = _to_float(maps)
     if placement is not None:
+        if not isinstance(placement, Placement):
+            raise WrongType(f"placement={shorten(placement)} is not valid. Give `Layer.placement`, or None.")
         cells = tuple(map(len, placement.centers))
         if maps.shape[1:] != cells:
             raise BadOption(f"The placement is of {cells} cells and the maps have {tuple(maps.shape[1:])}. Omit it.")
