@@ -60,8 +60,8 @@ def test_the_headline_describes_the_map_until_the_experiment_is_known(dog: tuple
     low, high = found.without_random.min(), found.without_random.max()
     assert headline.headline(answer) == [
         "German shepherd, 94%.",
-        f"Without the brightest 20% of the map: {found.without_brightest.item():.0%}; without as much at random places: "
-        f"{low:.0%} to {high:.0%}.",
+        f"Without the brightest 20% of the map: {found.without_brightest.item():.0%}; without as much at random "
+        f"places: {low:.0%} to {high:.0%}.",
     ]
     line = headline.status(answer, 7)
     assert line["id"] == 7 and line["headline"] == headline.headline(answer) and "19 random places" in line["title"]
