@@ -115,16 +115,17 @@ def sentence(answer: Answer) -> str:
     if answer.settings.method.family == "control":
         text = f"This control map does not use the network. Without its brightest {percent(float(found.share[0]))}"
         return f"{text}{words_of_change(before, after)}; at random places: {at_random}."
-    removed = _removed(answer, float(found.share[0]))
+    removed = _removed(answer, found)
     return f"Without {removed}{words_of_change(before, after)}; without as much at random places: {at_random}."
 
 
-def _removed(answer: Answer, share: float) -> str:
+def _removed(answer: Answer, found: explainers.Removal) -> str:
     """Return what was removed: less than `SHARE` of the pixels if fewer are positive."""
-    if share < SHARE - 0.005:
-        return f"the positive part of the map ({percent(share)} of the crop)"
+    share, pixels = percent(float(found.share[0])), found.mask[0].numel()
+    if int(found.mask[0].sum()) < int(SHARE * pixels):
+        return f"the positive part of the map ({share} of the crop)"
     is_signed = not answer.settings.method.by_size and bool((answer.map < 0).any())
-    return f"the {'most positive' if is_signed else 'brightest'} {percent(share)} of the map"
+    return f"the {'most positive' if is_signed else 'brightest'} {share} of the map"
 
 
 def words_of_change(before: float, after: float) -> str:

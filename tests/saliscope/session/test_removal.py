@@ -42,7 +42,8 @@ def dog() -> tuple[Answer, Request]:
 
 def result(after: float, *places: float, share: float = 0.2) -> explainers.Removal:
     scores = torch.tensor([0.94]), torch.tensor([after]), torch.tensor([places])
-    return explainers.Removal(torch.tensor([share]), torch.ones(1, 2, 2).bool(), *scores, "softmax probability", [235])
+    mask = (torch.arange(1000) < 1000 * share).view(1, 10, 100)
+    return explainers.Removal(torch.tensor([share]), mask, *scores, "softmax probability", [235])
 
 
 def said(answer: Answer, found: explainers.Removal) -> str:
