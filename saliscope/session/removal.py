@@ -22,16 +22,16 @@ from saliscope.session.request import Request
 if TYPE_CHECKING:
     import explainers
 
-SHARE, DRAWS = 0.2, 19
+SHARE, SAMPLES = 0.2, 19
 """The part of the pixels that is removed, and the number of random places; see `explainers.remove_brightest`."""
-PASSES = 4 + DRAWS
+PASSES = 4 + SAMPLES
 MOST_SECONDS = 10.0
 """The experiment does not run if its forward passes would take longer."""
 PATIENCE, CROWD = 20.0, 4
 """It is dropped if its turn does not come within so many seconds, or as soon as more than so many jobs wait."""
 TITLE = (
     f"An experiment: the {percent(SHARE)} of the pixels where the map is highest are blurred, and for comparison a "
-    f"region of the same size and shape at {DRAWS} random places (lowest and highest result)."
+    f"region of the same size and shape at {SAMPLES} random places (lowest and highest result)."
 )
 """The tooltip of the sentence."""
 _known = Recent["explainers.Removal"]()
@@ -92,7 +92,7 @@ def _remove(answer: Answer, request: Request, run: Run) -> explainers.Removal | 
             report,
             target=_explained(answer),
             share=SHARE,
-            draws=DRAWS,
+            samples=SAMPLES,
             score=settings.loaded.score,
         )
     return None if run.stopped() else result

@@ -57,7 +57,7 @@ def test_the_headline_describes_the_map_until_the_experiment_is_known(dog: tuple
     assert removal.measure(answer, question, Run(60.0))
     assert not removal.measure(answer, question, Run(60.0)), "the result is known"
     loaded, images = answer.settings.loaded, engine.load_input(answer.settings, question)[2]
-    found = explainers.remove_brightest(loaded.model.network, images, answer.explanation, share=0.2, draws=19)
+    found = explainers.remove_brightest(loaded.model.network, images, answer.explanation, share=0.2, samples=19)
     low, high = found.without_random.min(), found.without_random.max()
     assert headline.headline(answer) == [
         "German shepherd, 94%.",
