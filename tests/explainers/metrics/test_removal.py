@@ -198,8 +198,11 @@ def test_maps_without_a_brightest_part_are_refused(change, message):
 
 @pytest.mark.parametrize(
     "options",
-    [{"share": 0}, {"share": 1}, {"share": math.nan}, {"share": "1"}, {"samples": 0}, {"samples": 2.5}]
-    + [{"progress": 1}],
+    [
+        *({"share": share} for share in (0, 1, math.nan, "0.2")),
+        *({"samples": samples} for samples in (0, 2.5)),
+        {"progress": 1},
+    ],
 )
 def test_wrong_options_are_refused(options):
     with pytest.raises(BadOption, match=next(iter(options))):
