@@ -77,7 +77,7 @@ def _remove(answer: Answer, request: Request, run: Run) -> explainers.Removal | 
         turns.report(turn, step.fraction)
         return not run.stopped()
 
-    with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
+    with turns.enqueue(run, long=True, min_seconds=0.0, brief=True) as turn:
         for _ in turns.wait(turn):
             if time.monotonic() > end or turns.waiting() > CROWD:
                 return None
