@@ -33,11 +33,16 @@ function drawErase(button, erase) {
   };
 }
 
-/** Return the tag of a part of the line. */
-const tagOf = ({ mono, strong }) => (mono ? "code" : strong ? "strong" : "span");
+/** Draw the line on how the result was computed. */
+function drawLine(line, { kind, parts }) {
+  const tag = ({ mono, strong }) => (mono ? "code" : strong ? "strong" : "span");
+  const drawn = parts.map((part) => make(tag(part), { text: part.text }));
+  if (drawn.map((part) => part.outerHTML).join("") !== line.innerHTML) line.replaceChildren(...drawn);
+  line.dataset.kind = kind;
+}
 
 /** Draw the sentences: the first is the prediction. Only those that change are replaced, and spoken again. */
-function drawHeadline(element, [prediction, ...rest], title = "") {
+function drawHeadline(element, { headline: [prediction, ...rest], title = "" }) {
   const text = rest.join(" ");
   if (!prediction) element.replaceChildren();
   else if (element.firstChild?.textContent !== prediction)
@@ -57,16 +62,22 @@ function fitHeadline(element) {
   for (const size of ["long", "very", "most"]) if (!fits()) element.dataset.long = size;
 }
 
-export function mount(element, props, trigger, watch) {
-  const root = element.firstElementChild;
+/** Create the elements of the status in `root`. */
+function build(root, terms) {
   const headline = make("p", { class: "hl-headline" });
   const line = make("p", { class: "hl-line", tabindex: -1 });
   const next = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
   const erase = make("button", { type: "button", class: "hl-button hl-cover", hidden: true });
-  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": props.terms.progress });
+  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
   root.setAttribute("role", "status");
   root.setAttribute("aria-atomic", "false"); // the result of the experiment is spoken without the rest
   root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
+  return { headline, line, next, erase, bar };
+}
+
+export function mount(element, props, trigger, watch) {
+  const root = element.firstElementChild;
+  const { headline, line, next, erase, bar } = build(root, props.terms);
   let requested = false,
     timer = 0,
     latest = 0,
@@ -75,8 +86,7 @@ export function mount(element, props, trigger, watch) {
   const showSentences = () => {
     root.toggleAttribute("data-many", state.view === MANY);
     const edited = state.view === EDITED && state.edited;
-    if (edited) drawHeadline(headline, edited.headline);
-    else drawHeadline(headline, answer.headline, answer.title);
+    drawHeadline(headline, edited || answer);
     headline.dataset.of = edited ? (edited.isOld ? "last" : "done") : answer.of;
   };
   const dim = () => {
@@ -85,9 +95,7 @@ export function mount(element, props, trigger, watch) {
   subscribe(["view", "edited"], showSentences);
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
   const show = (value) => {
-    const parts = value.parts.map((part) => make(tagOf(part), { text: part.text }));
-    if (parts.map((part) => part.outerHTML).join("") !== line.innerHTML) line.replaceChildren(...parts);
-    line.dataset.kind = value.kind;
+    drawLine(line, value);
     // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
     const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
     if (isKnown) {
