@@ -70,6 +70,7 @@ ORDER = [
         "detections",
         "default_targets",
         "findings",
+        "students_t",
     },
     {"hooks"},
     {"network"},

@@ -2,6 +2,7 @@
 // the next question. It also marks the page as busy, which dims old maps.
 import { selectTab } from "../gradio.js";
 import { state, subscribe, update } from "../store.js";
+import { explain } from "../text/terms.js";
 import { watchProps, make, markDrawn } from "../wire.js";
 
 const NARROW = 768,
@@ -72,6 +73,7 @@ function build(root, terms) {
   root.setAttribute("role", "status");
   root.setAttribute("aria-atomic", "false"); // the result of the experiment is spoken without the rest
   root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
+  explain(headline);
   return { headline, line, next, erase, bar };
 }
 

@@ -3,6 +3,7 @@
 import { bindParameters } from "../page/address.js";
 import { curve } from "./chart.js";
 import { Steps } from "./steps.js";
+import { explain } from "../text/terms.js";
 import { fill, watchProps, make, markDrawn } from "../wire.js";
 
 const ROWS = ["controls", "class", "weights"],
@@ -29,6 +30,7 @@ class Strip {
     const questions = ROWS.map((name) => make("span", {}, `${terms.questions[name]} `, this.replies[name]));
     this.questions = make("p", { class: "hl-trust-replies" }, ...questions);
     element.firstElementChild.replaceChildren(this.buildHead(), this.questions, this.buildCurves());
+    explain(element.firstElementChild);
     new ResizeObserver(() => this.plot()).observe(this.curves);
     new IntersectionObserver(() => this.autoStart()).observe(element);
     this.show();
