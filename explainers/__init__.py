@@ -72,6 +72,7 @@ from explainers.maps.boxes import Region, regions
 from explainers.maps.frames import overlay_frames
 from explainers.maps.fusion import fuse
 from explainers.maps.overlays import overlay
+from explainers.maps.resize import resize
 from explainers.methods import *  # noqa: F403
 from explainers.methods.cams.activation_cams import Factors, feature_factors
 from explainers.methods.cams.combined import grad_cam_sweep, sweep
@@ -195,6 +196,7 @@ __all__ = [
     "register_output",
     "remove_brightest",
     "replace_gradient",
+    "resize",
     "scale_gradients",
     "show",
     "show_channels",

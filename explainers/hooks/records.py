@@ -80,6 +80,14 @@ def refuse_transformed(name: str, value: Any) -> None:
         )
 
 
+def did_not_run(name: str) -> str:
+    """Return the message for a layer whose hooks were not called."""
+    return (
+        f"Layer {name!r} did not run in this forward pass, or the network calls its forward method directly, which no "
+        "hook sees. Choose a layer from list_layers(model, images)."
+    )
+
+
 def ran_repeatedly(path: str, count: int) -> str:
     """Return the message for a plain name that refers to several calls."""
     names = ", ".join(repr(f"{path}#{k}") for k in range(count))

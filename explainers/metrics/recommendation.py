@@ -168,6 +168,9 @@ class Recommendation(Displayed):
         reached = len(self.rows) + len(self.refused)
         tried = f"all {self.total}" if reached >= self.total else f"{reached} of {self.total}"
         search = f" (tried {tried} in {self.seconds:.0f} s)" if self.total else ""
+        values = [each for row in self.rows for each in row.evaluation.values.values()]
+        if not any(bool(each.isfinite().any()) for each in values):
+            return [f"No map has a value. {self.best.sentence(name)}." for name in self.metrics[:1]]
         lines = [f"{self.best.name} is the best of {len(self.rows)} map{'s' * (len(self.rows) > 1)}{search}."]
         if self.total:
             lines += [self.best.sentence(name) for name in self.metrics]

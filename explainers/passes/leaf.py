@@ -10,7 +10,7 @@ from torch import Tensor
 
 from explainers.errors import LayerNotFound, LayerRanRepeatedly, UnsupportedModel
 from explainers.hooks.calls import Edit
-from explainers.hooks.records import ran_repeatedly
+from explainers.hooks.records import did_not_run, ran_repeatedly
 from explainers.layers.layout import LayerLayout
 from explainers.passes.tensors import single_tensor
 
@@ -45,10 +45,7 @@ class LayerLeaf:
         """
         path = self.layout.name
         if not self.outputs:
-            raise LayerNotFound(
-                f"Layer {path!r} did not run in this forward pass, or the network calls its forward method directly, "
-                "which no hook sees. Choose a layer from list_layers(model, images)."
-            )
+            raise LayerNotFound(did_not_run(path))
         if len(self.outputs) > 1:
             raise LayerRanRepeatedly(ran_repeatedly(path, len(self.outputs)))
         rows = len(self.outputs[0]) if self.layout.layout and self.replacement is None else count

@@ -68,19 +68,26 @@ def _mixing(network: nn.Module, image: Tensor, layers: LayerRows, decisions: Dec
         return float(all(shape[:1] == (1,) for shape in shapes))  # one output for the whole batch
     first = row_of(outputs[0], 0, 2)
     mixing = difference(first, row_of(outputs[1], 1, 2))
-    by_count = max(difference(row_of(alone, 0, 1), first), _difference_among_many(network, image, layers, first))
+    by_count, unlike = _differences_among_many(network, image, layers, first)
+    mixing, by_count = max(mixing, unlike), max(by_count, difference(row_of(alone, 0, 1), first))
     return max(mixing * (mixing > tolerance(outputs[0])), by_count * (by_count > layers.tolerance))
 
 
-def _difference_among_many(network: nn.Module, image: Tensor, layers: LayerRows, expected: list[Tensor]) -> float:
-    """Return how the image's output differs in a batch of `_MANY`; 0 if there is no memory for it or it is refused."""
-    neighbors = [10 * image.flip(-2), 0.5 * image.flip(-1)]
+def _differences_among_many(
+    network: nn.Module, image: Tensor, layers: LayerRows, expected: list[Tensor]
+) -> tuple[float, float]:
+    """Return how the image's output differs in a batch of `_MANY`, and how those of its equal neighbors differ.
+
+    Both are 0 if there is no memory for the batch, or the network refuses it.
+    """
+    neighbors = [_loud(image).flip(-2), 0.5 * image.flip(-1)]
     try:
         with layers.compare(1, _MANY):
             output = _beside(network, image.expand(_MANY, *image.shape), 1, neighbors)
     except Exception:  # larger batches of the call fail in the same way, and are then divided or reported
-        return 0.0
-    return difference(expected, row_of(output, 1, _MANY))
+        return 0.0, 0.0
+    one, own, *others = (row_of(output, k, _MANY) for k in range(_MANY))
+    return difference(expected, own), max(difference(one, each) for each in others)
 
 
 def _mixing_of_neighbors(network: nn.Module, images: Tensor) -> float:

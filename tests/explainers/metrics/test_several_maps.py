@@ -98,6 +98,8 @@ def test_progress_covers_all_maps_and_stops_the_call():
 
     found = evaluate(MODEL, IMAGES, maps, steps=4, progress=lambda step: step.fraction < 0.5)
 
+    over = evaluate(MODEL, IMAGES, maps, steps=4, budget=1e-6)
+    assert str(over).startswith("No map has a value. Deletion: the time budget was exceeded.")
     assert found["a"].evaluation.is_complete and not found["b"].evaluation.is_complete
     assert found.best is found["a"] and bool(found["b"].evaluation.values["deletion"].isnan().all())
 

@@ -361,3 +361,65 @@ def test_a_decision_for_images_of_one_size_only_is_noticed(name):
     alone = [explain(name, Large(), large[n : n + 1], 1, **options(name)).map for n in range(2)]
     assert "decides_by_image" in [finding.code for finding in found.findings[0]]
     assert rel(found.map, torch.cat(alone)) < 1e-5
+
+
+RAN = []
+
+
+class ByFeature(nets.Conv):
+    """Crops to one half or the other, by a value that depends on the weights and on an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.limit = [torch.tensor(0.0)]
+
+    def between(self, x):
+        RAN.append(len(x))
+        return x[..., :4] if x.mean() > self.limit[0] else x[..., 4:, :]
+
+
+def grids(net, image):
+    return [layer.grid for layer in explainers.list_layers(net, image)]
+
+
+def test_the_layers_of_the_same_image_are_known_without_a_pass():
+    net, images = ByFeature(), nets.lights(3)
+    first = [grids(net, image) for image in images.split(1)]
+    RAN.clear()
+
+    assert [grids(net, image) for image in images.clone().split(1)] == first and not RAN
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net, image: net.first.bias.data.sub_(9),
+        lambda net, image: net.limit[0].add_(9),
+        lambda net, image: net.limit.__setitem__(0, torch.tensor(9.0)),
+        lambda net, image: setattr(net, "between", lambda x: x[..., 2:]),
+        lambda net, image: net.first.register_forward_hook(lambda module, inputs, output: output - 9),
+        lambda net, image: net.first.weight.data.neg_(),
+    ],
+)
+def test_layers_are_found_again_after_any_change_of_the_network(change):
+    net, image = ByFeature(), nets.lights(1)
+    change(fresh := ByFeature(), image)
+    before = grids(net, image)
+    change(net, image)
+
+    assert grids(net, image) == grids(fresh, image)
+    assert grids(net, image) == grids(fresh, image) and len(before) == len(grids(net, image))
+
+
+def test_layers_are_found_again_for_other_values_in_the_same_tensor():
+    net, image = ByFeature(), nets.lights(1)
+    net.limit = [torch.tensor(0.3)]
+    seen = []
+    for factor in (1.0, 0.001, 1.0, 5.0, 0.01, 0.3, 1.0):
+        changed = image.mul_(factor)
+        expected = ByFeature()
+        expected.limit = [torch.tensor(0.3)]
+        assert grids(net, changed) == grids(expected, changed.clone())
+        seen.append(str(grids(net, changed)))
+        image.div_(factor)
+    assert len(set(seen)) == 2

@@ -348,6 +348,26 @@ def test_outputs_of_single_rows_are_joined():
     assert joined["logits"].shape == (2, 3) and joined["loss"].tolist() == [0.0, 1.0] and joined["note"] == "x"
 
 
+class FirstRow(nets.Conv):
+    """Changes the first row of a batch, where the features of the first image are 0."""
+
+    def between(self, x):
+        return x.clone().put_(torch.arange(64), 3 * x.flatten()[:64])
+
+
+def test_equal_rows_with_different_outputs_are_found():
+    images = nets.lights(3)
+    net = FirstRow()
+    images[0] = -10 * net.first.weight[0].detach().repeat(1, 8, 8)
+    assert not net.first(images)[0, 0].relu().any()
+
+    found = explain("saliency", net, images, 1)
+
+    assert "rows_depend" in codes(found)
+    alone = torch.cat([saliency(FirstRow(), image, 1) for image in images.split(1)])
+    torch.testing.assert_close(found.raw, alone)
+
+
 class Parts(nets.Conv):
     """Runs eight images at a time, more than in the check of rows."""
 
