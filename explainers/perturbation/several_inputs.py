@@ -8,7 +8,7 @@ other. Those that explain a layer return its map once, on the grid of the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -27,6 +27,9 @@ from explainers.targets import TargetLike, Through
 
 T = TypeVar("T")
 
+STACKED = ("deep_lift_shap",)
+"""Methods for which a tensor as `baseline` is a list of baselines for all images."""
+
 _OF_INPUT = ("baseline", "baselines", "masks", "low", "high")
 """Options that may be a tuple with one value for each input."""
 
@@ -37,11 +40,9 @@ def inputs_of(images: Any) -> tuple[Tensor, ...] | None:
 
 
 def pack_call(
-    model: nn.Module, inputs: tuple[Tensor, ...], options: Mapping[str, Any], *, stacked: Sequence[str]
+    method: str, model: nn.Module, inputs: tuple[Tensor, ...], options: Mapping[str, Any]
 ) -> tuple[SeveralInputs, Tensor, dict[str, Any]]:
     """Return model, images and options of the same call with one tensor; `packing_of` tells methods what it contains.
-
-    `stacked` are the options that are a list of baselines for all images.
 
     Errors   WrongType, BadImages, BadOption
     """
@@ -51,7 +52,8 @@ def pack_call(
     packing = Packing(tuple(tuple(each.shape[1:]) for each in inputs))
     for name in _OF_INPUT:
         if isinstance(value := own.get(name), (tuple, Tensor)):
-            own[name] = _pack_option(name, value, inputs, packing, is_stacked=name in stacked)
+            is_stacked = name == "baselines" or method in STACKED
+            own[name] = _pack_option(name, value, inputs, packing, is_stacked=is_stacked)
     return with_inputs(model, forward, len(inputs[0]), packing), packing.pack(inputs), own
 
 
@@ -90,24 +92,23 @@ def _one_for_each(name: str, value: tuple[Any, ...], inputs: tuple[Tensor, ...])
 
 def explain_each_input(
     method: Callable[..., T],
+    returns: str,
     model: nn.Module,
     inputs: tuple[Tensor, ...],
     target: TargetLike,
     options: Mapping[str, Any],
     join: Callable[[list[T]], T],
-    *,
-    of_layer: bool,
 ) -> T | tuple[T, ...]:
     """Return the result of `method(model, images, target, **options)` for each input, while the others are constant.
 
-    `join` concatenates the results of the images of a batch. With `of_layer`, return a single result: that for the
-    first input for which the layer has a grid.
+    `join` concatenates the results of the images of a batch. If the method `returns` the map of a layer, there is a
+    single result: that for the first input for which the layer has a grid.
 
     Errors   those of the method
     """
     forward = options.get("forward")
     check_inputs(model, inputs, forward)
-    count = len(inputs)
+    count, of_layer = len(inputs), returns not in ("pixels", "heat")
 
     def explain_input(index: int) -> T:
         found: list[T] = []

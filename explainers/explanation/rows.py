@@ -1,0 +1,82 @@
+"""Explanations of some images of a batch as one of the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from explainers.explanation.evidence import Evidence, statistics
+from explainers.explanation.result import Explanation
+from explainers.findings import Finding, scatter_rows
+from explainers.targets import TargetLike, as_target, describe_target
+
+NO_CLASS = -1
+"""The target of an image for which no class was chosen."""
+
+
+def join_images(parts: list[Explanation]) -> Explanation:
+    """Return the explanations of single images as that of their batch."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    classes = [each for part in parts if isinstance(part.target, list) for each in part.target]
+    of_images = [part.images for part in parts if part.images is not None]
+    slowest = min(parts, key=lambda part: part.done / part.total)
+    return replace(
+        first,
+        target=classes if len(classes) == len(parts) else first.target,
+        map=torch.cat([part.map for part in parts]),
+        raw=torch.cat([part.raw for part in parts]),
+        scores=None if first.scores is None else torch.cat([part.scores for part in parts if part.scores is not None]),
+        statistics=[each for part in parts for each in part.statistics],
+        findings=[each for part in parts for each in part.findings],
+        seconds=sum(part.seconds for part in parts),
+        images=torch.cat(of_images) if of_images else None,
+        done=slowest.done,
+        total=slowest.total,
+    )
+
+
+def add_missing(part: Explanation, images: Tensor, target: TargetLike, rows: Sequence[int]) -> Explanation:
+    """Return the explanation of the images at `rows` as that of all images: the maps of the others are NaN.
+
+    A finding says for each of the others why it was left out.
+    """
+    count = len(images)
+
+    def spread(values: Sequence[Any], missing: Any) -> list[Any]:
+        known = dict(zip(rows, values, strict=True))
+        return [known.get(row, missing) for row in range(count)]
+
+    map, raw = scatter_rows(part.map, rows, count), scatter_rows(part.raw, rows, count)
+    first = next(row for row in range(count) if row not in rows)
+    empty = Evidence(
+        map=map[first].cpu(), signed=map[first].cpu(), raw=raw[first].cpu(), method=part.method, layer=part.layer
+    )
+    classes: Any = part.target
+    if isinstance(classes, list):
+        classes = spread(classes, NO_CLASS) if target is None else describe_target(as_target(target), count)
+    findings = spread(part.findings, None)
+    return replace(
+        part,
+        target=classes,
+        map=map,
+        raw=raw,
+        scores=None if part.scores is None else scatter_rows(part.scores, rows, count),
+        statistics=spread(part.statistics, statistics(empty)),
+        findings=[[_left_out(row)] if own is None else own for row, own in enumerate(findings)],
+        images=images.detach(),
+    )
+
+
+def _left_out(row: int) -> Finding:
+    return Finding(
+        "non_finite",
+        f"Image {row} contains NaN or infinity, so it was left out, and its map is NaN. Check how it is loaded and "
+        "normalized. The maps of the other images do not depend on it.",
+        facts={"part": "image", "layer": None, "image": row},
+    )
