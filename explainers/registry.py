@@ -16,6 +16,7 @@ from explainers.errors import (
     BadImages,
     BadOption,
     BadTarget,
+    ExplainerError,
     UnsupportedModel,
     WrongType,
     kind_of,
@@ -256,7 +257,7 @@ def _validate_calls(
             if given.get("progress") is not None:
                 place = view if placed else None
                 given["progress"] = _wrap_progress(given["progress"], place, rectify, has_map=packing is None)
-            outer, view.splits, view.failed = view.splits, True, None
+            outer, view.splits, view.failed = (view.splits, view.failed), True, None
             try:
                 raw = function(model, images, target, **given)
             except GridChanged:  # by a hook of the user since the network was profiled
@@ -264,16 +265,17 @@ def _validate_calls(
                 raw = function(model, images, target, **given)
             except BatchSplit:
                 return run_each_image(again, images, target, keywords, stacked=is_stacked)
-            except Exception:
-                if (rows := finite_outputs(view.network, images)) is None:
+            except Exception as error:
+                refused = isinstance(error, ExplainerError) and view.failed is None  # before any forward pass
+                if refused or (rows := finite_outputs(view.network, images)) is None:
                     raise
                 return run_some(rows)
             finally:
-                view.splits = outer
+                failed, (view.splits, view.failed) = view.failed, outer
             if packing is not None and gradients:
                 refuse_detached_inputs(model, images, target, packing, raw)
-            if view.failed is not None and bool(view.failed.any()):
-                raw = raw.masked_fill(view.failed.view(-1, *[1] * (raw.ndim - 1)), torch.nan)
+            if failed is not None and bool(failed.any()):
+                raw = raw.masked_fill(failed.view(-1, *[1] * (raw.ndim - 1)), torch.nan)
             heat = raw
             if placed and view.place is not None:
                 heat, view.place = view.place(raw), None

@@ -79,7 +79,8 @@ def explain(
     does not define it; `compile` runs the variants of the images in a copy of the network compiled by `torch.compile`,
     for methods with an option `precision`. The first call of a network takes half a minute to minutes longer.
 
-    Returns  an `Explanation`: `map` [N, h, w] as in the paper, `raw` before the final ReLU or reduction
+    Returns  an `Explanation`: `map` [N, h, w] as in the paper, `raw` before the final ReLU or reduction. If `images` is
+             a tuple of several inputs, a tuple with one for each input, except for methods of a layer.
     Errors   those of the method; BadOption for an unknown method or `reduce`
 
     Example

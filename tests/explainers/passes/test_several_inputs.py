@@ -215,6 +215,13 @@ def test_a_siamese_network_has_a_map_for_each_call_of_its_layer():
     assert rel(maps[0], maps[1]) > 0.1
 
 
+def test_layers_of_all_inputs_are_listed_with_their_grids():
+    net, inputs = fusion(), images(6, 4)
+    grids = {layer.name: layer.grid for layer in explainers.list_layers(net, inputs, spatial=True)}
+    assert grids["image"] == (6, 4) and grids["depth"] == (3, 2)
+    assert explainers.default_layer(net, inputs) == explain("grad_cam", net, inputs, 1).layer == "image"
+
+
 def test_every_method_explains_videos_or_refuses_them():
     class Clips(nn.Module):
         def __init__(self) -> None:
