@@ -36,7 +36,7 @@ from explainers.network.image_check import validate_images
 from explainers.options import LayerName, Option, options_of, unknown_keyword
 from explainers.passes.each_image import BatchSplit, finite_images, finite_outputs, run_each_image, run_some_images
 from explainers.passes.loop import Partial, Progress
-from explainers.perturbation.several_inputs import STACKED, explain_each_input, pack_call, refuse_detached_inputs
+from explainers.perturbation.several_inputs import STACKED, attribute_inputs, refuse_detached_inputs
 from explainers.targets import TargetLike, Through
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -228,10 +228,7 @@ def _validate_calls(
             raise _missing(function.__name__, parameters, keywords, "model" if model is _MISSING else "images")
         if isinstance(images, tuple):
             chosen = METHODS[function.__name__]
-            if not chosen.together:
-                return explain_each_input(method, chosen.returns, model, images, target, keywords, torch.cat)
-            packed_model, packed, keywords = pack_call(chosen.name, model, images, keywords)
-            return packed_model.split(method(packed_model, packed, target, **keywords))
+            return attribute_inputs(method, chosen, model, images, target, keywords)
         if "forward" in keywords:
             model = wrap_forward(model, keywords.pop("forward"), images)
         with one_call(model) as view:

@@ -73,6 +73,16 @@ def add_missing(part: Explanation, images: Tensor, target: TargetLike, rows: Seq
     )
 
 
+def add_missing_inputs(
+    found: Explanation | tuple[Explanation, ...], inputs: tuple[Tensor, ...], target: TargetLike, rows: Sequence[int]
+) -> Explanation | tuple[Explanation, ...]:
+    """Return `add_missing` of the explanations of several inputs, or of that of a layer."""
+    if isinstance(found, tuple):
+        return tuple(add_missing(part, given, target, rows) for part, given in zip(found, inputs, strict=True))
+    assert found.images is not None, "explain keeps the images"
+    return add_missing(found, scatter_rows(found.images, rows, len(inputs[0])), target, rows)
+
+
 def _left_out(row: int) -> Finding:
     return Finding(
         "non_finite",

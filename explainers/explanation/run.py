@@ -17,7 +17,7 @@ from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import diagnose
 from explainers.explanation.evidence import Evidence, statistics
 from explainers.explanation.result import Explanation
-from explainers.explanation.rows import add_missing, join_images
+from explainers.explanation.rows import add_missing, add_missing_inputs, join_images
 from explainers.findings import Finding, Record, recording
 from explainers.hooks.cleanup import restores_state
 from explainers.layers.layer import Layer
@@ -31,7 +31,7 @@ from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, unknown_keyword, whole_number
 from explainers.passes.each_image import finite_images, select_rows
-from explainers.perturbation.several_inputs import STACKED, explain_each_input, inputs_of, pack_call
+from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, inputs_of, pack_call
 from explainers.probabilities import check_score, declared, declared_score
 from explainers.registry import MAPS, Method, MethodLike, find
 from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, ThroughLike, describe_target
@@ -95,6 +95,9 @@ def explain(
     if several is None and (rows := finite_images(images)) is not None:
         kept, kept_target, own = select_rows(images, target, call, rows, stacked=chosen.name in STACKED)
         return add_missing(each(model, kept, kept_target, **own), images, target, rows)
+    if several is not None and (some := finite_inputs(several, target, call, chosen.name)) is not None:
+        rows, kept_inputs, kept_target, own = some
+        return add_missing_inputs(each(model, kept_inputs, kept_target, **own), several, target, rows)  # type: ignore[return-value]
     if several is not None and not chosen.together:
         return explain_each_input(each, chosen.returns, model, several, target, call, join_images)  # type: ignore[return-value]
     if compile and "precision" not in chosen.parameters:

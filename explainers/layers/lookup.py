@@ -79,7 +79,9 @@ def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None =
     return _default_name(profile(wrap_forward(model, forward, images), images, hooks=True), images)
 
 
-def _each_input(model: nn.Module, inputs: tuple[Tensor, ...], forward: Forward | None) -> list[tuple[nn.Module, Tensor]]:
+def _each_input(
+    model: nn.Module, inputs: tuple[Tensor, ...], forward: Forward | None
+) -> list[tuple[nn.Module, Tensor]]:
     """Return the model as a function of each of its inputs, while the others are constant, and the input's first image.
 
     Errors   WrongType, BadImages, BadOption

@@ -45,13 +45,13 @@ def run_each_image(
     results: list[Tensor] = []
     records: list[Record] = []
     for index, image in enumerate(images.split(1)):
-        own = {name: _of_images(name, value, [index], images, stacked) for name, value in options.items()}
+        own = {name: option_of_images(name, value, [index], images, stacked) for name, value in options.items()}
         if end is not None:
             own["budget"] = max((end - time.monotonic()) / (count - index), 1e-3)
         if progress.function is not None:
             own["progress"] = progress.of_image(index, results)
         with recording() as record, _named(index) if count > 1 else nullcontext():
-            results.append(method(image, None if requested is None else _rows(requested, [index]), **own))
+            results.append(method(image, None if requested is None else target_of_images(requested, [index]), **own))
         records.append(record)
         _refuse_differences(results, records)
     note_records(records, _joined_target(records, requested))
@@ -67,14 +67,15 @@ def _named(index: int) -> Iterator[None]:
         raise type(error)(f"Image {index} of the batch: {error}") from error
 
 
-def _rows(target: Target, indices: Sequence[int]) -> Target:
+def target_of_images(target: Target, indices: Sequence[int]) -> Target:
+    """Return the target of some of the images."""
     if not isinstance(target, Through):
         return target.rows(indices)
     inner = None if target.target is None else as_target(target.target).rows(indices)
     return Through(inner, target.layer, target.channels)
 
 
-def _of_images(name: str, value: Any, indices: list[int], images: Tensor, stacked: bool) -> Any:
+def option_of_images(name: str, value: Any, indices: list[int], images: Tensor, stacked: bool) -> Any:
     """Return the part of an option's value that belongs to some of the images."""
     if not isinstance(value, Tensor) or name not in _BY_IMAGE or (name == "baseline" and stacked):
         return value
@@ -119,8 +120,8 @@ def select_rows(
     Errors   BadTarget, WrongType
     """
     requested = None if target is None else as_target(target, len(images))
-    own = {name: _of_images(name, value, rows, images, stacked) for name, value in options.items()}
-    return images[rows], None if requested is None else _rows(requested, rows), own
+    own = {name: option_of_images(name, value, rows, images, stacked) for name, value in options.items()}
+    return images[rows], None if requested is None else target_of_images(requested, rows), own
 
 
 def run_some_images(

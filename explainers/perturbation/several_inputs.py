@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, ExplainerError, NoSpatialOutput, shorten
-from explainers.findings import pause_recording
+from explainers.findings import pause_recording, scatter_rows
 from explainers.network.inputs import OneInput, Packing, SeveralInputs, check_inputs, with_inputs
 from explainers.passes import graph
-from explainers.passes.each_image import run_each_image
+from explainers.passes.each_image import finite_rows, option_of_images, run_each_image, target_of_images
 from explainers.passes.loop import Partial
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of, refuse_values
-from explainers.targets import TargetLike, Through
+from explainers.targets import Target, TargetLike, Through, as_target
 
 T = TypeVar("T")
 
@@ -37,6 +37,53 @@ _OF_INPUT = ("baseline", "baselines", "masks", "low", "high")
 def inputs_of(images: Any) -> tuple[Tensor, ...] | None:
     """Return the images if they are several inputs of a network, else None."""
     return images if isinstance(images, tuple) else None
+
+
+def attribute_inputs(
+    method: Callable[..., Any],
+    chosen: Any,
+    model: nn.Module,
+    inputs: tuple[Tensor, ...],
+    target: TargetLike,
+    options: Mapping[str, Any],
+) -> Any:
+    """Return the results of `method`, the function of the `chosen` entry of METHODS, for several inputs.
+
+    Errors   those of the method
+    """
+    if (some := finite_inputs(inputs, target, options, chosen.name)) is not None:
+        rows, kept, kept_target, own = some
+        found = method(model, kept, kept_target, **own)
+        count = len(inputs[0])
+        if isinstance(found, Tensor):
+            return scatter_rows(found, rows, count)
+        return tuple(scatter_rows(part, rows, count) for part in found)
+    if not chosen.together:
+        return explain_each_input(method, chosen.returns, model, inputs, target, options, torch.cat)
+    packed_model, packed, own = pack_call(chosen.name, model, inputs, options)
+    return packed_model.split(method(packed_model, packed, target, **own))
+
+
+def finite_inputs(
+    inputs: tuple[Tensor, ...], target: TargetLike, options: Mapping[str, Any], method: str
+) -> tuple[list[int], tuple[Tensor, ...], Target | None, dict[str, Any]] | None:
+    """Return the rows that are finite in all inputs, and inputs, target and options of a call with these rows.
+
+    Returns  None if all rows are finite, or none is
+    """
+    if not all(isinstance(each, Tensor) and each.ndim > 1 and len(each) == len(inputs[0]) for each in inputs):
+        return None
+    if (rows := finite_rows([each.detach() for each in inputs])) is None:
+        return None
+    requested = None if target is None else as_target(target, len(inputs[0]))
+    own = dict(options)
+    for name in _OF_INPUT:
+        if isinstance(value := own.get(name), tuple) and len(value) == len(inputs):
+            is_stacked = name == "baselines" or method in STACKED
+            pairs = zip(value, inputs, strict=True)
+            own[name] = tuple(option_of_images(name, each, rows, given, is_stacked) for each, given in pairs)
+    kept = tuple(each[rows] for each in inputs)
+    return rows, kept, None if requested is None else target_of_images(requested, rows), own
 
 
 def pack_call(
@@ -133,7 +180,9 @@ def explain_each_input(
         try:
             run_each_image(explain_row, inputs[index], target, own, stacked=False)
         except ExplainerError as error:
-            raise type(error)(f"Input {index} of {count}: {error}") from error
+            other = " If it depends on another input only, explain that one alone: give the rest by forward=."
+            advice = other if isinstance(error, NoSpatialOutput) else ""
+            raise type(error)(f"Input {index} of {count}: {error}{advice}") from error
         return join(found)
 
     if not of_layer:
