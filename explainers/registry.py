@@ -235,7 +235,7 @@ def _validate_calls(
             again, is_stacked = functools.partial(method, model), function.__name__ in STACKED
             run_some = functools.partial(run_some_images, again, images, target, keywords, stacked=is_stacked)
             if images is None or view.checked is not images:
-                if (rows := finite_images(images)) is not None:
+                if (rows := finite_images(model, images)) is not None:
                     return run_some(rows)
                 check_images(model, images)
             if images.ndim == 5 and not videos:
@@ -264,7 +264,7 @@ def _validate_calls(
                 return run_each_image(again, images, target, keywords, stacked=is_stacked)
             except Exception as error:
                 refused = isinstance(error, ExplainerError) and view.failed is None  # before any forward pass
-                if refused or (rows := finite_outputs(view.network, images)) is None:
+                if refused or (rows := finite_outputs(model, view.network, images)) is None:
                     raise
                 return run_some(rows)
             finally:

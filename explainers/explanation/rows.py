@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,9 @@ NO_CLASS = -1
 """The target of an image for which no class was chosen."""
 
 
-def join_images(parts: list[Explanation]) -> Explanation:
-    """Return the explanations of single images as that of their batch."""
-    first = parts[0]
+def join_images(parts: list[Explanation], given: Mapping[str, Any]) -> Explanation:
+    """Return the explanations of single images as that of their batch; `given` are the options of its call."""
+    first = _with_options(parts[0], given)
     if len(parts) == 1:
         return first
     classes = [each for part in parts if isinstance(part.target, list) for each in part.target]
@@ -41,10 +41,12 @@ def join_images(parts: list[Explanation]) -> Explanation:
     )
 
 
-def add_missing(part: Explanation, images: Tensor, target: TargetLike, rows: Sequence[int]) -> Explanation:
+def add_missing(
+    part: Explanation, images: Tensor, target: TargetLike, given: Mapping[str, Any], rows: Sequence[int]
+) -> Explanation:
     """Return the explanation of the images at `rows` as that of all images: the maps of the others are NaN.
 
-    A finding says for each of the others why it was left out.
+    A finding says for each of the others why it was left out. `given` are the options of the call with all images.
     """
     count = len(images)
 
@@ -62,7 +64,7 @@ def add_missing(part: Explanation, images: Tensor, target: TargetLike, rows: Seq
         classes = spread(classes, NO_CLASS) if target is None else describe_target(as_target(target), count)
     findings = spread(part.findings, None)
     return replace(
-        part,
+        _with_options(part, given),
         target=classes,
         map=map,
         raw=raw,
@@ -74,13 +76,25 @@ def add_missing(part: Explanation, images: Tensor, target: TargetLike, rows: Seq
 
 
 def add_missing_inputs(
-    found: Explanation | tuple[Explanation, ...], inputs: tuple[Tensor, ...], target: TargetLike, rows: Sequence[int]
+    found: Explanation | tuple[Explanation, ...],
+    inputs: tuple[Tensor, ...],
+    target: TargetLike,
+    given: Mapping[str, Any],
+    rows: Sequence[int],
 ) -> Explanation | tuple[Explanation, ...]:
     """Return `add_missing` of the explanations of several inputs, or of that of a layer."""
     if isinstance(found, tuple):
-        return tuple(add_missing(part, given, target, rows) for part, given in zip(found, inputs, strict=True))
+        return tuple(add_missing(part, own, target, given, rows) for part, own in zip(found, inputs, strict=True))
     assert found.images is not None, "explain keeps the images"
-    return add_missing(found, scatter_rows(found.images, rows, len(inputs[0])), target, rows)
+    return add_missing(found, scatter_rows(found.images, rows, len(inputs[0])), target, given, rows)
+
+
+def _with_options(part: Explanation, given: Mapping[str, Any]) -> Explanation:
+    """Return the explanation with options as in the call of all images, of which it may have only some rows."""
+    keywords = {name: given.get(name, value) for name, value in (part.keywords or {}).items()}
+    return replace(
+        part, keywords=keywords, options={name: given.get(name, value) for name, value in part.options.items()}
+    )
 
 
 def _left_out(row: int) -> Finding:

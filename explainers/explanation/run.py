@@ -92,14 +92,16 @@ def explain(
     several, each = inputs_of(images), functools.partial(explain, chosen)
     call: dict[str, Any] = {"layer": layer, "reduce": reduce, "through": through, "forward": forward, "score": score}
     call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
-    if several is None and (rows := finite_images(images)) is not None:
+    if several is None and forward is None and (rows := finite_images(model, images)) is not None:
         kept, kept_target, own = select_rows(images, target, call, rows, stacked=chosen.name in STACKED)
-        return add_missing(each(model, kept, kept_target, **own), images, target, rows)
+        return add_missing(each(model, kept, kept_target, **own), images, target, options, rows)
     if several is not None and (some := finite_inputs(several, target, call, chosen.name)) is not None:
         rows, kept_inputs, kept_target, own = some
-        return add_missing_inputs(each(model, kept_inputs, kept_target, **own), several, target, rows)  # type: ignore[return-value]
+        part = each(model, kept_inputs, kept_target, **own)
+        return add_missing_inputs(part, several, target, options, rows)  # type: ignore[return-value]
     if several is not None and not chosen.together:
-        return explain_each_input(each, chosen.returns, model, several, target, call, join_images)  # type: ignore[return-value]
+        join = functools.partial(join_images, given=options)
+        return explain_each_input(each, chosen.returns, model, several, target, call, join)  # type: ignore[return-value]
     if compile and "precision" not in chosen.parameters:
         raise BadOption(f"{chosen.name} scores no variants of the image, so compile=True has no effect. Omit it.")
     options, score = _check(chosen, options, layer, reduce, score, trained_size)

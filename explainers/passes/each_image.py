@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from explainers.errors import ExplainerError, UnsupportedModel
 from explainers.findings import Record, note_records, note_rows, recording, scatter_rows
 from explainers.nested import list_tensors
+from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.passes.loop import Partial
 from explainers.targets import Logit, Target, TargetLike, Through, as_target
 
@@ -91,9 +92,9 @@ def finite_rows(tensors: Sequence[Tensor]) -> list[int] | None:
     return rows if finite and 0 < len(rows) < len(finite[0]) else None
 
 
-def finite_outputs(network: nn.Module, images: Tensor) -> list[int] | None:
+def finite_outputs(model: nn.Module, network: nn.Module, images: Tensor) -> list[int] | None:
     """Return the images whose output is finite, after a failed call; None if that does not explain the error."""
-    if len(images) < 2:
+    if len(images) < 2 or _is_run_by_user(model):
         return None
     try:
         with torch.no_grad():
@@ -103,13 +104,22 @@ def finite_outputs(network: nn.Module, images: Tensor) -> list[int] | None:
     return finite_rows([each for each in outputs if each.ndim and len(each) == len(images)])
 
 
-def finite_images(images: Any) -> list[int] | None:
+def finite_images(model: nn.Module, images: Any) -> list[int] | None:
     """Return the images without NaN and infinity if there are others; None if all are alike, or they are no images."""
-    if not isinstance(images, Tensor) or images.ndim < 2 or len(images) < 2 or not images.is_floating_point():
+    if not is_dense_batch(images) or len(images) < 2 or _is_run_by_user(model):
         return None
-    if images.is_meta or images.layout != torch.strided or math.isfinite(float(images.detach().sum())):
-        return None
-    return finite_rows([images])
+    return None if math.isfinite(float(images.detach().sum())) else finite_rows([images.detach()])
+
+
+def is_dense_batch(images: Any) -> bool:
+    """Return whether something is a tensor of floats with rows."""
+    is_dense = isinstance(images, Tensor) and images.layout == torch.strided and not images.is_meta
+    return is_dense and images.ndim > 1 and images.is_floating_point()
+
+
+def _is_run_by_user(model: nn.Module) -> bool:
+    """Return whether a function of the user runs the model, whose other inputs may have one row for each image."""
+    return isinstance(model, ForwardWrapper) and not model.runs_own_forward
 
 
 def select_rows(

@@ -19,7 +19,7 @@ from explainers.errors import BadOption, ExplainerError, NoSpatialOutput, shorte
 from explainers.findings import pause_recording, scatter_rows
 from explainers.network.inputs import OneInput, Packing, SeveralInputs, check_inputs, with_inputs
 from explainers.passes import graph
-from explainers.passes.each_image import finite_rows, option_of_images, run_each_image, target_of_images
+from explainers.passes.each_image import finite_rows, is_dense_batch, option_of_images, run_each_image, target_of_images
 from explainers.passes.loop import Partial
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of, refuse_values
@@ -71,9 +71,9 @@ def finite_inputs(
 
     Returns  None if all rows are finite, or none is
     """
-    if not all(isinstance(each, Tensor) and each.ndim > 1 and len(each) == len(inputs[0]) for each in inputs):
+    if options.get("forward") is not None or not all(map(is_dense_batch, inputs)):
         return None
-    if (rows := finite_rows([each.detach() for each in inputs])) is None:
+    if len(set(map(len, inputs))) != 1 or (rows := finite_rows([each.detach() for each in inputs])) is None:
         return None
     requested = None if target is None else as_target(target, len(inputs[0]))
     own = dict(options)

@@ -94,6 +94,19 @@ def test_options_and_functions_of_an_image_stay_with_it():
     assert rel(found[2:], alone) < 1e-5
 
 
+def test_explain_keeps_the_options_of_all_images():
+    images, baseline = batch("nan"), torch.rand(3, 3, 12, 16)
+    found = explain("integrated_gradients", network(), images, 1, steps=4, baseline=baseline)
+    assert found.keywords["baseline"] is baseline
+
+
+def test_no_image_is_left_out_if_other_inputs_have_a_row_for_each():
+    net, images, rows = network(), batch("nan"), torch.rand(3, 3, 1, 1)
+    for call in (explainers.saliency, lambda *given, **options: explain("saliency", *given, **options)):
+        with pytest.raises(BadImages, match="contains nan at image 1"):
+            call(net, images, 1, forward=lambda x: net(x + rows[: len(x)]))
+
+
 def test_a_batch_without_finite_images_is_an_error():
     images = batch("nan")[1:2].expand(2, -1, -1, -1)
     for call in (explainers.saliency, lambda *given: explain("saliency", *given)):
