@@ -7,7 +7,8 @@
 Every method has the signature `method(model, images, target=None, **options)`:
 
     model    any nn.Module that maps images [N, C, H, W] to scores [N, K]
-    images   float tensor, normalized for the model, on its device and in its dtype
+    images   float tensor, normalized for the model, on its device and in its dtype; for a model with several images as
+             input a tuple of tensors, (image, depth): the result is then a tuple too, except for methods of a layer
     target   None (each image's top class; the largest class of a segmentation network, the best detection of a
              detector, with a finding), a class, one class per image, a `Target`, or a function output -> [N]
     layer    for methods that use a layer: None (`default_layer`), a name from `list_layers`, or the module
@@ -27,6 +28,8 @@ NoSpatialOutput.
 
 Videos and volumes [N, C, T, H, W] have a third spatial axis: their maps are [N, t, h, w], attributions [N, C, T, H, W]
 and heat [N, T, H, W]. Methods and metrics that do not support them (`METHODS[name].videos` is False) raise an error.
+
+An image of a batch that is not finite, or whose score is not, gets a map of NaN; the others do not depend on it.
 
 Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored. Several threads may share one model.
 """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from explainers.display.display import Display, Displayed
@@ -192,36 +192,14 @@ class Explanation(Displayed):
         where = f" at {self.layer}" if self.layer else ""
         codes = sorted({finding.code for row in self.findings for finding in row})
         notes = f", findings: {', '.join(codes)}" if codes else ""
-        low, high = float(self.map.min()), float(self.map.max())
+        finite = self.map[self.map.isfinite()]
+        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (math.nan, math.nan)
         target = self.target if not isinstance(self.target, list) or len(self.target) != 1 else self.target[0]
         samples = "" if self.is_complete else f", {self.done:,} of {self.total:,} samples"
         return (
             f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of "
             f"{'x'.join(map(str, cells))} in [{low:.3g}, {high:.3g}], {self.seconds:.2f} s{samples}{notes})"
         )
-
-
-def join_images(parts: list[Explanation]) -> Explanation:
-    """Return the explanations of single images as that of their batch."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    classes = [each for part in parts if isinstance(part.target, list) for each in part.target]
-    of_images = [part.images for part in parts if part.images is not None]
-    slowest = min(parts, key=lambda part: part.done / part.total)
-    return replace(
-        first,
-        target=classes if len(classes) == len(parts) else first.target,
-        map=torch.cat([part.map for part in parts]),
-        raw=torch.cat([part.raw for part in parts]),
-        scores=None if first.scores is None else torch.cat([part.scores for part in parts if part.scores is not None]),
-        statistics=[each for part in parts for each in part.statistics],
-        findings=[each for part in parts for each in part.findings],
-        seconds=sum(part.seconds for part in parts),
-        images=torch.cat(of_images) if of_images else None,
-        done=slowest.done,
-        total=slowest.total,
-    )
 
 
 def _is_plain(keywords: dict[str, Any] | None) -> bool:
