@@ -40,6 +40,7 @@ PROFILE = 4 * MB  # bytes of a color profile; larger ones are ignored
 # One request. A multipart envelope adds at most 64 kB to the image.
 HEADERS = 32 * KB  # of a request; browsers send about 1 kB
 HEAD_SECONDS = 10.0  # time for the first line and the headers, from the start of a connection or the last answer on it
+TINY_CHUNKS = 1_000  # of less than 256 bytes, in the body of a request
 CONNECTIONS = 1_500  # of one address, which may be a school; a browser opens six
 BODY = 1 * MB  # any request except an upload; settings take a few kB
 UPLOAD = FILE + 64 * KB

@@ -138,6 +138,7 @@ FAULTS: dict[str, Fault] = {
     "uploads of any number of files": Fault("attack disk", attack(disk.many_files)),
     "heads without a time limit": Fault("attack one visitor", attack(visitors.slow_heads, HEAD_SECONDS=2.0)),
     "any number of connections": Fault("attack one visitor", attack(visitors.many_connections, CONNECTIONS=50)),
+    "any number of chunks": Fault("attack one visitor", attack(visitors.tiny_chunks)),
     "agents not refused": Fault("attack one visitor", attack(visitors.huge_bodies)),
     "bodies without a time limit": Fault("attack one visitor", attack(visitors.unfinished_bodies, **SHORT)),
     "bodies kept": Fault("attack one visitor", attack(visitors.unfinished_bodies, **SHORT)),
