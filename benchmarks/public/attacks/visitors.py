@@ -15,7 +15,7 @@ import httpx
 
 from benchmarks.public import processes
 from benchmarks.public.attacks import users
-from benchmarks.public.attacks.http import Result, get, raw_status
+from benchmarks.public.attacks.http import Result, get, raw_status, raw_statuses
 from benchmarks.public.server import Server
 from saliscope import limits
 from saliscope.cli import serving
