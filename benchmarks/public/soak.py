@@ -38,7 +38,7 @@ START = 2
 """Rounds that are not judged, in which caches are filled."""
 KEPT = 5
 """More open files or threads after each of the later rounds than before, which are a failure."""
-FEWEST = 8
+FEWEST = 10
 """Rounds that are judged at least."""
 METERED = "meter"
 """The name under which `faults` installs the meter in the page; another fault may follow after a plus sign."""

@@ -15,7 +15,7 @@ import httpx
 
 from benchmarks.public import processes
 from benchmarks.public.attacks import users
-from benchmarks.public.attacks.http import Result, get, raw_status, raw_statuses
+from benchmarks.public.attacks.http import Result, get, raw_status
 from benchmarks.public.server import Server
 from saliscope import limits
 from saliscope.cli import serving
@@ -109,8 +109,8 @@ def tiny_chunks(server: Server) -> Iterator[Result]:
     """Send bodies in chunks of one byte, which take the server seconds to parse."""
     head = "POST /gradio_api/queue/join\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json"
     for number, chunk in enumerate((b"1\r\n \r\n", b"0001;a=b\r\n \r\n")):
-        found = raw_statuses(server, head, chunk * 20 * limits.TINY_CHUNKS + b"0\r\n\r\n")
-        yield Result(f"an answer to tiny chunks {number}", found, [])
+        found = raw_status(server, head, chunk * 20 * limits.TINY_CHUNKS + b"0\r\n\r\n")
+        yield Result(f"an answer to tiny chunks {number}", found, 0)
     yield Result("an answer afterwards", get(server, "/robots.txt"), 200)
 
 
