@@ -50,8 +50,8 @@ def chance(values: Sequence[float]) -> float:
 def judge(values: Sequence[float], answers: int) -> tuple[float, bool, bool]:
     """Judge the memory in megabytes at rest after each round with this number of answers.
 
-    Returns  the growth in megabytes per 1,000 answers; whether it is a leak; and whether this is sure: memory that grows,
-             but not steadily, may be a leak behind noise
+    Returns  the growth in megabytes per 1,000 answers; whether it is a leak; and whether this is sure: memory that
+             grows, but not steadily, may be a leak behind noise
     """
     if len(values) < 6:
         return 0.0, False, False
