@@ -21,6 +21,7 @@ from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import METRICS
 from explainers.network.dtypes import to_cpu_float64
 from explainers.passes.loop import Partial
+from explainers.verdict import Verdict
 
 AGREE, DISAGREE = 0.7, 0.3
 """Rank correlation of two metrics' orders of the maps: they agree above the first and disagree below the second."""
@@ -66,9 +67,10 @@ class RankedMap:
         comparisons = [each[control] for each in self.comparisons.values() if control in each]
         return bool(comparisons) and all(each.verdict == "better" for each in comparisons)
 
-    def sentence(self, metric: str) -> str:
-        """Return one line with the value of a metric and the comparison with the controls."""
-        return self.evaluation.sentence(metric, self.comparisons)
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on this map by itself, regardless of the number of maps that were tried."""
+        return self.evaluation.verdict
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +145,13 @@ class Recommendation(Displayed):
         reached = len(self.rows) + len(self.refused)
         tried = f"all {self.total}" if reached >= self.total else f"{reached} of {self.total}"
         lines = [f"{self.best.name} is the best of {len(self.rows)} maps (tried {tried} in {self.seconds:.0f} s)."]
-        lines += [self.best.sentence(name) for name in self.metrics]
+        lines += str(self.best.evaluation).splitlines()
         with_controls = [row for row in self.rows if _controls(row)]
         if with_controls and not any(all(row.beats(control) for control in _controls(row)) for row in with_controls):
-            lines.append("No map is better than every control by every metric, so none can be recommended.")
+            count = len({id(row.evaluation) for row in self.rows})
+            lines.append(
+                f"After correction for {count} map{'s' * (count != 1)}, none is better than every control by every metric."
+            )
         return lines + [self._agreement(a, b, rho) for (a, b), rho in self.agreement.items()]
 
     def _agreement(self, a: str, b: str, rho: float) -> str:

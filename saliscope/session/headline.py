@@ -1,4 +1,5 @@
-"""The sentence above the map: what the network predicts, and in which part of the crop the map has its mass.
+"""The sentence above the map: what the network predicts, and in which part of the crop the map has its mass, or the
+verdict on the map if its position means nothing.
 
 The crop is divided into thirds. The sentence names the smallest of these parts that has most of the map: one ninth, two
 adjacent ninths, a band of three, or four in a square. Negative values of a signed map are not counted.
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from saliscope.percentages import percent
 from saliscope.session import messages, model_cache
+from saliscope.session.verdict import no_preference, verdict_of
 
 if TYPE_CHECKING:
     import torch
 
     from explainers import Method
+    from explainers.verdict import Verdict
     from saliscope.session.answers import Answer, Refining
 
 MOST = 0.5
@@ -31,8 +34,6 @@ BANDS = {
     (None, 1): "a vertical band through the center",
     (None, 2): "the right third",
 }
-UNRELIABLE = {"class_insensitive", "nothing_positive", "search_failed", "no_effect", "no_gradient", "uniform_weights"}
-"""Findings after which a map is not called evidence for the class."""
 
 
 def shares(values: torch.Tensor) -> torch.Tensor:
@@ -98,9 +99,16 @@ def _cell(row: int, column: int) -> str:
     return f"the {ROWS[row]} {COLUMNS[column]}{' corner' if row != 1 and column != 1 else ''}"
 
 
-def headline(step: Answer) -> list[str]:
-    """Return the two sentences about a finished map: the prediction, and the position of its mass (may be empty)."""
-    return [_prediction(step), _position(step)]
+def headline(step: Answer, verdict: Verdict | None = None) -> list[str]:
+    """Return the two sentences about a finished map: the prediction, and the position of its mass, or the verdict.
+
+    The position is described only if the verdict allows it. `verdict` is the one after the tests of the map.
+    """
+    verdict = verdict or verdict_of(step)
+    prediction = _prediction(step)
+    second = _position(step, verdict) if verdict.shows_position else verdict.sentence
+    is_said = verdict.code == "planes" or second == prediction  # one of several planes says little about the whole
+    return [prediction, "" if is_said else second]
 
 
 def before_the_map(step: Refining) -> list[str]:
@@ -116,6 +124,8 @@ def _prediction(step: Answer | Refining) -> str:
     settings = step.settings
     if settings.unit:
         return f"{_capitalize(step.name)}."
+    if even := no_preference(step.probabilities, settings.loaded):
+        return even
     if settings.sentences:
         return f"{messages.subject(step)}, {messages.confidence(step)}."
     if settings.method.reads_class or not step.top:
@@ -129,38 +139,25 @@ def _capitalize(name: str) -> str:
     return name[:1].upper() + name[1:]
 
 
-def _position(step: Answer) -> str:
-    """Return the position of the mass of the map, as evidence only if the method measures evidence."""
-    settings = step.settings
-    if settings.method.family == "control":
-        return "This control map does not use the network."
-    if step.planes:
-        return ""  # one of several planes says little about the whole
-    sensitive = _is_sensitivity(settings.method)
+def _position(step: Answer, verdict: Verdict) -> str:
+    """Return the position of the mass of the map, as evidence only if the verdict calls it evidence."""
+    sensitive = _is_sensitivity(step.settings.method)
     signed = not sensitive and bool((step.map < 0).any())
-    fractions = shares(step.map.abs() if sensitive else step.map)
-    if not bool(fractions.isfinite().all()):
-        return "The map has no positive values." if bool(step.map.isfinite().all()) else "The map is not finite."
-    name, fraction, mainly = largest_part(fractions)
+    name, fraction, mainly = largest_part(shares(step.map.abs() if sensitive else step.map))
     amount = f"{percent(fraction)} of the {'positive values' if signed else 'map'}"
+    subject = "The evidence" if verdict.is_evidence else "The map"
+    if sensitive and step.settings.method.reads_class:
+        subject = "The sensitivity of the score"
     if mainly:
-        return f"{_subject(step)} is mainly in {name} ({amount})."
+        return f"{subject} is mainly in {name} ({amount})."
     if fraction < DENSER / 9:
-        return f"{_subject(step)} is spread evenly over the crop."
-    return f"{_subject(step)} is spread out, with the most in {name} ({amount})."
+        return f"{subject} is spread evenly over the crop."
+    return f"{subject} is spread out, with the most in {name} ({amount})."
 
 
 def _is_sensitivity(method: Method) -> bool:
     """Return whether a map shows how much the score reacts to changes, so that its sign is not evidence."""
     return "per unit of" in method.unit or method.unit.startswith("squared")
-
-
-def _subject(step: Answer) -> str:
-    method = step.settings.method
-    found = {finding.code for finding in step.explanation.findings[0]}
-    if not method.reads_class or found & UNRELIABLE:
-        return "The map"
-    return "The sensitivity of the score" if _is_sensitivity(method) else "The evidence"
 
 
 def next_step(step: Answer) -> dict[str, Any] | None:
@@ -191,9 +188,12 @@ def next_step(step: Answer) -> dict[str, Any] | None:
     }
 
 
-def status(step: Answer, ident: int) -> dict[str, Any]:
-    """Return the status of a finished map, with the sentence, which has the score, and the next question."""
-    shown = {"headline": headline(step), "next": next_step(step), "erase": _erase(step)}
+def status(step: Answer, ident: int, verdict: Verdict | None = None) -> dict[str, Any]:
+    """Return the status of a finished map, with the sentences, which have the score, and the next question.
+
+    `verdict` is as in `headline`.
+    """
+    shown = {"key": step.settings.key, "headline": headline(step, verdict), "next": next_step(step), "erase": _erase(step)}
     return messages.answered(step, ident, score=False) | shown
 
 

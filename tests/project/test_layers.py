@@ -70,6 +70,7 @@ ORDER = [
         "detections",
         "default_targets",
         "findings",
+        "verdict",
     },
     {"hooks"},
     {"network"},

@@ -133,6 +133,7 @@ def answer(step: Answer, ident: int, held: Collection[str] = ()) -> dict[str, An
         "words": messages.overlay(step, step.map),
         "record": stored,
         "caption": caption(stored),
+        "verdict": stored["answer"]["verdict"],
         "citation": bibtex(settings.method),
         **_objects(step.scene),
     }

@@ -25,8 +25,6 @@ OVER = "The evaluation exceeded the time limit. Choose a smaller network or try 
 NO_TEST = "The weights of this network could not be randomized."
 UNIT = "Not tested: a channel does not depend on the weights of later layers."
 CHANGED = "The settings have changed. Press Explain to compute the map for the current settings."
-PARTLY = 0.5
-"""Rank correlation with the map of the runner-up above which it is unclear whether a map is specific to its class."""
 ALL, LAST = "all weights", "the last layer"
 NO_VALUE = "No result: {why}."
 UNKNOWN = "Internal error in the evaluation. The map is not affected. Press Compare with controls to try again."
@@ -38,14 +36,12 @@ TERMS: dict[str, Any] = {
     "stop_name": "Stop the check",
     "weights": "Randomize weights",
     "details": "Numbers and curves",
-    "questions": {"controls": "Better than chance?", "class": "Specific to this class?", "weights": "Learned?"},
-    "replies": {"good": "yes", "mixed": "unclear", "bad": "no", "unknown": "not tested"},
     "band": "range of random maps",
     "working": "Comparing with controls: {percent}",
     "drawing": "Randomizing weights: {percent}",
     "waiting": "The evaluation starts after the map is computed.",
     "offer": "Deletes and inserts pixels in the order of the map, and compares the result with random maps, edge maps "
-    "and a center-bias baseline.",
+    "and a centered blob.",
     "rows": {"controls": "Controls", "class": "Class", "weights": "Weights"},
     "titles": {"deletion": "Deletion", "insertion": "Insertion"},
     "area": "area {area}, {better}",
@@ -78,8 +74,8 @@ def controls(evaluation: Evaluation) -> str:
     return ". ".join(evaluation.sentence(metric) for metric in evaluation.values) + "."
 
 
-def of_class(reads_class: bool, similarity: ClassSimilarity | None, limit: float, reason: str = "") -> str:
-    """Return whether the map depends on the class, or the `reason` why this was not tested."""
+def of_class(reads_class: bool, similarity: ClassSimilarity | None, limits: tuple[float, float], reason: str = "") -> str:
+    """Return whether the map depends on the class, partly or hardly by `limits`, or why this was not tested."""
     if not reads_class:
         return "Class-agnostic: the method does not use the class."
     if similarity is None:
@@ -90,9 +86,9 @@ def of_class(reads_class: bool, similarity: ClassSimilarity | None, limit: float
     if similarity.shown != similarity.shown:
         value = _signed(similarity.correlation)
         result = f"rank correlation {value} with the map of {similarity.other}, before negative values are set to zero"
-    if similarity.correlation > limit:
+    if similarity.correlation > limits[1]:
         return f"Hardly depends on the class: {result}."
-    return f"{'Partly depends' if similarity.correlation > PARTLY else 'Depends'} on the class: {result}."
+    return f"{'Partly depends' if similarity.correlation > limits[0] else 'Depends'} on the class: {result}."
 
 
 def of_weights(test: Randomization | str | None, passes: bool | None) -> str:

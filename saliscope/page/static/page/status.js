@@ -60,15 +60,16 @@ export function mount(element, props, trigger, watch) {
   root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
   let requested = false,
     timer = 0,
-    answer = { headline: [], of: "idle" };
+    answer = { headline: [], of: "idle", key: "" };
   /** Show the sentences of the selected view. */
   const showSentences = () => {
     root.toggleAttribute("data-many", state.view === MANY);
     const edited = state.view === EDITED && state.edited;
-    drawHeadline(headline, edited ? edited.headline : answer.headline);
+    const isChecked = Boolean(answer.key) && state.checked?.key === answer.key;
+    drawHeadline(headline, edited ? edited.headline : isChecked ? state.checked.headline : answer.headline);
     headline.dataset.of = edited ? (edited.isOld ? "last" : "done") : answer.of;
   };
-  subscribe(["view", "edited"], showSentences);
+  subscribe(["view", "edited", "checked"], showSentences);
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
   const show = (value) => {
     line.replaceChildren(
@@ -78,7 +79,7 @@ export function mount(element, props, trigger, watch) {
     // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
     const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
     if (isKnown) {
-      answer = { headline: value.headline || [], of: value.kind };
+      answer = { headline: value.headline || [], of: value.kind, key: value.key || "" };
       drawNext(next, value.next, trigger);
       drawErase(erase, value.erase);
     } else if (answer.of !== "busy") answer.of = "last";

@@ -1,0 +1,426 @@
+"""`Verdict`: what the numbers about one map support, as a code and one sentence. `RULES` is the table of all of them.
+
+The rules are tried in order, and the first one that holds is the verdict, so that a map that is too small, stopped or of
+a network without a preference is not called good or bad by tests that mean nothing for it. `Facts` holds the numbers.
+Everything that shows a judgment of a map shows this sentence. `python -m tests.project.test_verdict_table` writes the
+table to docs/verdicts.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+TINY = 1e-4
+"""A map whose values add up to less than this share of the score is too small to interpret.
+
+The rounding of a score in float32 is about 1e-7 of it, and in gradients of many layers it grows to 1e-5. Over the
+methods and layers of EfficientNet-Lite0, maps below this share had a few cells left that a ReLU did not remove.
+"""
+SIGNAL = 0.5
+"""A map is mostly noise if less than this share of its variance is common to both halves of its samples."""
+ODDS, EVEN = 3.0, 0.97
+"""A network has no preference if the odds of its top class are below `ODDS` times those of equal classes, and the
+entropy of the probabilities is above `EVEN` of the largest possible one. For two classes, that is 60%."""
+UNDECIDED = 0.1
+"""Independent labels have no preference if all probabilities are this close to one half."""
+ALIKE, PARTLY = 0.99, 0.5
+"""Rank correlation with the map of the runner-up class above which a map hardly, or only partly, depends on the class."""
+
+CONTROLS = {"random": "random maps", "edge": "edge maps", "center": "a centered blob"}
+"""The controls in sentences."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about one map. The defaults mean that nothing is known against it.
+
+    `total` is the size of the map in the unit of the `score`: the sum of its magnitudes, or its largest one if the
+    values do not add up (`adds_up`). `score` is the score of the target, or the standard deviation of all scores if it
+    is larger. `done` of `planned` `samples` (their name) were computed; `stability` is the correlation of the maps of
+    two halves of them. `probabilities` are those of the network, of exclusive classes or not. `comparisons` are the
+    results of the tests by metric and control ("better", "worse", "level", "few", "unknown"), adjusted for their
+    number. `correlation` is that with the map of the runner-up class; `depends_on_weights` the result of the
+    randomization test. `caution` is the warning of the method.
+    """
+
+    is_control: bool = False
+    has_planes: bool = False
+    is_finite: bool = True
+    range: tuple[float, float] = (0.0, 1.0)
+    total: float | None = None
+    adds_up: bool = True
+    score: float | None = None
+    unit: str = "logit"
+    done: int = 1
+    planned: int = 1
+    samples: str = "samples"
+    stability: float | None = None
+    probabilities: Sequence[float] = field(default=(), repr=False)
+    exclusive: bool = True
+    comparisons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    reads_class: bool = True
+    correlation: float | None = None
+    depends_on_weights: bool | None = None
+    caution: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """The size of the map as a share of the score, or None if it is unknown."""
+        if self.total is None or not self.score or not math.isfinite(self.total) or not math.isfinite(self.score):
+            return None
+        return self.total / abs(self.score)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether some samples are missing."""
+        return self.done < self.planned
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether most of the variance of the map is noise: its share 1 - 2r / (1 + r) for halves of correlation r."""
+        r = self.stability
+        return r is not None and (math.isnan(r) or r <= 0 or 2 * r / (1 + r) < SIGNAL)
+
+    @property
+    def results(self) -> dict[str, str]:
+        """The comparison with each control over all metrics: "better", "worse", "divided", "level", "few", "unknown".
+
+        Better: better by one metric or more, and worse by none.
+        """
+        by_control: dict[str, set[str]] = {}
+        for each in self.comparisons.values():
+            for control, result in each.items():
+                by_control.setdefault(control, set()).add(result)
+        return {control: _combine(results) for control, results in by_control.items()}
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether a comparison with a control has a result."""
+        return any(result != "unknown" for result in self.results.values())
+
+
+def _combine(results: set[str]) -> str:
+    if {"better", "worse"} <= results:
+        return "divided"
+    return next(each for each in ("better", "worse", "few", "level", "unknown") if each in results)
+
+
+def has_preference(probabilities: Sequence[float], exclusive: bool = True) -> bool | None:
+    """Return whether a network prefers some class (see `ODDS`, `EVEN`, `UNDECIDED`), None if it is unknown."""
+    if not probabilities or not all(math.isfinite(p) for p in probabilities):
+        return None
+    if not exclusive or len(probabilities) == 1:
+        return any(abs(p - 0.5) > UNDECIDED for p in probabilities)
+    count, total = len(probabilities), sum(probabilities)
+    shares = [p / total for p in probabilities] if total > 0 else [1 / count] * count
+    top = max(shares)
+    entropy = -sum(p * math.log(p) for p in shares if p > 0) / math.log(count)
+    return top * (count - 1) >= ODDS * (1 - top) or entropy <= EVEN
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the numbers about one map support.
+
+    `code` is one of `RULES`, `sentence` says it in words, with the numbers. `mark` is "good", "mixed", "bad" or
+    "unknown". `shows_position` says whether the position of the map may be described: not if it is too small, noise,
+    stopped, without a preference of the network, or no better than a centered blob. `is_evidence`: the map is better
+    than every control, so that it may be called evidence for the class. `facts` are the numbers.
+    """
+
+    code: str
+    sentence: str
+    mark: str
+    shows_position: bool
+    is_evidence: bool
+    facts: Facts = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table: the sentence, and the condition under which it is said.
+
+    `template` has names in braces that `values` fills in; `mark` is that of the verdict.
+    """
+
+    code: str
+    condition: str
+    template: str
+    holds: Callable[[Facts], bool]
+    values: Callable[[Facts], dict[str, str]] = lambda facts: {}
+    mark: str = "bad"
+
+
+def judge_facts(facts: Facts) -> Verdict:
+    """Return the verdict on a map about which these facts are known."""
+    rule = next(rule for rule in RULES if rule.holds(facts))
+    results = facts.results
+    sentence = rule.template.format(**rule.values(facts))
+    fails = facts.depends_on_weights is False or _class_clause(facts) == "hardly depends on"
+    tested = rule.code in ("better", "partly")
+    mark = rule.mark
+    if fails and rule.code in ("better", "partly", "untested"):
+        mark = "bad"
+    elif rule.code == "better" and not facts.reads_class:
+        mark = "mixed"
+    worse = {"worse", "divided"} & {*results.values()}
+    beats_blob = tested and results.get("center", "better") == "better" and not worse
+    return Verdict(
+        rule.code,
+        sentence[:1].upper() + sentence[1:],
+        mark,
+        shows_position=(beats_blob or rule.code == "untested") and not fails,
+        is_evidence=rule.code == "better" and facts.reads_class and not fails,
+        facts=facts,
+    )
+
+
+def describe_results(comparisons: Mapping[str, str]) -> str:
+    """Return the results by control in words: "better than random maps, not than edge maps or a centered blob"."""
+    return _controls(Facts(comparisons={"": comparisons}))
+
+
+def describe_preference(probabilities: Sequence[float], exclusive: bool = True) -> str:
+    """Return the sentence about a network without a preference for some class, and an empty string for others."""
+    if has_preference(probabilities, exclusive) is not False:
+        return ""
+    rule = next(rule for rule in RULES if rule.code == "no_preference")
+    return rule.template.format(**rule.values(Facts(probabilities=probabilities, exclusive=exclusive)))
+
+
+# Values of the templates
+
+
+def _controls(facts: Facts) -> str:
+    """Return the comparison with the controls, with the metrics if only some of them differ."""
+    results = facts.results
+    groups = {result: [name for name, each in results.items() if each == result] for result in results.values()}
+    better, parts = groups.get("better", []), []
+    if better:
+        parts.append(f"better than {_join([_with_metrics(facts, name) for name in better])}")
+    if level := groups.get("level", []):
+        parts.append(f"not {'' if better else 'better '}than {_join([_name(each) for each in level], 'or')}")
+    if worse := groups.get("worse", []):
+        parts.append(f"worse than {_join([_with_metrics(facts, name, 'worse') for name in worse])}")
+    if divided := groups.get("divided", []):
+        parts.append(f"better and worse than {_join([_name(each) for each in divided])}, depending on the metric")
+    if few := groups.get("few", []):
+        parts.append(f"too few images to compare with {_join([_name(each) for each in few])}")
+    if unknown := groups.get("unknown", []):
+        parts.append(f"not compared with {_join([_name(each) for each in unknown], 'or')}")
+    return ", ".join(parts)
+
+
+def _name(control: str) -> str:
+    return CONTROLS.get(control, control)
+
+
+def _with_metrics(facts: Facts, control: str, result: str = "better") -> str:
+    """Return the name of a control, with the metrics if only some of several have this result."""
+    measured = [name for name, each in facts.comparisons.items() if control in each]
+    found = [name for name in measured if facts.comparisons[name][control] == result]
+    by = "" if len(found) == len(measured) else f" by {_join([name.replace('_', ' ') for name in found])}"
+    return f"{_name(control)}{by}"
+
+
+def _class_clause(facts: Facts) -> str:
+    """Return how the map depends on the class, or an empty string if it is unknown."""
+    r = facts.correlation
+    if not facts.reads_class or r is None or math.isnan(r):
+        return ""
+    return "hardly depends on" if r > ALIKE else "partly depends on" if r > PARTLY else "depends on"
+
+
+def _dependence(facts: Facts) -> str:
+    """Return the clause about class and weights, which starts with "; ", or an empty string if neither is known."""
+    on: dict[str, list[str]] = {}
+    if clause := _class_clause(facts):
+        on.setdefault(clause, []).append("the class")
+    if facts.depends_on_weights is not None:
+        on.setdefault("depends on" if facts.depends_on_weights else "hardly depends on", []).append("the weights")
+    parts = [f"{verb} {_join(names)}" for verb, names in on.items()]
+    if not facts.reads_class:
+        parts.insert(0, "is the same for every class")
+    return "".join(f"{'; ' if k == 0 else ', '}{part}" for k, part in enumerate(parts))
+
+
+def _join(names: Sequence[str], word: str = "and") -> str:
+    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _percent(share: float) -> str:
+    """Return a share with one decimal below 10%, and "less than 0.01%" for very small ones."""
+    value = 100 * share
+    if 0 < value < 0.01:
+        return "less than 0.01%"
+    return f"{value:.0f}%" if value >= 10 else f"{float(f'{value:.1f}' if value >= 0.1 else f'{value:.1g}'):g}%"
+
+
+def _tested(facts: Facts) -> dict[str, str]:
+    return {"controls": _controls(facts), "dependence": _dependence(facts)}
+
+
+def _size(facts: Facts) -> dict[str, str]:
+    what = "its values add up to" if facts.adds_up else "its largest value is"
+    size = f"{facts.total:.2g} {facts.unit}".strip()
+    return {"what": what, "size": size, "share": _percent(facts.share or 0.0), "score": f"{facts.score:.3g}"}
+
+
+def _reached(facts: Facts) -> dict[str, str]:
+    share = f"{_percent(facts.done / facts.planned)} of the" if facts.is_stopped else f"all {facts.planned:,}"
+    return {"reached": f"{share} {facts.samples}", "correlation": _number(facts.stability)}
+
+
+def _number(value: float | None) -> str:
+    known = value is not None and not math.isnan(value)
+    return f"{value:.2f}".replace("-", "−") if known else "0"
+
+
+def _stable(facts: Facts) -> dict[str, str]:
+    halves = f"; two halves of them agree with a correlation of {_number(facts.stability)}"
+    unknown = ", and its stability is not known"
+    return _reached(facts) | {"stability": unknown if facts.stability is None else halves}
+
+
+def _preference(facts: Facts) -> dict[str, str]:
+    values = facts.probabilities
+    if facts.exclusive and len(values) > 1:
+        count = len(values)
+        even = f"each of {count:,} equal classes would have {_percent(1 / count)}"
+        return {"why": f"its top class has {_percent(max(values))}, and {even}"}
+    what = "its probability is" if len(values) == 1 else f"each of its {len(values):,} probabilities is"
+    return {"why": f"{what} between {_percent(0.5 - UNDECIDED)} and {_percent(0.5 + UNDECIDED)}"}
+
+
+def _warned(facts: Facts) -> dict[str, str]:
+    warning = facts.caution.partition(". ")[0].rstrip(".")
+    return {"caution": warning[:1].lower() + warning[1:]}
+
+
+def _all(facts: Facts, *wanted: str) -> bool:
+    known = [result for result in facts.results.values() if result != "unknown"]
+    return bool(known) and all(result in wanted for result in known)
+
+
+def _any(facts: Facts, result: str) -> bool:
+    return result in facts.results.values()
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "control",
+        "The method is one of the controls.",
+        "This control map does not use the network.",
+        lambda facts: facts.is_control,
+    ),
+    Rule(
+        "planes",
+        "The method returns several planes.",
+        "The method returns several maps, which are not judged.",
+        lambda facts: facts.has_planes,
+        mark="unknown",
+    ),
+    Rule(
+        "not_finite",
+        "A value of the map is NaN or infinite.",
+        "The map is not finite, so it cannot be interpreted.",
+        lambda facts: not facts.is_finite,
+    ),
+    Rule(
+        "constant",
+        "The highest and the lowest value are equal.",
+        "The map has the same value everywhere, so it shows no position.",
+        lambda facts: facts.range[0] == facts.range[1],
+    ),
+    Rule(
+        "nothing_positive",
+        "No value is above 0.",
+        "The map has no positive values.",
+        lambda facts: facts.range[1] <= 0,
+    ),
+    Rule(
+        "too_small",
+        f"The values add up to less than {_percent(TINY)} of the score (of a map whose values are no shares of the "
+        "score, as RISE: the largest value).",
+        "Too small to interpret: {what} {size}, {share} of the score ({score}).",
+        lambda facts: facts.share is not None and facts.share < TINY,
+        _size,
+    ),
+    Rule(
+        "noise",
+        f"Less than {_percent(SIGNAL)} of the variance of the map is common to both halves of its samples: "
+        "2r / (1 + r) for halves of correlation r.",
+        "After {reached}, the map is mostly noise: two halves of them agree with a correlation of {correlation}.",
+        lambda facts: facts.is_noisy,
+        _reached,
+    ),
+    Rule(
+        "stopped",
+        "Samples are missing, and their halves agree, or cannot be compared.",
+        "Stopped after {reached}{stability}.",
+        lambda facts: facts.is_stopped,
+        _stable,
+        "mixed",
+    ),
+    Rule(
+        "no_preference",
+        f"The odds of the top class are below {ODDS:g} times those of equal classes, and the entropy is over "
+        f"{_percent(EVEN)} of the largest one. Of independent labels, all are within {_percent(UNDECIDED)} of one half.",
+        "The network has no preference: {why}.",
+        lambda facts: has_preference(facts.probabilities, facts.exclusive) is False,
+        _preference,
+    ),
+    Rule(
+        "better",
+        "Significantly better than every control by one metric or more, and worse by none (p < 0.05, Holm).",
+        "{controls}{dependence}.",
+        lambda facts: _all(facts, "better"),
+        _tested,
+        "good",
+    ),
+    Rule(
+        "partly",
+        "Significantly better than some controls.",
+        "{controls}{dependence}.",
+        lambda facts: _any(facts, "better"),
+        _tested,
+        "mixed",
+    ),
+    Rule(
+        "few_images",
+        "With so few images, no comparison with a control could be significant.",
+        "{controls}{dependence}.",
+        lambda facts: _all(facts, "few"),
+        _tested,
+        "unknown",
+    ),
+    Rule(
+        "not_better",
+        "Not significantly better than any control.",
+        "{controls}{dependence}.",
+        lambda facts: facts.is_tested,
+        _tested,
+    ),
+    Rule(
+        "doubtful",
+        "Not compared with the controls, and the method has a caution: its maps were not better than controls.",
+        "Not compared with controls; {caution}.",
+        lambda facts: bool(facts.caution),
+        _warned,
+        "unknown",
+    ),
+    Rule(
+        "untested",
+        "Not compared with the controls.",
+        "Not compared with controls{dependence}.",
+        lambda facts: True,
+        _tested,
+        "unknown",
+    ),
+)
+"""Every verdict, the first that holds first."""
