@@ -1,9 +1,9 @@
 """`Verdict`: what the numbers about one map support, as a code and one sentence. `RULES` is the table of all of them.
 
-The rules are tried in order, and the first one that holds is the verdict, so that a map that is too small, stopped or of
-a network without a preference is not called good or bad by tests that mean nothing for it. `Facts` holds the numbers.
-Everything that shows a judgment of a map shows this sentence. `python -m tests.project.test_verdict_table` writes the
-table to docs/verdicts.md.
+The rules are tried in order, and the first one that holds is the verdict, so that a map that is too small, stopped or
+of a network without a preference is not called good or bad by tests that mean nothing for it. `Facts` holds the
+numbers. Everything that judges a map shows this sentence. `python -m tests.project.test_verdict_table` writes the table
+to docs/verdicts.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ entropy of the probabilities is above `EVEN` of the largest possible one. For tw
 UNDECIDED = 0.1
 """Independent labels have no preference if all probabilities are this close to one half."""
 ALIKE, PARTLY = 0.99, 0.5
-"""Rank correlation with the map of the runner-up class above which a map hardly, or only partly, depends on the class."""
+"""Rank correlation with the runner-up's map above which a map hardly, or only partly, depends on the class."""
 
 CONTROLS = {"random": "random maps", "edge": "edge maps", "center": "a centered blob"}
 """The controls in sentences."""
@@ -161,10 +161,10 @@ def judge_facts(facts: Facts) -> Verdict:
     rule = next(rule for rule in RULES if rule.holds(facts))
     results = facts.results
     sentence = rule.template.format(**rule.values(facts))
-    fails = facts.depends_on_weights is False or _class_clause(facts) == "hardly depends on"
+    fails = facts.depends_on_weights is False or _class_clause(facts) == "hardly"
     tested = rule.code in ("better", "partly")
     mark = rule.mark
-    if fails and rule.code in ("better", "partly", "untested"):
+    if fails and rule.code in ("better", "partly", "not_better", "untested"):
         mark = "bad"
     elif rule.code == "better" and not facts.reads_class:
         mark = "mixed"
@@ -196,23 +196,46 @@ def describe_preference(probabilities: Sequence[float], exclusive: bool = True) 
 # Values of the templates
 
 
+CLAUSES = {
+    "better": ("Better by one metric or more, and worse by none; the metrics if only some.", "better than {names}"),
+    "level": ("Not significantly different by any metric, and better than another control.", "not than {names}"),
+    "level_only": ("Not significantly different by any metric, and better than none.", "not better than {names}"),
+    "worse": ("Worse by one metric or more, and better by none; the metrics if only some.", "worse than {names}"),
+    "divided": (
+        "Better by one metric and worse by another.",
+        "better and worse than {names}, depending on the metric",
+    ),
+    "few": ("With so few images, no difference could be significant.", "too few images to compare with {names}"),
+    "unknown": ("A value is missing.", "not compared with {names}"),
+    "same": ("The method does not use the class.", "is the same for every class"),
+    "hardly": (
+        f"The rank correlation with the runner-up's map is above {ALIKE:g}; of the weights: the randomization test "
+        "fails.",
+        "hardly depends on {names}",
+    ),
+    "partly": (f"The rank correlation with the runner-up's map is above {PARTLY:g}.", "partly depends on {names}"),
+    "depends": ("It is lower; of the weights: the randomization test passes.", "depends on {names}"),
+}
+"""The clauses of {controls} and {dependence}: by name, the condition and the words."""
+
+
+def _clause(name: str, names: str = "") -> str:
+    return CLAUSES[name][1].format(names=names)
+
+
 def _controls(facts: Facts) -> str:
     """Return the comparison with the controls, with the metrics if only some of them differ."""
     results = facts.results
     groups = {result: [name for name, each in results.items() if each == result] for result in results.values()}
-    better, parts = groups.get("better", []), []
-    if better:
-        parts.append(f"better than {_join([_with_metrics(facts, name) for name in better])}")
-    if level := groups.get("level", []):
-        parts.append(f"not {'' if better else 'better '}than {_join([_name(each) for each in level], 'or')}")
-    if worse := groups.get("worse", []):
-        parts.append(f"worse than {_join([_with_metrics(facts, name, 'worse') for name in worse])}")
-    if divided := groups.get("divided", []):
-        parts.append(f"better and worse than {_join([_name(each) for each in divided])}, depending on the metric")
-    if few := groups.get("few", []):
-        parts.append(f"too few images to compare with {_join([_name(each) for each in few])}")
-    if unknown := groups.get("unknown", []):
-        parts.append(f"not compared with {_join([_name(each) for each in unknown], 'or')}")
+    parts = []
+    for result in ("better", "level", "worse", "divided", "few", "unknown"):
+        if names := groups.get(result, []):
+            clause = "level_only" if result == "level" and "better" not in groups else result
+            if result in ("better", "worse"):
+                words = _with_metrics(facts, names, result)
+            else:
+                words = _join([_name(each) for each in names], "or" if result in ("level", "unknown") else "and")
+            parts.append(_clause(clause, words))
     return ", ".join(parts)
 
 
@@ -220,20 +243,22 @@ def _name(control: str) -> str:
     return CONTROLS.get(control, control)
 
 
-def _with_metrics(facts: Facts, control: str, result: str = "better") -> str:
-    """Return the name of a control, with the metrics if only some of several have this result."""
-    measured = [name for name, each in facts.comparisons.items() if control in each]
-    found = [name for name in measured if facts.comparisons[name][control] == result]
-    by = "" if len(found) == len(measured) else f" by {_join([name.replace('_', ' ') for name in found])}"
-    return f"{_name(control)}{by}"
+def _with_metrics(facts: Facts, controls: Sequence[str], result: str) -> str:
+    """Return the names of controls with this result, with the metrics if only some of several have it."""
+    by_metrics: dict[str, list[str]] = {}
+    for control in controls:
+        measured = [name for name, each in facts.comparisons.items() if control in each]
+        found = [name.replace("_", " ") for name in measured if facts.comparisons[name][control] == result]
+        by_metrics.setdefault("" if len(found) == len(measured) else f" by {_join(found)}", []).append(_name(control))
+    return " and than ".join(f"{_join(names)}{by}" for by, names in by_metrics.items())
 
 
 def _class_clause(facts: Facts) -> str:
-    """Return how the map depends on the class, or an empty string if it is unknown."""
+    """Return how the map depends on the class, a name in `CLAUSES`, or an empty string if it is unknown."""
     r = facts.correlation
     if not facts.reads_class or r is None or math.isnan(r):
         return ""
-    return "hardly depends on" if r > ALIKE else "partly depends on" if r > PARTLY else "depends on"
+    return "hardly" if r > ALIKE else "partly" if r > PARTLY else "depends"
 
 
 def _dependence(facts: Facts) -> str:
@@ -242,10 +267,10 @@ def _dependence(facts: Facts) -> str:
     if clause := _class_clause(facts):
         on.setdefault(clause, []).append("the class")
     if facts.depends_on_weights is not None:
-        on.setdefault("depends on" if facts.depends_on_weights else "hardly depends on", []).append("the weights")
-    parts = [f"{verb} {_join(names)}" for verb, names in on.items()]
+        on.setdefault("depends" if facts.depends_on_weights else "hardly", []).append("the weights")
+    parts = [_clause(name, _join(names)) for name, names in on.items()]
     if not facts.reads_class:
-        parts.insert(0, "is the same for every class")
+        parts.insert(0, _clause("same"))
     return "".join(f"{'; ' if k == 0 else ', '}{part}" for k, part in enumerate(parts))
 
 
@@ -370,7 +395,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "no_preference",
         f"The odds of the top class are below {ODDS:g} times those of equal classes, and the entropy is over "
-        f"{_percent(EVEN)} of the largest one. Of independent labels, all are within {_percent(UNDECIDED)} of one half.",
+        f"{_percent(EVEN)} of the largest one. Of independent labels, all are within {_percent(UNDECIDED)} of half.",
         "The network has no preference: {why}.",
         lambda facts: has_preference(facts.probabilities, facts.exclusive) is False,
         _preference,
@@ -400,11 +425,19 @@ RULES: tuple[Rule, ...] = (
         "unknown",
     ),
     Rule(
+        "worse",
+        "Significantly worse than some controls, and better than none.",
+        "{controls}{dependence}.",
+        lambda facts: _any(facts, "worse"),
+        _tested,
+    ),
+    Rule(
         "not_better",
-        "Not significantly better than any control.",
+        "Not significantly better than any control. On one image, that may be chance.",
         "{controls}{dependence}.",
         lambda facts: facts.is_tested,
         _tested,
+        "mixed",
     ),
     Rule(
         "doubtful",

@@ -19,7 +19,7 @@ from explainers.display.display import Display, Displayed
 from explainers.display.tables import findings_html, paragraphs, table_html
 from explainers.errors import BadOption
 from explainers.findings import Finding
-from explainers.metrics.comparison import Comparison, Comparisons, adjust, compare, judge_comparisons, mean_and_error
+from explainers.metrics.comparison import Comparison, adjust, compare, judge_comparisons, mean_and_error
 from explainers.metrics.metric import METRICS, Measurement
 from explainers.probabilities import UNITS, WORDS
 from explainers.verdict import Verdict, describe_results

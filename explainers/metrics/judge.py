@@ -36,7 +36,7 @@ def judge(
     count = len(explanation.map)
     for name, tested in (("evaluation", evaluation), ("randomization", randomization)):
         if tested is not None and len(tested) != count:
-            raise BadImages(f"The {name} has {len(tested)} images, but the explanation has {count} maps. Give the same.")
+            raise BadImages(f"The {name} is of {len(tested)} images, the explanation of {count}. Give the same ones.")
     found = []
     for index in range(count):
         facts = facts_of(explanation, index)

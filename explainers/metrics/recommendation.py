@@ -149,9 +149,8 @@ class Recommendation(Displayed):
         with_controls = [row for row in self.rows if _controls(row)]
         if with_controls and not any(all(row.beats(control) for control in _controls(row)) for row in with_controls):
             count = len({id(row.evaluation) for row in self.rows})
-            lines.append(
-                f"After correction for {count} map{'s' * (count != 1)}, none is better than every control by every metric."
-            )
+            maps = f"{count} map{'s' * (count != 1)}"
+            lines.append(f"After correction for {maps}, none is better than every control by every metric.")
         return lines + [self._agreement(a, b, rho) for (a, b), rho in self.agreement.items()]
 
     def _agreement(self, a: str, b: str, rho: float) -> str:

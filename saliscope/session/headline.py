@@ -35,6 +35,31 @@ BANDS = {
     (None, 2): "the right third",
 }
 
+SENTENCES = {
+    "prediction": ("The network prefers some class; of a channel only its name.", "{name}, {score}."),
+    "computing": ("The map of a slow method has just been started.", "{method} is being computed."),
+    "mainly": (
+        f"The verdict allows a position, and one to four ninths of the crop have at least {MOST:.0%} of the positive "
+        f"values, and {DENSER:g} times their share of the area. The smallest such part is named.",
+        "{subject} is mainly in {place} ({amount}).",
+    ),
+    "even": (
+        f"The verdict allows a position, and no ninth of the crop has {DENSER:g} times its share.",
+        "{subject} is spread evenly over the crop.",
+    ),
+    "spread": (
+        "The verdict allows a position, and neither of these holds.",
+        "{subject} is spread out, with the most in {place} ({amount}).",
+    ),
+}
+"""What the headline says unless it shows the verdict: by name, the condition and the sentence."""
+SUBJECTS = {
+    "The evidence": "The map is better than every control and depends on class and weights.",
+    "The sensitivity of the score": "The map is a gradient, and its sizes are drawn.",
+    "The map": "Otherwise.",
+}
+"""The {subject} of these sentences, and its condition."""
+
 
 def shares(values: torch.Tensor) -> torch.Tensor:
     """Return the fractions [3, 3] of the positive part of a map [h, w] in thirds of its height and width.
@@ -116,7 +141,11 @@ def before_the_map(step: Refining) -> list[str]:
     is_first = step.probabilities is not None or (step.scene is not None and step.fraction == 0)
     if step.settings.unit or not is_first:
         return []
-    return [_prediction(step), f"{step.settings.method.title} is being computed."]
+    return [_prediction(step), _say("computing", method=step.settings.method.title)]
+
+
+def _say(sentence: str, /, **values: str) -> str:
+    return SENTENCES[sentence][1].format(**values)
 
 
 def _prediction(step: Answer | Refining) -> str:
@@ -127,11 +156,12 @@ def _prediction(step: Answer | Refining) -> str:
     if even := no_preference(step.probabilities, settings.loaded):
         return even
     if settings.sentences:
-        return f"{messages.subject(step)}, {messages.confidence(step)}."
+        return _say("prediction", name=messages.subject(step), score=messages.confidence(step))
     if settings.method.reads_class or not step.top:
-        return f"{_capitalize(step.name)}, {messages.confidence(step)}."
+        return _say("prediction", name=_capitalize(step.name), score=messages.confidence(step))
     index, share = step.top[0]
-    return f"{_capitalize(settings.loaded.names[index])}, {messages.class_score(share, settings.loaded)}."
+    name = _capitalize(settings.loaded.names[index])
+    return _say("prediction", name=name, score=messages.class_score(share, settings.loaded))
 
 
 def _capitalize(name: str) -> str:
@@ -149,10 +179,10 @@ def _position(step: Answer, verdict: Verdict) -> str:
     if sensitive and step.settings.method.reads_class:
         subject = "The sensitivity of the score"
     if mainly:
-        return f"{subject} is mainly in {name} ({amount})."
+        return _say("mainly", subject=subject, place=name, amount=amount)
     if fraction < DENSER / 9:
-        return f"{subject} is spread evenly over the crop."
-    return f"{subject} is spread out, with the most in {name} ({amount})."
+        return _say("even", subject=subject)
+    return _say("spread", subject=subject, place=name, amount=amount)
 
 
 def _is_sensitivity(method: Method) -> bool:
@@ -193,8 +223,8 @@ def status(step: Answer, ident: int, verdict: Verdict | None = None) -> dict[str
 
     `verdict` is as in `headline`.
     """
-    shown = {"key": step.settings.key, "headline": headline(step, verdict), "next": next_step(step), "erase": _erase(step)}
-    return messages.answered(step, ident, score=False) | shown
+    shown = {"headline": headline(step, verdict), "next": next_step(step), "erase": _erase(step)}
+    return messages.answered(step, ident, score=False) | shown | {"key": step.settings.key}
 
 
 def _erase(step: Answer) -> dict[str, str] | None:

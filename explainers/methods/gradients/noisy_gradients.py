@@ -73,7 +73,9 @@ def smooth_grad(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        return _mean_over_noise(run, samples, sigma, seed, loop, lambda gradients: gradients, lambda mean: mean.abs().amax(1))
+        return _mean_over_noise(
+            run, samples, sigma, seed, loop, lambda gradients: gradients, lambda mean: mean.abs().amax(1)
+        )
 
 
 @method(

@@ -120,7 +120,7 @@ def test_comparisons_are_adjusted_for_all_maps_that_were_tried():
     place = best.comparisons["deletion"]["random"]
     assert place.verdict == "level" and place.p_adjusted == pytest.approx(60 * place.p)
     assert best.evaluation.comparisons["deletion"]["random"].verdict == "better", "by itself"
-    assert "not significantly different from random maps" in str(result)
+    assert "After correction for 10 maps, none is better than every control" in str(result)
     assert result.to_rows()[0]["deletion_beside_random"] == "level"
 
 
