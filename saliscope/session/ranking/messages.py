@@ -103,7 +103,8 @@ def finished(result: Recommendation, target: str, found: Conclusion, stopped: bo
     first, better = page_messages.strong(found.first), page_messages.strong(found.better)
     warning = ", but it hardly depends on the weights" if found.hardly_depends else ""
     name = "none" if not found.better else "best" if found.better == found.first else "other"
-    words = {"count": f"{count} map{'s' * (count != 1)}", "warning": warning}
+    corrected = ", corrected for their number" if count > 1 else ""
+    words = {"count": f"{count} map{'s' * (count != 1)}", "warning": warning, "corrected": corrected}
     parts = {"target": subject, "first": first, "better": better}
     pieces = re.split(r"\{(target|first|better)\}", CONCLUSIONS[name][1])
     return [*(parts[each] if k % 2 else each.format(**words) for k, each in enumerate(pieces) if each), end]
@@ -112,8 +113,7 @@ def finished(result: Recommendation, target: str, found: Conclusion, stopped: bo
 CONCLUSIONS: dict[str, tuple[str, str]] = {
     "none": (
         "No map is better than every control by both metrics, corrected for the number of maps (Holm).",
-        "None of {count} for {target} is significantly better than all controls by both metrics, with a correction for "
-        "their number",
+        "None of {count} for {target} is significantly better than all controls by both metrics{corrected}",
     ),
     "best": (
         "The map with the largest difference is better than every control by both metrics, with the same correction.",

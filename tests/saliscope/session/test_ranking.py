@@ -164,12 +164,13 @@ def test_ranks_follow_the_difference_and_equal_maps_are_one_row(loaded: Any) -> 
     assert grad_cam["equal"] == [["xgrad_cam", "head", "XGrad-CAM at head"]]
 
 
-def test_there_is_one_conclusion_and_warnings_are_in_the_row(loaded: Any) -> None:
+def test_each_conclusion_follows_from_the_rows(loaded: Any) -> None:
     def said(*maps: RankedMap) -> str:
         return message(packed(recommendation(*maps), loaded)).partition(" (")[0]
 
     level, better = ranked_map("grad_cam", 0.52, 0.48), ranked_map("saliency", 0.9, 0.1)
     assert said(level) == "None of 1 map for dog is significantly better than all controls by both metrics"
+    assert said(level, level).endswith("than all controls by both metrics, corrected for their number")
     assert said(level, better) == "Saliency is the best of 2 maps for dog, better than all controls"
     unsure = replace(ranked_map("hires_cam", 1.9, 0.0), evaluation=evaluation(1.9, 0.5))
     first = "HiResCAM at head has the largest difference of 2 maps for dog"

@@ -339,6 +339,22 @@ def test_without_a_test_the_weights_row_uses_the_table(
     assert ("over 109 images with net." in row["text"]) is (last is not None)
 
 
+def test_each_sentence_about_the_weights(verdict: CheckedMap) -> None:
+    """Passed, failed, only the sign, blank; and the results of the method in general."""
+    assert isinstance(verdict.weights, Randomization)
+    said = set()
+    for signed, absolute in ((0.2, 0.2), (0.99, 0.99), (0.1, 0.95), (float("nan"), float("nan"))):
+        values = {"signed": torch.tensor([[signed]]), "absolute": torch.tensor([[absolute]])}
+        each = replace(verdict.weights, **values, by_size=False)
+        row = view.verdict(verdict.with_weights(each))["verdict"]
+        said.add(row["rows"]["weights"]["text"].partition(": ")[0])
+        hardly = "hardly depends on the weights" in row["sentence"]
+        assert hardly == (row["rows"]["weights"]["mark"] == "bad"), "the verdict says the same"
+    said |= {messages.of_table(passes, 0.5, messages.LAST, "net", 3).partition(": ")[0] for passes in (True, False)}
+    names = [name for name in messages.SENTENCES if name.startswith(("weights", "method"))]
+    assert said == {messages.SENTENCES[name][1].partition(": ")[0] for name in names}
+
+
 @pytest.mark.slow
 def test_class_agnostic_methods_are_tested_with_all_layers_randomized() -> None:
     """Eigen-CAM does not use the last layer, so randomizing only that layer has no effect."""
@@ -380,7 +396,7 @@ def test_objects_are_checked_on_request(model: str, unit: str, tmp_path: Path, m
     with runs.start(None) as run:
         assert run is not None
         drawn = list(engine.randomize_weights(request, run, key_of(request)))[-1]
-    assert view.weights(drawn)["weights"]["text"]
+    assert isinstance(drawn, CheckedMap) and view.verdict(drawn)["verdict"]["rows"]["weights"]["text"]
 
 
 def test_a_check_yields_its_turn_to_a_click_at_once() -> None:
