@@ -137,6 +137,12 @@ class Verdict:
     is_evidence: bool
     facts: Facts = field(repr=False)
 
+    @property
+    def follows_tests(self) -> bool:
+        """Whether tests decide, or would: nothing else is known against the map."""
+        codes = [rule.code for rule in RULES]
+        return codes.index(self.code) > codes.index("no_preference")
+
     def __str__(self) -> str:
         return self.sentence
 

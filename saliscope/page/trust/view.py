@@ -27,9 +27,9 @@ MARKS: dict[bool | None, str] = {True: "good", False: "bad", None: "unknown"}
 def identify(step: Answer, ident: int) -> dict[str, Any]:
     """Pack the key of the map to check and its verdict so far, and whether the check runs automatically, or why not."""
     why, known = engine.why_not(step), engine.find(step.settings.key)
-    quick = not why and engine.is_quick(step.settings)
-    shown = pack_verdict(known.verdict if known else verdict_of(step))
-    return {"id": ident, "key": step.settings.key, "why": why, "quick": quick, **shown}
+    verdict = known.verdict if known else verdict_of(step)
+    quick = not why and verdict.follows_tests and engine.is_quick(step.settings)
+    return {"id": ident, "key": step.settings.key, "why": why, "quick": quick, **pack_verdict(verdict)}
 
 
 def pack_verdict(verdict: Verdict) -> dict[str, str]:

@@ -74,12 +74,13 @@ class CheckedMap:
         from explainers.metrics.judge import depends_on_weights  # torch takes seconds to start
         from explainers.verdict import judge_facts  # torch takes seconds to start
 
-        weights = None if self.weights is None or isinstance(self.weights, str) else self.weights
+        test = self.weights
+        weights = None if test is None or isinstance(test, str) else depends_on_weights(test, self.method.reads_class)
         tested = replace(
             self.facts,
             comparisons=results_of(self.evaluation.comparisons),
             correlation=self.facts.correlation if self.similarity is None else self.similarity.correlation,
-            depends_on_weights=weights and depends_on_weights(weights, self.method.reads_class),
+            depends_on_weights=weights,
         )
         return judge_facts(tested)
 

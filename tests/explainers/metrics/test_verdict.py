@@ -15,6 +15,7 @@ LEVEL = dict.fromkeys(("random", "edge", "center"), "level")
 BETTER = dict.fromkeys(("random", "edge", "center"), "better")
 WORSE = dict.fromkeys(("random", "edge", "center"), "worse")
 BLOB = "a centered blob"
+CODES = [rule.code for rule in RULES]
 
 SITUATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "control": ({"is_control": True}, "This control map does not use the network."),
@@ -64,10 +65,11 @@ SITUATIONS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_each_rule_says_its_sentence() -> None:
-    assert list(SITUATIONS) == [rule.code for rule in RULES]
+    assert list(SITUATIONS) == CODES
     for code, (facts, sentence) in SITUATIONS.items():
         found = judge_facts(Facts(**facts))
         assert (found.code, found.sentence) == (code, sentence)
+        assert found.follows_tests == (code in CODES[CODES.index("better") :])
         assert found.shows_position == (code == "better"), "not even without a test, if it hardly depends on the class"
     assert judge_facts(Facts()).shows_position and not judge_facts(Facts()).is_evidence
 

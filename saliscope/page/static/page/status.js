@@ -40,13 +40,15 @@ function drawHeadline(element, [prediction, ...rest]) {
   fitHeadline(element);
 }
 
-/** Make the second sentence smaller if both do not fit on one line, because a second line would move the map. */
+/** Make the second sentence smaller, or cut it, if both do not fit on one line: a second line would move the map. */
 function fitHeadline(element) {
   delete element.dataset.long;
+  element.title = "";
   const [first, second] = element.children;
   if (window.innerWidth < WIDE || !second?.textContent) return;
   const fits = () => second.getBoundingClientRect().bottom < first.getBoundingClientRect().bottom + 8;
-  for (const size of ["long", "very"]) if (!fits()) element.dataset.long = size;
+  for (const size of ["long", "very", "cut"]) if (!fits()) element.dataset.long = size;
+  element.title = element.dataset.long === "cut" ? second.textContent : "";
 }
 
 export function mount(element, props, trigger, watch) {
