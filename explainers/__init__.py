@@ -102,7 +102,7 @@ from explainers.training.edits import (
     scale_gradients,
 )
 from explainers.training.log import GradientLog
-from explainers.verdict import Verdict
+from explainers.verdict.rules import Verdict
 
 __version__ = Path(__file__).with_name("version.txt").read_text(encoding="utf-8").strip()
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from explainers.explanation.evidence import Evidence
 from explainers.findings import Finding
-from explainers.verdict import ALIKE
+from explainers.verdict.facts import ALIKE
 
 # The gradient of a probability this close to 0 or 1 is below a thousandth of that of its logit, and float32 may round
 # it to zero.

@@ -12,7 +12,7 @@ from torch import Tensor
 from explainers.findings import Finding
 from explainers.probabilities import ROUNDING, UNITS
 from explainers.registry import METHODS, Method
-from explainers.verdict import Facts
+from explainers.verdict.facts import Facts
 
 
 class Explained(Protocol):

@@ -19,7 +19,7 @@ from explainers.display.map_html import maps_html
 from explainers.findings import Finding
 from explainers.probabilities import UNITS, WORDS
 from explainers.registry import METHODS
-from explainers.verdict import Verdict
+from explainers.verdict.rules import Verdict
 
 FINEST = 256
 """The longest side of a shown map in cells; larger maps are averaged."""

@@ -24,7 +24,7 @@ from explainers.maps.pixels import one_for_each
 from explainers.maps.resize import resize
 from explainers.probabilities import probabilities_of
 from explainers.registry import METHODS
-from explainers.verdict import Verdict, judge_facts
+from explainers.verdict.rules import Verdict, judge_facts
 
 if TYPE_CHECKING:
     from PIL import Image

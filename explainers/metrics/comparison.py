@@ -11,7 +11,8 @@ from torch import Tensor
 
 from explainers.metrics.significance import LEVEL, ROUNDING, holm, random_map_test, sign_flip_test, smallest_p
 from explainers.network.dtypes import to_cpu_float64
-from explainers.verdict import Facts, Verdict, judge_facts
+from explainers.verdict.facts import Facts
+from explainers.verdict.rules import Verdict, judge_facts
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from explainers.findings import Finding
 from explainers.metrics.comparison import Comparison, adjust, compare, judge_comparisons, mean_and_error
 from explainers.metrics.metric import METRICS, Measurement
 from explainers.probabilities import UNITS, WORDS
-from explainers.verdict import Verdict, describe_results
+from explainers.verdict.rules import Verdict, describe_results
 
 STOPPED, OVER = "the call was stopped", "the time budget was exceeded"
 """Reasons for values that were not computed."""

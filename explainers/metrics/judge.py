@@ -11,7 +11,7 @@ from explainers.explanation.result import Explanation
 from explainers.metrics.comparison import results_of
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.randomization_result import ALL_LAYERS, Randomization
-from explainers.verdict import Verdict, judge_facts
+from explainers.verdict.rules import Verdict, judge_facts
 
 
 def judge(

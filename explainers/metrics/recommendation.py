@@ -21,7 +21,7 @@ from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import METRICS
 from explainers.network.dtypes import to_cpu_float64
 from explainers.passes.loop import Partial
-from explainers.verdict import Verdict
+from explainers.verdict.rules import Verdict
 
 AGREE, DISAGREE = 0.7, 0.3
 """Rank correlation of two metrics' orders of the maps: they agree above the first and disagree below the second."""

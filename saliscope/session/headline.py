@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from explainers import Method
-    from explainers.verdict import Verdict
+    from explainers.verdict.rules import Verdict
     from saliscope.session.answers import Answer, Refining
 
 MOST = 0.5

@@ -10,7 +10,8 @@ from saliscope.session import messages
 if TYPE_CHECKING:
     import torch
 
-    from explainers.verdict import Facts, Verdict
+    from explainers.verdict.facts import Facts
+    from explainers.verdict.rules import Verdict
     from saliscope.session.answers import Answer, LoadedModel
 
 PARTS = 1000
@@ -37,7 +38,7 @@ def facts_of(step: Answer) -> Facts:
 
 def verdict_of(step: Answer) -> Verdict:
     """Return the verdict on the map of an answer without tests."""
-    from explainers.verdict import judge_facts  # torch takes seconds to start
+    from explainers.verdict.rules import judge_facts  # torch takes seconds to start
 
     return judge_facts(facts_of(step))
 
@@ -54,6 +55,6 @@ def no_preference(values: torch.Tensor | None, loaded: LoadedModel) -> str:
     if not shares:
         return ""
     from explainers.explanation.facts import are_exclusive  # torch takes seconds to start
-    from explainers.verdict import describe_preference  # torch takes seconds to start
+    from explainers.verdict.rules import describe_preference  # torch takes seconds to start
 
     return describe_preference(shares, are_exclusive(shares, loaded.score))

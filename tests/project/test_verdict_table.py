@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from explainers.verdict import CLAUSES, RULES
+from explainers.verdict.rules import CLAUSES, RULES
 from saliscope.session import headline
 from saliscope.session.ranking import messages as ranking
 from saliscope.session.trust import messages as trust

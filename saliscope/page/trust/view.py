@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import explainers
     from explainers.metrics.evaluation import Evaluation
     from explainers.metrics.randomization_result import Randomization
-    from explainers.verdict import Verdict
+    from explainers.verdict.rules import Verdict
 
 MARKS: dict[bool | None, str] = {True: "good", False: "bad", None: "unknown"}
 
@@ -78,7 +78,7 @@ def weights(step: Weights) -> dict[str, Any]:
 
 
 def _class(step: CheckedMap) -> dict[str, str]:
-    from explainers.verdict import ALIKE, PARTLY  # torch takes seconds to start
+    from explainers.verdict.facts import ALIKE, PARTLY  # torch takes seconds to start
 
     reads, similarity = step.method.reads_class, step.similarity
     correlation = math.nan if similarity is None else similarity.correlation

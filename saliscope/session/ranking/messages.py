@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 RANKING = "Ranking"
 CONTROLS = {"random": "random maps", "edge": "edge maps", "center": "a centered blob"}
-"""Names of the controls, as in verdicts (explainers/verdict.py)."""
+"""Names of the controls, as in verdicts (explainers/verdict/)."""
 STOPPED = "Stopped before the first map."
 TOO_SHORT = "The time limit was reached before the first map was compared with the controls. Increase Seconds."
 FEW = "Too few maps to compare the rankings by deletion and by insertion."

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import explainers
     from explainers.metrics.evaluation import Evaluation
     from explainers.metrics.randomization_result import Randomization
-    from explainers.verdict import Facts, Verdict
+    from explainers.verdict.facts import Facts
+    from explainers.verdict.rules import Verdict
 
 STEPS = 20
 """Number of steps of the curves."""
@@ -72,7 +73,7 @@ class CheckedMap:
         """The verdict on the map with all tests that were made of it."""
         from explainers.metrics.comparison import results_of  # torch takes seconds to start
         from explainers.metrics.judge import depends_on_weights  # torch takes seconds to start
-        from explainers.verdict import judge_facts  # torch takes seconds to start
+        from explainers.verdict.rules import judge_facts  # torch takes seconds to start
 
         test = self.weights
         weights = None if test is None or isinstance(test, str) else depends_on_weights(test, self.method.reads_class)

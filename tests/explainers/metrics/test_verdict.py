@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import explainers
-from explainers.verdict import CLAUSES, RULES, Facts, has_preference, judge_facts
+from explainers.verdict.facts import Facts, has_preference
+from explainers.verdict.rules import CLAUSES, RULES, judge_facts
 
 LEVEL = dict.fromkeys(("random", "edge", "center"), "level")
 BETTER = dict.fromkeys(("random", "edge", "center"), "better")

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from explainers.verdict import CONTROLS, judge_facts
+from explainers.verdict.facts import CONTROLS
+from explainers.verdict.rules import judge_facts
 from saliscope.images import examples
 from saliscope.session import engine, headline, messages, model_cache
 from saliscope.session.answers import Answer, Refining

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import explainers
-from explainers import verdict as verdicts
 from explainers.metrics.comparison import Comparison, adjust, results_of
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.recommendation import RankedMap
-from explainers.verdict import Facts, Verdict, judge_facts
+from explainers.verdict import facts as verdicts
+from explainers.verdict.facts import Facts
+from explainers.verdict.rules import Verdict, judge_facts
 from saliscope.images import examples
 from saliscope.session import engine, headline, model_cache
 from saliscope.session.answers import Answer
