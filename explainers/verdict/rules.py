@@ -254,6 +254,7 @@ RULES: tuple[Rule, ...] = (
         "The method is one of the controls.",
         "This control map does not use the network.",
         lambda facts: facts.is_control,
+        mark="unknown",
     ),
     Rule(
         "planes",
