@@ -229,8 +229,8 @@ def _preference(facts: Facts) -> dict[str, str]:
     if facts.exclusive and len(values) > 1:
         count = len(values)
         even = f"each of {count:,} equal classes would have {_percent(1 / count)}"
-        return {"why": f"its top class has {_percent(max(values))}, and {even}"}
-    what = "its probability is" if len(values) == 1 else f"each of its {len(values):,} probabilities is"
+        return {"why": f"The top class has {_percent(max(values))}, and {even}"}
+    what = "The probability is" if len(values) == 1 else f"Each of the {len(values):,} probabilities is"
     return {"why": f"{what} between {_percent(0.5 - UNDECIDED)} and {_percent(0.5 + UNDECIDED)}"}
 
 
@@ -309,7 +309,7 @@ RULES: tuple[Rule, ...] = (
         "no_preference",
         f"The odds of the top class are below {ODDS:g} times those of equal classes, and the entropy is over "
         f"{_percent(EVEN)} of the largest one. Of independent labels, all are within {_percent(UNDECIDED)} of half.",
-        "The network has no preference: {why}.",
+        "{why}, so the network has no preference.",
         lambda facts: has_preference(facts.probabilities, facts.exclusive) is False,
         _preference,
     ),

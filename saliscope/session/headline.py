@@ -37,6 +37,7 @@ BANDS = {
 
 SENTENCES = {
     "prediction": ("The network prefers some class; of a channel only its name.", "{name}, {score}."),
+    "no_preference": ("The network has no preference; the verdict says why.", "No preference."),
     "computing": ("The map of a slow method has just been started.", "{method} is being computed."),
     "mainly": (
         f"The verdict allows a position, and one to four ninths of the crop have at least {MOST:.0%} of the positive "
@@ -132,8 +133,9 @@ def headline(step: Answer, verdict: Verdict | None = None) -> list[str]:
     verdict = verdict or verdict_of(step)
     prediction = _prediction(step)
     second = _position(step, verdict) if verdict.shows_position else verdict.sentence
-    is_said = verdict.code == "planes" or second == prediction  # one of several planes says little about the whole
-    return [prediction, "" if is_said else second]
+    if even := no_preference(step.probabilities, step.settings.loaded):
+        return [prediction, even]
+    return [prediction, "" if verdict.code == "planes" else second]  # one of several planes says little about the whole
 
 
 def before_the_map(step: Refining) -> list[str]:
@@ -153,8 +155,8 @@ def _prediction(step: Answer | Refining) -> str:
     settings = step.settings
     if settings.unit:
         return f"{_capitalize(step.name)}."
-    if even := no_preference(step.probabilities, settings.loaded):
-        return even
+    if no_preference(step.probabilities, settings.loaded):
+        return SENTENCES["no_preference"][1]
     if settings.sentences:
         return _say("prediction", name=messages.subject(step), score=messages.confidence(step))
     if settings.method.reads_class or not step.top:

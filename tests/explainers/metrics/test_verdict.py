@@ -38,7 +38,7 @@ SITUATIONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no_preference": (
         {"probabilities": (0.001,) * 1000, "comparisons": {"insertion": BETTER}},
-        "The network has no preference: its top class has 0.1%, and each of 1,000 equal classes would have 0.1%.",
+        "The top class has 0.1%, and each of 1,000 equal classes would have 0.1%, so the network has no preference.",
     ),
     "better": (
         {"comparisons": {"deletion": LEVEL, "insertion": BETTER}, "correlation": 0.1, "depends_on_weights": True},

@@ -80,8 +80,8 @@ def test_the_headline_says_each_sentence(answers: dict[str, Answer]) -> None:
     tiny = headline.headline(replace(answer, map=answer.map * 1e-6))
     assert tiny[1].startswith("Too small to interpret: its values add up to ")
     even = headline.headline(replace(answer, probabilities=torch.full((1000,), 0.001)))
-    sentence = "The network has no preference: its top class has 0.1%, and each of 1,000 equal classes would have 0.1%."
-    assert even == [sentence, ""]
+    why = "The top class has 0.1%, and each of 1,000 equal classes would have 0.1%"
+    assert even == ["No preference.", f"{why}, so the network has no preference."]
 
 
 def test_the_sentence_claims_only_what_the_method_shows(answers: dict[str, Answer]) -> None:
