@@ -1,6 +1,5 @@
 """`Facts`: what is known about one map, and the limits from which a verdict follows."""
 
-
 from __future__ import annotations
 
 import math
