@@ -81,6 +81,7 @@ from explainers.methods.cams.activation_cams import Factors, feature_factors
 from explainers.methods.cams.combined import grad_cam_sweep, sweep
 from explainers.methods.gradients.bias_gradients import FullGradients, full_gradients
 from explainers.metrics.evaluation import Evaluation
+from explainers.metrics.judge import judge
 from explainers.metrics.metric import METRICS, Metric
 from explainers.metrics.randomization import randomization_test
 from explainers.metrics.randomization_result import Randomization
@@ -106,6 +107,7 @@ from explainers.training.edits import (
     scale_gradients,
 )
 from explainers.training.log import GradientLog
+from explainers.verdict.rules import Verdict
 
 __version__ = Path(__file__).with_name("version.txt").read_text(encoding="utf-8").strip()
 __all__ = [
@@ -164,6 +166,7 @@ __all__ = [
     "UnsupportedModel",
     "UnsupportedOperation",
     "ValueTrace",
+    "Verdict",
     "WeightedSum",
     "WrongType",
     "YoloDetections",
@@ -187,6 +190,7 @@ __all__ = [
     "grad_cam_sweep",
     "input_gradients",
     "intervene",
+    "judge",
     "keep_freed_memory",
     "list_layers",
     "overlay",

@@ -14,6 +14,7 @@ from torch import Tensor
 from explainers.display.display import Display, Displayed
 from explainers.display.encoding import has_pillow
 from explainers.errors import BadOption
+from explainers.explanation.facts import facts_of
 from explainers.explanation.figures import display_maps
 from explainers.explanation.npz import load_npz, save_npz
 from explainers.explanation.page import report
@@ -24,6 +25,7 @@ from explainers.maps.pixels import one_for_each
 from explainers.maps.resize import resize
 from explainers.probabilities import probabilities_of
 from explainers.registry import METHODS
+from explainers.verdict.rules import Verdict, judge_facts
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -71,6 +73,11 @@ class Explanation(Displayed):
     def probabilities(self) -> Tensor | None:
         """The probabilities [N, K] of the classes, or None if the scores are unknown or have no probabilities."""
         return None if self.scores is None else probabilities_of(self.scores, self.score)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What the numbers of each map support without tests; `judge` adds those of `evaluate`."""
+        return [judge_facts(facts_of(self, index)) for index in range(len(self.map))]
 
     @property
     def by_size(self) -> bool:

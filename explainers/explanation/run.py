@@ -234,9 +234,8 @@ def _evidence(
     signed = raw if found.signed is found.raw else shown
     scores = None if record.scores is None else to_cpu_float64(record.scores.detach())
     runners_up, correlations = (_numbers(each, len(images)) for each in comparison or (None, None))
-    target_scores, gradient_norms, promised_sums = (
-        _numbers(each, len(images)) for each in (record.target_scores, record.gradient_norms, record.promised_sums)
-    )
+    known = (record.target_scores, record.gradient_norms, record.promised_sums, record.stability)
+    target_scores, gradient_norms, promised_sums, stabilities = (_numbers(each, len(images)) for each in known)
     is_broken = [not bool(each.isfinite().all()) for each in shown]
     described = describe_target(record.target, len(images)) if record.target else None
     return [
@@ -257,6 +256,7 @@ def _evidence(
             sides=(images.shape[-2], images.shape[-1]),
             correlation=correlations[n],
             runner_up=runners_up[n],
+            stability=stabilities[n],
             **(context if is_broken[n] else {**context, "broken_layer": None}),
         )
         for n in range(len(images))

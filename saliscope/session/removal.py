@@ -29,11 +29,6 @@ MOST_SECONDS = 10.0
 """The experiment does not run if its forward passes would take longer."""
 PATIENCE, CROWD = 20.0, 4
 """It is dropped if its turn does not come within so many seconds, or as soon as more than so many jobs wait."""
-TITLE = (
-    f"An experiment: the {percent(SHARE)} of the pixels where the map is highest are blurred, and for comparison a "
-    f"region of the same size and shape at {SAMPLES} random places (lowest and highest result)."
-)
-"""The tooltip of the sentence."""
 _known = Recent["explainers.Removal"]()
 
 

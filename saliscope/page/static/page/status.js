@@ -43,24 +43,25 @@ function drawLine(line, { kind, parts }) {
 }
 
 /** Draw the sentences: the first is the prediction. Only those that change are replaced, and spoken again. */
-function drawHeadline(element, { headline: [prediction, ...rest], title = "" }) {
+function drawHeadline(element, [prediction, ...rest]) {
   const text = rest.join(" ");
   if (!prediction) element.replaceChildren();
   else if (element.firstChild?.textContent !== prediction)
     element.replaceChildren(make("strong", { text: prediction }), " ", make("span", { text }));
   const second = element.children[1];
   if (second && second.textContent !== text) second.textContent = text;
-  if (second) second.title = title;
   fitHeadline(element);
 }
 
-/** Make the second sentence smaller if both do not fit on one line, because a second line would move the map. */
+/** Make the second sentence smaller, or cut it, if both do not fit on one line: a second line would move the map. */
 function fitHeadline(element) {
   delete element.dataset.long;
+  element.title = "";
   const [first, second] = element.children;
   if (window.innerWidth < WIDE || !second?.textContent) return;
   const fits = () => second.getBoundingClientRect().bottom < first.getBoundingClientRect().bottom + 8;
-  for (const size of ["long", "very", "most"]) if (!fits()) element.dataset.long = size;
+  for (const size of ["long", "very", "most", "cut"]) if (!fits()) element.dataset.long = size;
+  element.title = element.dataset.long === "cut" ? second.textContent : "";
 }
 
 /** Create the elements of the status in `root`. */
@@ -83,25 +84,28 @@ export function mount(element, props, trigger, watch) {
   let requested = false,
     timer = 0,
     latest = 0,
-    answer = { headline: [], of: "idle" };
+    answer = { headline: [], of: "idle", key: "", isSettled: false };
   /** Show the sentences of the selected view. */
   const showSentences = () => {
     root.toggleAttribute("data-many", state.view === MANY);
     const edited = state.view === EDITED && state.edited;
-    drawHeadline(headline, edited || answer);
+    // What follows from the tests replaces the first sentence, but not the result of an experiment.
+    const isChecked = Boolean(answer.key) && !answer.isSettled && state.checked?.key === answer.key;
+    drawHeadline(headline, edited ? edited.headline : isChecked ? state.checked.headline : answer.headline);
     headline.dataset.of = edited ? (edited.isOld ? "last" : "done") : answer.of;
   };
   const dim = () => {
     if (answer.of !== "busy") answer.of = "last";
   };
-  subscribe(["view", "edited"], showSentences);
+  subscribe(["view", "edited", "checked"], showSentences);
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
   const show = (value) => {
     drawLine(line, value);
     // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
     const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
     if (isKnown) {
-      answer = { headline: value.headline || [], title: value.title, of: value.kind };
+      const { headline: shown = [], kind: of, key = "", settled = false } = value;
+      answer = { headline: shown, of, key, isSettled: settled };
       drawNext(next, value.next, trigger);
       drawErase(erase, value.erase);
     } else dim();
