@@ -16,6 +16,7 @@ from explainers.errors import (
     BadImages,
     BadOption,
     BadTarget,
+    ExplainerError,
     UnsupportedModel,
     WrongType,
     kind_of,
@@ -32,11 +33,10 @@ from explainers.network.dtypes import no_gradient, why_no_gradient
 from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call, packing_of
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.network.image_check import validate_images
-from explainers.network.inputs import SeveralInputs
 from explainers.options import LayerName, Option, options_of, unknown_keyword
-from explainers.passes.each_image import BatchSplit, run_each_image
+from explainers.passes.each_image import BatchSplit, finite_images, finite_outputs, run_each_image, run_some_images
 from explainers.passes.loop import Partial, Progress
-from explainers.several_inputs import explain_each_input, pack_call, refuse_detached_inputs
+from explainers.perturbation.several_inputs import STACKED, attribute_inputs, refuse_detached_inputs
 from explainers.targets import TargetLike, Through
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,8 +45,6 @@ _MISSING: Any = object()
 MAPS = ("grid", "pixels", "heat")
 """Kinds of results that are one map per image, or pixel attributions that can be reduced to one map."""
 _AT_LAYERS = ("grid", "features")
-_STACKED = ("deep_lift_shap",)
-"""Methods for which a tensor as `baseline` is a list of baselines for all images."""
 _WITH_GRADIENTS = ("cam", "gradient", "backward rule", "attention")
 
 
@@ -105,26 +103,6 @@ class Method:
         Methods for images, but not for videos, read the rows and columns of one image.
         """
         return self.returns == "pixels" and self.videos and not self.takes_layer
-
-    def pack(
-        self, model: nn.Module, inputs: tuple[Tensor, ...], options: Mapping[str, Any]
-    ) -> tuple[SeveralInputs, Tensor, dict[str, Any]]:
-        """Return model, images and options of the same call with all inputs in one tensor."""
-        stacked = ("baselines", *["baseline"] * (self.name in _STACKED))
-        return pack_call(model, inputs, options, stacked=stacked)
-
-    def explain_each_input(
-        self,
-        method: Callable[..., Any],
-        model: nn.Module,
-        inputs: tuple[Tensor, ...],
-        target: TargetLike,
-        options: Mapping[str, Any],
-        join: Callable[[list[Any]], Any],
-    ) -> Any:
-        """Return what `method`, this method or `explain`, returns for each input, or once for a layer."""
-        of_layer = self.returns not in ("pixels", "heat")
-        return explain_each_input(method, model, inputs, target, options, join, of_layer=of_layer)
 
     @property
     def planes(self) -> bool:
@@ -251,14 +229,15 @@ def _validate_calls(
             raise _missing(function.__name__, parameters, keywords, "model" if model is _MISSING else "images")
         if isinstance(images, tuple):
             chosen = METHODS[function.__name__]
-            if not chosen.together:
-                return chosen.explain_each_input(method, model, images, target, keywords, torch.cat)
-            packed_model, packed, keywords = chosen.pack(model, images, keywords)
-            return packed_model.split(method(packed_model, packed, target, **keywords))
+            return attribute_inputs(method, chosen, model, images, target, keywords)
         if "forward" in keywords:
             model = wrap_forward(model, keywords.pop("forward"), images)
         with one_call(model) as view:
+            again, is_stacked = functools.partial(method, model), function.__name__ in STACKED
+            run_some = functools.partial(run_some_images, again, images, target, keywords, stacked=is_stacked)
             if images is None or view.checked is not images:
+                if (rows := finite_images(model, images)) is not None:
+                    return run_some(rows)
                 check_images(model, images)
             if images.ndim == 5 and not videos:
                 raise BadImages(_no_videos(function.__name__, images))
@@ -276,19 +255,25 @@ def _validate_calls(
             if given.get("progress") is not None:
                 place = view if placed else None
                 given["progress"] = _wrap_progress(given["progress"], place, rectify, has_map=packing is None)
-            outer, view.splits = view.splits, True
+            outer, view.splits, view.failed = (view.splits, view.failed), True, None
             try:
                 raw = function(model, images, target, **given)
             except GridChanged:  # by a hook of the user since the network was profiled
                 forget_profiles(view)
                 raw = function(model, images, target, **given)
             except BatchSplit:
-                is_stacked = function.__name__ in _STACKED
-                return run_each_image(functools.partial(method, model), images, target, keywords, stacked=is_stacked)
+                return run_each_image(again, images, target, keywords, stacked=is_stacked)
+            except Exception as error:
+                refused = isinstance(error, ExplainerError) and view.failed is None  # before any forward pass
+                if refused or (rows := finite_outputs(model, view.network, images)) is None:
+                    raise
+                return run_some(rows)
             finally:
-                view.splits = outer
+                failed, (view.splits, view.failed) = view.failed, outer
             if packing is not None and gradients:
                 refuse_detached_inputs(model, images, target, packing, raw)
+            if failed is not None and bool(failed.any()):
+                raw = raw.masked_fill(failed.view(-1, *[1] * (raw.ndim - 1)), torch.nan)
             heat = raw
             if placed and view.place is not None:
                 heat, view.place = view.place(raw), None

@@ -40,6 +40,7 @@ PROFILE = 4 * MB  # bytes of a color profile; larger ones are ignored
 # One request. A multipart envelope adds at most 64 kB to the image.
 HEADERS = 32 * KB  # of a request; browsers send about 1 kB
 HEAD_SECONDS = 10.0  # time for the first line and the headers, from the start of a connection or the last answer on it
+TINY_CHUNKS = 1_000  # of less than 256 bytes, in the body of a request
 CONNECTIONS = 1_500  # of one address, which may be a school; a browser opens six
 BODY = 1 * MB  # any request except an upload; settings take a few kB
 UPLOAD = FILE + 64 * KB
@@ -47,7 +48,7 @@ AGENT = FILE * 4 // 3 + 64 * KB  # agents send images as base64 in JSON
 BODY_SECONDS = 120.0  # time limit for receiving a body
 BODY_PAUSE = 10.0  # seconds of waiting after which a body ends that has brought less than BODY_STEP
 BODY_STEP = 16 * KB
-BODY_WAIT = 15.0  # seconds that a body waits until others have ended
+BODY_WAIT = 60.0  # seconds that a body waits, unread, until others have ended
 WAITING_BODIES = 256  # bodies of one address that wait, unread, such as those of a school
 SEND_SECONDS = 30.0  # time in which a client must read the next 64 kB of an event stream
 STREAMS = 400  # open event streams of one address; a page has one

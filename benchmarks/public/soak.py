@@ -36,9 +36,9 @@ SETTLED = 6
 """Questions at the end of a round, more than a cache of the metered page holds."""
 START = 2
 """Rounds that are not judged, in which caches are filled."""
-KEPT = 5
-"""More open files or threads after each of the later rounds than before, which are a failure."""
-FEWEST = 8
+KEPT = {"files": 1, "threads": 5}
+"""How many more after each of the later rounds than before are a failure; the server keeps idle threads for a while."""
+FEWEST = 10
 """Rounds that are judged at least."""
 METERED = "meter"
 """The name under which `faults` installs the meter in the page; another fault may follow after a plus sign."""
@@ -137,11 +137,11 @@ def report(samples: list[Sample], questions: int, failed: int) -> tuple[list[Row
         Row("resident memory", f"{samples[-1].resident:.0f} MB at the end" if samples else "none", "-", True),
         Row("rounds", "enough" if sure else "too few", f"enough to notice {growth.LEAK:.0f} MB", sure),
     ]
-    for name in ("files", "threads"):
+    for name in KEPT:
         counts = [getattr(each, name) for each in samples] or [0]
         grown = min(counts[len(counts) // 2 :]) - max(counts[: (len(counts) + 1) // 2])
         title = f"open {name}" * (name == "files") or name
-        rows.append(Row(title, " ".join(map(str, counts)), f"not {KEPT} more", grown < KEPT))
+        rows.append(Row(title, " ".join(map(str, counts)), f"not {KEPT[name]} more", grown < KEPT[name]))
     most = max([each.uploads for each in samples], default=0.0)
     rows.append(Row("folder of uploads", f"{most:.0f} MB", f"{QUOTA:.0f} MB", most <= QUOTA))
     return rows, []

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import diagnose
 from explainers.explanation.evidence import Evidence, statistics
-from explainers.explanation.result import Explanation, join_images
+from explainers.explanation.result import Explanation
+from explainers.explanation.rows import add_missing, add_missing_inputs, join_images
 from explainers.findings import Finding, Record, recording
 from explainers.hooks.cleanup import restores_state
 from explainers.layers.layer import Layer
@@ -29,9 +30,10 @@ from explainers.network.fast.compiled import compiling
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, unknown_keyword, whole_number
+from explainers.passes.each_image import finite_images, select_rows
+from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, inputs_of, pack_call
 from explainers.probabilities import check_score, declared, declared_score
 from explainers.registry import MAPS, Method, MethodLike, find
-from explainers.several_inputs import inputs_of
 from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, ThroughLike, describe_target
 
 _OF_THE_CALL = ("layer", "progress", "budget")
@@ -77,7 +79,8 @@ def explain(
     does not define it; `compile` runs the variants of the images in a copy of the network compiled by `torch.compile`,
     for methods with an option `precision`. The first call of a network takes half a minute to minutes longer.
 
-    Returns  an `Explanation`: `map` [N, h, w] as in the paper, `raw` before the final ReLU or reduction
+    Returns  an `Explanation`: `map` [N, h, w] as in the paper, `raw` before the final ReLU or reduction. If `images` is
+             a tuple of several inputs, a tuple with one for each input, except for methods of a layer.
     Errors   those of the method; BadOption for an unknown method or `reduce`
 
     Example
@@ -86,22 +89,29 @@ def explain(
         torch.Size([1, 7, 7])
     """
     chosen = find(method)
-    several = inputs_of(images)
+    several, each = inputs_of(images), functools.partial(explain, chosen)
+    call: dict[str, Any] = {"layer": layer, "reduce": reduce, "through": through, "forward": forward, "score": score}
+    call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
+    if several is None and forward is None and (rows := finite_images(model, images)) is not None:
+        kept, kept_target, own = select_rows(images, target, call, rows, stacked=chosen.name in STACKED)
+        return add_missing(each(model, kept, kept_target, **own), images, target, options, rows)
+    if several is not None and (some := finite_inputs(several, target, call, chosen.name)) is not None:
+        rows, kept_inputs, kept_target, own = some
+        part = each(model, kept_inputs, kept_target, **own)
+        return add_missing_inputs(part, several, target, options, rows)  # type: ignore[return-value]
     if several is not None and not chosen.together:
-        call: dict[str, Any] = {"layer": layer, "reduce": reduce, "through": through, "forward": forward}
-        call |= {"score": score, "compare": compare, "trained_size": trained_size, "compile": compile, **options}
-        each = functools.partial(explain, chosen)
-        return chosen.explain_each_input(each, model, several, target, call, join_images)
+        join = functools.partial(join_images, given=options)
+        return explain_each_input(each, chosen.returns, model, several, target, call, join)  # type: ignore[return-value]
     if compile and "precision" not in chosen.parameters:
         raise BadOption(f"{chosen.name} scores no variants of the image, so compile=True has no effect. Omit it.")
     options, score = _check(chosen, options, layer, reduce, score, trained_size)
-    given = {"layer": layer, "through": through}
-    keywords = options | {name: value for name, value in given.items() if value is not None}
+    at = {"layer": layer, "through": through}
+    keywords = options | {name: value for name, value in at.items() if value is not None}
     how = reduce or chosen.reduce
     restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
     inputs, passed = several or (images,), keywords
     if several is not None:
-        model, images, passed = chosen.pack(model, several, {"forward": forward, **keywords})
+        model, images, passed = pack_call(chosen.name, model, several, {"forward": forward, **keywords})
     elif forward is not None:
         model = wrap_forward(model, forward, images)
     with one_call(model) as view, declared_score(score), compiling() if compile else nullcontext():
@@ -114,9 +124,9 @@ def explain(
     context["relu"] = options.get("relu", chosen.relu)
     context["trained_size"] = trained_size or _own_size(view.model)
     explanations = []
-    for maps, own, comparison in zip(found, inputs, comparisons, strict=True):
-        evidence = _evidence(maps, chosen, own, comparison, restricted, context)
-        explanations.append(_explanation(maps, chosen, own, options, keywords, how, evidence, kind))
+    for maps, given, comparison in zip(found, inputs, comparisons, strict=True):
+        evidence = _evidence(maps, chosen, given, comparison, restricted, context)
+        explanations.append(_explanation(maps, chosen, given, options, keywords, how, evidence, kind))
     return explanations[0] if several is None else tuple(explanations)  # type: ignore[return-value]
 
 
@@ -224,9 +234,9 @@ def _evidence(
     signed = raw if found.signed is found.raw else shown
     scores = None if record.scores is None else to_cpu_float64(record.scores.detach())
     runners_up, correlations = (_numbers(each, len(images)) for each in comparison or (None, None))
-    target_scores, gradient_norms, promised_sums = (
-        _numbers(each, len(images)) for each in (record.target_scores, record.gradient_norms, record.promised_sums)
-    )
+    known = (record.target_scores, record.gradient_norms, record.promised_sums, record.stability)
+    target_scores, gradient_norms, promised_sums, stabilities = (_numbers(each, len(images)) for each in known)
+    is_broken = [not bool(each.isfinite().all()) for each in shown]
     described = describe_target(record.target, len(images)) if record.target else None
     return [
         Evidence(
@@ -246,7 +256,8 @@ def _evidence(
             sides=(images.shape[-2], images.shape[-1]),
             correlation=correlations[n],
             runner_up=runners_up[n],
-            **context,
+            stability=stabilities[n],
+            **(context if is_broken[n] else {**context, "broken_layer": None}),
         )
         for n in range(len(images))
     ]
@@ -325,7 +336,8 @@ def _runner_up(record: Record, signed: list[Tensor]) -> Tensor | None:
     scores, target = record.scores, record.target
     if not isinstance(target, Logit) or scores is None or scores.shape[1] < 2:
         return None
-    if not all(bool(values.isfinite().all()) for values in (scores, *signed)):
+    finite = [values.isfinite().flatten(1).all(1) for values in (scores, *signed)]
+    if not bool(torch.stack(finite).all(0).any()):
         return None
     own = torch.tensor(target.classes, device=scores.device).expand(len(scores))
     return scores.scatter(1, own[:, None], float("-inf")).argmax(1)

@@ -20,11 +20,12 @@ from explainers.display.display import Display, Displayed
 from explainers.display.tables import folded, paragraphs, table_html
 from explainers.errors import BadOption, nearest
 from explainers.maps.resize import rank_correlation
-from explainers.metrics.comparison import Comparisons, adjust, mean_and_error
+from explainers.metrics.comparison import Comparisons, adjust, judge_comparisons, mean_and_error
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import METRICS
 from explainers.network.dtypes import to_cpu_float64
 from explainers.passes.loop import Partial
+from explainers.verdict.rules import Verdict
 
 AGREE, DISAGREE = 0.7, 0.3
 """Rank correlation of two metrics' orders of the maps: they agree above the first and disagree below the second."""
@@ -71,9 +72,10 @@ class RankedMap:
         comparisons = [each[control] for each in self.comparisons.values() if control in each]
         return bool(comparisons) and all(each.verdict == "better" for each in comparisons)
 
-    def sentence(self, metric: str) -> str:
-        """Return one line with the value of a metric and the comparison with the controls."""
-        return self.evaluation.sentence(metric, self.comparisons)
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on this map by itself, regardless of the number of maps that were tried."""
+        return self.evaluation.verdict
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,15 +172,17 @@ class Recommendation(Displayed):
         search = f" (tried {tried} in {self.seconds:.0f} s)" if self.total else ""
         values = [each for row in self.rows for each in row.evaluation.values.values()]
         if not any(bool(each.isfinite().any()) for each in values):
-            return [f"No map has a value. {self.best.sentence(name)}." for name in self.metrics[:1]]
+            return [f"No map has a value. {self.best.evaluation.sentence(name)}." for name in self.metrics[:1]]
         lines = [f"{self.best.name} is the best of {len(self.rows)} map{'s' * (len(self.rows) > 1)}{search}."]
         if self.total:
-            lines += [self.best.sentence(name) for name in self.metrics]
+            lines += str(self.best.evaluation).splitlines()
         else:
-            lines += [f"{row.name}: {row.sentence(name)}" for row in self.rows for name in self.metrics]
+            lines += [f"{row.name}: {judge_comparisons(row.comparisons).sentence}" for row in self.rows]
         with_controls = [row for row in self.rows if _controls(row)]
         if with_controls and not any(all(row.beats(control) for control in _controls(row)) for row in with_controls):
-            lines.append("No map is better than every control by every metric, so none can be recommended.")
+            count = len({id(row.evaluation) for row in self.rows})
+            maps = f"{count} map{'s' * (count != 1)}"
+            lines.append(f"After correction for {maps}, none is better than every control by every metric.")
         return lines + [self._agreement(a, b, rho) for (a, b), rho in self.agreement.items()]
 
     def _agreement(self, a: str, b: str, rho: float) -> str:

@@ -29,9 +29,6 @@ from explainers.perturbation.rng import PerImageGenerators
 from explainers.probabilities import SCORES, WORDS
 from explainers.targets import Logit, Probability, TargetLike, describe_target
 
-_FLAT = 1e-6
-"""A map whose values differ by at most this part of its maximum is constant: enlarging rounds equal values."""
-
 
 @dataclass(frozen=True, eq=False)
 class Removal:
@@ -39,7 +36,7 @@ class Removal:
 
     `mask` [N, H, W] is True where pixels were removed, and `share` [N] is their part of the pixels: less than requested
     if fewer are positive. `scores` [N] are those of the images, `without_brightest` [N] those without these pixels, and
-    `without_random` [N, draws] those without as many at random places; all in `unit`. Scores are NaN if the call was
+    `without_random` [N, samples] those without as many at random places; all in `unit`. Scores are NaN if the call was
     stopped before they were computed, and if the network returns NaN.
     """
 
@@ -69,7 +66,7 @@ def remove_brightest(
     *,
     target: TargetLike = None,
     share: Annotated[float, Range(0.01, 0.99, 0.01, help="part of the pixels that is removed")] = 0.2,
-    draws: Annotated[int, Range(1, 1000, help="number of random places")] = 19,
+    samples: Annotated[int, Range(1, 1000, help="number of random places")] = 19,
     baseline: Annotated[Baseline, Choice(*NAMES, help="replacement of removed pixels")] = "blur",
     score: Annotated[
         str, Choice("probability", *SCORES, help="score of a class; probability: detects the kind")
@@ -84,24 +81,24 @@ def remove_brightest(
     """Remove the highest pixels of a map from its image, and for comparison as many at random places.
 
         f(x with the pixels of S from the baseline),  S = the floor(share n) highest of n pixels, if they are positive
-        f(x with the pixels of S + d from the baseline),  d = one of the `draws` random shifts
+        f(x with the pixels of S + d from the baseline),  d = one of the `samples` random shifts
 
     Maps, targets, scores and pixels are those of `evaluate`: f is a point of the deletion curve, and ties are broken in
     random order. Only positive values are removed, because the others are not evidence for the class. S + d has the
     same number of pixels in the same shape: S moved by a uniform random distance along each axis, and what leaves the
     image on one side enters it on the other. The distances are the same for all images. A random place may overlap S.
-    If the place of S did not matter, f without S would be below all of 19 random places in 1 of 20 images.
+    If the place of S did not matter, f without S would be below all of 19 random places in 1 of 20 images at most.
 
-    Returns  a `Removal`; it takes 2 + draws forward passes of each image, in batches, and two for checks
+    Returns  a `Removal`; it takes 2 + samples forward passes of each image, in batches, and two for checks
     Errors   BadOption for a constant map, or one without positive values, and as `evaluate`; BadImages, BadTarget
     Source   Petsiuk et al. 2018, section 4.1 (deletion), arXiv:1806.07421
 
     Example
-        >>> found = remove_brightest(model, images, "grad_cam", share=0.1, draws=4)
+        >>> found = remove_brightest(model, images, "grad_cam", share=0.1, samples=4)
         >>> found.without_brightest.shape, found.without_random.shape
         (torch.Size([1]), torch.Size([1, 4]))
     """
-    for name, given in (("share", share), ("draws", draws)):
+    for name, given in (("share", share), ("samples", samples)):
         options_of(remove_brightest)[name].check(given)
     check_progress(progress)
     checked = check_dimensions(name_method(maps), images)
@@ -123,7 +120,7 @@ def remove_brightest(
         trial = replace(judge.trial, candidates=[own], cache={}).of(METRICS["deletion"])
         mask = _brightest(trial, share)
         trial.loop.progress = None if progress is None else _report_outside(progress)
-        found = trial.scores(2 + draws, _variants(trial, mask, draws))
+        found = trial.scores(2 + samples, _variants(trial, mask, samples))
         return Removal(
             share=to_float64(mask.flatten(1)).mean(1),
             mask=mask,
@@ -143,7 +140,7 @@ def _brightest(trial: Trial, share: float) -> Tensor:
     flat = trial.maps.flatten(1)
     low, high = flat.amin(1), flat.amax(1)
     for n in range(len(flat)):
-        if float(high[n] - low[n]) <= _FLAT * float(flat[n].abs().max()):
+        if bool(high[n] == low[n]):
             raise BadOption(
                 f"The map of image {n} is constant, so it has no brightest part. Use another method, layer or class."
             )
@@ -157,10 +154,10 @@ def _brightest(trial: Trial, share: float) -> Tensor:
     return trial.ranks < counts.view(-1, *[1] * (trial.ranks.ndim - 1))
 
 
-def _variants(trial: Trial, mask: Tensor, draws: int) -> Any:
+def _variants(trial: Trial, mask: Tensor, samples: int) -> Any:
     """Return the function that makes variants of an image: as it is, without its mask, and without the moved mask."""
     axes = tuple(range(mask.ndim - 1))
-    uniform = PerImageGenerators(1, trial.settings.seed).uniform(0, draws, len(axes))
+    uniform = PerImageGenerators(1, trial.settings.seed).uniform(0, samples, len(axes))
     distances = (uniform.double() * torch.tensor(mask.shape[1:])).long().tolist()
 
     def make(row: int, variants: Sequence[int]) -> Tensor:

@@ -47,6 +47,7 @@ from saliscope.page.serving.door.hosts import Hosts
 from saliscope.page.serving.door.origins import hide_origins
 from saliscope.page.serving.guard import Guard, install_no_links
 from saliscope.page.serving.streams import Streams
+from saliscope.page.shared.glossary import GLOSSARY
 from saliscope.page.shared.messages import NAVIGATION
 from saliscope.page.shared.tab import Page, Tab
 from saliscope.session import messages, model_cache
@@ -72,7 +73,7 @@ def build() -> gr.Blocks:
                 padding=False,
             )
             views: dict[str, Any] = {"views": _views(), "more": _views(True), "within": _within()}
-            canvas("navigation/navigation", "hl-navigation", terms=NAVIGATION, **views)
+            canvas("navigation/navigation", "hl-navigation", terms=NAVIGATION, glossary=GLOSSARY, **views)
         fold = canvas("page/fold", "hl-fold", words=messages.FOLDED)
         with gr.Row(elem_id="hl-main"):
             with gr.Column(scale=1, min_width=320, elem_id="hl-left"):

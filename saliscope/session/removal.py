@@ -22,18 +22,13 @@ from saliscope.session.request import Request
 if TYPE_CHECKING:
     import explainers
 
-SHARE, DRAWS = 0.2, 19
+SHARE, SAMPLES = 0.2, 19
 """The part of the pixels that is removed, and the number of random places; see `explainers.remove_brightest`."""
-PASSES = 4 + DRAWS
+PASSES = 4 + SAMPLES
 MOST_SECONDS = 10.0
 """The experiment does not run if its forward passes would take longer."""
 PATIENCE, CROWD = 20.0, 4
 """It is dropped if its turn does not come within so many seconds, or as soon as more than so many jobs wait."""
-TITLE = (
-    f"An experiment: the {percent(SHARE)} of the pixels where the map is highest are blurred, and for comparison a "
-    f"region of the same size and shape at {DRAWS} random places (lowest and highest result)."
-)
-"""The tooltip of the sentence."""
 _known = Recent["explainers.Removal"]()
 
 
@@ -77,7 +72,7 @@ def _remove(answer: Answer, request: Request, run: Run) -> explainers.Removal | 
         turns.report(turn, step.fraction)
         return not run.stopped()
 
-    with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
+    with turns.enqueue(run, long=True, min_seconds=0.0, brief=True) as turn:
         for _ in turns.wait(turn):
             if time.monotonic() > end or turns.waiting() > CROWD:
                 return None
@@ -92,7 +87,7 @@ def _remove(answer: Answer, request: Request, run: Run) -> explainers.Removal | 
             report,
             target=_explained(answer),
             share=SHARE,
-            draws=DRAWS,
+            samples=SAMPLES,
             score=settings.loaded.score,
         )
     return None if run.stopped() else result
@@ -115,16 +110,17 @@ def sentence(answer: Answer) -> str:
     if answer.settings.method.family == "control":
         text = f"This control map does not use the network. Without its brightest {percent(float(found.share[0]))}"
         return f"{text}{words_of_change(before, after)}; at random places: {at_random}."
-    removed = _removed(answer, float(found.share[0]))
+    removed = _removed(answer, found)
     return f"Without {removed}{words_of_change(before, after)}; without as much at random places: {at_random}."
 
 
-def _removed(answer: Answer, share: float) -> str:
+def _removed(answer: Answer, found: explainers.Removal) -> str:
     """Return what was removed: less than `SHARE` of the pixels if fewer are positive."""
-    if share < SHARE - 0.005:
-        return f"the positive part of the map ({percent(share)} of the crop)"
+    share, pixels = percent(float(found.share[0])), found.mask[0].numel()
+    if int(found.mask[0].sum()) < int(SHARE * pixels):
+        return f"the positive part of the map ({share} of the crop)"
     is_signed = not answer.settings.method.by_size and bool((answer.map < 0).any())
-    return f"the {'most positive' if is_signed else 'brightest'} {percent(share)} of the map"
+    return f"the {'most positive' if is_signed else 'brightest'} {share} of the map"
 
 
 def words_of_change(before: float, after: float) -> str:

@@ -70,6 +70,8 @@ ORDER = [
         "detections",
         "default_targets",
         "findings",
+        "students_t",
+        "verdict",
     },
     {"hooks"},
     {"network"},

@@ -34,6 +34,7 @@ def one_visitor(server: Server) -> Iterator[Result]:
     """Keep the page busy as one visitor; another one must be served."""
     yield from slow_heads(server)
     yield from many_connections(server)
+    yield from tiny_chunks(server)
     yield from huge_bodies(server)
     yield from unfinished_bodies(server)
     yield from jobs(server)
@@ -101,6 +102,15 @@ def many_connections(server: Server) -> Iterator[Result]:
     yield Result("connections of one address are refused", refused >= MORE, True)
     yield Result("another address meanwhile", found[:12], b"HTTP/1.1 200")
     time.sleep(1.0)  # until the server has noticed their ends
+    yield Result("an answer afterwards", get(server, "/robots.txt"), 200)
+
+
+def tiny_chunks(server: Server) -> Iterator[Result]:
+    """Send bodies in chunks of one byte, which take the server seconds to parse."""
+    head = "POST /gradio_api/queue/join\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json"
+    for number, chunk in enumerate((b"1\r\n \r\n", b"0001;a=b\r\n \r\n")):
+        found = raw_status(server, head, chunk * 20 * limits.TINY_CHUNKS + b"0\r\n\r\n")
+        yield Result(f"an answer to tiny chunks {number}", found, 0)
     yield Result("an answer afterwards", get(server, "/robots.txt"), 200)
 
 

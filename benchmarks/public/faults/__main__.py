@@ -114,6 +114,8 @@ def _failed(rows: Iterable[Row]) -> list[str]:
 
 
 SHORT: dict[str, Any] = {"BODY_PAUSE": 2.0, "BODY_WAIT": 2.0, "DISCARD_SECONDS": 2.0}
+UNREAD: dict[str, Any] = {"UNHEARD": 2.0, "SEND_SECONDS": 2.0, "SESSIONS": 4}
+"""Gradio keeps the state of some sessions, at one or two megabytes each."""
 FAULTS: dict[str, Fault] = {
     "files outside the folders": Fault("attack paths", attack(http.paths)),
     "links are fetched": Fault("attack links", attack(http.links)),
@@ -138,12 +140,13 @@ FAULTS: dict[str, Fault] = {
     "uploads of any number of files": Fault("attack disk", attack(disk.many_files)),
     "heads without a time limit": Fault("attack one visitor", attack(visitors.slow_heads, HEAD_SECONDS=2.0)),
     "any number of connections": Fault("attack one visitor", attack(visitors.many_connections, CONNECTIONS=50)),
+    "any number of chunks": Fault("attack one visitor", attack(visitors.tiny_chunks)),
     "agents not refused": Fault("attack one visitor", attack(visitors.huge_bodies)),
     "bodies without a time limit": Fault("attack one visitor", attack(visitors.unfinished_bodies, **SHORT)),
     "bodies kept": Fault("attack one visitor", attack(visitors.unfinished_bodies, **SHORT)),
     "first come, first served": Fault("attack one visitor", attack(lambda server: visitors.jobs(server, 12))),
     "few jobs at once": Fault("attack one visitor", attack(visitors.crowd)),
-    "sessions kept": Fault("attack one visitor", attack(visitors.never_read, UNHEARD=2.0, SEND_SECONDS=2.0)),
+    "sessions kept": Fault("attack one visitor", attack(visitors.never_read, **UNREAD)),
     "the address as HTML": Fault("attack scripts", attack(_links)),
     "decoders without limits": Fault("hostile", decoder_limits),
     "decoders that decode everything": Fault("hostile", decode(*bombs(("PNG of zeros 6 8 14000",)))),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from explainers.metrics.significance import t_tail
 from explainers.network.dtypes import to_float64
+from explainers.students_t import t_quantile
 
 FEWEST = 8
 """Images that a comparison of layers needs. The standard deviation for two unrelated layers is about
@@ -56,7 +55,7 @@ def linear_cka(first: Tensor, second: Tensor) -> tuple[float, float, float]:
     found = (products / (own * other).sqrt()).clamp(-1, 1)
     z = found.clamp(-1 + 1e-12, 1 - 1e-12).atanh()
     error = float(((z[1:] - z[1:].mean()).square().sum() * (n - 1) / n).sqrt())
-    middle, half = max(0.0, float(z[0])), _t_quantile(n - 1) * error
+    middle, half = max(0.0, float(z[0])), t_quantile(LEVEL, n - 1) * error
     return float(found[0]), max(0.0, math.tanh(middle - half)), math.tanh(middle + half)
 
 
@@ -78,13 +77,3 @@ def _hsic(first: Tensor, second: Tensor) -> Tensor:
         ((a_rows - a) * (b_rows - b)).sum(1) - a_rows * b_rows,
     )
     return torch.cat([whole[None], rest])
-
-
-@lru_cache(maxsize=64)
-def _t_quantile(freedom: int) -> float:
-    """Return the quantile of Student's distribution for a two-sided interval of `LEVEL`."""
-    low, high = 0.0, 16.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_tail(middle, freedom) > 1 - LEVEL else (low, middle)
-    return high

@@ -171,7 +171,7 @@ def _is_top(scores: Tensor, classes: Tensor) -> Tensor:
 
 
 def _predicted(target: Target | None, clean: Any, empty: Any, none: Tensor) -> Tensor:
-    """Return the class [N] of each image that is its prediction and its target, in place of -1 in `none` [N].
+    """Return the class [N] of each image that is its prediction and its target, else the -1 of `none` [N].
 
     A function of the output is a target of a class if it returns its score for the image and for the baseline.
     """

@@ -150,6 +150,7 @@ class _Process:
     def close(self) -> int:
         """End the process; return the exit status of the last file, or else of the process."""
         self._timer.cancel()
+        self._ends = False
         self.process.kill()
         code = self.process.wait()
         with contextlib.suppress(OSError, ValueError, protocol.Broken):  # it is closed, or has nothing to tell
@@ -267,6 +268,8 @@ class Pool:
             if self._open and process.files < MOST_FILES:
                 self._idle.append(process)
                 return
+        with contextlib.suppress(protocol.Broken):
+            process.end_file()  # which tells what the file has used
         process.close()
 
 

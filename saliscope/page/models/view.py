@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from saliscope.page.components import view as page_view
-from saliscope.page.maps.view import small
 from saliscope.session import messages as page_messages
 from saliscope.session import network_calls
 from saliscope.session.answers import LoadedModel, Waiting
@@ -33,7 +32,7 @@ def compared(number: int, step: engine.Compared) -> dict[str, Any]:
         {
             "name": name,
             "crops": [page_view.jpeg(crops[k], SIDE)["src"] for crops in step.crops],
-            "maps": [small(maps[k].float(), by_size) for maps in (found.maps_a, found.maps_b)],
+            "maps": [page_view.small_map(maps[k].float(), by_size) for maps in (found.maps_a, found.maps_b)],
             "a": _prediction(step.a, found.scores_a[k], classes_a[k]),
             "b": _prediction(step.b, found.scores_b[k], classes_b[k]),
             "same": classes_a[k] == classes_b[k],

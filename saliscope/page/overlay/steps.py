@@ -25,6 +25,7 @@ from saliscope.session.jobs.runs import Run
 from saliscope.session.methods import costs
 from saliscope.session.objects import messages as object_messages
 from saliscope.session.request import Request
+from saliscope.session.trust import engine as checks
 
 
 class Steps(Tab):
@@ -180,8 +181,9 @@ class Steps(Tab):
 
     def _show_map(self, step: Answer, ident: int, held: Collection[str] = ()) -> Updates:
         """Show the map, its status and its pager."""
+        checked = checks.find(step.settings.key)
         return {
-            self.status: headline.status(step, ident),
+            self.status: headline.status(step, ident, checked.verdict if checked else None),
             self.view: page_view.answer(step, ident, held),
             self.planes: channels_view.planes(step, ident),
             self.guide: guide.pack(step, ident),

@@ -164,6 +164,24 @@ def test_another_target_is_kept_if_its_score_is_nearer_to_that_of_the_image(net,
     assert "baseline_suffices" not in {each.code for each in found.findings[0]}
 
 
+def test_the_highest_score_is_not_a_class():
+    """It equals the score of class 1 for the image, which a alone keeps as the prediction."""
+    net = Decision(lambda a, b, c, d: 2 if a and b else 0.6 * a)
+    assert rex(net, WHITE, 1, samples=1, steps=1)[0].flatten().tolist() == [1, 0, 0, 0]
+    assert rex(net, WHITE, lambda scores: scores.amax(1), samples=1, steps=1)[0].flatten().tolist() == [1, 1, 0, 0]
+
+
+def test_rounding_is_not_a_score():
+    """The values of image and baseline differ in the last digit."""
+
+    class Constant(nn.Module):
+        def forward(self, x):
+            return 1 + 2.5e-16 * x.mean((1, 2, 3))[:, None]
+
+    found = explain("rex", Constant(), WHITE)
+    assert not found.map.any() and "baseline_suffices" in {each.code for each in found.findings[0]}
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (3, 1), (2, 3)])
 def test_images_smaller_than_four_parts(size):
     """Only the first pixel counts: each partition ends at it, and does not split it again."""

@@ -65,7 +65,7 @@ def test_random_places_are_uniform_and_equal_for_all_images():
     places[1, 2] = 1.0
     network = Linear(torch.arange(20.0).view(1, 4, 5)).eval()
     images, baseline = torch.ones(2, 1, 4, 5, dtype=torch.float64), torch.zeros(2, 1, 4, 5, dtype=torch.float64)
-    options = {"target": 0, "baseline": baseline, "score": "logit", "share": 0.05, "draws": 1000}
+    options = {"target": 0, "baseline": baseline, "score": "logit", "share": 0.05, "samples": 1000}
     found = remove_brightest(network, images, places.double().expand(2, 4, 5), **options)
     counts = torch.bincount((190 - found.without_random[0]).round().long(), minlength=20)
     assert len(counts) == 20 and float(((counts - 50) ** 2 / 50).sum()) < 43.8, "chi-squared, 19 degrees, p = 0.001"
@@ -147,16 +147,16 @@ def test_a_map_that_supports_the_class_lowers_its_score_below_all_random_places(
 def test_the_target_of_an_explanation_and_the_names_of_methods_are_used():
     model, images = residual(), random_images()
     explanation = explainers.explain("input_x_gradient", model, images, [1, 2, 3])
-    found = remove_brightest(model, images, explanation, draws=2)
+    found = remove_brightest(model, images, explanation, samples=2)
     assert found.target == [1, 2, 3] and found.unit == "softmax probability"
     assert torch.allclose(found.scores, model(images).softmax(1).diagonal(1)[:3])
-    by_name = remove_brightest(model, images, "input_x_gradient", target=[1, 2, 3], draws=2)
+    by_name = remove_brightest(model, images, "input_x_gradient", target=[1, 2, 3], samples=2)
     assert torch.allclose(by_name.without_brightest, found.without_brightest, atol=1e-6)
-    other = remove_brightest(model, images, explanation, target=0, draws=2)
+    other = remove_brightest(model, images, explanation, target=0, samples=2)
     assert other.target == [0, 0, 0] and torch.equal(other.mask, found.mask)
-    first = remove_brightest(model, images, explanation.map, draws=2)
+    first = remove_brightest(model, images, explanation.map, samples=2)
     assert first.target == model(images).argmax(1).tolist(), "each image's top class"
-    contrast = remove_brightest(model, images, explanation.map, target=explainers.Contrast(1, 2), draws=2)
+    contrast = remove_brightest(model, images, explanation.map, target=explainers.Contrast(1, 2), samples=2)
     assert contrast.unit == "score of the target" and contrast.target.startswith("Contrast(")
 
 
@@ -174,7 +174,7 @@ def test_progress_can_stop_the_call():
 
 
 def test_scores_of_a_network_that_returns_nan_are_nan():
-    found = remove_brightest(Linear(math.nan * WEIGHT).eval(), IMAGES, MAPS, target=0, score="logit", draws=2)
+    found = remove_brightest(Linear(math.nan * WEIGHT).eval(), IMAGES, MAPS, target=0, score="logit", samples=2)
     assert found.scores.isnan().all() and found.without_brightest.isnan().all()
 
 
@@ -198,7 +198,11 @@ def test_maps_without_a_brightest_part_are_refused(change, message):
 
 @pytest.mark.parametrize(
     "options",
-    [{"share": 0}, {"share": 1}, {"share": math.nan}, {"share": "0.2"}, {"draws": 0}, {"draws": 2.5}, {"progress": 1}],
+    [
+        *({"share": share} for share in (0, 1, math.nan, "0.2")),
+        *({"samples": samples} for samples in (0, 2.5)),
+        {"progress": 1},
+    ],
 )
 def test_wrong_options_are_refused(options):
     with pytest.raises(BadOption, match=next(iter(options))):

@@ -215,6 +215,13 @@ def test_a_siamese_network_has_a_map_for_each_call_of_its_layer():
     assert rel(maps[0], maps[1]) > 0.1
 
 
+def test_layers_of_all_inputs_are_listed_with_their_grids():
+    net, inputs = fusion(), images(6, 4)
+    grids = {layer.name: layer.grid for layer in explainers.list_layers(net, inputs, spatial=True)}
+    assert grids["image"] == (6, 4) and grids["depth"] == (3, 2)
+    assert explainers.default_layer(net, inputs) == explain("grad_cam", net, inputs, 1).layer == "image"
+
+
 def test_every_method_explains_videos_or_refuses_them():
     class Clips(nn.Module):
         def __init__(self) -> None:
@@ -302,6 +309,29 @@ def test_a_network_may_modify_its_inputs():
         assert all(map(torch.equal, inputs, before)), name
 
 
+@pytest.mark.parametrize("name", ["saliency", "integrated_gradients", "occlusion", "grad_cam"])
+def test_an_image_that_is_not_finite_in_one_input_is_left_out(name):
+    net, (image, depth) = fusion(), images(6, 4)
+    broken = depth.clone()
+    broken[0, 0, 1, 1] = torch.nan
+    found, expected = attribute(name, net, (image, broken)), attribute(name, net, (image[1:], depth[1:]), [2])
+    for part, own in zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]:
+        assert part[0].isnan().all()
+        torch.testing.assert_close(part[1:], own)
+    explained = explain(name, net, (image, broken), CLASSES, **options_of(name))
+    for each in explained if isinstance(explained, tuple) else [explained]:
+        assert each.target == CLASSES and [f.code for f in each.findings[0]] == ["non_finite"]
+        assert each.map[0].isnan().all() and each.map[1].isfinite().all()
+
+
+@pytest.mark.parametrize(("layer", "channels"), [("image", [1]), ("depth", [2, 3])])
+def test_through_a_layer_keeps_the_part_of_its_input(layer, channels):
+    net, inputs = fusion(), images(6, 4)
+    found = explainers.saliency(net, inputs, 1, through=(layer, channels))
+    whole = explainers.saliency(Split(net, (6, 4)), joined(inputs), 1, through=(f"net.{layer}", channels))
+    torch.testing.assert_close(found, (whole[:, :3], whole[:, 3:, :6, :4]))
+
+
 # Errors
 
 
@@ -330,6 +360,7 @@ def test_an_input_that_is_the_baseline_has_no_attribution():
         ((torch.rand(2, 3, 8, 8), torch.rand(2, 1, 8)), r"Input 1 of 2: images has shape \(2, 1, 8\)"),
         ((torch.rand(2, 3, 8, 8), [1.0]), "Input 1 of 2: images is a list"),
         ((torch.rand(2, 3, 8, 8), torch.full((2, 1, 8, 8), torch.nan)), "Input 1 of 2: images contains nan"),
+        ((torch.rand(2, 3, 8, 8), torch.rand(2, 1, 8, 8).long()), "Input 1 of 2: images is torch.int64"),
         ((torch.rand(2, 3, 8, 8), torch.rand(2, 1, 8, 8).double()), "float64"),
         ((torch.rand(2, 3, 8, 8),), "does not take 1 inputs: missing a required argument: 'depth'"),
         ((torch.rand(2, 3, 8, 8),) * 3, "does not take 3 inputs"),

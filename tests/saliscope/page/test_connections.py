@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -25,7 +26,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": f"{message['type']}.complete"})
         await send({"type": "lifespan.shutdown.complete"})
         return
-    await receive()
+    while (await receive()).get("more_body"):
+        pass
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     if scope["path"] == "/open":
         await send({"type": "http.response.body", "body": b"o", "more_body": True})
@@ -118,6 +120,27 @@ def test_a_stream_and_several_requests_on_a_connection_stay(served: Served) -> N
     with pytest.raises(TimeoutError):
         while stream.recv(65536) != b"":
             pass
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("chunk", [b"1\r\na\r\n", b"00fF;x=y\r\n" + bytes(255) + b"\r\n", b"1 \r\n1\r\n"])
+def test_a_body_in_many_tiny_chunks_ends_the_connection(served: Served, chunk: bytes) -> None:
+    """The server would parse all of them before it does anything else."""
+    few, many = chunk * limits.TINY_CHUNKS, chunk * (3 * limits.TINY_CHUNKS)
+    connection = served.connect()
+    for _ in range(2):  # it starts again with each request
+        connection.sendall(CHUNKED + few[: len(few) // 2] + b"0\r\n\r\n")
+        assert b"200" in answer(connection)
+    for cut in (0, len(CHUNKED) - 30, len(CHUNKED)):
+        connection = served.connect((CHUNKED + many)[:cut])
+        with contextlib.suppress(ConnectionError):
+            connection.sendall((CHUNKED + many)[cut:])
+        ends(connection)
+    large = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+    connection = served.connect(CHUNKED + large * 20 + b"0\r\n\r\n")
+    assert b"200" in answer(connection)
 
 
 def test_an_address_has_a_number_of_connections(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,15 @@
-"""Connections: how many an address may have, and how long one may take for the head of a request.
+"""Connections: how many an address may have, how long one may take for the head of a request, and its tiny chunks.
 
 The server itself ends a connection only after an answer. One that sends nothing, or one byte of its head now and then,
-would stay and keep a descriptor, and nothing that handles requests sees it.
+would stay and keep a descriptor. It also parses all that has arrived before anything else runs: a body in chunks of one
+byte takes the time of a body of a megabyte for every few kilobytes. Nothing that handles requests sees either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections import Counter
 from typing import Any
@@ -21,6 +23,8 @@ ANSWER = (
     b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\n"
     b"retry-after: 10\r\nconnection: close\r\n\r\n%b" % (len(TOO_MANY), TOO_MANY)
 )
+TINY = re.compile(rb"\r\n0*[0-9a-fA-F]{1,2}[ \t]*(?:;[^\r\n]*)?\r\n")
+"""The head of a chunk of less than 256 bytes, after another chunk or the head of the request."""
 
 
 class Connections:
@@ -33,6 +37,8 @@ class Connections:
         """The transport of each connection, by the address and port of its client."""
         self._heads: dict[object, float] = {}
         """Since when a connection has no complete head."""
+        self._tiny: Counter[object] = Counter()
+        """Tiny chunks of its current request."""
 
     def limit(self, server: Any) -> None:
         """Let a server of uvicorn that runs already report its connections, by another class of its option `http`."""
@@ -53,10 +59,17 @@ class Connections:
         """Forget a connection."""
         if self._open.pop(client, None) is not None:
             self._heads.pop(client, None)
+            self._tiny.pop(client, None)
             address = self._address(client)
             self._count[address] -= 1
             if not self._count[address]:
                 del self._count[address]
+
+    def accepts(self, client: Any, data: bytes) -> bool:
+        """Return whether data of a connection may be parsed."""
+        if tiny := len(TINY.findall(data)):
+            self._tiny[client] += tiny
+        return self._tiny[client] <= limits.TINY_CHUNKS
 
     @contextlib.contextmanager
     def request(self, client: Any) -> Any:
@@ -68,6 +81,7 @@ class Connections:
         finally:
             if client in self._open:
                 self._heads[client] = time.monotonic()
+                self._tiny.pop(client, None)
 
     async def watch(self) -> None:
         """End connections without a complete head from time to time."""
@@ -112,6 +126,12 @@ def _reporting(protocol: Any, connections: Connections) -> Any:
                 self._client = ()
                 transport.write(ANSWER)
                 transport.close()
+
+        def data_received(self, data: bytes) -> None:
+            if connections.accepts(self._client, data):
+                super().data_received(data)
+            else:
+                self.transport.abort()
 
         def connection_lost(self, error: Exception | None) -> None:
             super().connection_lost(error)

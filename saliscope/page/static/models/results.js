@@ -56,7 +56,8 @@ export function drawSimilarity(terms, { similarity, similarity_notes, layers }) 
       {},
       make("th", { scope: "row", text: layers[0][k] }),
       ...row.map(({ text, estimate, share }) => {
-        const cell = make("td", { class: "hl-number", text, title: estimate && fill(terms.estimate, { value: estimate }) });
+        const title = estimate && fill(terms.estimate, { value: estimate }),
+          cell = make("td", { class: "hl-number", text, title });
         cell.style.setProperty("--share", `${Math.round(100 * share)}%`);
         return cell;
       }),

@@ -8,7 +8,7 @@ other. Those that explain a layer return its map once, on the grid of the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,16 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, ExplainerError, NoSpatialOutput, shorten
-from explainers.findings import pause_recording
+from explainers.findings import pause_recording, scatter_rows
 from explainers.network.inputs import OneInput, Packing, SeveralInputs, check_inputs, with_inputs
 from explainers.passes import graph
-from explainers.passes.each_image import run_each_image
+from explainers.passes.each_image import finite_rows, is_dense_batch, option_of_images, run_each_image, target_of_images
 from explainers.passes.loop import Partial
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of, refuse_values
-from explainers.targets import TargetLike, Through
+from explainers.targets import Target, TargetLike, Through, as_target
 
 T = TypeVar("T")
+
+STACKED = ("deep_lift_shap",)
+"""Methods for which a tensor as `baseline` is a list of baselines for all images."""
 
 _OF_INPUT = ("baseline", "baselines", "masks", "low", "high")
 """Options that may be a tuple with one value for each input."""
@@ -36,12 +39,57 @@ def inputs_of(images: Any) -> tuple[Tensor, ...] | None:
     return images if isinstance(images, tuple) else None
 
 
+def attribute_inputs(
+    method: Callable[..., Any],
+    chosen: Any,
+    model: nn.Module,
+    inputs: tuple[Tensor, ...],
+    target: TargetLike,
+    options: Mapping[str, Any],
+) -> Any:
+    """Return the results of `method`, the function of the `chosen` entry of METHODS, for several inputs.
+
+    Errors   those of the method
+    """
+    if (some := finite_inputs(inputs, target, options, chosen.name)) is not None:
+        rows, kept, kept_target, own = some
+        found = method(model, kept, kept_target, **own)
+        count = len(inputs[0])
+        if isinstance(found, Tensor):
+            return scatter_rows(found, rows, count)
+        return tuple(scatter_rows(part, rows, count) for part in found)
+    if not chosen.together:
+        return explain_each_input(method, chosen.returns, model, inputs, target, options, torch.cat)
+    packed_model, packed, own = pack_call(chosen.name, model, inputs, options)
+    return packed_model.split(method(packed_model, packed, target, **own))
+
+
+def finite_inputs(
+    inputs: tuple[Tensor, ...], target: TargetLike, options: Mapping[str, Any], method: str
+) -> tuple[list[int], tuple[Tensor, ...], Target | None, dict[str, Any]] | None:
+    """Return the rows that are finite in all inputs, and inputs, target and options of a call with these rows.
+
+    Returns  None if all rows are finite, or none is
+    """
+    if options.get("forward") is not None or not all(map(is_dense_batch, inputs)):
+        return None
+    if len(set(map(len, inputs))) != 1 or (rows := finite_rows([each.detach() for each in inputs])) is None:
+        return None
+    requested = None if target is None else as_target(target, len(inputs[0]))
+    own = dict(options)
+    for name in _OF_INPUT:
+        if isinstance(value := own.get(name), tuple) and len(value) == len(inputs):
+            is_stacked = name == "baselines" or method in STACKED
+            pairs = zip(value, inputs, strict=True)
+            own[name] = tuple(option_of_images(name, each, rows, given, is_stacked) for each, given in pairs)
+    kept = tuple(each[rows] for each in inputs)
+    return rows, kept, None if requested is None else target_of_images(requested, rows), own
+
+
 def pack_call(
-    model: nn.Module, inputs: tuple[Tensor, ...], options: Mapping[str, Any], *, stacked: Sequence[str]
+    method: str, model: nn.Module, inputs: tuple[Tensor, ...], options: Mapping[str, Any]
 ) -> tuple[SeveralInputs, Tensor, dict[str, Any]]:
     """Return model, images and options of the same call with one tensor; `packing_of` tells methods what it contains.
-
-    `stacked` are the options that are a list of baselines for all images.
 
     Errors   WrongType, BadImages, BadOption
     """
@@ -51,7 +99,8 @@ def pack_call(
     packing = Packing(tuple(tuple(each.shape[1:]) for each in inputs))
     for name in _OF_INPUT:
         if isinstance(value := own.get(name), (tuple, Tensor)):
-            own[name] = _pack_option(name, value, inputs, packing, is_stacked=name in stacked)
+            is_stacked = name == "baselines" or method in STACKED
+            own[name] = _pack_option(name, value, inputs, packing, is_stacked=is_stacked)
     return with_inputs(model, forward, len(inputs[0]), packing), packing.pack(inputs), own
 
 
@@ -90,24 +139,23 @@ def _one_for_each(name: str, value: tuple[Any, ...], inputs: tuple[Tensor, ...])
 
 def explain_each_input(
     method: Callable[..., T],
+    returns: str,
     model: nn.Module,
     inputs: tuple[Tensor, ...],
     target: TargetLike,
     options: Mapping[str, Any],
     join: Callable[[list[T]], T],
-    *,
-    of_layer: bool,
 ) -> T | tuple[T, ...]:
     """Return the result of `method(model, images, target, **options)` for each input, while the others are constant.
 
-    `join` concatenates the results of the images of a batch. With `of_layer`, return a single result: that for the
-    first input for which the layer has a grid.
+    `join` concatenates the results of the images of a batch. If the method `returns` the map of a layer, there is a
+    single result: that for the first input for which the layer has a grid.
 
     Errors   those of the method
     """
     forward = options.get("forward")
     check_inputs(model, inputs, forward)
-    count = len(inputs)
+    count, of_layer = len(inputs), returns not in ("pixels", "heat")
 
     def explain_input(index: int) -> T:
         found: list[T] = []
@@ -132,7 +180,9 @@ def explain_each_input(
         try:
             run_each_image(explain_row, inputs[index], target, own, stacked=False)
         except ExplainerError as error:
-            raise type(error)(f"Input {index} of {count}: {error}") from error
+            other = " If it depends on another input only, explain that one alone: give the rest by forward=."
+            advice = other if isinstance(error, NoSpatialOutput) else ""
+            raise type(error)(f"Input {index} of {count}: {error}{advice}") from error
         return join(found)
 
     if not of_layer:
