@@ -38,6 +38,7 @@ class Record:
     """Raw map, expected sum, scores, target, gradient norms, layer, options and findings of one call.
 
     `done` of `total` samples were computed; `stopped_by` is "budget", "progress", or empty if all of them were.
+    `stability` [N] is the correlation of the maps of two halves of them.
     """
 
     raw: Tensor | None = None
@@ -46,6 +47,7 @@ class Record:
     target_scores: Tensor | None = None
     gradient_norms: Tensor | None = None
     promised_sums: Tensor | None = None
+    stability: Tensor | None = None
     next_promise: Tensor | None = None
     layer: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -82,6 +84,7 @@ def recording_image(index: int) -> Iterator[None]:
         yield
     whole.gradient_norms = _append(whole.gradient_norms, part.gradient_norms, index)
     whole.next_promise = _append(whole.next_promise, part.next_promise, index)
+    whole.stability = _append(whole.stability, part.stability, index)
     whole.layer = part.layer or whole.layer
     if index == 0 or part.done * whole.total < whole.done * part.total:  # of the image with the smallest share
         whole.done, whole.total, whole.stopped_by = part.done, part.total, part.stopped_by
@@ -93,7 +96,7 @@ def note_records(parts: Sequence[Record], target: Target | None) -> None:
     whole = _record.get()
     if whole is None:
         return
-    for name in ("scores", "target_scores", "gradient_norms", "promised_sums"):
+    for name in ("scores", "target_scores", "gradient_norms", "promised_sums", "stability"):
         values = [getattr(part, name) for part in parts]
         setattr(whole, name, None if any(value is None for value in values) else torch.cat(values))
     raw = [part.raw for part in parts if part.raw is not None]
@@ -102,6 +105,29 @@ def note_records(parts: Sequence[Record], target: Target | None) -> None:
     for index, part in enumerate(parts):
         whole.options |= part.options
         whole.findings += [(index, finding) for _, finding in part.findings]
+
+
+def note_rows(part: Record, rows: Sequence[int], count: int) -> None:
+    """Add the record of a call with some of `count` images to the surrounding record; the others get NaN.
+
+    What the surrounding record has from a pass of all images, such as their scores, is kept.
+    """
+    whole = _record.get()
+    if whole is None:
+        return
+    for name in ("raw", "gradient_norms", "promised_sums"):
+        value = getattr(part, name)
+        setattr(whole, name, None if value is None else scatter_rows(value, rows, count))
+    whole.layer, whole.done, whole.total, whole.stopped_by = part.layer, part.done, part.total, part.stopped_by
+    whole.options |= part.options
+    whole.findings = [(None if where is None else rows[where], finding) for where, finding in part.findings]
+
+
+def scatter_rows(part: Tensor, rows: Sequence[int], count: int) -> Tensor:
+    """Return a tensor of `count` rows with those of `part` at `rows`, and NaN in all others."""
+    whole = part.new_full((count, *part.shape[1:]), torch.nan)
+    whole[list(rows)] = part
+    return whole
 
 
 def _append(whole: Tensor | None, part: Tensor | None, index: int) -> Tensor | None:
@@ -155,6 +181,19 @@ def note_promised_sum(sums: Tensor) -> None:
     record = _record.get()
     if record is not None:
         record.next_promise = sums
+
+
+def note_halves(first: Tensor, second: Tensor) -> None:
+    """Record how well the maps [N, ...] of two halves of the samples agree: their correlation, NaN for a constant map.
+
+    Noise of independent samples differs between the halves, so the correlation r says how much of a map is not noise:
+    2r / (1 + r) of the variance of the map of all samples (Spearman 1910, Brown 1910).
+    """
+    record = _record.get()
+    if record is not None:
+        a, b = (each.detach().double().flatten(1) for each in (first, second))
+        a, b = a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True)
+        record.stability = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
 @contextmanager

@@ -50,11 +50,12 @@ def chance(values: Sequence[float]) -> float:
 def judge(values: Sequence[float], answers: int) -> tuple[float, bool, bool]:
     """Judge the memory in megabytes at rest after each round with this number of answers.
 
-    Returns  the growth in megabytes per 1,000 answers; whether it is a leak; whether a leak of `LEAK` would be noticed
+    Returns  the growth in megabytes per 1,000 answers; whether it is a leak; and whether this is sure: memory that
+             grows, but not steadily, may be a leak behind noise
     """
     if len(values) < 6:
         return 0.0, False, False
     per_thousand = 1000 / answers
     growth = slope(values) * per_thousand
     grows = growth > LIMIT and chance(values) <= CHANCE
-    return growth, grows, SURE * error(values) * per_thousand <= LEAK
+    return growth, grows, grows or (growth <= LIMIT and SURE * error(values) * per_thousand <= LEAK)

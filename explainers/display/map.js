@@ -26,6 +26,7 @@ comparison: null,
 models: null,
 erasing: "",
 edited: null,
+checked: null,
 view: "",
 steps: null,
 };

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from explainers.explanation.evidence import Evidence
 from explainers.findings import Finding
+from explainers.verdict.facts import ALIKE
 
 # The gradient of a probability this close to 0 or 1 is below a thousandth of that of its logit, and float32 may round
 # it to zero.
@@ -15,8 +16,6 @@ SATURATED = 1e-3
 FLAT = 1e-5
 # A class with a lower probability that is not among the top five is not what the network sees in the image.
 UNLIKELY = 0.01
-# Rank correlation with the runner-up's map above which the class has little influence.
-ALIKE = 0.99
 # Proportions of an image from which it is clearly not square.
 OBLONG = 1.2
 

@@ -27,7 +27,8 @@ class Evidence:
     that name, None if it has none; `reads_class` says whether the map depends on the target; `size` is the shorter side
     of the image, `sides` its rows and columns, `trained_size` the shorter side of the images that the network was
     trained on; `correlation` the rank correlation with the map of the class `runner_up`; `earlier_layer` the next
-    earlier stage, for remedies; `broken_layer` the first layer whose output is not finite.
+    earlier stage, for remedies; `broken_layer` the first layer whose output is not finite; `stability` the correlation
+    of the maps of two halves of the samples.
     """
 
     map: Tensor
@@ -51,6 +52,7 @@ class Evidence:
     runner_up: int | None = None
     earlier_layer: str | None = None
     broken_layer: str | None = None
+    stability: float | None = None
 
     @cached_property
     def probabilities(self) -> Tensor | None:
@@ -76,14 +78,15 @@ def statistics(evidence: Evidence) -> dict[str, Any]:
              are none); `entropy` of the shares of |map|, 0 for a single cell and 1 for an even map, blank maps
              included; `peak`, (row, column) or (frame, row, column) of the highest value, of the signed map if raw has
              the map's shape; `non_finite`, the number of raw values that are NaN or infinite; and, if known,
-             `target_score`, `probability` of the target class, `gradient_norm` and `promised_sum`. All are plain Python
-             numbers.
+             `target_score`, `probability` of the target class, `gradient_norm`, `promised_sum`, and `stability`, the
+             correlation of the maps of two halves of the samples. All are plain Python numbers.
     """
     map, raw = evidence.map, evidence.raw
     values = raw.detach().double().flatten()
     drawn = raw if raw.shape == map.shape else map
     finite = values[values.isfinite()]
-    known = {name: getattr(evidence, name) for name in ("target_score", "probability", "gradient_norm", "promised_sum")}
+    names = ("target_score", "probability", "gradient_norm", "promised_sum", "stability")
+    known = {name: getattr(evidence, name) for name in names}
     return {
         "min": float(finite.min()) if finite.numel() else math.nan,
         "max": float(finite.max()) if finite.numel() else math.nan,

@@ -19,6 +19,7 @@ from explainers.display.map_html import maps_html
 from explainers.findings import Finding
 from explainers.probabilities import UNITS, WORDS
 from explainers.registry import METHODS
+from explainers.verdict.rules import Verdict
 
 FINEST = 256
 """The longest side of a shown map in cells; larger maps are averaged."""
@@ -49,6 +50,8 @@ class Explained(Protocol):
     def findings(self) -> list[list[Finding]]: ...
     @property
     def by_size(self) -> bool: ...
+    @property
+    def verdicts(self) -> list[Verdict]: ...
 
 
 def display_maps(
@@ -106,7 +109,7 @@ def _figure(
     method = METHODS.get(explanation.method)
     where = f" at {explanation.layer}" if explanation.layer else ""
     lines = [f"{method.title if method else explanation.method}{where}, map of {_joined(whole.shape)} cells"]
-    lines += _score(explanation, n)
+    lines += [*_score(explanation, n), explanation.verdicts[n].sentence]
     if frame is not None:
         lines.append(f"the frame with the strongest values, {frame + 1} of {len(whole)}")
     if image is None:

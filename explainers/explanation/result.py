@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from explainers.display.display import Display, Displayed
 from explainers.display.encoding import has_pillow
 from explainers.errors import BadOption
+from explainers.explanation.facts import facts_of
 from explainers.explanation.figures import display_maps
 from explainers.explanation.npz import load_npz, save_npz
 from explainers.explanation.page import report
@@ -23,6 +25,7 @@ from explainers.maps.pixels import one_for_each
 from explainers.maps.resize import resize
 from explainers.probabilities import probabilities_of
 from explainers.registry import METHODS
+from explainers.verdict.rules import Verdict, judge_facts
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -70,6 +73,11 @@ class Explanation(Displayed):
     def probabilities(self) -> Tensor | None:
         """The probabilities [N, K] of the classes, or None if the scores are unknown or have no probabilities."""
         return None if self.scores is None else probabilities_of(self.scores, self.score)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What the numbers of each map support without tests; `judge` adds those of `evaluate`."""
+        return [judge_facts(facts_of(self, index)) for index in range(len(self.map))]
 
     @property
     def by_size(self) -> bool:
@@ -191,7 +199,8 @@ class Explanation(Displayed):
         where = f" at {self.layer}" if self.layer else ""
         codes = sorted({finding.code for row in self.findings for finding in row})
         notes = f", findings: {', '.join(codes)}" if codes else ""
-        low, high = float(self.map.min()), float(self.map.max())
+        finite = self.map[self.map.isfinite()]
+        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (math.nan, math.nan)
         target = self.target if not isinstance(self.target, list) or len(self.target) != 1 else self.target[0]
         samples = "" if self.is_complete else f", {self.done:,} of {self.total:,} samples"
         return (

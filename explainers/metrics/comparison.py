@@ -11,19 +11,8 @@ from torch import Tensor
 
 from explainers.metrics.significance import LEVEL, ROUNDING, holm, random_map_test, sign_flip_test, smallest_p
 from explainers.network.dtypes import to_cpu_float64
-
-NAMES = {"random": "random maps", "edge": "edge maps", "center": "the center-bias baseline"}
-"""The controls in messages."""
-PHRASES = {
-    "better": "better than",
-    "higher": "higher than",
-    "level": "not significantly different from",
-    "worse": "worse than",
-    "lower": "lower than",
-    "few": "too few images to compare with",
-    "unknown": "not compared with",
-}
-"""The verdicts in messages."""
+from explainers.verdict.facts import Facts
+from explainers.verdict.rules import Verdict, judge_facts
 
 
 @dataclass(frozen=True)
@@ -37,6 +26,8 @@ class Comparison:
 
     `verdict`: "better", "worse" ("higher", "lower" for metrics without a better direction) if `p_adjusted` < 0.05,
     "level" (no significant difference), "few" (with so few images, no difference could be significant), or "unknown".
+
+    The random maps of an image depend only on `seed`, so verdicts about many maps of one image are correlated.
     """
 
     control: str
@@ -102,18 +93,14 @@ def _verdict(comparison: Comparison, p: float, left: int) -> str:
     return "few" if smallest_p(comparison.images) * left >= LEVEL else "level"
 
 
-def describe_comparisons(comparisons: Mapping[str, Comparison]) -> str:
-    """Return, for example, "better than random maps, not significantly different from edge maps"."""
-    parts = []
-    for verdict, phrase in PHRASES.items():
-        names = [NAMES.get(name, name) for name, each in comparisons.items() if each.verdict == verdict]
-        if names:
-            parts.append(f"{phrase} {_join(names)}")
-    return ", ".join(parts)
+def results_of(comparisons: Comparisons) -> dict[str, dict[str, str]]:
+    """Return the result of each comparison by metric and control."""
+    return {name: {control: each.verdict for control, each in found.items()} for name, found in comparisons.items()}
 
 
-def _join(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+def judge_comparisons(comparisons: Comparisons) -> Verdict:
+    """Return the verdict on maps about which only the comparisons with the controls are known."""
+    return judge_facts(Facts(comparisons=results_of(comparisons)))
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:

@@ -19,9 +19,10 @@ from explainers.display.display import Display, Displayed
 from explainers.display.tables import findings_html, paragraphs, table_html
 from explainers.errors import BadOption
 from explainers.findings import Finding
-from explainers.metrics.comparison import Comparison, Comparisons, adjust, compare, describe_comparisons, mean_and_error
+from explainers.metrics.comparison import Comparison, adjust, compare, judge_comparisons, mean_and_error
 from explainers.metrics.metric import METRICS, Measurement
 from explainers.probabilities import UNITS, WORDS
+from explainers.verdict.rules import Verdict, describe_results
 
 STOPPED, OVER = "the call was stopped", "the time budget was exceeded"
 """Reasons for values that were not computed."""
@@ -103,6 +104,11 @@ class Evaluation(Displayed):
             for name, each in self.controls.items()
         }
 
+    @property
+    def verdict(self) -> Verdict:
+        """What the comparisons with the controls support; `judge` adds what else is known about the maps."""
+        return judge_comparisons(self.comparisons)
+
     def compare(self, metric: str, control: str) -> Comparison:
         """Return the comparison with one control by one metric, adjusted for the number of all comparisons."""
         return self.comparisons[metric][control]
@@ -137,11 +143,8 @@ class Evaluation(Displayed):
             word = WORDS.get(score, "probability")
         return known.unit.replace("probability", word)
 
-    def sentence(self, metric: str, comparisons: Comparisons | None = None) -> str:
-        """Return one line with the value of a metric and the comparison with the controls.
-
-        `comparisons` replace those of this evaluation, such as with those adjusted for several maps.
-        """
+    def sentence(self, metric: str) -> str:
+        """Return one line with the value of a metric and the comparison with the controls."""
         known = self.values[metric][self.values[metric].isfinite()]
         title = METRICS[metric].title
         if not len(known):
@@ -149,11 +152,12 @@ class Evaluation(Displayed):
             return f"{title}: {reason}"
         mean, error = mean_and_error(known)
         number = f"{mean:.3g}" if len(known) == 1 else f"{mean:.3g} ± {error:.2g} over {len(known)} images"
-        found = (self.comparisons if comparisons is None else comparisons).get(metric, {})
-        return f"{title} {number}" + (f": {describe_comparisons(found)}" if found else "")
+        found = {control: each.verdict for control, each in self.comparisons.get(metric, {}).items()}
+        return f"{title} {number}" + (f": {describe_results(found)}" if found else "")
 
     def __str__(self) -> str:
-        return "\n".join(map(self.sentence, self.values))
+        verdict = [self.verdict.sentence] if self.verdict.facts.is_tested else []
+        return "\n".join([*verdict, *map(self.sentence, self.values)])
 
     def display(self, labels: Sequence[str] | None = None) -> Display:
         """Return a sentence and a row for each metric, the curves, and the findings."""

@@ -1,4 +1,5 @@
-"""The sentence above the map: what the network predicts, and in which part of the crop the map has its mass.
+"""The sentence above the map: what the network predicts, and in which part of the crop the map has its mass, or the
+verdict on the map if its position means nothing.
 
 The crop is divided into thirds. The sentence names the smallest of these parts that has most of the map: one ninth, two
 adjacent ninths, a band of three, or four in a square. Negative values of a signed map are not counted.
@@ -9,12 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from saliscope.percentages import percent
-from saliscope.session import messages, model_cache
+from saliscope.session import messages, model_cache, removal
+from saliscope.session.verdict import no_preference, verdict_of
 
 if TYPE_CHECKING:
     import torch
 
     from explainers import Method
+    from explainers.verdict.rules import Verdict
     from saliscope.session.answers import Answer, Refining
 
 MOST = 0.5
@@ -31,8 +34,32 @@ BANDS = {
     (None, 1): "a vertical band through the center",
     (None, 2): "the right third",
 }
-UNRELIABLE = {"class_insensitive", "nothing_positive", "search_failed", "no_effect", "no_gradient", "uniform_weights"}
-"""Findings after which a map is not called evidence for the class."""
+
+SENTENCES = {
+    "prediction": ("The network prefers some class; of a channel only its name.", "{name}, {score}."),
+    "no_preference": ("The network has no preference; the verdict says why.", "No preference."),
+    "computing": ("The map of a slow method has just been started.", "{method} is being computed."),
+    "mainly": (
+        f"The verdict allows a position, and one to four ninths of the crop have at least {MOST:.0%} of the positive "
+        f"values, and {DENSER:g} times their share of the area. The smallest such part is named.",
+        "{subject} is mainly in {place} ({amount}).",
+    ),
+    "even": (
+        f"The verdict allows a position, and no ninth of the crop has {DENSER:g} times its share.",
+        "{subject} is spread evenly over the crop.",
+    ),
+    "spread": (
+        "The verdict allows a position, and neither of these holds.",
+        "{subject} is spread out, with the most in {place} ({amount}).",
+    ),
+}
+"""What the headline says unless it shows the verdict: by name, the condition and the sentence."""
+SUBJECTS = {
+    "The evidence": "The map is better than every control and depends on class and weights.",
+    "The sensitivity of the score": "The map is a gradient, and its sizes are drawn.",
+    "The map": "Otherwise.",
+}
+"""The {subject} of these sentences, and its condition."""
 
 
 def shares(values: torch.Tensor) -> torch.Tensor:
@@ -98,9 +125,22 @@ def _cell(row: int, column: int) -> str:
     return f"the {ROWS[row]} {COLUMNS[column]}{' corner' if row != 1 and column != 1 else ''}"
 
 
-def headline(step: Answer) -> list[str]:
-    """Return the two sentences about a finished map: the prediction, and the position of its mass (may be empty)."""
-    return [_prediction(step), _position(step)]
+def headline(step: Answer, verdict: Verdict | None = None) -> list[str]:
+    """Return the two sentences about a finished map: the prediction, and what depends on the map (may be empty).
+
+    The second is the result of the experiment of `saliscope/session/removal.py` if it is known, else the position of
+    the mass of the map if the verdict allows it, else the verdict. A verdict that no test could change is given in any
+    case. `verdict` is the one after the tests of the map.
+    """
+    verdict = verdict or verdict_of(step)
+    if even := no_preference(step.probabilities, step.settings.loaded):
+        return [_prediction(step), even]
+    if verdict.code == "planes":
+        return [_prediction(step), ""]  # one of several planes says little about the whole
+    second = _position(step, verdict) if verdict.shows_position else verdict.sentence
+    if verdict.follows_tests or verdict.code == "control":
+        second = removal.sentence(step) or second
+    return [_prediction(step), second]
 
 
 def before_the_map(step: Refining) -> list[str]:
@@ -108,7 +148,11 @@ def before_the_map(step: Refining) -> list[str]:
     is_first = step.probabilities is not None or (step.scene is not None and step.fraction == 0)
     if step.settings.unit or not is_first:
         return []
-    return [_prediction(step), f"{step.settings.method.title} is being computed."]
+    return [_prediction(step), _say("computing", method=step.settings.method.title)]
+
+
+def _say(sentence: str, /, **values: str) -> str:
+    return SENTENCES[sentence][1].format(**values)
 
 
 def _prediction(step: Answer | Refining) -> str:
@@ -116,12 +160,15 @@ def _prediction(step: Answer | Refining) -> str:
     settings = step.settings
     if settings.unit:
         return f"{_capitalize(step.name)}."
+    if no_preference(step.probabilities, settings.loaded):
+        return SENTENCES["no_preference"][1]
     if settings.sentences:
-        return f"{messages.subject(step)}, {messages.confidence(step)}."
+        return _say("prediction", name=messages.subject(step), score=messages.confidence(step))
     if settings.method.reads_class or not step.top:
-        return f"{_capitalize(step.name)}, {messages.confidence(step)}."
+        return _say("prediction", name=_capitalize(step.name), score=messages.confidence(step))
     index, share = step.top[0]
-    return f"{_capitalize(settings.loaded.names[index])}, {messages.class_score(share, settings.loaded)}."
+    name = _capitalize(settings.loaded.names[index])
+    return _say("prediction", name=name, score=messages.class_score(share, settings.loaded))
 
 
 def _capitalize(name: str) -> str:
@@ -129,38 +176,25 @@ def _capitalize(name: str) -> str:
     return name[:1].upper() + name[1:]
 
 
-def _position(step: Answer) -> str:
-    """Return the position of the mass of the map, as evidence only if the method measures evidence."""
-    settings = step.settings
-    if settings.method.family == "control":
-        return "This control map does not use the network."
-    if step.planes:
-        return ""  # one of several planes says little about the whole
-    sensitive = _is_sensitivity(settings.method)
+def _position(step: Answer, verdict: Verdict) -> str:
+    """Return the position of the mass of the map, as evidence only if the verdict calls it evidence."""
+    sensitive = _is_sensitivity(step.settings.method)
     signed = not sensitive and bool((step.map < 0).any())
-    fractions = shares(step.map.abs() if sensitive else step.map)
-    if not bool(fractions.isfinite().all()):
-        return "The map has no positive values." if bool(step.map.isfinite().all()) else "The map is not finite."
-    name, fraction, mainly = largest_part(fractions)
+    name, fraction, mainly = largest_part(shares(step.map.abs() if sensitive else step.map))
     amount = f"{percent(fraction)} of the {'positive values' if signed else 'map'}"
+    subject = "The evidence" if verdict.is_evidence else "The map"
+    if sensitive and step.settings.method.reads_class:
+        subject = "The sensitivity of the score"
     if mainly:
-        return f"{_subject(step)} is mainly in {name} ({amount})."
+        return _say("mainly", subject=subject, place=name, amount=amount)
     if fraction < DENSER / 9:
-        return f"{_subject(step)} is spread evenly over the crop."
-    return f"{_subject(step)} is spread out, with the most in {name} ({amount})."
+        return _say("even", subject=subject)
+    return _say("spread", subject=subject, place=name, amount=amount)
 
 
 def _is_sensitivity(method: Method) -> bool:
     """Return whether a map shows how much the score reacts to changes, so that its sign is not evidence."""
     return "per unit of" in method.unit or method.unit.startswith("squared")
-
-
-def _subject(step: Answer) -> str:
-    method = step.settings.method
-    found = {finding.code for finding in step.explanation.findings[0]}
-    if not method.reads_class or found & UNRELIABLE:
-        return "The map"
-    return "The sensitivity of the score" if _is_sensitivity(method) else "The evidence"
 
 
 def next_step(step: Answer) -> dict[str, Any] | None:
@@ -191,10 +225,14 @@ def next_step(step: Answer) -> dict[str, Any] | None:
     }
 
 
-def status(step: Answer, ident: int) -> dict[str, Any]:
-    """Return the status of a finished map, with the sentence, which has the score, and the next question."""
-    shown = {"headline": headline(step), "next": next_step(step), "erase": _erase(step)}
-    return messages.answered(step, ident, score=False) | shown
+def status(step: Answer, ident: int, verdict: Verdict | None = None) -> dict[str, Any]:
+    """Return the status of a finished map, with the sentences, which have the score, and the next question.
+
+    `verdict` is as in `headline`. The sentences are settled if tests of the map cannot change them.
+    """
+    shown = {"headline": headline(step, verdict), "next": next_step(step), "erase": _erase(step)}
+    settled = verdict is not None or bool(removal.sentence(step))
+    return messages.answered(step, ident, score=False) | shown | {"key": step.settings.key, "settled": settled}
 
 
 def _erase(step: Answer) -> dict[str, str] | None:

@@ -54,6 +54,7 @@ CAPTIONS = {
     "layers": "layer names, layouts, receptive fields",
     "network": "evaluation view, fused copy",
     "hooks": "PyTorch hooks on layers",
+    "verdict": "what the numbers of a map support",
     "leaves": "errors, options, outputs, targets, findings",
 }
 """The text of each box."""

@@ -9,7 +9,7 @@ from saliscope.page.panel.messages import CROP
 from saliscope.page.shared.glossary import GLOSSARY
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "glossary.md"
-ASKED = ["logit", "layer", "contribution", "% of the map", "learned?", "gradient norm", "crop"]
+ASKED = ["logit", "layer", "contribution", "% of the map", "brightest % of the map", "gradient norm", "crop"]
 VERDICTS = ["random maps", "edge maps", "centered blob", "depends on the class", "depends on the weights", "evidence"]
 
 

@@ -71,6 +71,7 @@ ORDER = [
         "default_targets",
         "findings",
         "students_t",
+        "verdict",
     },
     {"hooks"},
     {"network"},

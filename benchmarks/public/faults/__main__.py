@@ -114,6 +114,8 @@ def _failed(rows: Iterable[Row]) -> list[str]:
 
 
 SHORT: dict[str, Any] = {"BODY_PAUSE": 2.0, "BODY_WAIT": 2.0, "DISCARD_SECONDS": 2.0}
+UNREAD: dict[str, Any] = {"UNHEARD": 2.0, "SEND_SECONDS": 2.0, "SESSIONS": 4}
+"""Gradio keeps the state of some sessions, at one or two megabytes each."""
 FAULTS: dict[str, Fault] = {
     "files outside the folders": Fault("attack paths", attack(http.paths)),
     "links are fetched": Fault("attack links", attack(http.links)),
@@ -136,12 +138,15 @@ FAULTS: dict[str, Fault] = {
     "uploads of an earlier process never deleted": Fault("attack disk", attack(disk.old_files, SWEEP=1.0)),
     "uploads without a quota": Fault("attack disk", attack(disk.quota, UPLOADS=100 * limits.MB)),
     "uploads of any number of files": Fault("attack disk", attack(disk.many_files)),
+    "heads without a time limit": Fault("attack one visitor", attack(visitors.slow_heads, HEAD_SECONDS=2.0)),
+    "any number of connections": Fault("attack one visitor", attack(visitors.many_connections, CONNECTIONS=50)),
+    "any number of chunks": Fault("attack one visitor", attack(visitors.tiny_chunks)),
     "agents not refused": Fault("attack one visitor", attack(visitors.huge_bodies)),
     "bodies without a time limit": Fault("attack one visitor", attack(visitors.unfinished_bodies, **SHORT)),
     "bodies kept": Fault("attack one visitor", attack(visitors.unfinished_bodies, **SHORT)),
     "first come, first served": Fault("attack one visitor", attack(lambda server: visitors.jobs(server, 12))),
     "few jobs at once": Fault("attack one visitor", attack(visitors.crowd)),
-    "sessions kept": Fault("attack one visitor", attack(visitors.never_read, UNHEARD=2.0, SEND_SECONDS=2.0)),
+    "sessions kept": Fault("attack one visitor", attack(visitors.never_read, **UNREAD)),
     "the address as HTML": Fault("attack scripts", attack(_links)),
     "decoders without limits": Fault("hostile", decoder_limits),
     "decoders that decode everything": Fault("hostile", decode(*bombs(("PNG of zeros 6 8 14000",)))),
@@ -150,7 +155,7 @@ FAULTS: dict[str, Fault] = {
     "answers of others": Fault("load", many_users),
     "answers lost": Fault("load", many_users),
     "last come, first served": Fault("load", many_users),
-    "memory leak": Fault("soak", rounds(12, 8)),
+    "memory leak": Fault("soak", rounds(12, 16)),
     "file leak": Fault("soak", rounds(6, 6)),
     "thread leak": Fault("soak", rounds(6, 6)),
 }

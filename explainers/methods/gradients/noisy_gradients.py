@@ -17,6 +17,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.findings import is_recording, note_halves
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
@@ -72,15 +73,9 @@ def smooth_grad(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        total, done = at_least_float32(torch.zeros_like(run.images)), 0
-
-        def fold(index: int, gradients: Tensor, before: int) -> None:
-            nonlocal done
-            total[index] += gradients.sum(0)
-            done = before + len(gradients)
-
-        _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: (total / done).abs().amax(1))
-        return total / done
+        return _mean_over_noise(
+            run, samples, sigma, seed, loop, lambda gradients: gradients, lambda mean: mean.abs().amax(1)
+        )
 
 
 @method(
@@ -122,15 +117,7 @@ def smooth_grad_squared(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        total, done = at_least_float32(torch.zeros_like(run.images)), 0
-
-        def fold(index: int, gradients: Tensor, before: int) -> None:
-            nonlocal done
-            total[index] += gradients.square().sum(0)
-            done = before + len(gradients)
-
-        _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: (total / done).sum(1))
-        return total / done
+        return _mean_over_noise(run, samples, sigma, seed, loop, Tensor.square, lambda mean: mean.sum(1))
 
 
 @method(
@@ -195,6 +182,34 @@ def var_grad(
 
         _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: variance().sum(1))
         return variance()
+
+
+def _mean_over_noise(
+    run: Run,
+    samples: int,
+    sigma: float,
+    seed: int,
+    loop: Loop,
+    value: Callable[[Tensor], Tensor],
+    shown: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return the mean of `value` of the gradients over noisy copies, and note how well its halves agree, as `shown`."""
+    total, done = at_least_float32(torch.zeros_like(run.images)), 0
+    half = torch.zeros_like(total) if is_recording() else None
+
+    def fold(index: int, gradients: Tensor, before: int) -> None:
+        nonlocal done
+        values = value(gradients)
+        total[index] += values.sum(0)
+        if half is not None:  # every second copy
+            half[index] += values[before % 2 :: 2].sum(0)
+        done = before + len(gradients)
+
+    _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: shown(total / done))
+    if half is not None and done > 1:
+        first = (done + 1) // 2
+        note_halves(shown(half / first), shown((total - half) / (done - first)))
+    return total / done
 
 
 def _visit_noisy_copies(

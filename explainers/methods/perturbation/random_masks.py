@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from explainers.default_targets import DefaultTarget
 from explainers.errors import BadOption, WrongType, kind_of
+from explainers.findings import is_recording, note_halves
 from explainers.hooks.locate import unwrap
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
@@ -81,26 +82,51 @@ def rise(
         sizes = tuple(x.shape[2:])
         coarse = (*(min(cells, count) for count in sizes[:-2]), cells, cells)
         generator = _BalancedNumbers(math.prod(coarse), seed, len(sizes))
-        sums, visible = at_least_float32(torch.zeros_like(x[:, 0])), at_least_float32(torch.zeros_like(x[0, 0]))
-        total, done = torch.zeros_like(full), 0
+        whole, half = _Sums(x, full), _Sums(x, full)
 
         def work(chunk: range) -> None:
-            nonlocal done
             numbers, shifts = generator.next(len(chunk))
             shown = numbers.view(-1, 1, *coarse) < p
-            masks = _upsample(shown.to(visible), shifts, sizes)[:, 0]
+            masks = _upsample(shown.to(whole.visible), shifts, sizes)[:, 0]
             for index in range(len(x)):
                 f = run.scoring.values(blend(x[index], cover[index], masks), [index] * len(chunk)) - full[index]
-                sums[index] += torch.einsum("s,s...->...", f, masks)
-                total[index] += f.sum()
-            visible.add_(masks.sum(0))
-            done = chunk.stop
+                whole.add(index, f, masks)
+                if is_recording():  # every second mask
+                    half.add(index, f[chunk.start % 2 :: 2], masks[chunk.start % 2 :: 2])
 
-        def heat() -> Tensor:
-            return torch.where(visible > 0, sums / visible - (total / done).view(-1, *[1] * len(sizes)), 0)
+        loop.run(samples, loop.rows(), work, whole.map)
+        if is_recording():
+            note_halves(half.map(), whole.without(half).map())
+        return whole.map()
 
-        loop.run(samples, loop.rows(), work, heat)
-        return heat()
+
+class _Sums:
+    """Sums over masks, from which the map of RISE follows: of scores where a pixel is visible, and of all scores."""
+
+    def __init__(self, images: Tensor, scores: Tensor) -> None:
+        self.weighted = at_least_float32(torch.zeros_like(images[:, 0]))
+        self.visible = at_least_float32(torch.zeros_like(images[0, 0]))
+        self.total, self.count = torch.zeros_like(scores), 0
+
+    def add(self, index: int, scores: Tensor, masks: Tensor) -> None:
+        """Add the scores [s] of an image with these masks [s, ...], which are the same for every image."""
+        self.weighted[index] += torch.einsum("s,s...->...", scores, masks)
+        self.total[index] += scores.sum()
+        if index == 0:
+            self.visible.add_(masks.sum(0))
+            self.count += len(masks)
+
+    def without(self, part: _Sums) -> _Sums:
+        """Return the sums over the other masks."""
+        rest = _Sums(self.weighted[:, None], self.total)
+        rest.weighted, rest.visible = self.weighted - part.weighted, self.visible - part.visible
+        rest.total, rest.count = self.total - part.total, self.count - part.count
+        return rest
+
+    def map(self) -> Tensor:
+        """Return the mean score with a visible pixel minus the mean score, 0 for pixels that no mask shows."""
+        mean = (self.total / max(1, self.count)).view(-1, *[1] * self.visible.ndim)
+        return torch.where(self.visible > 0, self.weighted / self.visible - mean, 0)
 
 
 class _BalancedNumbers:
@@ -283,8 +309,10 @@ def mc_rise(
         # Sums of scores for each color, and last for the visible pixel.
         scores = at_least_float32(x.new_zeros(len(x), count + 1, height, width))
         counts = torch.zeros_like(scores[0])
+        half_scores, half_counts = torch.zeros_like(scores), torch.zeros_like(counts)
 
         def work(chunk: range) -> None:
+            second = chunk.start % 2
             numbers, shifts = generator.next(len(chunk))
             visible, chosen = numbers.view(-1, 2, cells, cells).unbind(1)
             chosen = torch.where(visible < p, count, (chosen * count).long())
@@ -294,16 +322,21 @@ def mc_rise(
                 cover = torch.einsum("skhw,kc->schw", masks[:, :-1].to(x), palette[index])
                 f = run.scoring.values(cover + masks[:, -1:].to(x) * x[index], [index] * len(chunk)) - full[index]
                 scores[index] += torch.einsum("s,skhw->khw", f, masks)
+                if is_recording():  # every second mask
+                    half_scores[index] += torch.einsum("s,skhw->khw", f[second::2], masks[second::2])
             counts.add_(masks.sum(0))
+            half_counts.add_(masks[second::2].sum(0))
 
-        def heat() -> Tensor:
+        def heat_of(scores: Tensor, counts: Tensor) -> Tensor:
             means = torch.where(counts > 0, scores / counts, 0)
             known = (counts[:-1] > 0) & (counts[-1:] > 0)
             sums = torch.where(known, means[:, -1:] - means[:, :-1], 0)
             return sums.mean(1) if color is None else sums[:, color]
 
-        loop.run(samples, loop.rows(), work, heat)
-        return heat()
+        loop.run(samples, loop.rows(), work, lambda: heat_of(scores, counts))
+        if is_recording():
+            note_halves(heat_of(half_scores, half_counts), heat_of(scores - half_scores, counts - half_counts))
+        return heat_of(scores, counts)
 
 
 def _palette(images: Tensor, colors: Tensor | None, color: int | None) -> Tensor:

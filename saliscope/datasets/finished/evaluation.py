@@ -79,6 +79,7 @@ def evaluate(
             report(start + len(batch), len(rows))
     evaluation = _merge(evaluations)
     result = {"images": len(rows), "steps": steps, "seed": seed, "precision": precision, "device": str(place)}
+    result["verdict"] = evaluation.verdict.sentence
     result["metrics"] = {name: _summarize(evaluation, name) for name in names}
     open_store(finished_run.data.folder).write(FILE, json.dumps(result, indent=1).encode())
     return result

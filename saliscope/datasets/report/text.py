@@ -402,8 +402,9 @@ def metrics(folder: Path | str) -> dict[str, Any]:
         for name, result in content.get("metrics", {}).items()
     ]
     count = plural(int(content.get("images") or 0), "image")
+    verdict = f"{content['verdict']} " if content.get("verdict") else ""
     note = (
-        f"Computed over {count}; control maps do not depend on the class. Better and worse: p < 0.05 in a sign-flip "
-        "test, adjusted for the number of comparisons (Holm). Not tested: so few images cannot give p < 0.05."
+        f"{verdict}Computed over {count}; control maps do not depend on the class. Better and worse: p < 0.05 in a "
+        "sign-flip test, adjusted for the number of comparisons (Holm). Not tested: so few images cannot give p < 0.05."
     )
     return {"metrics": rows, "metrics_note": note}

@@ -59,6 +59,10 @@ EXPLANATION: Schema = record(
             array(record({"code": TEXT, "sentence": TEXT, "remedy": {}})),
             "what to know before you trust the map; remedy has the arguments to change",
         ),
+        "verdict": described(
+            record({"code": TEXT, "sentence": TEXT, "mark": TEXT}, null=True),
+            "what the numbers about the map support: quote this sentence instead of describing the map",
+        ),
         "bands": {"type": ["object", "null"]},
         "seconds": NUMBER,
         "device": TEXT,

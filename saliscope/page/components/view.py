@@ -116,7 +116,8 @@ def _unused(settings: Settings) -> dict[str, str]:
     """Return why the map does not depend on the layer or the class, by setting."""
     found, method = {}, settings.method
     if not settings.takes_layer:
-        found["layer"] = no_layer(method.title) if settings.loaded.layers else messages.NO_GRID
+        note = no_layer(method.title, method.family == "control")
+        found["layer"] = note if settings.loaded.layers else messages.NO_GRID
     if not method.reads_class and not settings.loaded.detects_objects:
         found["target"] = NO_CLASS_TIP
     return found
@@ -145,6 +146,7 @@ def answer(step: Answer, ident: int, held: Collection[str] = ()) -> dict[str, An
         "words": messages.overlay(step, step.map),
         "record": stored,
         "caption": caption(stored),
+        "verdict": stored["answer"]["verdict"],
         "citation": bibtex(settings.method),
         **_objects(step.scene),
     }

@@ -14,7 +14,7 @@ from saliscope.session.rail.norms import Norms, key_of
 def identify(step: Answer, image: str) -> dict[str, Any]:
     """Pack the key of the requested norms, and the current layer."""
     settings = step.settings
-    note = "" if settings.takes_layer else messages.no_layer(settings.method.title)
+    note = "" if settings.takes_layer else messages.no_layer(settings.method.title, settings.method.family == "control")
     return {"key": key_of(image, settings, step.names), "chosen": settings.layer, "note": note}
 
 

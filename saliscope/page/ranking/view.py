@@ -122,9 +122,9 @@ def _compare(row: RankedMap) -> Row:
     """Pack the comparison with the controls, which depends on the number of rows."""
     comparisons = [comparison for by_control in row.comparisons.values() for comparison in by_control.values()]
     return {
-        "beside": messages.compared(row),
+        "beside": row.verdict.sentence,
         "beats": bool(comparisons) and all(comparison.verdict == "better" for comparison in comparisons),
-        "about": [row.sentence(name) for name in row.values],
+        "about": [row.evaluation.sentence(name) for name in row.values],
     }
 
 

@@ -26,6 +26,8 @@ from saliscope.session.channels import engine as channels_engine
 from saliscope.session.channels.answers import Channels
 from saliscope.session.jobs import runs, visitors
 from saliscope.session.request import Request, from_api
+from saliscope.session.trust import engine as checks
+from saliscope.session.verdict import verdict_of
 
 if TYPE_CHECKING:
     import explainers
@@ -71,7 +73,7 @@ def explain(
     options: dict[str, Any] | None = None,
     bands: str = "",
 ) -> dict[str, Any]:
-    """Explain one image: the map as .npy, the overlay as PNG, predictions, statistics and findings.
+    """Explain one image: the map as .npy, the overlay as PNG, predictions, statistics, findings and the verdict.
 
     image: the uploaded image. model, method, layer: names as on the page, empty for the default. target: a class name
     or index, empty for the top prediction. options: the options of the method by name; unknown options are refused.
@@ -103,6 +105,7 @@ def explain(
         "findings": [
             {"code": f.code, "sentence": f.sentence, "remedy": engine.plain(f.remedy)} for f in explanation.findings[0]
         ],
+        "verdict": _verdict(answer),
         "bands": engine.plain(vars(answer.settings.bands)) if answer.settings.bands else None,
         "seconds": explanation.seconds,
         "device": explanation.device,
@@ -264,6 +267,13 @@ def _objects(scene: Scene) -> list[dict[str, Any]]:
     return [_object(item) for item in scene.objects]
 
 
+def _verdict(answer: Answer) -> dict[str, str]:
+    """Return the verdict on the map: that of a finished check of the page, or the one without tests."""
+    checked = checks.find(answer.settings.key)
+    found = checked.verdict if checked else verdict_of(answer)
+    return {"code": found.code, "sentence": found.sentence, "mark": found.mark}
+
+
 def _empty_answer(scene: Scene) -> dict[str, Any]:
     """Return the answer for an image without detections: the same fields without a map."""
     finding = {"code": "nothing_found", "sentence": scene.message, "remedy": engine.plain(scene.remedy)}
@@ -274,6 +284,7 @@ def _empty_answer(scene: Scene) -> dict[str, Any]:
         "predictions": _objects(scene),
         "statistics": {},
         "findings": [finding],
+        "verdict": None,
         "bands": engine.plain(vars(scene.settings.bands)) if scene.settings.bands else None,
         "seconds": 0.0,
         "device": str(scene.settings.loaded.device),

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+_REMOVED = (
+    "The pixels with the highest values, as a share of all pixels: they are blurred. For comparison, a region of the "
+    "same shape is blurred at 19 random places."
+)
 GLOSSARY: dict[str, str] = {
     "% of the map": (
         "The share of the map in this part of the image, by the sum of its positive values, or of the magnitudes of a "
         "gradient."
     ),
     "baseline": "The input that counts as no information, such as a black or blurred image.",
-    "better than chance?": (
-        "Is the map a better order of the pixels than random maps and other maps without the network?"
-    ),
+    "brightest % of the map": _REMOVED,
     "center-bias baseline": (
         "A bright blob in the middle of the image, the same for every image. Photos are often centered."
     ),
@@ -58,14 +60,11 @@ GLOSSARY: dict[str, str] = {
         "One step of the network. Early layers see edges and textures in detail, late ones see parts of objects on a "
         "coarse grid."
     ),
-    "learned?": (
-        "Does the map change if the weights of the network are random? If not, it shows nothing that the network has "
-        "learned."
-    ),
     "logit": (
         "The score of a class before it becomes a probability. It has no upper limit; one more logit multiplies the "
         "odds by 2.7."
     ),
+    "most positive % of the map": _REMOVED,
     "mostly noise": "Two halves of the samples give maps that hardly agree, so the details of the map are chance.",
     "no preference": (
         "The network gives nearly the same probability to all classes, so a map has no prediction to explain."
@@ -75,9 +74,6 @@ GLOSSARY: dict[str, str] = {
         "How similar the order of two lists of values is, from −1 (opposite) over 0 (unrelated) to 1 (the same order)."
     ),
     "receptive field": "The part of the image that can affect one value of a layer.",
-    "specific to this class?": (
-        "Is the map of the next most likely class different? If not, it does not explain this class."
-    ),
     "too small to interpret": "The values of the map are so small compared with the score that they hardly affect it.",
 }
 """Words, in lower case apart from abbreviations, with their meaning. "%" stands for a percentage."""

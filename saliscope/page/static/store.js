@@ -72,6 +72,7 @@
  * @property {?object[]} models the list of models for the comparison of two models
  * @property {string} erasing the edit with which another view opens the erase view
  * @property {?{headline: string[], isOld: boolean}} edited the sentences about the edited image of the erase view
+ * @property {?{key: string, sentence: string, headline: string[]}} checked verdict on the newest tested map
  * @property {string} view id of the selected tab
  */
 
@@ -102,6 +103,7 @@ export const state = {
   models: null,
   erasing: "",
   edited: null,
+  checked: null,
   view: "",
   steps: null,
 };

@@ -16,7 +16,7 @@ from saliscope.session.jobs import runs
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request, from_form
 from saliscope.session.trust import engine, messages
-from saliscope.session.trust.answers import CheckProgress, Verdict, Weights
+from saliscope.session.trust.answers import CheckedMap, CheckProgress, Weights
 
 PART = "trust"
 """Name of these jobs among the jobs of a user."""
@@ -78,11 +78,11 @@ class Trust:
             for step in work(from_form(*form), run, key):
                 if isinstance(step, CheckProgress):
                     yield {self.strip: view.progress(step)}
-                elif isinstance(step, Verdict):
+                elif isinstance(step, CheckedMap):
                     yield {self.strip: view.verdict(step)}
                 elif isinstance(step, Weights):
                     yield {self.strip: view.weights(step)}
-            if not isinstance(step, (Verdict, Weights)):
+            if not isinstance(step, (CheckedMap, Weights)):
                 yield show_error(messages.CHANGED)
 
         def show_error(message: str) -> Updates:

@@ -10,7 +10,8 @@ from saliscope.page.components import view
 from saliscope.session.answers import Answer
 from saliscope.session.methods import badges
 from saliscope.session.trust import engine, messages
-from saliscope.session.trust.answers import CheckProgress, Verdict, Weights
+from saliscope.session.trust.answers import CheckedMap, CheckProgress, Weights
+from saliscope.session.verdict import verdict_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,15 +19,22 @@ if TYPE_CHECKING:
     import explainers
     from explainers.metrics.evaluation import Evaluation
     from explainers.metrics.randomization_result import Randomization
+    from explainers.verdict.rules import Verdict
 
 MARKS: dict[bool | None, str] = {True: "good", False: "bad", None: "unknown"}
 
 
 def identify(step: Answer, ident: int) -> dict[str, Any]:
-    """Pack the key of the map to check and whether the check runs automatically, or why it is not possible."""
-    why = engine.why_not(step)
-    quick = not why and engine.is_quick(step.settings)
-    return {"id": ident, "key": step.settings.key, "map": step.settings.method.title, "why": why, "quick": quick}
+    """Pack the key of the map to check and its verdict so far, and whether the check runs automatically, or why not."""
+    why, known = engine.why_not(step), engine.find(step.settings.key)
+    verdict = known.verdict if known else verdict_of(step)
+    quick = not why and verdict.follows_tests and engine.is_quick(step.settings)
+    return {"id": ident, "key": step.settings.key, "why": why, "quick": quick, **pack_verdict(verdict)}
+
+
+def pack_verdict(verdict: Verdict) -> dict[str, str]:
+    """Pack the sentence and its mark."""
+    return {"sentence": verdict.sentence, "mark": verdict.mark}
 
 
 def progress(step: CheckProgress) -> dict[str, Any]:
@@ -39,12 +47,12 @@ def failed(key: str, message: str) -> dict[str, Any]:
     return {"key": key, "failed": message}
 
 
-def verdict(step: Verdict) -> dict[str, Any]:
+def verdict(step: CheckedMap) -> dict[str, Any]:
     """Pack the results with their marks, the curves, and the data to show the image at each step."""
     height, width = step.order.shape
     order = {"h": height, "w": width, "b64": base64.b64encode(step.order.numpy().tobytes()).decode("ascii")}
     rows = {
-        "controls": _controls(step.evaluation),
+        "controls": {"text": messages.controls(step.evaluation), "mark": step.evaluation.verdict.mark},
         "class": _class(step),
         "weights": _weights(step.weights, step.method),
     }
@@ -52,6 +60,8 @@ def verdict(step: Verdict) -> dict[str, Any]:
         "key": step.key,
         "more": step.more,
         "verdict": {
+            **pack_verdict(step.verdict),
+            "headline": step.headline,
             "rows": rows,
             "unit": step.unit,
             "name": step.name,
@@ -67,22 +77,8 @@ def weights(step: Weights) -> dict[str, Any]:
     return {"key": step.key, "weights": _weights(step.test, step.method)}
 
 
-def _controls(evaluation: Evaluation) -> dict[str, str]:
-    """Pack the comparison with the controls.
-
-    Good: not worse than any control, and better than random maps by one metric. Bad: worse than a control, and not
-    better than any. On one image, "not significantly different" does not count against the map.
-    """
-    verdicts = [
-        comparison.verdict for by_control in evaluation.comparisons.values() for comparison in by_control.values()
-    ]
-    random = [evaluation.compare(metric, "random").verdict for metric in evaluation.values]
-    good, bad = "better" in random and "worse" not in verdicts, "worse" in verdicts and "better" not in verdicts
-    return {"text": messages.controls(evaluation), "mark": "good" if good else "bad" if bad else "mixed"}
-
-
-def _class(step: Verdict) -> dict[str, str]:
-    from explainers.explanation.diagnosis import ALIKE  # torch takes seconds to start
+def _class(step: CheckedMap) -> dict[str, str]:
+    from explainers.verdict.facts import ALIKE, PARTLY  # torch takes seconds to start
 
     reads, similarity = step.method.reads_class, step.similarity
     correlation = math.nan if similarity is None else similarity.correlation
@@ -91,8 +87,8 @@ def _class(step: Verdict) -> dict[str, str]:
     elif math.isnan(correlation):
         mark = "unknown"
     else:
-        mark = "mixed" if correlation > messages.PARTLY else "good"
-    return {"text": messages.of_class(reads, similarity, ALIKE, step.uncompared), "mark": mark}
+        mark = "mixed" if correlation > PARTLY else "good"
+    return {"text": messages.of_class(reads, similarity, (PARTLY, ALIKE), step.uncompared), "mark": mark}
 
 
 def _weights(test: Randomization | str | None, method: explainers.Method) -> dict[str, Any]:
@@ -102,7 +98,9 @@ def _weights(test: Randomization | str | None, method: explainers.Method) -> dic
     elif test is None:
         row = _of_table(method, "logit", messages.LAST)
     else:
-        passes = None if isinstance(test, str) else _passes(test)
+        from explainers.metrics.judge import depends_on_weights  # torch takes seconds to start
+
+        passes = None if isinstance(test, str) else depends_on_weights(test, method.reads_class)
         row = {"text": messages.of_weights(test, passes), "mark": MARKS[passes]}
     return {**row, "here": test is not None}
 
@@ -117,16 +115,6 @@ def _of_table(method: explainers.Method, order: str, part: str) -> dict[str, str
     passes = abs(correlation) < (LAST_LAYER if order == "logit" else ALL_LAYERS)
     text = messages.of_table(passes, correlation, part, table["network"], table["photographs"])
     return {"text": text, "mark": MARKS[passes]}
-
-
-def _passes(test: Randomization) -> bool | None:
-    """Return the verdict of the library; for a cascade (class-agnostic methods), only its last step counts."""
-    from explainers.metrics.randomization_result import ALL_LAYERS  # torch takes seconds to start
-
-    if test.order != "cascade":
-        return test.passes
-    correlation = test.after_all_layers
-    return None if math.isnan(correlation) else abs(correlation) < ALL_LAYERS
 
 
 def _curves(evaluation: Evaluation, metric: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from saliscope import __version__
 from saliscope.images.pixels import pixel_hash
 from saliscope.session import messages, model_cache
 from saliscope.session.answers import Answer, LoadedModel
+from saliscope.session.verdict import verdict_of
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +45,7 @@ def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
         "subject": messages.subject(step),
         "similarities": step.probabilities.tolist() if settings.sentences and step.probabilities is not None else None,
         "unit": messages.unit(settings),
+        "verdict": verdict_of(step).sentence,
         "share": step.share,
         "seconds": round(step.explanation.seconds, 3),
         "device": step.explanation.device,

@@ -392,8 +392,8 @@ def depth_verdict(vanished: Sequence[str], extremes: tuple[str, float, str, floa
             "Choose a layer with a solid bar."
         )
     return (
-        f"The gradient reaches every layer, with norms from {low:.3g} at {smallest} to {high:.3g} at {largest}, so "
-        "class-activation maps are meaningful at each of them."
+        f"The gradient reaches every layer, with norms from {low:.3g} at {smallest} to {high:.3g} at {largest}. A "
+        "class-activation map may still be too small to interpret; its verdict on Explain says so."
     )
 
 

@@ -65,4 +65,4 @@ def _controls(measured: dict[str, Any], loaded: LoadedModel) -> list[Badge]:
     network = table()["network"]
     where = messages.HERE if loaded.name == network else f"on {network}"
     tip = messages.controls_tip(verdicts, measured["n"], network, table()["test"])
-    return [(messages.no_better(verdicts, where), tip)]
+    return [(messages.controls(verdicts, where), tip)]

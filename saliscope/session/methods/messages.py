@@ -42,7 +42,6 @@ NO_CLASS = "class-agnostic"
 NO_CLASS_TIP = "The method does not use the class, so its map is the same for every class."
 NO_WEIGHTS = "hardly depends on the weights"
 HERE = "on this network"
-CONTROLS = {"random": "random maps", "edge": "edge maps", "center": "the center-bias baseline"}
 
 
 def weights_tip(last: float, everything: float, limits: tuple[float, float], network: str) -> str:
@@ -53,24 +52,21 @@ def weights_tip(last: float, everything: float, limits: tuple[float, float], net
     )
 
 
-def no_better(verdicts: dict[str, str], where: str) -> str:
-    """Return the badge of a method that is not better than one control, or than several."""
-    names = [CONTROLS.get(control, control) for control, verdict in verdicts.items() if verdict != "better"]
-    return f"no better than {names[0] if len(names) == 1 else 'the controls'} {where}"
+def controls(results: dict[str, str], where: str) -> str:
+    """Return the badge of a method that is not better than all controls: the words of a verdict, without what is."""
+    from explainers.verdict.rules import describe_results  # torch takes seconds to start
+
+    return f"{describe_results({name: each for name, each in results.items() if each != 'better'})} {where}"
 
 
-def controls_tip(verdicts: dict[str, str], count: int, network: str, test: str) -> str:
+def controls_tip(results: dict[str, str], count: int, network: str, test: str) -> str:
     """Return the comparison with each control."""
-    parts = []
-    level = ("level", "not significantly different from")
-    for verdict, text in (("better", "better than"), level, ("worse", "worse than")):
-        names = [CONTROLS.get(control, control) for control, result in verdicts.items() if result == verdict]
-        if names:
-            parts.append(f"{text} {', '.join(names[:-1]) + ' and ' if len(names) > 1 else ''}{names[-1]}")
+    from explainers.verdict.rules import describe_results  # torch takes seconds to start
+
     over = f"{count} image{'s' * (count != 1)}"
     return (
-        f"Insertion minus deletion over {over} with {network}: {', '.join(parts)} ({test}, p < 0.05, adjusted for the "
-        "number of comparisons)."
+        f"Insertion minus deletion over {over} with {network}: {describe_results(results)} ({test}, p < 0.05, adjusted "
+        "for the number of comparisons)."
     )
 
 

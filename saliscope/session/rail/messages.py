@@ -72,9 +72,10 @@ def why(reason: str, layer: Any) -> str:
     return WHY[reason].format(grid=grid, shape=shape)
 
 
-def no_layer(title: str) -> str:
+def no_layer(title: str, is_control: bool = False) -> str:
     """Return the note for a method that does not take a layer."""
-    return f"{title} explains the whole network. The layer selected here only applies to Channels."
+    what = "does not use the network" if is_control else "explains the whole network"
+    return f"{title} {what}. The layer selected here only applies to Channels."
 
 
 def totals(found: Description) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,11 @@ from saliscope import limits
 from saliscope.session import messages as page_messages
 
 if TYPE_CHECKING:
-    from explainers.metrics.recommendation import RankedMap, Recommendation
+    from explainers.metrics.recommendation import Recommendation
 
 RANKING = "Ranking"
-CONTROLS = {"random": "random maps", "edge": "edge maps", "center": "the center-bias baseline"}
-"""Names of the controls, as used in messages."""
-ALL = "all three controls"
+CONTROLS = {"random": "random maps", "edge": "edge maps", "center": "a centered blob"}
+"""Names of the controls, as in verdicts (explainers/verdict/)."""
 STOPPED = "Stopped before the first map."
 TOO_SHORT = "The time limit was reached before the first map was compared with the controls. Increase Seconds."
 FEW = "Too few maps to compare the rankings by deletion and by insertion."
@@ -56,7 +56,7 @@ TERMS: dict[str, Any] = {
         "insertion": ["Insertion", "Area under the insertion curve: higher is better"],
         "deletion": ["Deletion", "Area under the deletion curve: lower is better"],
         "difference": ["Difference", "Insertion minus deletion: higher is better"],
-        "margin": ["Margin over controls", "By deletion and insertion, in standard deviations of the random maps"],
+        "margin": ["Margin over controls", "In standard deviations of random maps, and the verdict on this map"],
         "seconds": ["Seconds", "Time to compute the map on this machine"],
     },
 }
@@ -99,60 +99,38 @@ def finished(result: Recommendation, target: str, found: Conclusion, stopped: bo
     tried = f"all {result.total} tested" if reached >= result.total else f"{reached} of {result.total} tested"
     end = f" ({tried}, {result.seconds:.0f} s" + (", stopped)" if stopped else ")")
     count = len(result.rows)
-    maps, subject = f"{count} map{'s' * (count != 1)} for ", page_messages.strong(target)
+    subject = page_messages.strong(target)
     first, better = page_messages.strong(found.first), page_messages.strong(found.better)
     warning = ", but it hardly depends on the weights" if found.hardly_depends else ""
-    if not found.better:
-        return [f"None of {maps}", subject, " is significantly better than all controls by both metrics", end]
-    if found.better == found.first:
-        return [first, f" is the best of {maps}", subject, f", better than all controls{warning}", end]
-    but = ", but is not better than all controls; "
-    return [first, f" has the largest difference of {maps}", subject, but, better, f" is{warning}", end]
+    name = "none" if not found.better else "best" if found.better == found.first else "other"
+    corrected = ", corrected for their number" if count > 1 else ""
+    words = {"count": f"{count} map{'s' * (count != 1)}", "warning": warning, "corrected": corrected}
+    parts = {"target": subject, "first": first, "better": better}
+    pieces = re.split(r"\{(target|first|better)\}", CONCLUSIONS[name][1])
+    return [*(parts[each] if k % 2 else each.format(**words) for k, each in enumerate(pieces) if each), end]
+
+
+CONCLUSIONS: dict[str, tuple[str, str]] = {
+    "none": (
+        "No map is better than every control by both metrics, corrected for the number of maps (Holm).",
+        "None of {count} for {target} is significantly better than all controls by both metrics{corrected}",
+    ),
+    "best": (
+        "The map with the largest difference is better than every control by both metrics, with the same correction.",
+        "{first} is the best of {count} for {target}, better than all controls{warning}",
+    ),
+    "other": (
+        "Another map than the one with the largest difference is the first that is better than every control.",
+        "{first} has the largest difference of {count} for {target}, but is not better than all controls; "
+        "{better} is{warning}",
+    ),
+}
+"""The conclusions of a ranking: by name, the condition and the sentence. Each row has the verdict on its map."""
 
 
 def title(name: str, layer: str | None) -> str:
     """Return the title of a map, such as "Grad-CAM at head"."""
     return f"{name} at {layer}" if layer else name
-
-
-def compared(row: RankedMap) -> str:
-    """Return the comparison with the controls by all metrics, such as "better than random maps; worse than ..."."""
-    by: dict[str, list[str]] = {}
-    for control, name in CONTROLS.items():
-        metrics = row.comparisons.values()
-        verdicts = {metric[control].verdict for metric in metrics if control in metric}
-        if verdicts:
-            by.setdefault(verdicts.pop() if len(verdicts) == 1 else _mixed(verdicts), []).append(name)
-    parts = [
-        f"{text} {ALL if len(by[verdict]) == len(CONTROLS) else _and(by[verdict])}"
-        for verdict, text in VERDICTS.items()
-        if verdict in by
-    ]
-    return "; ".join(parts)
-
-
-VERDICTS = {
-    "better": "better than",
-    "partly": "better by only one metric than",
-    "level": "not significantly different from",
-    "divided": "inconclusive compared with",
-    "lower": "worse by one metric than",
-    "worse": "worse than",
-    "few": "too few images to compare with",
-    "unknown": "not compared with",
-}
-
-
-def _mixed(verdicts: set[str]) -> str:
-    if verdicts == {"better", "level"}:
-        return "partly"
-    if verdicts == {"better", "worse"}:
-        return "divided"
-    return "lower" if verdicts == {"level", "worse"} else "unknown"
-
-
-def _and(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def agreement(a: str, b: str, rho: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import explainers
     from explainers.metrics.evaluation import Evaluation
     from explainers.metrics.randomization_result import Randomization
+    from explainers.verdict.facts import Facts
+    from explainers.verdict.rules import Verdict
 
 STEPS = 20
 """Number of steps of the curves."""
@@ -40,8 +42,8 @@ class ClassSimilarity:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The result of the faithfulness check of the map of request `key`.
+class CheckedMap:
+    """The result of the faithfulness check of the map of request `key`; `facts` are those without the check.
 
     `order` [H, W], uint8, is the step at which each pixel is deleted or inserted, starting at 1. `blurred` is the image
     shown instead of deleted pixels. `unit` is the unit of the curves ("probability", "score") for the target `name`.
@@ -55,6 +57,9 @@ class Verdict:
     evaluation: Evaluation
     order: torch.Tensor
     blurred: Image.Image
+    facts: Facts
+    headline: list[str] = field(default_factory=list)
+    """The sentences above the map that follow from the verdict."""
     similarity: ClassSimilarity | None = None
     uncompared: str = ""
     """Why the map was not compared with that of another class, if there is a special reason."""
@@ -63,7 +68,24 @@ class Verdict:
     more: bool = False
     """Whether the randomization test follows."""
 
-    def with_weights(self, weights: Randomization | str) -> Verdict:
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the map with all tests that were made of it."""
+        from explainers.metrics.comparison import results_of  # torch takes seconds to start
+        from explainers.metrics.judge import depends_on_weights  # torch takes seconds to start
+        from explainers.verdict.rules import judge_facts  # torch takes seconds to start
+
+        test = self.weights
+        weights = None if test is None or isinstance(test, str) else depends_on_weights(test, self.method.reads_class)
+        tested = replace(
+            self.facts,
+            comparisons=results_of(self.evaluation.comparisons),
+            correlation=self.facts.correlation if self.similarity is None else self.similarity.correlation,
+            depends_on_weights=weights,
+        )
+        return judge_facts(tested)
+
+    def with_weights(self, weights: Randomization | str) -> CheckedMap:
         """Return a copy with the result of the randomization test."""
         return replace(self, weights=weights, more=False)
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from saliscope import limits
 from saliscope.errors import Refused
-from saliscope.session import engine, network_calls, results_cache, scene, text_messages
+from saliscope.session import engine, headline, network_calls, results_cache, scene, text_messages
 from saliscope.session.answers import Answer, Settings, Waiting
 from saliscope.session.jobs.recent import Recent
 from saliscope.session.jobs.runs import Run
@@ -25,7 +25,8 @@ from saliscope.session.methods import costs
 from saliscope.session.rail import norms
 from saliscope.session.request import Request
 from saliscope.session.trust import messages
-from saliscope.session.trust.answers import STEPS, CheckProgress, ClassSimilarity, Controls, Verdict, Weights
+from saliscope.session.trust.answers import STEPS, CheckedMap, CheckProgress, ClassSimilarity, Controls, Weights
+from saliscope.session.verdict import facts_of
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ QUICK = 0.03
 """Maximum seconds of a forward pass for an automatic check, which takes 268 of them in batches."""
 _controls = Recent[Controls]()
 """By image, network and target. Networks are not stored, so that they can be freed."""
-_verdicts = Recent[Verdict]()
+_checked = Recent[CheckedMap]()
 """Finished checks by the key of the map, shared by all users: most of them see the same examples first."""
 
 
@@ -68,7 +69,7 @@ def is_quick(settings: Settings) -> bool:
     return costs.forward(settings.loaded) <= QUICK
 
 
-def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgress | Verdict]:
+def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgress | CheckedMap]:
     """Yield the result of the check for the map of request `key`; yield nothing if the page has changed.
 
     Errors   Refused, and the errors of the library
@@ -77,7 +78,7 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
     if answer is None:
         return
     settings = answer.settings
-    if (finished := _verdicts.get(key)) is not None:
+    if (finished := _checked.get(key)) is not None:
         yield finished
         return
     images = engine.load_input(settings, request)[2]
@@ -94,7 +95,7 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
         if why := next((reason for by_class in evaluation.reasons.values() for reason in by_class if reason), ""):
             raise Refused(messages.NO_VALUE.format(why=why))
         _controls.put(controls_key, _controls_of(evaluation))
-        verdict = Verdict(
+        checked = CheckedMap(
             key,
             settings.method,
             subject(answer),
@@ -102,21 +103,32 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
             evaluation,
             order(evaluation),
             blurred(answer.crop, images),
-            _class_similarity(answer, images) if is_quick(settings) else None,
-            _why_not_compared(settings),
+            facts_of(answer),
+            similarity=_class_similarity(answer, images) if is_quick(settings) else None,
+            uncompared=_why_not_compared(settings),
             more=is_quick(settings),
         )
-        yield verdict
-        if verdict.more:
+        checked = _with_headline(checked, answer)
+        yield checked
+        if checked.more:
             test = yield from _randomize(answer, images, target, run, turn)
-            verdict = verdict.with_weights(test)
-            yield verdict
+            checked = _with_headline(checked.with_weights(test), answer)
+            yield checked
             if test == messages.STOPPED:
                 return
-        _verdicts.put(key, verdict)
+        _checked.put(key, checked)
 
 
-def randomize_weights(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgress | Weights]:
+def _with_headline(checked: CheckedMap, answer: Answer) -> CheckedMap:
+    return replace(checked, headline=headline.headline(answer, checked.verdict))
+
+
+def find(key: str) -> CheckedMap | None:
+    """Return the finished check of the map of request `key`, or None."""
+    return _checked.get(key) if key else None
+
+
+def randomize_weights(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgress | CheckedMap | Weights]:
     """Yield whether the map of request `key` changes if the weights are randomized.
 
     Errors   as `judge`
@@ -128,7 +140,12 @@ def randomize_weights(request: Request, run: Run, key: str) -> Iterator[Waiting 
     with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
         yield from engine.wait_turn(turn)
         test = yield from _randomize(answer, images, _target(answer), run, turn)
-        yield Weights(key, answer.settings.method, test)
+        if (checked := find(key)) is None or isinstance(test, str):
+            yield Weights(key, answer.settings.method, test)
+            return
+        checked = _with_headline(checked.with_weights(test), answer)
+        _checked.put(key, checked)
+        yield checked
 
 
 def _shown_answer(request: Request, run: Run, key: str) -> Generator[Waiting, None, Answer | None]:

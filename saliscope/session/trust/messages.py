@@ -25,8 +25,6 @@ OVER = "The evaluation exceeded the time limit. Choose a smaller network or try 
 NO_TEST = "The weights of this network could not be randomized."
 UNIT = "Not tested: a channel does not depend on the weights of later layers."
 CHANGED = "The settings have changed. Press Explain to compute the map for the current settings."
-PARTLY = 0.5
-"""Rank correlation with the map of the runner-up above which it is unclear whether a map is specific to its class."""
 ALL, LAST = "all weights", "the last layer"
 NO_VALUE = "No result: {why}."
 UNKNOWN = "Internal error in the evaluation. The map is not affected. Press Compare with controls to try again."
@@ -38,14 +36,12 @@ TERMS: dict[str, Any] = {
     "stop_name": "Stop the check",
     "weights": "Randomize weights",
     "details": "Numbers and curves",
-    "questions": {"controls": "Better than chance?", "class": "Specific to this class?", "weights": "Learned?"},
-    "replies": {"good": "yes", "mixed": "unclear", "bad": "no", "unknown": "not tested"},
     "band": "range of random maps",
     "working": "Comparing with controls: {percent}",
     "drawing": "Randomizing weights: {percent}",
     "waiting": "The evaluation starts after the map is computed.",
     "offer": "Deletes and inserts pixels in the order of the map, and compares the result with random maps, edge maps "
-    "and a center-bias baseline.",
+    "and a centered blob.",
     "rows": {"controls": "Controls", "class": "Class", "weights": "Weights"},
     "titles": {"deletion": "Deletion", "insertion": "Insertion"},
     "area": "area {area}, {better}",
@@ -78,21 +74,59 @@ def controls(evaluation: Evaluation) -> str:
     return ". ".join(evaluation.sentence(metric) for metric in evaluation.values) + "."
 
 
-def of_class(reads_class: bool, similarity: ClassSimilarity | None, limit: float, reason: str = "") -> str:
-    """Return whether the map depends on the class, or the `reason` why this was not tested."""
+SENTENCES = {
+    "agnostic": ("The method does not use the class.", "Class-agnostic: the method does not use the class."),
+    "not_compared": ("The map of the runner-up class was not computed.", "Not compared with another class."),
+    "blank": (
+        "One of the two maps is constant or not finite.",
+        "Not compared: the map of {other} is constant or not finite.",
+    ),
+    "class_hardly": ("The rank correlation is above 0.99 (`ALIKE`).", "Hardly depends on the class: {result}."),
+    "class_partly": ("The rank correlation is above 0.5 (`PARTLY`).", "Partly depends on the class: {result}."),
+    "class": ("The rank correlation is lower.", "Depends on the class: {result}."),
+    "weights_blank": (
+        "The map after the randomization is constant or not finite.",
+        "Not compared: the map is constant or not finite after randomizing {part}.",
+    ),
+    "weights_turn": (
+        "The randomization test fails, because only the sign changes.",
+        "Hardly depends on the weights: randomizing {part} only flips the sign of the map.",
+    ),
+    "weights_hardly": ("The randomization test fails.", "Hardly depends on the weights: {result}."),
+    "weights": ("The randomization test passes.", "Depends on the weights: {result}."),
+    "method_hardly": (
+        "Not tested on this image; the method fails the test over the images of the benchmark.",
+        "In general, the method hardly depends on the weights: {result}.",
+    ),
+    "method": (
+        "Not tested on this image; the method passes the test over the images of the benchmark.",
+        "In general, the method depends on the weights: {result}.",
+    ),
+}
+"""The rows of the check about class and weights: by name, the condition and the sentence."""
+
+
+def _say(sentence: str, /, **values: str) -> str:
+    return SENTENCES[sentence][1].format(**values)
+
+
+def of_class(
+    reads_class: bool, similarity: ClassSimilarity | None, limits: tuple[float, float], reason: str = ""
+) -> str:
+    """Return whether the map depends on the class, partly or hardly by `limits`, or why this was not tested."""
     if not reads_class:
-        return "Class-agnostic: the method does not use the class."
+        return _say("agnostic")
     if similarity is None:
-        return reason or "Not compared with another class."
+        return reason or _say("not_compared")
     if similarity.correlation != similarity.correlation:
-        return f"Not compared: the map of {similarity.other} is constant or not finite."
+        return _say("blank", other=similarity.other)
     result = f"rank correlation {_signed(similarity.shown)} with the map of {similarity.other}"
     if similarity.shown != similarity.shown:
         value = _signed(similarity.correlation)
         result = f"rank correlation {value} with the map of {similarity.other}, before negative values are set to zero"
-    if similarity.correlation > limit:
-        return f"Hardly depends on the class: {result}."
-    return f"{'Partly depends' if similarity.correlation > PARTLY else 'Depends'} on the class: {result}."
+    partly, alike = limits
+    name = "class_hardly" if similarity.correlation > alike else "class"
+    return _say("class_partly" if partly < similarity.correlation <= alike else name, result=result)
 
 
 def of_weights(test: Randomization | str | None, passes: bool | None) -> str:
@@ -102,21 +136,18 @@ def of_weights(test: Randomization | str | None, passes: bool | None) -> str:
     measure = "rank correlation of magnitudes" if test.by_size else "rank correlation"
     part = ALL if test.order == "cascade" else test.steps[0]
     if passes is None:
-        return f"Not compared: the map is constant or not finite after randomizing {part}."
+        return _say("weights_blank", part=part)
     correlation = test.after_all_layers if test.order == "cascade" else test.after_last_layer
-    result = f"{measure} {_signed(correlation)} with the map after randomizing {part}"
     if test.turns:
-        return f"Hardly depends on the weights: randomizing {part} only flips the sign of the map."
-    return f"Depends on the weights: {result}." if passes else f"Hardly depends on the weights: {result}."
+        return _say("weights_turn", part=part)
+    result = f"{measure} {_signed(correlation)} with the map after randomizing {part}"
+    return _say("weights" if passes else "weights_hardly", result=result)
 
 
 def of_table(passes: bool, correlation: float, part: str, network: str, count: int) -> str:
     """Return whether the method depends on the weights, as measured over the images of the benchmark."""
-    verdict = "depends" if passes else "hardly depends"
-    return (
-        f"In general, the method {verdict} on the weights: rank correlation {_signed(correlation)} after randomizing "
-        f"{part}, over {count} images with {network}."
-    )
+    result = f"rank correlation {_signed(correlation)} after randomizing {part}, over {count} images with {network}"
+    return _say("method" if passes else "method_hardly", result=result)
 
 
 def _signed(value: float) -> str:

@@ -98,8 +98,8 @@ def test_the_message_says_if_no_map_is_better_than_the_controls():
     good = found(tried("a", 0.3, 0.8), tried("b", 0.2, 0.4))
     bad = found(tried("a", 0.3, 0.5), tried("b", 0.2, 0.4))
 
-    assert "trust none" not in str(good) and good.rows[0].beats("edge")
-    assert "No map is better than every control by every metric" in str(bad)
+    assert "After correction" not in str(good) and good.rows[0].beats("edge")
+    assert "After correction for 2 maps, none is better than every control by every metric." in str(bad)
     assert "no map to recommend" in str(found()) and found().best is None and found().winners == {}
 
 
@@ -120,7 +120,7 @@ def test_comparisons_are_adjusted_for_all_maps_that_were_tried():
     place = best.comparisons["deletion"]["random"]
     assert place.verdict == "level" and place.p_adjusted == pytest.approx(60 * place.p)
     assert best.evaluation.comparisons["deletion"]["random"].verdict == "better", "by itself"
-    assert "not significantly different from random maps" in str(result)
+    assert "After correction for 10 maps, none is better than every control" in str(result)
     assert result.to_rows()[0]["deletion_beside_random"] == "level"
 
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from explainers.verdict.facts import CONTROLS
+from explainers.verdict.rules import judge_facts
 from saliscope.images import examples
 from saliscope.session import engine, headline, messages, model_cache
 from saliscope.session.answers import Answer, Refining
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
+from saliscope.session.verdict import facts_of
 
 DOG = str(next(iter(examples.all_examples().values())).path)
 
@@ -60,8 +63,25 @@ def test_the_smallest_part_with_most_of_the_map_is_named(cells: dict, name: str,
 def test_an_even_map_is_not_mainly_anywhere(answers: dict[str, Answer]) -> None:
     _, _, mainly = headline.largest_part(torch.full((3, 3), 1 / 9, dtype=torch.float64))
     assert not mainly
-    flat = replace(answers["grad_cam"], map=torch.ones(7, 7))
-    assert headline.headline(flat)[1] == "The evidence is spread evenly over the crop."
+    even = torch.ones(7, 7) - 1e-3 * torch.eye(7)
+    flat = replace(answers["grad_cam"], map=even)
+    assert headline.headline(flat)[1] == "The map is spread evenly over the crop."
+
+
+def test_the_headline_says_each_sentence(answers: dict[str, Answer]) -> None:
+    """The position only if the verdict allows it, and no class without a preference of the network."""
+    answer = answers["grad_cam"]
+    spread = torch.ones(9, 9)
+    spread[:3, :3] = 2
+    found = headline.headline(replace(answer, map=spread))[1]
+    assert found.startswith("The map is spread out, with the most in the upper left corner")
+    stopped = headline.headline(replace(answer, share=0.03))
+    assert stopped == ["German shepherd, 94%.", "Stopped after 3% of the samples, and its stability is not known."]
+    tiny = headline.headline(replace(answer, map=answer.map * 1e-6))
+    assert tiny[1].startswith("Too small to interpret: its values add up to ")
+    even = headline.headline(replace(answer, probabilities=torch.full((1000,), 0.001)))
+    why = "The top class has 0.1%, and each of 1,000 equal classes would have 0.1%"
+    assert even == ["No preference.", f"{why}, so the network has no preference."]
 
 
 def test_the_sentence_claims_only_what_the_method_shows(answers: dict[str, Answer]) -> None:
@@ -69,15 +89,23 @@ def test_the_sentence_claims_only_what_the_method_shows(answers: dict[str, Answe
     sentences = {name: headline.headline(answer) for name, answer in answers.items()}
     assert all(sentence[0] == "German shepherd, 94%." for sentence in sentences.values())
     second = {name: sentence[1] for name, sentence in sentences.items()}
-    assert second["grad_cam"] == "The evidence is mainly in the upper right (65% of the map)."
+    assert second["grad_cam"] == "The map is mainly in the upper right (65% of the map)."
     signed = replace(answers["hires_cam"], map=answers["hires_cam"].map - 0.3)
     assert headline.headline(signed)[1].endswith("% of the positive values).")
-    assert second["saliency"].startswith("The sensitivity of the score is ")
-    assert second["eigen_cam"].startswith("The map is ")
+    for name in ("saliency", "eigen_cam"):
+        assert second[name].startswith("Not compared with controls; on EfficientNet-Lite0, its maps were no better")
+    tested = {metric: dict.fromkeys(CONTROLS, "better") for metric in ("deletion", "insertion")}
+    good = {
+        name: headline.headline(answer, judge_facts(replace(facts_of(answer), comparisons=tested)))[1]
+        for name, answer in answers.items()
+    }
+    assert good["grad_cam"] == "The evidence is mainly in the upper right (65% of the map)."
+    assert good["saliency"].startswith("The sensitivity of the score is ")
+    assert good["eigen_cam"].startswith("The map is ")
     assert second["random_control"] == "This control map does not use the network."
     answer = answers["grad_cam"]
-    assert headline.headline(replace(answer, map=-torch.ones(7, 7)))[1] == "The map has no positive values."
-    assert headline.headline(replace(answer, map=torch.full((7, 7), torch.nan)))[1] == "The map is not finite."
+    assert headline.headline(replace(answer, map=-torch.rand(7, 7)))[1] == "The map has no positive values."
+    assert headline.headline(replace(answer, map=torch.full((7, 7), torch.nan)))[1].startswith("The map is not finite")
 
 
 def test_the_next_question_follows_from_the_answer(answers: dict[str, Answer]) -> None:

@@ -39,7 +39,7 @@ from saliscope.session.ranking import engine as ranking
 from saliscope.session.request import LONGEST, Request
 from saliscope.session.text_messages import NO_SENTENCE, TWO_SENTENCES
 from saliscope.session.trust import engine as trust
-from saliscope.session.trust.answers import Verdict
+from saliscope.session.trust.answers import CheckedMap
 from saliscope.zoo.text import BAR
 from tests.support.catalog import isolate_catalog
 from tests.support.two_encoders import TwoEncoders, tokenize
@@ -233,7 +233,7 @@ def test_comparison_and_verdict() -> None:
 
     request = Request(DOG, NAME, target=BOTH)
     key = results_cache.key(answer(BOTH).settings, request)
-    verdict = [step for step in trust.check(request, Run(60.0), key) if isinstance(step, Verdict)][-1]
+    verdict = [step for step in trust.check(request, Run(60.0), key) if isinstance(step, CheckedMap)][-1]
     assert verdict.unit == "cosine similarity" and verdict.uncompared == TWO_SENTENCES and verdict.similarity is None
     cosines = by_hand(OWN, OTHER)[3]
     curve = verdict.evaluation.curves["deletion"]  # its first point is the unchanged image

@@ -27,7 +27,7 @@ from saliscope.session.jobs.turns import Turns
 from saliscope.session.model_cache import load
 from saliscope.session.request import Request
 from saliscope.session.trust import engine, messages
-from saliscope.session.trust.answers import CheckProgress, ClassSimilarity, Verdict
+from saliscope.session.trust.answers import CheckedMap, CheckProgress, ClassSimilarity
 from saliscope.zoo import catalog
 from tests.support import dense_nets
 
@@ -44,7 +44,7 @@ def ready() -> Iterator[None]:
         patch.setattr(engine, "STEPS", STEPS)
         patch.setattr(page_engine.model_cache, "wait", lambda run, model: iter(()))
         patch.setattr(engine, "_controls", type(engine._controls)())
-        patch.setattr(engine, "_verdicts", type(engine._verdicts)())
+        patch.setattr(engine, "_checked", type(engine._checked)())
         load(MODEL)
         yield
 
@@ -72,7 +72,7 @@ def steps(ready: None) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def verdict(steps: list[Any]) -> Verdict:
+def verdict(steps: list[Any]) -> CheckedMap:
     return steps[-1]
 
 
@@ -129,10 +129,10 @@ def test_deleted_pixels_show_the_baseline_of_the_network() -> None:
     assert (values - given).abs().max() < 3 and given.std() > 10
 
 
-def test_the_result_for_grad_cam(steps: list[Any], verdict: Verdict) -> None:
-    assert [type(step) for step in steps[-2:]].count(Verdict) >= 1 and isinstance(steps[0], CheckProgress)
+def test_the_result_for_grad_cam(steps: list[Any], verdict: CheckedMap) -> None:
+    assert [type(step) for step in steps[-2:]].count(CheckedMap) >= 1 and isinstance(steps[0], CheckProgress)
     assert {step.key for step in steps} == {key_of(GRAD_CAM)}
-    more = [view.verdict(step)["more"] for step in steps if isinstance(step, Verdict)]
+    more = [view.verdict(step)["more"] for step in steps if isinstance(step, CheckedMap)]
     assert more == [True, False], "the randomization test follows the curves"
     assert "better than" in messages.controls(verdict.evaluation)
     assert (
@@ -154,7 +154,7 @@ def test_the_result_for_grad_cam(steps: list[Any], verdict: Verdict) -> None:
 
 
 def test_the_controls_of_an_image_and_class_are_measured_once(
-    verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+    verdict: CheckedMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Oracle: the same map evaluated with its own controls."""
     controls: list[bool] = []
@@ -165,7 +165,7 @@ def test_the_controls_of_an_image_and_class_are_measured_once(
         return whole(*values, **named)
 
     monkeypatch.setattr(page_engine.network_calls, "evaluate", counting)
-    monkeypatch.setattr(engine, "_verdicts", type(engine._verdicts)())
+    monkeypatch.setattr(engine, "_checked", type(engine._checked)())
     again = judged(GRAD_CAM)[-1]
 
     assert controls == [False]
@@ -174,7 +174,7 @@ def test_the_controls_of_an_image_and_class_are_measured_once(
     assert view.verdict(again)["verdict"]["curves"] == view.verdict(verdict)["verdict"]["curves"]
 
 
-def test_a_finished_check_is_not_repeated(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
+def test_a_finished_check_is_not_repeated(monkeypatch: pytest.MonkeyPatch, verdict: CheckedMap) -> None:
     for name in ("evaluate", "randomize"):
         monkeypatch.setattr(engine.network_calls, name, lambda *_, **__: pytest.fail("it must not run"))
 
@@ -192,7 +192,7 @@ def test_an_outdated_request_has_no_result() -> None:
 
 def test_a_stopped_check_has_a_message_and_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_controls", type(engine._controls)())
-    monkeypatch.setattr(engine, "_verdicts", type(engine._verdicts)())
+    monkeypatch.setattr(engine, "_checked", type(engine._checked)())
     found: list[Any] = []
 
     def work() -> None:
@@ -205,7 +205,7 @@ def test_a_stopped_check_has_a_message_and_no_result(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(Refused, match=messages.STOPPED):
         work()
-    assert found and not any(isinstance(step, Verdict) for step in found) and not engine._controls
+    assert found and not any(isinstance(step, CheckedMap) for step in found) and not engine._controls
 
 
 def test_a_long_map_that_is_not_cached_is_not_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_a_long_map_that_is_not_cached_is_not_recomputed(monkeypatch: pytest.Mon
     ],
 )
 def test_a_map_that_cannot_be_checked_has_a_reason(
-    changes: dict[str, Any], why: str, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], why: str, verdict: CheckedMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = answered(GRAD_CAM)
     settings = answer.settings
@@ -241,7 +241,13 @@ def test_a_map_that_cannot_be_checked_has_a_reason(
 
     packed = view.identify(answer, 7)
 
-    assert packed == {"id": 7, "key": settings.key, "map": settings.method.title, "why": why, "quick": not why}
+    assert packed["sentence"] and packed["mark"]
+    assert {name: packed[name] for name in ("id", "key", "why", "quick")} == {
+        "id": 7,
+        "key": settings.key,
+        "why": why,
+        "quick": not why,
+    }
 
 
 def test_slow_methods_and_slow_networks_are_not_checked_automatically(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +259,7 @@ def test_slow_methods_and_slow_networks_are_not_checked_automatically(monkeypatc
 
 
 @pytest.mark.parametrize(("gain", "mark"), [(50.0, "good"), (0.0, "mixed"), (-50.0, "bad")])
-def test_the_controls_row(gain: float, mark: str, verdict: Verdict) -> None:
+def test_the_controls_row(gain: float, mark: str, verdict: CheckedMap) -> None:
     """A value within those of the random maps does not count for or against the map."""
     one = verdict.evaluation
     signs = {"deletion": -1, "insertion": 1}
@@ -275,7 +281,7 @@ def test_the_controls_row(gain: float, mark: str, verdict: Verdict) -> None:
         (True, float("nan"), "Not compared", "unknown"),
     ],
 )
-def test_the_class_row(reads: bool, correlation: float | None, text: str, mark: str, verdict: Verdict) -> None:
+def test_the_class_row(reads: bool, correlation: float | None, text: str, mark: str, verdict: CheckedMap) -> None:
     method = replace(verdict.method, reads_class=reads)
     similarity = None if correlation is None else ClassSimilarity("malinois", correlation, correlation)
 
@@ -284,7 +290,7 @@ def test_the_class_row(reads: bool, correlation: float | None, text: str, mark: 
     assert text in row["text"] and row["mark"] == mark
 
 
-def test_the_correlation_with_another_class_is_that_of_the_shown_maps(verdict: Verdict) -> None:
+def test_the_correlation_with_another_class_is_that_of_the_shown_maps(verdict: CheckedMap) -> None:
     """Oracle: SciPy on the maps that the page shows, so that Explain and Compare have the same number."""
     spearmanr = pytest.importorskip("scipy.stats").spearmanr
     assert verdict.similarity is not None
@@ -306,7 +312,7 @@ def test_the_correlation_with_another_class_is_that_of_the_shown_maps(verdict: V
         (float("nan"), "Not compared", "unknown"),
     ],
 )
-def test_the_weights_row(correlation: float, text: str, mark: str, verdict: Verdict) -> None:
+def test_the_weights_row(correlation: float, text: str, mark: str, verdict: CheckedMap) -> None:
     assert isinstance(verdict.weights, Randomization)
     test = replace(verdict.weights, signed=torch.tensor([[correlation]]), by_size=False)
 
@@ -322,7 +328,7 @@ def test_the_weights_row(correlation: float, text: str, mark: str, verdict: Verd
 
 @pytest.mark.parametrize(("last", "mark"), [(0.9, "bad"), (-0.1, "good"), (None, "unknown")])
 def test_without_a_test_the_weights_row_uses_the_table(
-    last: float | None, mark: str, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+    last: float | None, mark: str, verdict: CheckedMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = {"network": "net", "photographs": 109, "methods": {"grad_cam": {"logit": last, "cascade": 0.1}}}
     monkeypatch.setattr(view.badges, "table", lambda: table)
@@ -331,6 +337,22 @@ def test_without_a_test_the_weights_row_uses_the_table(
 
     assert row["mark"] == mark and row["here"] is False, "the test is still possible"
     assert ("over 109 images with net." in row["text"]) is (last is not None)
+
+
+def test_each_sentence_about_the_weights(verdict: CheckedMap) -> None:
+    """Passed, failed, only the sign, blank; and the results of the method in general."""
+    assert isinstance(verdict.weights, Randomization)
+    said = set()
+    for signed, absolute in ((0.2, 0.2), (0.99, 0.99), (0.1, 0.95), (float("nan"), float("nan"))):
+        values = {"signed": torch.tensor([[signed]]), "absolute": torch.tensor([[absolute]])}
+        each = replace(verdict.weights, **values, by_size=False)
+        row = view.verdict(verdict.with_weights(each))["verdict"]
+        said.add(row["rows"]["weights"]["text"].partition(": ")[0])
+        hardly = "hardly depends on the weights" in row["sentence"]
+        assert hardly == (row["rows"]["weights"]["mark"] == "bad"), "the verdict says the same"
+    said |= {messages.of_table(passes, 0.5, messages.LAST, "net", 3).partition(": ")[0] for passes in (True, False)}
+    names = [name for name in messages.SENTENCES if name.startswith(("weights", "method"))]
+    assert said == {messages.SENTENCES[name][1].partition(": ")[0] for name in names}
 
 
 @pytest.mark.slow
@@ -374,7 +396,7 @@ def test_objects_are_checked_on_request(model: str, unit: str, tmp_path: Path, m
     with runs.start(None) as run:
         assert run is not None
         drawn = list(engine.randomize_weights(request, run, key_of(request)))[-1]
-    assert view.weights(drawn)["weights"]["text"]
+    assert isinstance(drawn, CheckedMap) and view.verdict(drawn)["verdict"]["rows"]["weights"]["text"]
 
 
 def test_a_check_yields_its_turn_to_a_click_at_once() -> None:

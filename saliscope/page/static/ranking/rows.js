@@ -78,7 +78,7 @@ export class Row {
     this.map.replaceChildren(name, ...this.marks(value), ...this.equal(value));
     for (const each of ["insertion", "deletion", "difference"])
       cells[each].textContent = value[each] === null ? "" : about + formatScore(value[each]);
-    cells.margin.textContent = value.beside || "";
+    cells.margin.textContent = value.beside ? about + value.beside : "";
     cells.seconds.textContent = formatSeconds(value.seconds);
     if (value.map && this.stamp !== value.map.b64 + Boolean(photo)) this.paint(value, photo);
   }

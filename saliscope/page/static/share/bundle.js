@@ -1,5 +1,6 @@
 // A bundle: a zip with everything a map was computed from, which `saliscope replay` recomputes. The server provides
 // the image without metadata, hashes and versions; map, figure and display settings come from the page.
+import { verdictOf } from "../drawing/verdict.js";
 import { floats, watchProps, encodeNpy } from "../wire.js";
 import { zip } from "./formats/zip.js";
 
@@ -43,7 +44,8 @@ export async function bundle(pieces, terms, more = {}, second = null) {
         entry = { map: `${folder}map.npy`, figure: `${folder}figure.png` };
       files[entry.map] = encodeNpy(floats(value.map), [value.map.h, value.map.w]);
       files[entry.figure] = figure;
-      return { ...(name ? { name } : {}), files: entry, ...value.record, view };
+      const answer = { ...value.record.answer, verdict: verdictOf(value) };
+      return { ...(name ? { name } : {}), files: entry, ...value.record, answer, view };
     });
   const text = JSON.stringify({ ...about, made: new Date().toISOString(), maps }, null, 2);
   return zip({ "bundle.json": `${text}\n`, [about.photograph.file]: images[0], ...files, ...more });

@@ -1,6 +1,7 @@
 // A figure for saving: image and map side by side, the color bar with units, and a caption; as PNG, as SVG or PDF with
 // contours as lines, or only the map with transparency. Drawn from the current view. Lengths are in units of 0.2 mm, in
 // which the text has 14 units (8 points).
+import { verdictOf } from "../drawing/verdict.js";
 import { caption, sanitizeText } from "./caption.js";
 import { contourLines } from "./contours.js";
 import { options } from "./options.js";
@@ -55,10 +56,10 @@ function surfaces(panel, width, lines) {
 
 const withoutLines = (rendering) => ({ ...rendering, lines: false });
 
-/** Return the answer with what the page says below the map as the last sentence of its caption. */
+/** Return the answer with its verdict, and what the page says below the map, as the last sentences of its caption. */
 function described({ value, drawing }) {
   const sentences = value.caption || [value.words.title || value.words.alt];
-  return drawing ? { ...value, caption: [...sentences, drawing] } : value;
+  return { ...value, caption: [...sentences, verdictOf(value), drawing].filter(Boolean) };
 }
 
 const ratioOf = ({ image }) => (image ? image.naturalHeight / image.naturalWidth : 1);

@@ -3,6 +3,7 @@
 import { bindParameters } from "../page/address.js";
 import { curve } from "./chart.js";
 import { Steps } from "./steps.js";
+import { update } from "../store.js";
 import { explain } from "../text/terms.js";
 import { fill, watchProps, make, markDrawn } from "../wire.js";
 
@@ -26,10 +27,10 @@ class Strip {
       { class: "hl-trust-rows" },
       ...ROWS.map((name) => make("div", {}, make("dt", {}, this.marks[name], terms.rows[name]), this.texts[name])),
     );
-    this.replies = Object.fromEntries(ROWS.map((name) => [name, make("b", {})]));
-    const questions = ROWS.map((name) => make("span", {}, `${terms.questions[name]} `, this.replies[name]));
-    this.questions = make("p", { class: "hl-trust-replies" }, ...questions);
-    element.firstElementChild.replaceChildren(this.buildHead(), this.questions, this.buildCurves());
+    this.sign = make("i", { "aria-hidden": "true" });
+    this.sentence = make("span", {});
+    this.verdict = make("p", { class: "hl-trust-verdict" }, this.sign, this.sentence);
+    element.firstElementChild.replaceChildren(this.buildHead(), this.verdict, this.buildCurves());
     explain(element.firstElementChild);
     new ResizeObserver(() => this.plot()).observe(this.curves);
     new IntersectionObserver(() => this.autoStart()).observe(element);
@@ -147,15 +148,16 @@ class Strip {
       texts[name].textContent = row.text;
       marks[name].textContent = row.text ? MARKS[row.mark] : "";
       marks[name].parentElement.parentElement.dataset.mark = row.text ? row.mark : "";
-      const mark = row.text ? row.mark : "unknown";
-      this.replies[name].textContent = known ? this.terms.replies[mark] : "…";
-      this.replies[name].dataset.mark = known ? mark : "";
     }
-    this.questions.classList.toggle("hl-unknown", !known);
+    const { sentence = "", mark = "" } = known || wanted || {};
+    this.sentence.textContent = sentence;
+    this.sign.textContent = sentence ? MARKS[mark] : "";
+    this.verdict.dataset.mark = mark;
     this.curves.classList.toggle("hl-unknown", !known);
     if (this.shown !== known) {
       this.shown = known;
       this.steps.use(wanted?.key, known);
+      if (known) update({ checked: { key: wanted.key, sentence: known.sentence, headline: known.headline } });
       this.plot();
     }
     markDrawn(this.element, wanted?.id, performance.now());

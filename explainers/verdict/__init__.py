@@ -1,0 +1,1 @@
+"""What the numbers about a map support: facts, rules and one sentence."""

@@ -1,0 +1,372 @@
+"""`Verdict`: what the numbers about one map support, as a code and one sentence. `RULES` is the table of all of them.
+
+The rules are tried in order, and the first one that holds is the verdict, so that a map that is too small, stopped or
+of a network without a preference is not called good or bad by tests that mean nothing for it. `Facts` holds the
+numbers. Everything that judges a map shows this sentence. `python -m tests.project.test_verdict_table` writes the table
+to docs/verdicts.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from explainers.verdict.facts import (
+    ALIKE,
+    CONTROLS,
+    EVEN,
+    ODDS,
+    PARTLY,
+    SIGNAL,
+    TINY,
+    UNDECIDED,
+    Facts,
+    has_preference,
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the numbers about one map support.
+
+    `code` is one of `RULES`, `sentence` says it in words, with the numbers. `mark` is "good", "mixed", "bad" or
+    "unknown". `shows_position` says whether the position of the map may be described: not if it is too small, noise,
+    stopped, without a preference of the network, or no better than a centered blob. `is_evidence`: the map is better
+    than every control, so that it may be called evidence for the class. `facts` are the numbers.
+    """
+
+    code: str
+    sentence: str
+    mark: str
+    shows_position: bool
+    is_evidence: bool
+    facts: Facts = field(repr=False)
+
+    @property
+    def follows_tests(self) -> bool:
+        """Whether tests decide, or would: nothing else is known against the map."""
+        codes = [rule.code for rule in RULES]
+        return codes.index(self.code) > codes.index("no_preference")
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table: the sentence, and the condition under which it is said.
+
+    `template` has names in braces that `values` fills in; `mark` is that of the verdict.
+    """
+
+    code: str
+    condition: str
+    template: str
+    holds: Callable[[Facts], bool]
+    values: Callable[[Facts], dict[str, str]] = lambda facts: {}
+    mark: str = "bad"
+
+
+def judge_facts(facts: Facts) -> Verdict:
+    """Return the verdict on a map about which these facts are known."""
+    rule = next(rule for rule in RULES if rule.holds(facts))
+    results = facts.results
+    sentence = rule.template.format(**rule.values(facts))
+    fails = facts.depends_on_weights is False or _class_clause(facts) == "hardly"
+    tested = rule.code in ("better", "partly")
+    mark = rule.mark
+    if fails and rule.code in ("better", "partly", "not_better", "untested"):
+        mark = "bad"
+    elif rule.code == "better" and not facts.reads_class:
+        mark = "mixed"
+    worse = {"worse", "divided"} & {*results.values()}
+    beats_blob = tested and results.get("center", "better") == "better" and not worse
+    return Verdict(
+        rule.code,
+        sentence[:1].upper() + sentence[1:],
+        mark,
+        shows_position=(beats_blob or rule.code == "untested") and not fails,
+        is_evidence=rule.code == "better" and facts.reads_class and not fails,
+        facts=facts,
+    )
+
+
+def describe_results(comparisons: Mapping[str, str]) -> str:
+    """Return the results by control in words: "better than random maps, not than edge maps or a centered blob"."""
+    return _controls(Facts(comparisons={"": comparisons}))
+
+
+def describe_preference(probabilities: Sequence[float], exclusive: bool = True) -> str:
+    """Return the sentence about a network without a preference for some class, and an empty string for others."""
+    if has_preference(probabilities, exclusive) is not False:
+        return ""
+    rule = next(rule for rule in RULES if rule.code == "no_preference")
+    return rule.template.format(**rule.values(Facts(probabilities=probabilities, exclusive=exclusive)))
+
+
+# Values of the templates
+
+
+CLAUSES = {
+    "better": ("Better by one metric or more, and worse by none; the metrics if only some.", "better than {names}"),
+    "level": ("Not significantly different by any metric, and better than another control.", "not than {names}"),
+    "level_only": ("Not significantly different by any metric, and better than none.", "not better than {names}"),
+    "worse": ("Worse by one metric or more, and better by none; the metrics if only some.", "worse than {names}"),
+    "divided": (
+        "Better by one metric and worse by another.",
+        "better and worse than {names}, depending on the metric",
+    ),
+    "few": ("With so few images, no difference could be significant.", "too few images to compare with {names}"),
+    "unknown": ("A value is missing.", "not compared with {names}"),
+    "same": ("The method does not use the class.", "is the same for every class"),
+    "hardly": (
+        f"The rank correlation with the runner-up's map is above {ALIKE:g}; of the weights: the randomization test "
+        "fails.",
+        "hardly depends on {names}",
+    ),
+    "partly": (f"The rank correlation with the runner-up's map is above {PARTLY:g}.", "partly depends on {names}"),
+    "depends": ("It is lower; of the weights: the randomization test passes.", "depends on {names}"),
+}
+"""The clauses of {controls} and {dependence}: by name, the condition and the words."""
+
+
+def _clause(name: str, names: str = "") -> str:
+    return CLAUSES[name][1].format(names=names)
+
+
+def _controls(facts: Facts) -> str:
+    """Return the comparison with the controls, with the metrics if only some of them differ."""
+    results = facts.results
+    groups = {result: [name for name, each in results.items() if each == result] for result in results.values()}
+    parts = []
+    for result in ("better", "level", "worse", "divided", "few", "unknown"):
+        if names := groups.get(result, []):
+            clause = "level_only" if result == "level" and "better" not in groups else result
+            if result in ("better", "worse"):
+                words = _with_metrics(facts, names, result)
+            else:
+                words = _join([_name(each) for each in names], "or" if result in ("level", "unknown") else "and")
+            parts.append(_clause(clause, words))
+    return ", ".join(parts)
+
+
+def _name(control: str) -> str:
+    return CONTROLS.get(control, control)
+
+
+def _with_metrics(facts: Facts, controls: Sequence[str], result: str) -> str:
+    """Return the names of controls with this result, with the metrics if only some of several have it."""
+    by_metrics: dict[str, list[str]] = {}
+    for control in controls:
+        measured = [name for name, each in facts.comparisons.items() if control in each]
+        found = [name.replace("_", " ") for name in measured if facts.comparisons[name][control] == result]
+        by_metrics.setdefault("" if len(found) == len(measured) else f" by {_join(found)}", []).append(_name(control))
+    return " and than ".join(f"{_join(names)}{by}" for by, names in by_metrics.items())
+
+
+def _class_clause(facts: Facts) -> str:
+    """Return how the map depends on the class, a name in `CLAUSES`, or an empty string if it is unknown."""
+    r = facts.correlation
+    if not facts.reads_class or r is None or math.isnan(r):
+        return ""
+    return "hardly" if r > ALIKE else "partly" if r > PARTLY else "depends"
+
+
+def _dependence(facts: Facts) -> str:
+    """Return the clause about class and weights, which starts with "; ", or an empty string if neither is known."""
+    on: dict[str, list[str]] = {}
+    if clause := _class_clause(facts):
+        on.setdefault(clause, []).append("the class")
+    if facts.depends_on_weights is not None:
+        on.setdefault("depends" if facts.depends_on_weights else "hardly", []).append("the weights")
+    parts = [_clause(name, _join(names)) for name, names in on.items()]
+    if not facts.reads_class:
+        parts.insert(0, _clause("same"))
+    return "".join(f"{'; ' if k == 0 else ', '}{part}" for k, part in enumerate(parts))
+
+
+def _join(names: Sequence[str], word: str = "and") -> str:
+    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _percent(share: float) -> str:
+    """Return a share with one decimal below 10%, and "less than 0.01%" for very small ones."""
+    value = 100 * share
+    if 0 < value < 0.01:
+        return "less than 0.01%"
+    return f"{value:.0f}%" if value >= 10 else f"{float(f'{value:.1f}' if value >= 0.1 else f'{value:.1g}'):g}%"
+
+
+def _tested(facts: Facts) -> dict[str, str]:
+    return {"controls": _controls(facts), "dependence": _dependence(facts)}
+
+
+def _size(facts: Facts) -> dict[str, str]:
+    what = "its values add up to" if facts.adds_up else "its largest value is"
+    size = f"{facts.total:.2g} {facts.unit}".strip()
+    return {"what": what, "size": size, "share": _percent(facts.share or 0.0), "score": f"{facts.score:.3g}"}
+
+
+def _reached(facts: Facts) -> dict[str, str]:
+    share = f"{_percent(facts.done / facts.planned)} of the" if facts.is_stopped else f"all {facts.planned:,}"
+    return {"reached": f"{share} {facts.samples}", "correlation": _number(facts.stability)}
+
+
+def _number(value: float | None) -> str:
+    known = value is not None and not math.isnan(value)
+    return f"{value:.2f}".replace("-", "−") if known else "0"
+
+
+def _stable(facts: Facts) -> dict[str, str]:
+    halves = f"; two halves of them agree with a correlation of {_number(facts.stability)}"
+    unknown = ", and its stability is not known"
+    return _reached(facts) | {"stability": unknown if facts.stability is None else halves}
+
+
+def _preference(facts: Facts) -> dict[str, str]:
+    values = facts.probabilities
+    if facts.exclusive and len(values) > 1:
+        count = len(values)
+        even = f"each of {count:,} equal classes would have {_percent(1 / count)}"
+        return {"why": f"The top class has {_percent(max(values))}, and {even}"}
+    what = "The probability is" if len(values) == 1 else f"Each of the {len(values):,} probabilities is"
+    return {"why": f"{what} between {_percent(0.5 - UNDECIDED)} and {_percent(0.5 + UNDECIDED)}"}
+
+
+def _warned(facts: Facts) -> dict[str, str]:
+    warning = facts.caution.partition(". ")[0].rstrip(".")
+    return {"caution": warning[:1].lower() + warning[1:]}
+
+
+def _all(facts: Facts, *wanted: str) -> bool:
+    known = [result for result in facts.results.values() if result != "unknown"]
+    return bool(known) and all(result in wanted for result in known)
+
+
+def _any(facts: Facts, result: str) -> bool:
+    return result in facts.results.values()
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "control",
+        "The method is one of the controls.",
+        "This control map does not use the network.",
+        lambda facts: facts.is_control,
+        mark="unknown",
+    ),
+    Rule(
+        "planes",
+        "The method returns several planes.",
+        "The method returns several maps, which are not judged.",
+        lambda facts: facts.has_planes,
+        mark="unknown",
+    ),
+    Rule(
+        "not_finite",
+        "A value of the map is NaN or infinite.",
+        "The map is not finite, so it cannot be interpreted.",
+        lambda facts: not facts.is_finite,
+    ),
+    Rule(
+        "constant",
+        "The highest and the lowest value are equal.",
+        "The map has the same value everywhere, so it shows no position.",
+        lambda facts: facts.range[0] == facts.range[1],
+    ),
+    Rule(
+        "nothing_positive",
+        "No value is above 0.",
+        "The map has no positive values.",
+        lambda facts: facts.range[1] <= 0,
+    ),
+    Rule(
+        "too_small",
+        f"The values add up to less than {_percent(TINY)} of the score (of a map whose values are no shares of the "
+        "score, as RISE: the largest value).",
+        "Too small to interpret: {what} {size}, {share} of the score ({score}).",
+        lambda facts: facts.share is not None and facts.share < TINY,
+        _size,
+    ),
+    Rule(
+        "noise",
+        f"Less than {_percent(SIGNAL)} of the variance of the map is common to both halves of its samples: "
+        "2r / (1 + r) for halves of correlation r.",
+        "After {reached}, the map is mostly noise: two halves of them agree with a correlation of {correlation}.",
+        lambda facts: facts.is_noisy,
+        _reached,
+    ),
+    Rule(
+        "stopped",
+        "Samples are missing, and their halves agree, or cannot be compared.",
+        "Stopped after {reached}{stability}.",
+        lambda facts: facts.is_stopped,
+        _stable,
+        "mixed",
+    ),
+    Rule(
+        "no_preference",
+        f"The odds of the top class are below {ODDS:g} times those of equal classes, and the entropy is over "
+        f"{_percent(EVEN)} of the largest one. Of independent labels, all are within {_percent(UNDECIDED)} of half.",
+        "{why}, so the network has no preference.",
+        lambda facts: has_preference(facts.probabilities, facts.exclusive) is False,
+        _preference,
+    ),
+    Rule(
+        "better",
+        "Significantly better than every control by one metric or more, and worse by none (p < 0.05, Holm).",
+        "{controls}{dependence}.",
+        lambda facts: _all(facts, "better"),
+        _tested,
+        "good",
+    ),
+    Rule(
+        "partly",
+        "Significantly better than some controls.",
+        "{controls}{dependence}.",
+        lambda facts: _any(facts, "better"),
+        _tested,
+        "mixed",
+    ),
+    Rule(
+        "few_images",
+        "With so few images, no comparison with a control could be significant.",
+        "{controls}{dependence}.",
+        lambda facts: _all(facts, "few"),
+        _tested,
+        "unknown",
+    ),
+    Rule(
+        "worse",
+        "Significantly worse than some controls, and better than none.",
+        "{controls}{dependence}.",
+        lambda facts: _any(facts, "worse"),
+        _tested,
+    ),
+    Rule(
+        "not_better",
+        "Not significantly better than any control. On one image, that may be chance.",
+        "{controls}{dependence}.",
+        lambda facts: facts.is_tested,
+        _tested,
+        "mixed",
+    ),
+    Rule(
+        "doubtful",
+        "Not compared with the controls, and the method has a caution: its maps were not better than controls.",
+        "Not compared with controls; {caution}.",
+        lambda facts: bool(facts.caution),
+        _warned,
+        "unknown",
+    ),
+    Rule(
+        "untested",
+        "Not compared with the controls.",
+        "Not compared with controls{dependence}.",
+        lambda facts: True,
+        _tested,
+        "unknown",
+    ),
+)
+"""Every verdict, the first that holds first."""

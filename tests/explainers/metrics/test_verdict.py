@@ -1,0 +1,170 @@
+"""The verdict on a map: each rule, its limits, and the stability of sampled maps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import explainers
+from explainers.verdict.facts import Facts, has_preference
+from explainers.verdict.rules import CLAUSES, RULES, judge_facts
+
+LEVEL = dict.fromkeys(("random", "edge", "center"), "level")
+BETTER = dict.fromkeys(("random", "edge", "center"), "better")
+WORSE = dict.fromkeys(("random", "edge", "center"), "worse")
+BLOB = "a centered blob"
+CODES = [rule.code for rule in RULES]
+
+SITUATIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "control": ({"is_control": True}, "This control map does not use the network."),
+    "planes": ({"has_planes": True}, "The method returns several maps, which are not judged."),
+    "not_finite": ({"is_finite": False}, "The map is not finite, so it cannot be interpreted."),
+    "constant": ({"range": (2.0, 2.0)}, "The map has the same value everywhere, so it shows no position."),
+    "nothing_positive": ({"range": (-2.0, 0.0)}, "The map has no positive values."),
+    "too_small": (
+        {"total": 2e-6, "score": 10.1, "comparisons": {"insertion": BETTER}},
+        "Too small to interpret: its values add up to 2e-06 logit, less than 0.01% of the score (10.1).",
+    ),
+    "noise": (
+        {"done": 29, "planned": 960, "samples": "random masks", "stability": 0.12},
+        "After 3% of the random masks, the map is mostly noise: two halves of them agree with a correlation of 0.12.",
+    ),
+    "stopped": (
+        {"done": 480, "planned": 960, "samples": "random masks", "stability": 0.84},
+        "Stopped after 50% of the random masks; two halves of them agree with a correlation of 0.84.",
+    ),
+    "no_preference": (
+        {"probabilities": (0.001,) * 1000, "comparisons": {"insertion": BETTER}},
+        "The top class has 0.1%, and each of 1,000 equal classes would have 0.1%, so the network has no preference.",
+    ),
+    "better": (
+        {"comparisons": {"deletion": LEVEL, "insertion": BETTER}, "correlation": 0.1, "depends_on_weights": True},
+        f"Better than random maps, edge maps and {BLOB} by insertion; depends on the class and the weights.",
+    ),
+    "partly": (
+        {"comparisons": {"deletion": LEVEL, "insertion": LEVEL | {"random": "better"}}, "depends_on_weights": False},
+        f"Better than random maps by insertion, not than edge maps or {BLOB}; hardly depends on the weights.",
+    ),
+    "few_images": (
+        {"comparisons": {"deletion": dict.fromkeys(LEVEL, "few")}},
+        f"Too few images to compare with random maps, edge maps and {BLOB}.",
+    ),
+    "worse": (
+        {"comparisons": {"deletion": LEVEL | {"edge": "worse"}}, "reads_class": False},
+        f"Not better than random maps or {BLOB}, worse than edge maps; is the same for every class.",
+    ),
+    "not_better": ({"comparisons": {"deletion": LEVEL}}, f"Not better than random maps, edge maps or {BLOB}."),
+    "doubtful": (
+        {"caution": f"On a network, its maps were no better than {BLOB}. Use Grad-CAM instead."},
+        f"Not compared with controls; on a network, its maps were no better than {BLOB}.",
+    ),
+    "untested": ({"correlation": 0.995}, "Not compared with controls; hardly depends on the class."),
+}
+
+
+def test_each_rule_says_its_sentence() -> None:
+    assert list(SITUATIONS) == CODES
+    for code, (facts, sentence) in SITUATIONS.items():
+        found = judge_facts(Facts(**facts))
+        assert (found.code, found.sentence) == (code, sentence)
+        assert found.follows_tests == (code in CODES[CODES.index("better") :])
+        assert found.shows_position == (code == "better"), "not even without a test, if it hardly depends on the class"
+    assert judge_facts(Facts()).shows_position and not judge_facts(Facts()).is_evidence
+
+
+def test_each_clause_follows_from_the_results() -> None:
+    both = {"deletion": WORSE | {"random": "better"}, "insertion": BETTER | {"edge": "unknown"}}
+    said = [
+        judge_facts(Facts(comparisons=both)).sentence,
+        judge_facts(Facts(comparisons={"deletion": LEVEL | {"random": "better", "edge": "few"}})).sentence,
+        judge_facts(Facts(comparisons={"deletion": LEVEL | {"edge": "unknown"}}, correlation=0.7)).sentence,
+        *(sentence for _, sentence in SITUATIONS.values()),
+    ]
+    divided = f"better and worse than {BLOB}, depending on the metric."
+    assert said[0] == f"Better than random maps, worse than edge maps by deletion, {divided}"
+    for _, words in CLAUSES.values():
+        start = words.partition(" {")[0]
+        assert any(start in each or start[:1].upper() + start[1:] in each for each in said), words
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "exclusive", "prefers"),
+    [
+        ((0.61, 0.39), True, True),
+        ((0.59, 0.41), True, False),
+        ((0.002, *[0.998 / 999] * 999), True, False),
+        ((0.02, *[0.98 / 999] * 999), True, True),
+        ((0.5, 0.45, 0.55), False, False),
+        ((0.5, 0.02, 0.55), False, True),
+        ((0.45,), False, False),
+        ((0.95,), False, True),
+        ((), True, None),
+        ((float("nan"), 0.5), True, None),
+        ((1.0, 0.0), True, True),
+    ],
+)
+def test_a_preference_is_more_than_equal_classes(
+    probabilities: tuple[float, ...], exclusive: bool, prefers: bool | None
+) -> None:
+    assert has_preference(probabilities, exclusive) is prefers
+
+
+def test_a_share_of_the_score_decides_what_is_too_small() -> None:
+    assert judge_facts(Facts(total=0.99e-3, score=-10.0)).code == "too_small"
+    assert judge_facts(Facts(total=1.01e-3, score=-10.0)).code == "untested"
+    assert judge_facts(Facts(total=0.0, score=0.0)).code == "untested", "without a score there is no share"
+
+
+class Bright(nn.Module):
+    """The score of class 0 is the mean of the left half; `noise` is added, which differs between images."""
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self.weight, self.noise = nn.Parameter(torch.ones(1)), noise
+
+    def forward(self, x):
+        own = self.weight * x[..., : x.shape[-1] // 2].mean((1, 2, 3))
+        chance = (1e4 * x.flatten(1).sum(1)).sin() * self.noise
+        return torch.stack([10 * own + chance, 1 - own], 1)
+
+
+@pytest.mark.parametrize(("noise", "is_noise"), [(0.0, False), (50.0, True)])
+def test_halves_of_the_masks_agree_if_the_map_is_not_noise(noise: float, is_noise: bool) -> None:
+    """The score of the second network is chance, so its complete map is noise."""
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    found = explainers.explain("rise", Bright(noise).eval(), images, 0, samples=256, cells=4)
+    assert found.is_complete
+    assert [each.code == "noise" for each in found.verdicts] == [is_noise] * 2
+
+
+@pytest.mark.parametrize("method", ["rise", "mc_rise", "smooth_grad", "smooth_grad_squared"])
+def test_the_stability_is_that_of_every_second_sample(method: str) -> None:
+    """It does not depend on the batch size, and is the correlation of two maps of RISE by hand."""
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Softplus(), nn.Flatten(), nn.Linear(3600, 3)).eval()
+    options = {"cells": 4} if "rise" in method else {}
+    parts = [
+        explainers.explain(method, net, images, 0, samples=33, batch_size=size, **options).statistics
+        for size in (7, 33)
+    ]
+    for one, other in zip(*parts, strict=True):
+        assert -1 <= one["stability"] <= 1 and one["stability"] == pytest.approx(other["stability"], abs=1e-3)
+
+
+def test_the_stability_of_one_mask_is_unknown_and_the_map_noise() -> None:
+    net, images = Bright(0.0).eval(), torch.rand(1, 3, 32, 32)
+    (one,) = explainers.explain("rise", net, images, 0, batch_size=1, progress=lambda part: False).verdicts
+    assert one.code in ("noise", "too_small", "constant")
+    some = explainers.explain("occlusion", net, images, 0, batch_size=9, progress=lambda part: False)
+    (verdict,) = some.verdicts
+    assert verdict.code == "stopped" and verdict.sentence.endswith("of the samples, and its stability is not known.")
+
+
+def test_judge_refuses_tests_of_other_images() -> None:
+    net, images = Bright(0.0).eval(), torch.rand(2, 3, 32, 32)
+    explanation = explainers.explain("saliency", net, images, 0)
+    with pytest.raises(explainers.BadImages, match="of 1 images, the explanation of 2"):
+        explainers.judge(explanation, explainers.evaluate(net, images[:1], explanation.map[:1], steps=2))

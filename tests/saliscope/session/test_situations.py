@@ -1,0 +1,197 @@
+"""500 generated situations: no sentence about a map contradicts another sentence, or the numbers."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+from explainers.metrics.comparison import Comparison, adjust, results_of
+from explainers.metrics.evaluation import Evaluation
+from explainers.metrics.recommendation import RankedMap
+from explainers.verdict import facts as verdicts
+from explainers.verdict.facts import Facts
+from explainers.verdict.rules import Verdict, judge_facts
+from saliscope.images import examples
+from saliscope.session import engine, headline, model_cache
+from saliscope.session.answers import Answer
+from saliscope.session.jobs.runs import Run
+from saliscope.session.request import Request
+from saliscope.session.verdict import facts_of
+
+DOG = str(next(iter(examples.all_examples().values())).path)
+METHODS = ("grad_cam", "saliency", "eigen_cam", "input_x_gradient", "random_control")
+COUNT, REAL = 500, 60
+CONTROLS = ("random", "edge", "center")
+CLAIMED = re.compile(r"Better than (.*?)(?:, (?:not|worse|better|too)|;|\.$)")
+"""The controls that a sentence says a map is better than."""
+POSITION = re.compile(r"mainly in|spread")
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Answer]:
+    model_cache.start()
+    return {
+        name: [*engine.explain(Request(DOG, method=name), Run(60.0), stages=False)][-1]  # type: ignore[misc]
+        for name in METHODS
+    }
+
+
+def check(found: Verdict, p_values: dict[tuple[str, str], float] | None = None) -> None:
+    """The rules that hold for a verdict by itself."""
+    facts, sentence = found.facts, found.sentence
+    assert sentence.endswith(".") and sentence[0].isupper(), sentence
+    assert not re.search(r"[{}]|nan|None|inf\b", sentence), sentence
+    if p_values is not None:
+        claimed = CLAIMED.match(sentence)
+        for control, name in verdicts.CONTROLS.items():
+            if claimed and name in claimed[1]:
+                best = min(p for (_, each), p in p_values.items() if each == control and not math.isnan(p))
+                assert best < 0.05, (sentence, p_values)
+        if found.mark == "good":
+            assert (claimed and all(name in claimed[1] for name in verdicts.CONTROLS.values())) or "unknown" in {
+                *facts.results.values()
+            }
+    assert not (found.mark == "good" and not found.shows_position)
+    assert not (found.is_evidence and found.mark != "good")
+    if found.shows_position:
+        assert not facts.is_stopped and not facts.is_noisy and facts.is_finite and facts.range[1] > 0
+        assert facts.share is None or facts.share >= verdicts.TINY
+        assert verdicts.has_preference(facts.probabilities, facts.exclusive) is not False
+        assert facts.depends_on_weights is not False and not (facts.correlation or 0) > verdicts.ALIKE
+        assert facts.results.get("center", "better") == "better" and (facts.is_tested or not facts.caution)
+    if "samples" in sentence and facts.is_stopped and found.code in ("noise", "stopped"):
+        (share,) = re.findall(r"([\d.]+)% of the", sentence)
+        assert float(share) == pytest.approx(100 * facts.done / facts.planned, abs=0.51)
+    if "epends on" in sentence and facts.correlation is not None and facts.reads_class:
+        assert ("hardly depends on the class" in sentence) <= (facts.correlation > verdicts.ALIKE)
+        hardly = re.search("hardly depends on (the class and )?the weights", sentence)
+        assert (facts.depends_on_weights is False) == bool(hardly)
+
+
+def generated(random: random.Random) -> tuple[dict[str, Any], dict[tuple[str, str], float]]:
+    """Return facts with comparisons whose p-values are corrected by the library, and these p-values."""
+    metrics = random.choice([("deletion", "insertion"), ("insertion",), ("deletion", "insertion", "road")])
+    images = random.choice([1, 1, 1, 3, 8, 100])
+    table = {
+        metric: {
+            control: Comparison(control, 0.1, 1.0, math.nan, p, p, "unknown" if math.isnan(p) else result, images)
+            for control in CONTROLS
+            for result in [random.choice(["better", "better", "worse"])]
+            for p in [random.choice([1e-4, 0.004, 0.03, 0.06, 0.5, 1.0, math.nan])]
+        }
+        for metric in metrics
+    }
+    (adjusted,) = adjust([table])
+    p_values = {(m, c): each.p_adjusted for m, by in adjusted.items() for c, each in by.items()}
+    planned = random.choice([1, 1, 960])
+    reads_class = random.random() < 0.8
+    return {
+        "comparisons": results_of(adjusted) if random.random() < 0.8 else {},
+        "planned": planned,
+        "done": random.choice([planned, planned, max(1, planned // 30)]),
+        "stability": random.choice([None, None, 0.9, 0.4, 0.1, -0.2, math.nan]),
+        "total": random.choice([None, 1.0, 0.01, 1e-4, 1e-6]),
+        "score": random.choice([None, 10.0, 0.5, -3.0]),
+        "correlation": random.choice([None, 0.2, 0.7, 0.995, math.nan]) if reads_class else None,
+        "depends_on_weights": random.choice([None, True, False]),
+        "reads_class": reads_class,
+        "caution": random.choice(["", "", "On a network, its maps were no better than a centered blob. Use another."]),
+        "range": random.choice([(0.0, 1.0), (-1.0, 1.0), (-2.0, -1.0), (0.5, 0.5)]),
+        "is_finite": random.random() < 0.95,
+        "exclusive": random.random() < 0.8,
+    }, p_values
+
+
+def probabilities(random: random.Random) -> Tensor:
+    count = 1000
+    logits = torch.randn(count, generator=torch.Generator().manual_seed(random.randrange(10**6)))
+    return (logits * random.choice([0.01, 0.2, 1.0, 4.0])).softmax(0)
+
+
+def test_no_sentence_contradicts_another_one_or_the_numbers(answers: dict[str, Answer]) -> None:
+    for seed in range(COUNT - REAL):
+        draws = random.Random(seed)
+        facts, p_values = generated(draws)
+        answer = answers[draws.choice(METHODS)]
+        plane = torch.rand(7, 7, generator=torch.Generator().manual_seed(seed)) ** draws.choice([1, 20])
+        answer = replace(answer, map=plane, probabilities=probabilities(draws), share=draws.choice([1.0, 1.0, 0.03]))
+        known = facts_of(answer)
+        known = replace(known, **{name: value for name, value in facts.items() if name not in ("range", "exclusive")})
+        if draws.random() < 0.3:
+            known = replace(known, range=facts["range"])
+        found = judge_facts(known)
+        check(found, p_values if facts["comparisons"] else {})
+
+        sentences = headline.headline(answer, found)
+        name = answer.settings.loaded.names[int(answer.probabilities.argmax())]  # type: ignore[union-attr]
+        even = verdicts.has_preference(known.probabilities) is False
+        assert (name.lower() in " ".join(sentences).lower()) != even, sentences
+        assert (sentences[0] == "No preference.") == even == sentences[1].endswith("so the network has no preference.")
+        assert bool(POSITION.search(sentences[1])) == (found.shows_position and not even), (sentences, found)
+        if sentences[1].startswith("The evidence"):
+            assert found.mark == "good" and facts["comparisons"]
+        if not found.shows_position and found.code != "planes" and not even:
+            assert sentences[1] == found.sentence
+
+        ranked = judge_facts(Facts(comparisons=facts["comparisons"])).sentence.rstrip(".")
+        if facts["comparisons"] and found.code in ("better", "partly", "worse", "not_better", "few_images"):
+            assert found.sentence.startswith(ranked), "the ranking and the check agree"
+
+
+class Net(nn.Module):
+    """A small classifier; `scale` 0.01 gives nearly equal probabilities."""
+
+    def __init__(self, seed: int, classes: int, scale: float) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.stem, self.head = nn.Conv2d(3, 6, 3, 2, 1), nn.Conv2d(6, 8, 3, 2, 1)
+        self.out, self.scale = nn.Linear(8, classes), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.head(self.stem(x).relu()).relu()
+        found: Tensor = self.scale * self.out(x.mean((2, 3)))
+        return found
+
+
+@pytest.mark.parametrize("seed", range(REAL))
+def test_verdicts_of_real_calls_follow_from_their_numbers(seed: int) -> None:
+    draws = random.Random(seed)
+    net = Net(seed, draws.choice([2, 10, 100]), draws.choice([0.01, 30.0])).eval()
+    images = torch.rand(1, 3, 24, 24) if draws.random() < 0.8 else torch.full((1, 3, 24, 24), 0.5)
+    method = draws.choice(["grad_cam", "saliency", "rise", "smooth_grad", "lrp", "edge_control", "occlusion"])
+    options: dict[str, Any] = {"layer": draws.choice(["stem", "head"])} if method == "grad_cam" else {}
+    stops = method in ("rise", "occlusion") and draws.random() < 0.5
+    if method == "rise":
+        options |= {"samples": 64, "cells": 4}
+    if stops:
+        options |= {"batch_size": 4, "progress": lambda part: False}
+    explanation = explainers.explain(method, net, images, **options)
+    assert explanation.is_complete != stops
+    (alone,) = explanation.verdicts
+    check(alone, {})
+    if stops:
+        assert alone.code in ("noise", "stopped", "constant", "nothing_positive", "too_small")
+    if method == "edge_control" or not bool(explanation.map.std() > 0):
+        return
+    evaluation = explainers.evaluate(net, images, explanation, steps=3, precision="float32")
+    (found,) = explainers.judge(explanation, evaluation)
+    check(found, {(m, c): each.p_adjusted for m, by in evaluation.comparisons.items() for c, each in by.items()})
+    row = RankedMap(method, None, 0.1, 3, evaluation)
+    assert row.verdict.sentence == evaluation.verdict.sentence
+    if found.code in ("better", "partly", "worse", "not_better"):
+        assert found.sentence.startswith(row.verdict.sentence.rstrip("."))
+
+
+def test_an_evaluation_has_one_verdict_everywhere() -> None:
+    net, images = Net(0, 10, 30.0).eval(), torch.rand(3, 3, 24, 24)
+    evaluation: Evaluation = explainers.evaluate(net, images, "saliency", steps=3)
+    assert str(evaluation).splitlines()[0] == evaluation.verdict.sentence
+    assert evaluation.verdict.code == "few_images"
