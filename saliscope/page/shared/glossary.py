@@ -29,13 +29,12 @@ GLOSSARY: dict[str, str] = {
         "and scale, 0 unrelated."
     ),
     "contribution": (
-        "How much a part of the network or of the image adds to the score of the class, in the unit of the score."
+        "An estimate of how much a part of the network or of the image adds to the score of the class, in its unit."
     ),
     "controls": "Maps that do not use the network: random maps, edge maps and a centered blob. A useful map is better.",
     "crop": "The part of the image that the network receives, scaled to its input size. It does not see the rest.",
     "deletion": (
-        "Pixels are deleted in the order of the map, the highest first. The faster the probability falls, the better "
-        "the map."
+        "Pixels are deleted in the order of the map, the highest first. The faster the score falls, the better the map."
     ),
     "depends on the class": (
         "The map of another class looks different. A map that is the same for every class explains none."
@@ -51,8 +50,8 @@ GLOSSARY: dict[str, str] = {
         "How strongly the score reacts to small changes of a layer's output. It is the length of the gradient there."
     ),
     "insertion": (
-        "Pixels are inserted into a blurred image in the order of the map, the highest first. The faster the "
-        "probability rises, the better the map."
+        "Pixels are inserted into a blurred image in the order of the map, the highest first. The faster the score "
+        "rises, the better the map."
     ),
     "jackknife": (
         "An interval from leaving out one image at a time: it shows how much the result depends on single images."
@@ -70,7 +69,7 @@ GLOSSARY: dict[str, str] = {
     "no preference": (
         "The network gives nearly the same probability to all classes, so a map has no prediction to explain."
     ),
-    "random maps": "Maps of random blobs. A map that is not better than they are says nothing about the network.",
+    "random maps": "Maps of random values. A map that is not better than they are says nothing about the network.",
     "rank correlation": (
         "How similar the order of two lists of values is, from −1 (opposite) over 0 (unrelated) to 1 (the same order)."
     ),
