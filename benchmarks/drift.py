@@ -36,6 +36,7 @@ FEWER: dict[str, dict[str, Any]] = {
     "shapley_sampling": {"samples": 10},
     "sobol": {"samples": 8},
     "hsic": {"samples": 256},
+    "rex": {"samples": 5},
     "extremal_perturbation": {"steps": 40},
     "integrated_gradients": {"steps": 50},
     "blur_integrated_gradients": {"steps": 50},

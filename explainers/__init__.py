@@ -7,7 +7,8 @@
 Every method has the signature `method(model, images, target=None, **options)`:
 
     model    any nn.Module that maps images [N, C, H, W] to scores [N, K]
-    images   float tensor, normalized for the model, on its device and in its dtype
+    images   float tensor, normalized for the model, on its device and in its dtype; for a model with several images as
+             input a tuple of tensors, (image, depth): the result is then a tuple too, except for methods of a layer
     target   None (each image's top class; the largest class of a segmentation network, the best detection of a
              detector, with a finding), a class, one class per image, a `Target`, or a function output -> [N]
     layer    for methods that use a layer: None (`default_layer`), a name from `list_layers`, or the module
@@ -27,6 +28,8 @@ NoSpatialOutput.
 
 Videos and volumes [N, C, T, H, W] have a third spatial axis: their maps are [N, t, h, w], attributions [N, C, T, H, W]
 and heat [N, T, H, W]. Methods and metrics that do not support them (`METHODS[name].videos` is False) raise an error.
+
+An image of a batch that is not finite, or whose score is not, gets a map of NaN; the others do not depend on it.
 
 Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored. Several threads may share one model.
 """
@@ -72,6 +75,7 @@ from explainers.maps.boxes import Region, regions
 from explainers.maps.frames import overlay_frames
 from explainers.maps.fusion import fuse
 from explainers.maps.overlays import overlay
+from explainers.maps.resize import resize
 from explainers.methods import *  # noqa: F403
 from explainers.methods.cams.activation_cams import Factors, feature_factors
 from explainers.methods.cams.combined import grad_cam_sweep, sweep
@@ -83,6 +87,7 @@ from explainers.metrics.randomization import randomization_test
 from explainers.metrics.randomization_result import Randomization
 from explainers.metrics.recommend import recommend
 from explainers.metrics.recommendation import Recommendation
+from explainers.metrics.removal import Removal, remove_brightest
 from explainers.metrics.run import evaluate
 from explainers.nested import register_output
 from explainers.network.text_encoder import text_embedding
@@ -149,6 +154,7 @@ __all__ = [
     "Recommendation",
     "Region",
     "Regression",
+    "Removal",
     "Scale",
     "Similarity",
     "SmallestRegion",
@@ -195,7 +201,9 @@ __all__ = [
     "record_gradients",
     "regions",
     "register_output",
+    "remove_brightest",
     "replace_gradient",
+    "resize",
     "scale_gradients",
     "show",
     "show_channels",

@@ -107,6 +107,29 @@ def note_records(parts: Sequence[Record], target: Target | None) -> None:
         whole.findings += [(index, finding) for _, finding in part.findings]
 
 
+def note_rows(part: Record, rows: Sequence[int], count: int) -> None:
+    """Add the record of a call with some of `count` images to the surrounding record; the others get NaN.
+
+    What the surrounding record has from a pass of all images, such as their scores, is kept.
+    """
+    whole = _record.get()
+    if whole is None:
+        return
+    for name in ("raw", "gradient_norms", "promised_sums"):
+        value = getattr(part, name)
+        setattr(whole, name, None if value is None else scatter_rows(value, rows, count))
+    whole.layer, whole.done, whole.total, whole.stopped_by = part.layer, part.done, part.total, part.stopped_by
+    whole.options |= part.options
+    whole.findings = [(None if where is None else rows[where], finding) for where, finding in part.findings]
+
+
+def scatter_rows(part: Tensor, rows: Sequence[int], count: int) -> Tensor:
+    """Return a tensor of `count` rows with those of `part` at `rows`, and NaN in all others."""
+    whole = part.new_full((count, *part.shape[1:]), torch.nan)
+    whole[list(rows)] = part
+    return whole
+
+
 def _append(whole: Tensor | None, part: Tensor | None, index: int) -> Tensor | None:
     return part if part is None or whole is None or index == 0 else torch.cat([whole, part])
 

@@ -10,6 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+TRANSFORM = "a transform of torch.func (such as vmap)"
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Return whether a tensor exists only inside a transform of torch.func: it has no memory that others may read."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
 
 def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     """Apply `function` to every tensor in a value, also inside containers and objects, and keep everything else.

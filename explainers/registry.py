@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 
 from explainers.errors import (
     BadImages,
     BadOption,
     BadTarget,
+    ExplainerError,
     UnsupportedModel,
     WrongType,
     kind_of,
@@ -28,12 +30,13 @@ from explainers.hooks.locate import one_layer, why_no_hooks
 from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
 from explainers.network.dtypes import no_gradient, why_no_gradient
-from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
+from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call, packing_of
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.network.image_check import validate_images
 from explainers.options import LayerName, Option, options_of, unknown_keyword
-from explainers.passes.each_image import BatchSplit, run_each_image
+from explainers.passes.each_image import BatchSplit, finite_images, finite_outputs, run_each_image, run_some_images
 from explainers.passes.loop import Partial, Progress
+from explainers.perturbation.several_inputs import STACKED, attribute_inputs, refuse_detached_inputs
 from explainers.targets import TargetLike, Through
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -94,6 +97,14 @@ class Method:
         return self.returns in MAPS
 
     @property
+    def together(self) -> bool:
+        """Whether several inputs of a network are attributed together, and not one while the others are constant.
+
+        Methods for images, but not for videos, read the rows and columns of one image.
+        """
+        return self.returns == "pixels" and self.videos and not self.takes_layer
+
+    @property
     def planes(self) -> bool:
         """Whether each plane [h, w] of the result is a separate map, so that their sum has no meaning."""
         return self.returns == "features" and not self.reads_class
@@ -116,8 +127,9 @@ MethodName = Literal[
     "forgrad", "layer_integrated_gradients", "internal_influence", "layer_conductance", "xrai", "guided_backprop",
     "deconvnet", "excitation_backprop", "deep_lift", "deep_lift_shap", "lrp", "attn_lrp", "cp_lrp", "guided_grad_cam",
     "refine_cam", "sess", "full_grad", "occlusion", "feature_ablation", "rise", "d_rise", "mc_rise",
-    "extremal_perturbation", "vit_cx", "lime", "kernel_shap", "shapley_sampling", "sobol", "hsic", "random_control",
-    "edge_control", "center_control", "attention_rollout", "transformer_attribution", "le_grad", "grad_eclip",
+    "extremal_perturbation", "vit_cx", "lime", "kernel_shap", "shapley_sampling", "sobol", "hsic", "rex",
+    "random_control", "edge_control", "center_control", "attention_rollout", "transformer_attribution", "le_grad",
+    "grad_eclip",
 ]  # fmt: skip
 """The names of all methods, so that editors complete them. Written by `python -m tests.project.test_docs`."""
 
@@ -215,10 +227,17 @@ def _validate_calls(
     def method(model: Any = _MISSING, images: Any = _MISSING, target: TargetLike = None, **keywords: Any) -> Any:
         if images is _MISSING or model is _MISSING:
             raise _missing(function.__name__, parameters, keywords, "model" if model is _MISSING else "images")
+        if isinstance(images, tuple):
+            chosen = METHODS[function.__name__]
+            return attribute_inputs(method, chosen, model, images, target, keywords)
         if "forward" in keywords:
             model = wrap_forward(model, keywords.pop("forward"), images)
         with one_call(model) as view:
+            again, is_stacked = functools.partial(method, model), function.__name__ in STACKED
+            run_some = functools.partial(run_some_images, again, images, target, keywords, stacked=is_stacked)
             if images is None or view.checked is not images:
+                if (rows := finite_images(model, images)) is not None:
+                    return run_some(rows)
                 check_images(model, images)
             if images.ndim == 5 and not videos:
                 raise BadImages(_no_videos(function.__name__, images))
@@ -232,19 +251,29 @@ def _validate_calls(
                         "have no effect. Omit through, or choose a gradient method such as grad_cam."
                     )
                 target = _restrict_target(target, through)
+            packing = packing_of(images)
             if given.get("progress") is not None:
-                given["progress"] = _wrap_progress(given["progress"], view if placed else None, rectify)
-            outer, view.splits = view.splits, True
+                place = view if placed else None
+                given["progress"] = _wrap_progress(given["progress"], place, rectify, has_map=packing is None)
+            outer, view.splits, view.failed = (view.splits, view.failed), True, None
             try:
                 raw = function(model, images, target, **given)
             except GridChanged:  # by a hook of the user since the network was profiled
                 forget_profiles(view)
                 raw = function(model, images, target, **given)
             except BatchSplit:
-                is_stacked = function.__name__ == "deep_lift_shap"
-                return run_each_image(functools.partial(method, model), images, target, keywords, stacked=is_stacked)
+                return run_each_image(again, images, target, keywords, stacked=is_stacked)
+            except Exception as error:
+                refused = isinstance(error, ExplainerError) and view.failed is None  # before any forward pass
+                if refused or (rows := finite_outputs(model, view.network, images)) is None:
+                    raise
+                return run_some(rows)
             finally:
-                view.splits = outer
+                failed, (view.splits, view.failed) = view.failed, outer
+            if packing is not None and gradients:
+                refuse_detached_inputs(model, images, target, packing, raw)
+            if failed is not None and bool(failed.any()):
+                raw = raw.masked_fill(failed.view(-1, *[1] * (raw.ndim - 1)), torch.nan)
             heat = raw
             if placed and view.place is not None:
                 heat, view.place = view.place(raw), None
@@ -303,13 +332,16 @@ def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
     return _check_keywords(chosen.function, chosen.options, inspect.signature(chosen.function).parameters, keywords)[0]
 
 
-def _wrap_progress(progress: Progress, view: EvalView | None, rectify: bool) -> Progress:
-    """Wrap the caller's function so that it gets placed maps after the ReLU and runs outside this call's context."""
+def _wrap_progress(progress: Progress, view: EvalView | None, rectify: bool, *, has_map: bool) -> Progress:
+    """Wrap the caller's function so that it gets placed maps after the ReLU and runs outside this call's context.
+
+    Set `has_map` to False if partial maps would be those of several inputs in one tensor.
+    """
 
     def report(partial: Partial) -> Any:
-        shown = partial
-        if partial.map is not None:
-            heat = partial.map if view is None or view.place is None else view.place(partial.map)
+        shown = partial if has_map else replace(partial, map=None)
+        if shown.map is not None:
+            heat = shown.map if view is None or view.place is None else view.place(shown.map)
             shown = replace(partial, map=heat.relu() if rectify else heat)
         with outside_call(), pause_recording():
             return progress(shown)

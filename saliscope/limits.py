@@ -39,6 +39,8 @@ PROFILE = 4 * MB  # bytes of a color profile; larger ones are ignored
 
 # One request. A multipart envelope adds at most 64 kB to the image.
 HEADERS = 32 * KB  # of a request; browsers send about 1 kB
+HEAD_SECONDS = 10.0  # time for the first line and the headers, from the start of a connection or the last answer on it
+CONNECTIONS = 1_500  # of one address, which may be a school; a browser opens six
 BODY = 1 * MB  # any request except an upload; settings take a few kB
 UPLOAD = FILE + 64 * KB
 AGENT = FILE * 4 // 3 + 64 * KB  # agents send images as base64 in JSON
@@ -46,7 +48,7 @@ BODY_SECONDS = 120.0  # time limit for receiving a body
 BODY_PAUSE = 10.0  # seconds of waiting after which a body ends that has brought less than BODY_STEP
 BODY_STEP = 16 * KB
 BODY_WAIT = 15.0  # seconds that a body waits until others have ended
-WAITING_BODIES = 64  # bodies of one address that wait
+WAITING_BODIES = 256  # bodies of one address that wait, unread, such as those of a school
 SEND_SECONDS = 30.0  # time in which a client must read the next 64 kB of an event stream
 STREAMS = 400  # open event streams of one address; a page has one
 RATE, BURST = 30.0, 600.0  # requests of one address in a second, and at once; a file of the page counts 0.1
@@ -74,7 +76,7 @@ BATCH_LISTING = 1 * MB  # bytes that list the files of an archive, of about 100 
 BATCH_SECONDS = 240.0  # compute time of one report
 JOBS = 800  # jobs in progress, most of them waiting; an address may have as many as are left for others, at most half
 RUNNING = 2  # jobs of a session that have a place, of each kind
-WAITING = 8  # jobs of a session without a place; the panels and parts of the page ask for six answers at once
+WAITING = 4  # jobs of a session besides those that have a place or may have one; the page asks for at most six at once
 PLACES = {"quick": 12, "long": 16, "lab": 2, "training": 1}  # jobs with an image in memory, which take turns; the lab
 UNHEARD = 8.0  # seconds after which a job ends to which no one listens
 MEMORY = 2 * 1024 * MB  # bytes of activations in one batch of a long method; large networks get smaller batches

@@ -31,6 +31,7 @@ QUESTIONS = {
     "How much does each part add, individually and with others?": "lime kernel_shap shapley_sampling",
     "Which parts does the score depend on, in either direction?": "sobol hsic",
     "Which region of a given size keeps the score highest?": "extremal_perturbation",
+    "Which parts does the prediction need?": "rex",
     "What does a map reach that does not depend on the network?": "random_control edge_control center_control",
 }
 """Methods by question; each method appears once."""

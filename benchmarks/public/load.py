@@ -36,8 +36,8 @@ MORE = 1.3
 """Times the number of requests that were sent before, which may be answered before a request."""
 EXTRA = 4
 """Answers more: the order in which requests are sent is not exactly the order in which they arrive."""
-LATE = 300.0
-"""Seconds after which an answer is lost."""
+LATE, TIMES = 300.0, 10.0
+"""Seconds, and times as long as all users need one after the other, after which an answer is lost."""
 WAIT = {"timeout": 600.0}
 """For the client, which otherwise gives up after a few seconds on a busy server."""
 AGAIN = 10.0
@@ -75,10 +75,10 @@ def picture(number: int, folder: Path) -> Path:
     return path
 
 
-def answer(user: User) -> tuple[Any, ...]:
+def answer(user: User, late: float) -> tuple[Any, ...]:
     """Return what identifies the answer: the method, the classes with their probabilities, and the map's statistics."""
     job = user.client.submit(handle_file(user.image), method=user.method, api_name="/explain")
-    found = job.result(LATE)
+    found = job.result(late)
     top = [(each["name"], round(each["probability"], 4)) for each in found["predictions"]]
     numbers = {name: round(value, 3) for name, value in found["statistics"].items() if isinstance(value, float)}
     return found["method"], tuple(top), tuple(sorted(numbers.items()))
@@ -87,8 +87,8 @@ def answer(user: User) -> tuple[Any, ...]:
 class Traffic:
     """Requests of all users, counted."""
 
-    def __init__(self, until: float) -> None:
-        self.until = until
+    def __init__(self, until: float, late: float) -> None:
+        self.until, self.late = until, late
         self._waiting, self._answers, self._lock = 0, 0, threading.Lock()
 
     def ask(self, user: User, rounds: int) -> None:
@@ -99,7 +99,7 @@ class Traffic:
                 before, answers = self._waiting, self._answers
             started, refused = time.monotonic(), False
             try:
-                found = answer(user)
+                found = answer(user, self.late)
             except Exception as error:
                 refused = any(text in str(error) for text in FULL)
                 if not refused:
@@ -157,10 +157,11 @@ def load(server: Server, count: int, rounds: int, minutes: float, hostile: bool 
         times = []
         for user in users:  # the known answers, one after the other
             started = time.monotonic()
-            user.expected = answer(user)
+            user.expected = answer(user, LATE)
             times.append(time.monotonic() - started)
         one = statistics.mean(times[len(times) // 4 :])
-        traffic, stop, sent = Traffic(until), threading.Event(), list[int]()
+        late = LATE + TIMES * sum(times)
+        traffic, stop, sent = Traffic(until, late), threading.Event(), list[int]()
         attacker = threading.Thread(target=attack, args=(server, stop, sent))
         if hostile:
             attacker.start()

@@ -2,8 +2,8 @@
 
 In each round, visitors of the page ask the same `--questions` questions of all methods about other images. After each
 round, as soon as the page is at rest, the bytes in use (`meter.py`), open files, threads and the folder of uploads are
-measured: they must not grow from round to round. A leak of 100 MB per 1,000 answers is noticed (`growth.py`); if there
-are too few rounds or too much noise for this, the command fails too. Starts no round after `--minutes`.
+measured: they must not grow from round to round. The rounds end as soon as there are enough to notice a leak of 100 MB
+per 1,000 answers (`growth.py`), which depends on the noise. If `--rounds` or `--minutes` end before, the command fails.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ SETTLED = 6
 """Questions at the end of a round, more than a cache of the metered page holds."""
 START = 2
 """Rounds that are not judged, in which caches are filled."""
+KEPT = 5
+"""More open files or threads after each of the later rounds than before, which are a failure."""
+FEWEST = 8
+"""Rounds that are judged at least."""
 METERED = "meter"
 """The name under which `faults` installs the meter in the page; another fault may follow after a plus sign."""
 MOST, NAP, CALM = 20, 0.5, 3
@@ -118,6 +122,9 @@ def soak(server: Server, rounds: int, questions: int, users: int, minutes: float
         samples.append(at_rest(server))
         found = f"round {turn + 1}: {samples[-1].memory:.1f} MB in use, {visits.failed} failed"
         print(found, file=sys.stderr, flush=True)
+        judged = [each.memory for each in samples[START:]]
+        if len(judged) >= FEWEST and growth.judge(judged, questions + SETTLED)[2]:
+            break
     return report(samples[START:], questions + SETTLED, visits.failed)
 
 
@@ -132,8 +139,9 @@ def report(samples: list[Sample], questions: int, failed: int) -> tuple[list[Row
     ]
     for name in ("files", "threads"):
         counts = [getattr(each, name) for each in samples] or [0]
-        steady = min(counts[len(counts) // 2 :]) <= max(counts[: (len(counts) + 1) // 2])
-        rows.append(Row(f"open {name}" * (name == "files") or name, " ".join(map(str, counts)), "no growth", steady))
+        grown = min(counts[len(counts) // 2 :]) - max(counts[: (len(counts) + 1) // 2])
+        title = f"open {name}" * (name == "files") or name
+        rows.append(Row(title, " ".join(map(str, counts)), f"not {KEPT} more", grown < KEPT))
     most = max([each.uploads for each in samples], default=0.0)
     rows.append(Row("folder of uploads", f"{most:.0f} MB", f"{QUOTA:.0f} MB", most <= QUOTA))
     return rows, []
@@ -142,7 +150,7 @@ def report(samples: list[Sample], questions: int, failed: int) -> tuple[list[Row
 def main() -> int:
     """Print the table; return 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=24, help="at most")
     parser.add_argument("--questions", type=int, default=24, help="questions in a round")
     parser.add_argument("--users", type=int, default=4, help="visitors at the same time")
     parser.add_argument("--minutes", type=float, default=20.0, help="until no new round starts")

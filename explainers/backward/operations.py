@@ -26,7 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
-from explainers.nested import list_tensors
+from explainers.nested import TRANSFORM, is_transformed, list_tensors
 
 VJP = Callable[[Tensor], Sequence[Tensor | None]]
 
@@ -115,6 +115,7 @@ class Interception(TorchFunctionMode):
         self._names = {id(module): name for name, module in reversed([*network.named_modules()])}
         self._unknown: dict[Any, tuple[str, str]] = {}
         self._functions: dict[Any, str] = {}
+        self._is_transformed = False
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -123,6 +124,7 @@ class Interception(TorchFunctionMode):
             raise self.refuse("a gradient of its own", "which the rules of this call would change")
         call = Call(self, function, *_constants((tuple(args), dict(kwargs or {}))))
         self._note_functions(call)
+        self._is_transformed = self._is_transformed or any(map(is_transformed, call.tensors))
         if call.name == "register_hook":
             # User hooks on tensors expect gradients, which these values are not.
             return RemovableHandle(OrderedDict())
@@ -181,7 +183,8 @@ class Interception(TorchFunctionMode):
                 raise self.refuse(*describe_user_function(node), layer=layer)
             if not self._allows(node):
                 operation, layer = unknown.get(node, (node_name(node), ""))
-                raise self.refuse(operation, layer=layer)
+                hidden = node not in unknown and self._is_transformed
+                raise self.refuse(TRANSFORM if hidden else operation, layer=layer)
 
     def release(self) -> None:
         """Release the graph, whose nodes and this mode refer to each other."""

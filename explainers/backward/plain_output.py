@@ -31,8 +31,15 @@ def refuse_other_output(run: Run, batch: Tensor, output: Any, method: str) -> No
         return
     with run.scoring.autocast():
         plain = _plain_output(run, batch)
-    exact, pairs = run.scoring.precision != "bf16", zip(list_tensors(plain), list_tensors(output), strict=False)
-    if not all(_equal(one, other, exact) for one, other in pairs):
+        is_equal = _equal_outputs(run, plain, output)
+        is_repeatable = is_equal or _equal_outputs(run, plain, _plain_output(run, batch))
+    if not is_repeatable:
+        raise UnsupportedOperation(
+            f"The output of this network for the same image changes from pass to pass, even with fixed seeds, so it "
+            f"cannot be checked that {method} follows what it computes. Remove the cause from the forward pass (a "
+            f"counter, the time, a random generator of its own). {_OTHERS}"
+        )
+    if not is_equal:
         raise UnsupportedOperation(
             f"Under the rules of {method}, the network computes another output than without them: its forward pass "
             f"uses gradients, which the rules replace. {_OTHERS}"
@@ -46,6 +53,11 @@ def _plain_output(run: Run, batch: Tensor) -> Any:
     """Return the output without rules; a target's `through` keeps what the pass under rules recorded."""
     with torch.no_grad():
         return replace(run.forward, through=None)(batch.clone())
+
+
+def _equal_outputs(run: Run, one: Any, other: Any) -> bool:
+    exact, pairs = run.scoring.precision != "bf16", zip(list_tensors(one), list_tensors(other), strict=False)
+    return all(_equal(a, b, exact) for a, b in pairs)
 
 
 def _equal(one: Tensor, other: Tensor, exact: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -198,7 +199,8 @@ class Explanation(Displayed):
         where = f" at {self.layer}" if self.layer else ""
         codes = sorted({finding.code for row in self.findings for finding in row})
         notes = f", findings: {', '.join(codes)}" if codes else ""
-        low, high = float(self.map.min()), float(self.map.max())
+        finite = self.map[self.map.isfinite()]
+        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (math.nan, math.nan)
         target = self.target if not isinstance(self.target, list) or len(self.target) != 1 else self.target[0]
         samples = "" if self.is_complete else f", {self.done:,} of {self.total:,} samples"
         return (

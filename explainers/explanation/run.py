@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import time
@@ -16,6 +17,7 @@ from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import diagnose
 from explainers.explanation.evidence import Evidence, statistics
 from explainers.explanation.result import Explanation
+from explainers.explanation.rows import add_missing, add_missing_inputs, join_images
 from explainers.findings import Finding, Record, recording
 from explainers.hooks.cleanup import restores_state
 from explainers.layers.layer import Layer
@@ -23,11 +25,13 @@ from explainers.layers.profile import known_profile
 from explainers.layers.score_kind import ScoreKind, score_kind
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.network.dtypes import to_cpu_float64
-from explainers.network.eval_view import EvalView, one_call
+from explainers.network.eval_view import EvalView, one_call, packing_of
 from explainers.network.fast.compiled import compiling
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, unknown_keyword, whole_number
+from explainers.passes.each_image import finite_images, select_rows
+from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, inputs_of, pack_call
 from explainers.probabilities import check_score, declared, declared_score
 from explainers.registry import MAPS, Method, MethodLike, find
 from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, ThroughLike, describe_target
@@ -75,7 +79,8 @@ def explain(
     does not define it; `compile` runs the variants of the images in a copy of the network compiled by `torch.compile`,
     for methods with an option `precision`. The first call of a network takes half a minute to minutes longer.
 
-    Returns  an `Explanation`: `map` [N, h, w] as in the paper, `raw` before the final ReLU or reduction
+    Returns  an `Explanation`: `map` [N, h, w] as in the paper, `raw` before the final ReLU or reduction. If `images` is
+             a tuple of several inputs, a tuple with one for each input, except for methods of a layer.
     Errors   those of the method; BadOption for an unknown method or `reduce`
 
     Example
@@ -84,25 +89,45 @@ def explain(
         torch.Size([1, 7, 7])
     """
     chosen = find(method)
+    several, each = inputs_of(images), functools.partial(explain, chosen)
+    call: dict[str, Any] = {"layer": layer, "reduce": reduce, "through": through, "forward": forward, "score": score}
+    call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
+    if several is None and forward is None and (rows := finite_images(model, images)) is not None:
+        kept, kept_target, own = select_rows(images, target, call, rows, stacked=chosen.name in STACKED)
+        return add_missing(each(model, kept, kept_target, **own), images, target, options, rows)
+    if several is not None and (some := finite_inputs(several, target, call, chosen.name)) is not None:
+        rows, kept_inputs, kept_target, own = some
+        part = each(model, kept_inputs, kept_target, **own)
+        return add_missing_inputs(part, several, target, options, rows)  # type: ignore[return-value]
+    if several is not None and not chosen.together:
+        join = functools.partial(join_images, given=options)
+        return explain_each_input(each, chosen.returns, model, several, target, call, join)  # type: ignore[return-value]
     if compile and "precision" not in chosen.parameters:
         raise BadOption(f"{chosen.name} scores no variants of the image, so compile=True has no effect. Omit it.")
     options, score = _check(chosen, options, layer, reduce, score, trained_size)
-    given = {"layer": layer, "through": through}
-    keywords = options | {name: value for name, value in given.items() if value is not None}
+    at = {"layer": layer, "through": through}
+    keywords = options | {name: value for name, value in at.items() if value is not None}
     how = reduce or chosen.reduce
     restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
-    model = model if forward is None else wrap_forward(model, forward, images)
+    inputs, passed = several or (images,), keywords
+    if several is not None:
+        model, images, passed = pack_call(chosen.name, model, several, {"forward": forward, **keywords})
+    elif forward is not None:
+        model = wrap_forward(model, forward, images)
     with one_call(model) as view, declared_score(score), compiling() if compile else nullcontext():
         comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in MAPS
         view.graphs = {} if comparable else None  # shares one forward pass between both classes
-        found = _run(chosen, model, images, target, keywords, how)
-        comparison = _compare(found, chosen, model, images, keywords, how) if comparable else None
+        found = _run(chosen, model, images, target, passed, how)
+        comparisons = _compare(found, chosen, model, images, passed, how) if comparable else [None] * len(found)
         view.graphs = None
         kind, context = _context(found, chosen, view, images)
     context["relu"] = options.get("relu", chosen.relu)
     context["trained_size"] = trained_size or _own_size(view.model)
-    evidence = _evidence(found, chosen, images, comparison, restricted, context)
-    return _explanation(found, chosen, images, options, keywords, how, evidence, kind)
+    explanations = []
+    for maps, given, comparison in zip(found, inputs, comparisons, strict=True):
+        evidence = _evidence(maps, chosen, given, comparison, restricted, context)
+        explanations.append(_explanation(maps, chosen, given, options, keywords, how, evidence, kind))
+    return explanations[0] if several is None else tuple(explanations)  # type: ignore[return-value]
 
 
 def _check(
@@ -150,33 +175,42 @@ class _Maps:
 
 def _run(
     chosen: Method, model: nn.Module, images: Tensor, target: TargetLike, keywords: dict[str, Any], how: str
-) -> _Maps:
+) -> list[_Maps]:
+    """Return the maps of the images, or those of each input of a network with several."""
     start = time.perf_counter()
     with recording() as record:
         result = chosen.function(model, images, target, **keywords)
     seconds = time.perf_counter() - start
+    packing = packing_of(images)
+    if packing is not None:
+        record.gradient_norms = record.promised_sums = None  # of all inputs together
+        parts = packing.split(result)
+        return [_Maps(record, part, (shown := _as_map(chosen, part, how)), shown, seconds) for part in parts]
     raw, shown = result if record.raw is None else record.raw, _as_map(chosen, result, how)
-    return _Maps(record, raw, shown, raw if raw.shape == shown.shape else shown, seconds)
+    return [_Maps(record, raw, shown, raw if raw.shape == shown.shape else shown, seconds)]
 
 
 def _compare(
-    found: _Maps, chosen: Method, model: nn.Module, images: Tensor, keywords: dict[str, Any], how: str
-) -> tuple[Tensor, Tensor] | None:
+    found: list[_Maps], chosen: Method, model: nn.Module, images: Tensor, keywords: dict[str, Any], how: str
+) -> list[tuple[Tensor, Tensor] | None]:
     """Return each runner-up class and the rank correlation with its map, or None if the maps cannot be compared."""
-    runner_up = _runner_up(found.record, found.signed)
+    runner_up = _runner_up(found[0].record, [maps.signed for maps in found])
     if runner_up is None:
-        return None
-    other = _run(chosen, model, images, runner_up, keywords, how)
-    return runner_up, rank_correlation(found.signed, other.signed)
+        return [None] * len(found)
+    others = _run(chosen, model, images, runner_up, keywords, how)
+    pairs = zip(found, others, strict=True)
+    return [(runner_up, rank_correlation(maps.signed, other.signed)) for maps, other in pairs]
 
 
-def _context(found: _Maps, chosen: Method, view: EvalView, images: Tensor) -> tuple[ScoreKind | None, dict[str, Any]]:
+def _context(
+    found: list[_Maps], chosen: Method, view: EvalView, images: Tensor
+) -> tuple[ScoreKind | None, dict[str, Any]]:
     """Return the kind of the network's scores, if known, and what else it tells about the maps of all images.
 
     Errors   BadOption if the given score does not suit the scores
     """
-    record = found.record
-    reliable = chosen.returns == "channels" or bool(found.shown.isfinite().all())
+    record = found[0].record
+    reliable = chosen.returns == "channels" or all(bool(maps.shown.isfinite().all()) for maps in found)
     kind = None if record.scores is None else score_kind(view, images, record.scores)
     return kind, {
         "score": declared() if kind is None else kind.score,
@@ -202,6 +236,7 @@ def _evidence(
     runners_up, correlations = (_numbers(each, len(images)) for each in comparison or (None, None))
     known = (record.target_scores, record.gradient_norms, record.promised_sums, record.stability)
     target_scores, gradient_norms, promised_sums, stabilities = (_numbers(each, len(images)) for each in known)
+    is_broken = [not bool(each.isfinite().all()) for each in shown]
     described = describe_target(record.target, len(images)) if record.target else None
     return [
         Evidence(
@@ -222,7 +257,7 @@ def _evidence(
             correlation=correlations[n],
             runner_up=runners_up[n],
             stability=stabilities[n],
-            **context,
+            **(context if is_broken[n] else {**context, "broken_layer": None}),
         )
         for n in range(len(images))
     ]
@@ -296,12 +331,13 @@ def _as_map(chosen: Method, raw: Tensor, how: str) -> Tensor:
     return raw[:, None] if chosen.returns == "channels" else raw
 
 
-def _runner_up(record: Record, signed: Tensor) -> Tensor | None:
+def _runner_up(record: Record, signed: list[Tensor]) -> Tensor | None:
     """Return each image's most likely class other than the target, or None if the maps cannot be compared."""
     scores, target = record.scores, record.target
     if not isinstance(target, Logit) or scores is None or scores.shape[1] < 2:
         return None
-    if not bool(scores.isfinite().all() & signed.isfinite().all()):
+    finite = [values.isfinite().flatten(1).all(1) for values in (scores, *signed)]
+    if not bool(torch.stack(finite).all(0).any()):
         return None
     own = torch.tensor(target.classes, device=scores.device).expand(len(scores))
     return scores.scatter(1, own[:, None], float("-inf")).argmax(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -11,18 +11,31 @@ from torch import Tensor, nn
 
 from explainers.errors import WrongType, shorten
 from explainers.hooks.calls import Calls
+from explainers.hooks.checkpoints import run_checkpoints_directly
 from explainers.hooks.cleanup import HookStack
-from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
-from explainers.hooks.records import Records
+from explainers.hooks.locate import find_hook_point, unwrap, unwrap_for_hooks
+from explainers.hooks.records import Records, refuse_transformed
 from explainers.nested import map_tensors
 from explainers.options import LayerName
 
 
-class Capture:
-    """The records of a `capture` block: `outputs`, `inputs` and, if requested, `gradients`, each by layer name."""
+class Capture(Mapping[Any, Any]):
+    """The records of a `capture` block: `outputs`, `inputs` and, if requested, `gradients`, each by layer.
 
-    def __init__(self) -> None:
-        self.outputs, self.inputs, self.gradients = Records(), Records(), Records()
+    `captured["layer3"]` is `captured.outputs["layer3"]`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.outputs, self.inputs, self.gradients = Records(model), Records(model), Records(model)
+
+    def __getitem__(self, layer: LayerName) -> Any:
+        return self.outputs[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outputs)
+
+    def __len__(self) -> int:
+        return len(self.outputs)
 
     def __repr__(self) -> str:
         return f"Capture(outputs={self.outputs}, gradients={self.gradients})"
@@ -32,20 +45,23 @@ class Capture:
 def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradients: bool = False) -> Iterator[Capture]:
     """Record the inputs and outputs of layers, and with `gradients` the gradients that reach their outputs.
 
+    Segments in `torch.utils.checkpoint` run without it, since they would run twice.
+
     Returns  a `Capture`; after the block its tensors are detached. A layer's tensor has the layer's own shape,
              dtype and device, and is the value before any later in-place operation. Gradients are those of the latest
              backward pass inside the block; they are recorded even if all parameters are frozen.
     Errors   LayerNotFound for an unknown name (or, on access, one that did not run), LayerRanRepeatedly on access
-             to a plain name with several calls, UnsupportedModel for scripted, traced and exported models.
+             to a plain name with several calls, UnsupportedModel for scripted, traced and exported models, and, in
+             the forward pass, for a layer inside a transform of torch.func.
     Source   torch.nn.Module.register_forward_hook, torch.Tensor.register_hook
 
     Example
         >>> with capture(model, ["layer3", "layer4"]) as captured:
         ...     scores = model(images)
-        >>> captured.outputs["layer3"].shape
-        torch.Size([1, 256, 14, 14])
+        >>> captured["layer3"].shape, captured.inputs["layer4"].shape
+        (torch.Size([1, 256, 14, 14]), torch.Size([1, 256, 14, 14]))
     """
-    found = Capture()
+    found = Capture(unwrap(model))
 
     def start() -> None:
         for records in (found.outputs, found.inputs, found.gradients):
@@ -60,11 +76,13 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
         for site in sites:
             calls.before(stack, site, _record_inputs(site.path, found.inputs))
             calls.after(stack, site, _record_outputs(site.path, found, stack if gradients else None))
+        run_checkpoints_directly(stack)
         yield found
 
 
 def _record_inputs(path: str, inputs: Records) -> Callable[[int, tuple[Any, ...]], Any]:
     def act(k: int, args: tuple[Any, ...]) -> Any:
+        refuse_transformed(path, args)
         inputs.put(path, k, args[0] if len(args) == 1 else args)
         return map_tensors(args, Tensor.clone)
 
@@ -73,6 +91,7 @@ def _record_inputs(path: str, inputs: Records) -> Callable[[int, tuple[Any, ...]
 
 def _record_outputs(path: str, found: Capture, stack: ExitStack | None) -> Callable[[int, Any], Any]:
     def act(k: int, output: Any) -> Any:
+        refuse_transformed(path, output)
         if stack is not None and isinstance(output, Tensor) and torch.is_grad_enabled():
             if not output.requires_grad and output.is_floating_point():
                 # Frozen network, plain input: the output becomes the leaf to which gradients flow.
@@ -91,8 +110,8 @@ def _record_outputs(path: str, found: Capture, stack: ExitStack | None) -> Calla
 class InputGradients:
     """Gradients of modules by layer name: `grad_input` (of the inputs) and `grad_output` (of the output)."""
 
-    def __init__(self) -> None:
-        self.grad_input, self.grad_output = Records(), Records()
+    def __init__(self, model: nn.Module) -> None:
+        self.grad_input, self.grad_output = Records(model), Records(model)
 
 
 @contextmanager
@@ -100,7 +119,7 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
     """Record what a full backward hook receives: the gradients of a module's inputs and output.
 
     They are read by hooks on the tensors, so in-place modules (`ReLU(inplace=True)`) work, which PyTorch's full
-    backward hook does not support.
+    backward hook does not support. Checkpointed segments run as in `capture`.
 
     Returns  an `InputGradients`; if a module's input is also used elsewhere, `grad_input` contains only the gradient
              through this module
@@ -113,7 +132,7 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
         >>> captured.grad_input["layer4"].shape
         torch.Size([1, 256, 14, 14])
     """
-    found = InputGradients()
+    found = InputGradients(unwrap(model))
 
     def watch(records: Records, path: str, k: int, value: Any) -> Any:
         clones = map_tensors(value, Tensor.clone)
@@ -135,6 +154,7 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
             path = site.path
             calls.before(stack, site, lambda k, given, path=path: watch(found.grad_input, path, k, given))  # type: ignore[misc]
             calls.after(stack, site, lambda k, out, path=path: watch(found.grad_output, path, k, out))  # type: ignore[misc]
+        run_checkpoints_directly(stack)
         yield found
 
 

@@ -7,8 +7,8 @@ inside it is lost. An explanation keeps its graph for one backward pass, so it g
 While a call is in progress, the two functions behind torch's `checkpoint` are replaced: if the calling thread is in a
 call, the segment runs directly; other threads run torch's code. The originals are restored after the last call.
 
-Blocks that edit outputs or inputs are calls too: a segment that runs again after the block would run without the edits,
-so its gradients would not be those of the scores.
+Blocks that edit or record outputs or inputs are calls too: a segment that runs again after the block would run without
+the edits, so its gradients would not be those of the scores, and one inside the block would be recorded twice.
 """
 
 from __future__ import annotations

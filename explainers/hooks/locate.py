@@ -135,7 +135,7 @@ def one_layer(layer: Any) -> Any:
     if len(layer) != 1:
         raise BadOption(
             f"layer={shorten(layer)} has {len(layer)} layers. Give one, or call sweep(method, model, images, "
-            "layers=[...])."
+            "layers=[...]) for the map of each, and fuse(maps) for their mean or product."
         )
     return layer[0]
 

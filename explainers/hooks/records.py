@@ -6,16 +6,28 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from explainers.errors import LayerNotFound, LayerRanRepeatedly
-from explainers.nested import map_tensors
+from explainers.errors import LayerNotFound, LayerRanRepeatedly, UnsupportedModel, nearest
+from explainers.hooks.locate import find_hook_point
+from explainers.nested import TRANSFORM, is_transformed, list_tensors, map_tensors
+from explainers.options import LayerName
 
 
-class Records(Mapping[str, Any]):
-    """Recorded values by layer name; `name#k` is the k-th call of a module that ran more than once."""
+class NotRecorded(LayerNotFound, KeyError):
+    """Raised for a layer without a record; also a `KeyError`, so that `in` and `get` work."""
 
-    def __init__(self) -> None:
+    __str__ = Exception.__str__  # a KeyError quotes its message
+
+
+class Records(Mapping[Any, Any]):
+    """Recorded values by layer, given by its name or as the module.
+
+    `name#k` is the k-th call of a module that ran more than once.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
         self._calls: dict[str, dict[int, Any]] = {}
 
     def put(self, path: str, call: int, value: Any) -> None:
@@ -30,12 +42,14 @@ class Records(Mapping[str, Any]):
             for k, value in calls.items():
                 calls[k] = map_tensors(value, Tensor.detach)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, layer: LayerName) -> Any:
+        name = layer if isinstance(layer, str) else find_hook_point(self._model, layer).name
         path, _, number = name.partition("#")
         calls = self._calls.get(path)
         if not calls or (number and not (number.isdigit() and int(number) in calls)):
-            raise LayerNotFound(
-                f"Nothing was recorded for layer {name!r}. Recorded layers: {', '.join(self) or 'none'}."
+            raise NotRecorded(
+                f"Nothing was recorded for layer {name!r}. {nearest(name, self)}Recorded layers: "
+                f"{', '.join(self) or 'none'}."
             )
         if number:
             return calls[int(number)]
@@ -52,6 +66,26 @@ class Records(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"Records({', '.join(f'{n}: {_shape(self[n])}' for n in self)})"
+
+
+def refuse_transformed(name: str, value: Any) -> None:
+    """Refuse a layer that runs inside a transform of torch.func, outside of which its tensors cannot be read.
+
+    Errors   UnsupportedModel
+    """
+    if any(map(is_transformed, list_tensors(value))):
+        raise UnsupportedModel(
+            f"Layer {name!r} runs inside {TRANSFORM}, so its tensors cannot be read. Choose a layer outside of the "
+            "transform, or a method that only needs the gradient of the input, such as saliency."
+        )
+
+
+def did_not_run(name: str) -> str:
+    """Return the message for a layer whose hooks were not called."""
+    return (
+        f"Layer {name!r} did not run in this forward pass, or the network calls its forward method directly, which no "
+        "hook sees. Choose a layer from list_layers(model, images)."
+    )
 
 
 def ran_repeatedly(path: str, count: int) -> str:

@@ -81,9 +81,10 @@ class LayerLayout(HookPoint):
 
     def _changed(self, tensor: Tensor) -> GridChanged:
         return GridChanged(
-            f"Layer {self.name!r} returned a tensor of shape {tuple(tensor.shape)}, which does not have its grid of "
-            f"{self.grid}. Its size changes between passes of the same images, for example by a hook. Remove the hook, "
-            "or choose an earlier layer."
+            f"Layer {self.name!r} returned a tensor of shape {tuple(tensor.shape)}, but had a grid of {self.grid} in "
+            "another pass. Its size depends on something else than the size of the images, such as their number, a "
+            "hook, a counter, or whether gradients are enabled. Remove the cause, choose an earlier layer, or explain "
+            "one image at a time."
         )
 
     def place(self, maps: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from explainers.layers.profile import Profile, profile
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.image_check import validate_images
+from explainers.network.inputs import OneInput, check_inputs, with_inputs
 from explainers.options import LayerName, check_keywords
 
 
@@ -40,6 +41,9 @@ def list_layers(
         >>> layers["layer4"].grid
         (7, 7)
     """
+    if isinstance(images, tuple):
+        chosen = _layers_of_inputs(model, images, forward)
+        return [layer for layer in chosen if not spatial or is_spatial(layer)]
     _check(model, images)
     if forward is not None:
         model = wrap_forward(model, forward, images)
@@ -68,8 +72,33 @@ def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None =
         >>> default_layer(model, images)
         'layer4'
     """
+    if isinstance(images, tuple):
+        found = [(profile(*each, hooks=True), each[1]) for each in _each_input(model, images, forward)]
+        return _default_name(*next((each for each in found if each[0].default is not None), found[0]))
     _check(model, images)
     return _default_name(profile(wrap_forward(model, forward, images), images, hooks=True), images)
+
+
+def _each_input(
+    model: nn.Module, inputs: tuple[Tensor, ...], forward: Forward | None
+) -> list[tuple[nn.Module, Tensor]]:
+    """Return the model as a function of each of its inputs, while the others are constant, and the input's first image.
+
+    Errors   WrongType, BadImages, BadOption
+    """
+    check_inputs(model, inputs, forward)
+    rows = [each[:1].detach() for each in inputs]
+    others = [tuple(row for k, row in enumerate(rows) if k != index) for index in range(len(rows))]
+    return [(with_inputs(model, forward, 1, OneInput(k, others[k])), row) for k, row in enumerate(rows)]
+
+
+def _layers_of_inputs(model: nn.Module, inputs: tuple[Tensor, ...], forward: Forward | None) -> list[Layer]:
+    """Return all layers, each as it is for the first input for which it has a grid."""
+    found = []
+    for wrapped, image in _each_input(model, inputs, forward):
+        layers = profile(wrapped, image, hooks=True)
+        found.append([replace(layer, _model=lambda wrapped=wrapped: wrapped) for layer in layers])  # type: ignore[misc]
+    return [next((each for each in calls if each.grid is not None), calls[0]) for calls in zip(*found, strict=True)]
 
 
 def _check(model: nn.Module, images: Tensor) -> None:

@@ -28,12 +28,13 @@ from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
-from explainers.nested import list_tensors
+from explainers.nested import TRANSFORM, is_transformed, list_tensors
 from explainers.network.behavior import note_reads, run_rows_correctly
 from explainers.network.decisions import Decisions
 from explainers.network.eval_view import EvalView, eval_view
-from explainers.network.forward_wrapper import BatchSizeRefused
+from explainers.network.forward_wrapper import BatchSizeRefused, ForwardWrapper
 from explainers.network.image_check import check_channel_count
+from explainers.network.state.content import content_key
 from explainers.network.state.settings import Settings, read_settings, read_values
 
 
@@ -109,8 +110,10 @@ class _Known:
 
 # One profile per model and input size, for the lifetime of the model. It contains names and numbers, but no tensors.
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Known]] = weakref.WeakKeyDictionary()
+_of_images: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Known]] = weakref.WeakKeyDictionary()
+"""The profiles of the last `_IMAGES` images of models that decide by the image."""
 _lock = threading.RLock()
-_ENOUGH = 3
+_ENOUGH, _IMAGES = 3, 4
 
 
 def _user_hooks(modules: Iterable[nn.Module]) -> list[Any]:
@@ -135,9 +138,39 @@ def known_profile(view: EvalView, images: Tensor) -> Profile | None:
 
 
 def _known_of_image(view: EvalView, images: Tensor) -> Profile | None:
-    """Return the profile of the first image in this call, for a network that decides by the image."""
+    """Return the profile of the first image in this call or an earlier one, if the network decides by the image."""
     known = view.known.get(_known_of_image, ())
-    return next((layers for image, layers in known if torch.equal(image, images[0])), None)
+    if (found := next((layers for image, layers in known if torch.equal(image, images[0])), None)) is not None:
+        return found
+    key = _key_of_image(view, images)
+    earlier = None if key is None else _of_images.get(view.owner, {}).get(key)
+    if earlier is None or not earlier.is_valid(view, hooks=True):
+        return None
+    view.known.setdefault(_known_of_image, []).append((images[0].clone(), earlier.profile))
+    return earlier.profile
+
+
+def _key_of_image(view: EvalView, images: Tensor) -> Any:
+    """Return a key for all that decides about the layers of the first image, or None if it cannot be known."""
+    behavior = getattr(view.network, "behavior", None)
+    if behavior is None or not behavior.is_repeatable or view.is_gathered or isinstance(view.given, ForwardWrapper):
+        return None
+    content = content_key(view.listed, images)
+    kind = images.device.type
+    precision = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    return None if content is None else (images.shape[1:], view.modules, precision, content)
+
+
+def _keep_of_image(view: EvalView, images: Tensor, known: _Known) -> None:
+    """Keep the profile of the first image for this call, and for later ones with the same image."""
+    view.known.setdefault(_known_of_image, []).append((images[0].clone(), known.profile))
+    if (key := _key_of_image(view, images)) is not None:
+        with _lock:
+            kept = _of_images.setdefault(view.owner, {})
+            kept.pop(key, None)
+            kept[key] = known
+            while len(kept) > _IMAGES:
+                del kept[next(iter(kept))]
 
 
 def _find(view: EvalView, images: Tensor) -> _Known | None:
@@ -149,6 +182,7 @@ def forget_profiles(view: EvalView) -> None:
     view.known.clear()
     with _lock:
         _known.pop(view.owner, None)
+        _of_images.pop(view.owner, None)
 
 
 def unchecked_profile(view: EvalView, images: Tensor) -> Profile:
@@ -165,7 +199,7 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
     """Return the model's layers in a forward pass of the first image, cached for the lifetime of the model.
 
     It is computed again if a module or a setting of a module has changed, and with `hooks` if a hook of the user has.
-    If the network decides by the image, it is computed for each image and only kept for the call.
+    If the network decides by the image, it is computed for each image, and kept for the last few images.
 
     Errors   UnsupportedModel for scripted, traced and exported models
     """
@@ -187,11 +221,11 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
     if layers.reads_image and not view.decides:  # only for images of this size
         note_reads(view, layers.reads_image)
         run_rows_correctly(view, images, several=False)
+    modules, of_user = [weakref.ref(module) for module in view.listed], _user_hooks(view.listed)
     if view.decides:
-        view.known.setdefault(_known_of_image, []).append((images[0].clone(), layers))
+        _keep_of_image(view, images, _Known(layers, modules, settings, hooks=of_user))
         return layers
     view.known["settings"] = settings
-    modules, of_user = [weakref.ref(module) for module in view.listed], _user_hooks(view.listed)
     new = _Known(layers, modules, settings, hooks=of_user, values=_values(view) if layers.reads_values else None)
     if known is not None and layers == known.profile and layers.default == known.profile.default:
         new.unrelated = known.unrelated + Counter(known.changed(settings) or ())
@@ -238,7 +272,8 @@ def _check_frames(network: nn.Module, images: Tensor, model: Any, found: Profile
 class _Call:
     """A call of a module, with the shape, node and axes of the single tensor that it returns or its output contains.
 
-    `plain` is True if the output is a tensor.
+    `plain` is True if the output is a tensor. `lost` is the reason why its cells have no position, if the axes of the
+    output are not known.
     """
 
     path: str
@@ -247,6 +282,7 @@ class _Call:
     node: int | None = None
     axes: Axes = ()
     plain: bool = False
+    lost: str = ""
     cost: Cost = NO_COST
     own_cost: Cost = NO_COST
 
@@ -272,6 +308,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
             if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
                 call.shape, value = tuple(tensor.shape), flow.value(tensor)
                 call.node, call.axes = value or (None, ())
+                call.lost = TRANSFORM if is_transformed(tensor) else why_lost(call.axes)
             calls.append(call)
 
         for path, module in network.named_modules():
@@ -317,8 +354,8 @@ def _layers(calls: list[_Call], images: Tensor, model: Any) -> list[Layer]:
 
 def _add_layout(layer: Layer, call: _Call, images: Tensor) -> Layer:
     """Add the layout to a layer whose output has a grid for each image."""
-    if lost := why_lost(call.axes):
-        return replace(layer, _lost=lost)
+    if call.lost:
+        return replace(layer, _lost=call.lost)
     sides = tuple(images.shape[2:])
     found = layout_by_axes(call.axes, call.shape, kinds_of(len(sides)))
     if found is None or call.shape[0] != len(images) * found.frames:

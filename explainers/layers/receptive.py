@@ -26,7 +26,7 @@ from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NoSp
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import find_hook_point
-from explainers.hooks.records import ran_repeatedly
+from explainers.hooks.records import did_not_run, ran_repeatedly
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.network.decisions import Decisions
 from explainers.network.dtypes import to_float64
@@ -172,9 +172,7 @@ def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayo
 def layer_maps(at: LayerLayout, outputs: list[Any], images: Tensor) -> Tensor:
     """Return the output of the only call of a layer as `[1, K, h, w]`."""
     if not outputs:
-        raise LayerNotFound(
-            f"Layer {at.name!r} did not run in this forward pass. Choose one from list_layers(model, images)."
-        )
+        raise LayerNotFound(did_not_run(at.name))
     if len(outputs) > 1:
         raise LayerRanRepeatedly(ran_repeatedly(at.name, len(outputs)))
     if isinstance(outputs[0], str):

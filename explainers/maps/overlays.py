@@ -34,7 +34,7 @@ from torch.nn import functional
 from explainers.errors import BadOption, shorten
 from explainers.maps.color_maps import BLUE, RED, color_map
 from explainers.maps.pixels import pixels, to_pillow
-from explainers.maps.resize import blur, enlarge
+from explainers.maps.resize import blur, resize
 from explainers.options import check_keywords
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _draw(photo: Tensor, chosen: View) -> Tensor:
     """Draw the map over the muted image, `[H, W, 3]` from 0 to 255."""
     height, width = photo.shape[:2]
     drawn = mute(photo, chosen.fine)
-    values = enlarge(chosen.values[None], (height, width), smooth=chosen.smooth)[0]
+    values = resize(chosen.values[None], (height, width), "cubic" if chosen.smooth else "nearest")[0]
     share = shares(values, chosen)
     color, weight = paint(share, chosen.colors)
     drawn += (color - drawn) * weight[..., None]

@@ -1,4 +1,4 @@
-"""Pure functions on maps: resizing, smooth enlargement, blur, reduction over channels, rank correlation.
+"""Pure functions on maps: resizing, blur, reduction over channels, rank correlation.
 
 Maps are `[N, h, w]`, attributions of input values `[N, C, H, W]`; those of videos and volumes `[N, t, h, w]` and
 `[N, C, T, H, W]`. No function normalizes or clips values.
@@ -12,22 +12,42 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, WrongType, shorten
+from explainers.layers.placement import Placement
 from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import whole_numbers
 
-MODES = ("bilinear", "nearest", "area")
+MODES = ("bilinear", "cubic", "nearest", "area")
 REDUCTIONS = ("sum", "abs_max", "norm")
 
 
-def resize(maps: Tensor, size: tuple[int, ...], mode: str = "bilinear") -> Tensor:
-    """Resize maps to another height and width, or frames, height and width, with cell centers aligned.
+def resize(
+    maps: Tensor, size: tuple[int, ...], mode: str = "bilinear", *, placement: Placement | None = None
+) -> Tensor:
+    """Resize maps to another height and width, or frames, height and width.
 
-    Returns  `[N, H, W]` or `[N, T, H, W]`, float32 (float64 for float64 maps), within the range of the map. "bilinear"
-             interpolates linearly along each axis between cell centers (`align_corners=False`) and repeats the border
-             value outside them; "nearest" repeats the cell that covers the pixel; "area" averages the cells that a
-             pixel covers, for smaller sizes.
-    Errors   BadOption for another shape or mode, or a size below 1.
+    The first and the last cell keep their share of the size: cell i of n covers [i/n, (i+1)/n] of a side, and its value
+    is that of its center (`align_corners=False`). No value is normalized, clipped or outside the range of the map.
+
+    "bilinear"  interpolates linearly along each axis between centers, and repeats the border value outside of them
+    "cubic"     monotone cubic interpolation between centers, for display: values between two zeros are 0, unlike with
+                bicubic interpolation; a side that becomes shorter is averaged
+    "nearest"   repeats the cell that covers the pixel's center
+    "area"      averages the cells that a pixel covers, for smaller sizes
+
+    Methods return maps that cover the input evenly. For a layer's own values, such as those of `capture`, give its
+    `Layer.placement`: where the network crops, pads, flips or shifts its input, the cells are moved there first, and
+    what the layer does not cover is 0.
+
+    Returns  `[N, H, W]` or `[N, T, H, W]`, float32 (float64 for float64 maps); NaN propagates to neighboring cells
+    Errors   BadOption for another shape or mode, a size below 1, or a placement of another layer
+    Source   Fritsch & Carlson 1980 ("cubic"), with the mean of both steps as a cell's slope, limited to three times
+             either
+
+    Example
+        >>> cam = grad_cam(model, images, 281)
+        >>> resize(cam, (224, 224)).shape
+        torch.Size([1, 224, 224])
     """
     if not isinstance(maps, Tensor) or maps.ndim not in (3, 4):
         given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
@@ -38,24 +58,28 @@ def resize(maps: Tensor, size: tuple[int, ...], mode: str = "bilinear") -> Tenso
     if sides is None or len(sides) != maps.ndim - 1 or min(sides) < 1:
         names = "(height, width), both" if maps.ndim == 3 else "(frames, height, width), all"
         raise BadOption(f"Invalid size {shorten(size)} for maps {tuple(maps.shape)}. Give {names} at least 1.")
-    planes = _to_float(maps)[:, None]
-    if mode == "bilinear":
-        if maps.shape[1:] == sides:
-            return planes[:, 0].clone()
-        resized = planes[:, 0]
-        for axis in range(maps.ndim - 1, 0, -1):  # rows last: whole rows are copied
-            resized = _lerp_axis(resized, axis, sides[axis - 1])
-        return resized
-    # torch's "nearest" takes the cell at the pixel's corner, which shifts the map by up to half a cell.
-    exact = "nearest-exact" if mode == "nearest" else mode
-    return functional.interpolate(planes, sides, mode=exact)[:, 0]
+    resized = _to_float(maps)
+    if placement is not None:
+        if not isinstance(placement, Placement):
+            raise WrongType(f"placement={shorten(placement)} is not valid. Give `Layer.placement`, or None.")
+        cells = tuple(map(len, placement.centers))
+        if maps.shape[1:] != cells:
+            raise BadOption(f"The placement is of {cells} cells and the maps have {tuple(maps.shape[1:])}. Omit it.")
+        resized = placement.place(resized)
+    if resized.shape[1:] == sides:
+        return resized.clone()
+    if mode == "area":
+        return functional.interpolate(resized[:, None], sides, mode="area")[:, 0]
+    along = {"bilinear": _lerp_axis, "cubic": _cubic_axis, "nearest": _repeat_axis}[mode]
+    for axis in range(maps.ndim - 1, 0, -1):  # rows last: whole rows are copied
+        if resized.shape[axis] != sides[axis - 1]:
+            resized = along(resized, axis, sides[axis - 1])
+    return resized
 
 
 def _lerp_axis(maps: Tensor, axis: int, side: int) -> Tensor:
     """Interpolate linearly along an axis; unlike torch's interpolation, the result is exact between equal cells."""
     cells = maps.shape[axis]
-    if side == cells:
-        return maps
     at = _centers(side, cells, maps.device).clamp(0, cells - 1)
     first = at.long()
     weights = (at - first).to(maps).view(-1, *[1] * (maps.ndim - 1 - axis))
@@ -69,42 +93,27 @@ def _centers(side: int, cells: int, device: torch.device) -> Tensor:
     return (torch.arange(side, dtype=torch.float64, device=float64_device(device)) + 0.5) * cells / side - 0.5
 
 
-def enlarge(maps: Tensor, size: tuple[int, int], *, smooth: bool = True) -> Tensor:
-    """Resize coarse maps smoothly for display.
-
-    Uses monotone cubic interpolation between cell centers, along rows, then columns. Values stay between those of the
-    two neighboring cells: no new extrema appear, and values between two zeros are 0, which bicubic interpolation does
-    not guarantee. A side that becomes shorter is averaged. `smooth=False` repeats the cell at each pixel's center.
-
-    Returns  `[N, H, W]`, float32 (float64 for float64 maps). NaN propagates to the neighboring cells.
-    Errors   BadOption for another shape or a size below 1.
-    Source   Fritsch & Carlson 1980, with the mean of both steps as a cell's slope, limited to three times either
-    """
-    if maps.ndim != 3 or min(size) < 1:
-        raise BadOption(f"enlarge takes maps [N, h, w] and a size of at least 1 x 1, not {tuple(maps.shape)}, {size}.")
-    height, width = size
-    rows = _cubic_axis(_to_float(maps), width, smooth)
-    return _cubic_axis(rows.transpose(1, 2), height, smooth).transpose(1, 2)
+def _repeat_axis(maps: Tensor, axis: int, side: int) -> Tensor:
+    """Repeat cells along an axis; torch's "nearest" takes the cell at the pixel's corner."""
+    return maps.index_select(axis, (2 * torch.arange(side, device=maps.device) + 1) * maps.shape[axis] // (2 * side))
 
 
-def _cubic_axis(maps: Tensor, side: int, smooth: bool) -> Tensor:
-    """Interpolate the last dimension to another length."""
-    cells = maps.shape[2]
-    if side == cells:
-        return maps
-    if not smooth:
-        return maps[..., (2 * torch.arange(side, device=maps.device) + 1) * cells // (2 * side)]
+def _cubic_axis(maps: Tensor, axis: int, side: int) -> Tensor:
+    """Interpolate along an axis without new extrema, or average to fewer cells."""
+    cells, lines = maps.shape[axis], maps.transpose(axis, -1)
     if side < cells:
-        return functional.adaptive_avg_pool2d(maps, (maps.shape[1], side))
+        return (
+            functional.adaptive_avg_pool1d(lines.flatten(0, -2), side).view(*lines.shape[:-1], side).transpose(axis, -1)
+        )
     at = _centers(side, cells, maps.device)
     left = at.floor()
     t = (at - left).to(maps)
     first = left.long().to(maps.device)
-    a, b, c, d = (maps[..., (first + step).clamp(0, cells - 1)] for step in (-1, 0, 1, 2))
+    a, b, c, d = (lines[..., (first + step).clamp(0, cells - 1)] for step in (-1, 0, 1, 2))
     a, d = torch.where(a.isnan(), b, a), torch.where(d.isnan(), c, d)
     rise = c - b
     start, end = _slope(b - a, rise), _slope(rise, d - c)
-    return b + t * (start + t * (3 * rise - 2 * start - end + t * (start + end - 2 * rise)))
+    return (b + t * (start + t * (3 * rise - 2 * start - end + t * (start + end - 2 * rise)))).transpose(axis, -1)
 
 
 def _slope(before: Tensor, after: Tensor) -> Tensor:

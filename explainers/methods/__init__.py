@@ -29,6 +29,7 @@ from explainers.methods.perturbation.extremal import *  # isort: skip
 from explainers.methods.perturbation.vit_cx import *  # isort: skip
 from explainers.methods.perturbation.surrogates import *  # isort: skip
 from explainers.methods.perturbation.sensitivity import *  # isort: skip
+from explainers.methods.perturbation.responsibility import *  # isort: skip
 from explainers.methods.controls import *  # isort: skip
 from explainers.methods.attention import *  # isort: skip
 from explainers.registry import METHODS  # isort: skip

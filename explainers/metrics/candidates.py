@@ -246,4 +246,6 @@ def check_shape_and_values(maps: Tensor, images: Tensor) -> None:
         n, *at = (~maps.isfinite()).nonzero()[0].tolist()
         names = ("frame", "row", "column")[-len(at) :]
         where = ", ".join(f"{name} {index}" for name, index in zip(names, at, strict=True))
-        raise BadOption(f"The map of image {n} contains {maps[(n, *at)].item()} at {where}. Give finite maps.")
+        broken = (~maps.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+        others = "" if len(broken) == len(maps) else f", or leave out the images {', '.join(map(str, broken))}"
+        raise BadOption(f"The map of image {n} contains {maps[(n, *at)].item()} at {where}. Give finite maps{others}.")

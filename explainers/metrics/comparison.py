@@ -26,6 +26,8 @@ class Comparison:
 
     `verdict`: "better", "worse" ("higher", "lower" for metrics without a better direction) if `p_adjusted` < 0.05,
     "level" (no significant difference), "few" (with so few images, no difference could be significant), or "unknown".
+
+    The random maps of an image depend only on `seed`, so verdicts about many maps of one image are correlated.
     """
 
     control: str

@@ -19,7 +19,7 @@ from explainers.display.display import Display, Displayed
 from explainers.display.tables import findings_html, paragraphs, table_html
 from explainers.errors import BadOption
 from explainers.findings import Finding
-from explainers.metrics.comparison import Comparison, adjust, compare, judge_comparisons, mean_and_error
+from explainers.metrics.comparison import Comparison, Comparisons, adjust, compare, judge_comparisons, mean_and_error
 from explainers.metrics.metric import METRICS, Measurement
 from explainers.probabilities import UNITS, WORDS
 from explainers.verdict.rules import Verdict, describe_results
@@ -143,8 +143,11 @@ class Evaluation(Displayed):
             word = WORDS.get(score, "probability")
         return known.unit.replace("probability", word)
 
-    def sentence(self, metric: str) -> str:
-        """Return one line with the value of a metric and the comparison with the controls."""
+    def sentence(self, metric: str, comparisons: Comparisons | None = None) -> str:
+        """Return one line with the value of a metric and the comparison with the controls.
+
+        `comparisons` replace those of this evaluation, such as with those adjusted for several maps.
+        """
         known = self.values[metric][self.values[metric].isfinite()]
         title = METRICS[metric].title
         if not len(known):
@@ -152,7 +155,8 @@ class Evaluation(Displayed):
             return f"{title}: {reason}"
         mean, error = mean_and_error(known)
         number = f"{mean:.3g}" if len(known) == 1 else f"{mean:.3g} ± {error:.2g} over {len(known)} images"
-        found = {control: each.verdict for control, each in self.comparisons.get(metric, {}).items()}
+        by_control = (self.comparisons if comparisons is None else comparisons).get(metric, {})
+        found = {control: each.verdict for control, each in by_control.items()}
         return f"{title} {number}" + (f": {describe_results(found)}" if found else "")
 
     def __str__(self) -> str:

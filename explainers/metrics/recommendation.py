@@ -1,4 +1,7 @@
-"""`Recommendation`, the result of `recommend`: a table of maps, best first, and the agreement of the metrics."""
+"""`Recommendation`, the result of `recommend`: a table of maps, best first, and the agreement of the metrics.
+
+It is also the result of `evaluate` with several maps.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from explainers.display.charts import charts_html, charts_images
 from explainers.display.classes import target_name
 from explainers.display.display import Display, Displayed
 from explainers.display.tables import folded, paragraphs, table_html
+from explainers.errors import BadOption, nearest
 from explainers.maps.resize import rank_correlation
 from explainers.metrics.comparison import Comparisons, adjust, mean_and_error
 from explainers.metrics.evaluation import Evaluation
@@ -31,6 +35,7 @@ AGREE, DISAGREE = 0.7, 0.3
 class RankedMap:
     """One row: a method at a layer, and the evaluation of its maps.
 
+    In the result of `evaluate`, `method` is the name that the maps were given, and `seconds` includes the evaluation.
     `rank` is its mean rank over the metrics, from 1, among the rows with the same number of curve `steps`; `seconds` is
     the time for computing the maps; `cut` says that the method reached its time limit; `same_as` is the name of an
     earlier row with the same maps. `comparisons` are those of the evaluation, adjusted for the number of comparisons of
@@ -67,6 +72,10 @@ class RankedMap:
         comparisons = [each[control] for each in self.comparisons.values() if control in each]
         return bool(comparisons) and all(each.verdict == "better" for each in comparisons)
 
+    def sentence(self, metric: str) -> str:
+        """Return one line with the value of a metric and the comparison with the controls, adjusted for all maps."""
+        return self.evaluation.sentence(metric, self.comparisons)
+
     @property
     def verdict(self) -> Verdict:
         """The verdict on this map by itself, regardless of the number of maps that were tried."""
@@ -75,11 +84,13 @@ class RankedMap:
 
 @dataclass(frozen=True, eq=False)
 class Recommendation(Displayed):
-    """The result of `recommend`.
+    """The result of `recommend`, and of `evaluate` with several maps.
 
+    `found["mine"]` and `found[0]` return a `RankedMap`, by name or by place.
     `rows` are best first: those with full curves, then those with short ones. `refused` is, by method (and layer), the
     reason why there is no map. `total` is the number of methods and layers to try, of which the first
-    len(rows) + len(refused) were tried within the time. `is_stopped`: the caller stopped the search.
+    len(rows) + len(refused) were tried within the time, 0 in the result of `evaluate`. `is_stopped`: the caller stopped
+    the search.
     """
 
     rows: tuple[RankedMap, ...]
@@ -92,6 +103,24 @@ class Recommendation(Displayed):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __getitem__(self, name: str | int) -> RankedMap:
+        """Return a row by its name, or by its place from 0.
+
+        Errors   BadOption, IndexError
+        """
+        if not isinstance(name, str):
+            return self.rows[name]
+        for row in self.rows:
+            if row.name == name:
+                return row
+        names = [row.name for row in self.rows]
+        raise BadOption(f"Unknown map {name!r}. {nearest(name, names)}The maps are: {', '.join(names)}.")
+
+    @property
+    def _ranking(self) -> list[str]:
+        """The metrics that have a better direction."""
+        return [name for name in self.metrics if METRICS[name].higher is not None]
 
     @property
     def best(self) -> RankedMap | None:
@@ -107,15 +136,15 @@ class Recommendation(Displayed):
     @property
     def winners(self) -> dict[str, RankedMap]:
         """The best of the compared rows by each single metric."""
-        best = _losses(self.compared, self.metrics).argmin(1).tolist() if self.rows else []
-        return {name: self.compared[row] for name, row in zip(self.metrics, best, strict=False)}
+        best = _losses(self.compared, self._ranking).argmin(1).tolist() if self.rows else []
+        return {name: self.compared[row] for name, row in zip(self._ranking, best, strict=False)}
 
     @property
     def agreement(self) -> dict[tuple[str, str], float]:
         """The rank correlation of two metrics' orders of the compared rows, by pair; NaN for fewer than three rows."""
         found = {}
-        losses = dict(zip(self.metrics, _losses(self.compared, self.metrics), strict=True))
-        for a, b in combinations(self.metrics, 2):
+        losses = dict(zip(self._ranking, _losses(self.compared, self._ranking), strict=True))
+        for a, b in combinations(self._ranking, 2):
             known = losses[a].isfinite() & losses[b].isfinite()
             pair = losses[a][known][None], losses[b][known][None]
             found[a, b] = float(rank_correlation(*pair)) if int(known.sum()) > 2 else math.nan
@@ -144,8 +173,15 @@ class Recommendation(Displayed):
             return [f"There is no map to recommend. {reason}"]
         reached = len(self.rows) + len(self.refused)
         tried = f"all {self.total}" if reached >= self.total else f"{reached} of {self.total}"
-        lines = [f"{self.best.name} is the best of {len(self.rows)} maps (tried {tried} in {self.seconds:.0f} s)."]
-        lines += str(self.best.evaluation).splitlines()
+        search = f" (tried {tried} in {self.seconds:.0f} s)" if self.total else ""
+        values = [each for row in self.rows for each in row.evaluation.values.values()]
+        if not any(bool(each.isfinite().any()) for each in values):
+            return [f"No map has a value. {self.best.evaluation.sentence(name)}." for name in self.metrics[:1]]
+        lines = [f"{self.best.name} is the best of {len(self.rows)} map{'s' * (len(self.rows) > 1)}{search}."]
+        if self.total:
+            lines += str(self.best.evaluation).splitlines()
+        else:
+            lines += [f"{row.name}: {row.sentence(name)}" for row in self.rows for name in self.metrics]
         with_controls = [row for row in self.rows if _controls(row)]
         if with_controls and not any(all(row.beats(control) for control in _controls(row)) for row in with_controls):
             count = len({id(row.evaluation) for row in self.rows})
@@ -215,7 +251,7 @@ def rank_maps(rows: Sequence[RankedMap], metrics: Sequence[str]) -> tuple[Ranked
     adjusted = dict(zip(evaluations, adjust([each.unadjusted for each in evaluations.values()]), strict=True))
     for steps in sorted({row.steps for row in rows}, reverse=True):
         group = [row for row in rows if row.steps == steps]
-        losses = _losses(group, metrics)
+        losses = _losses(group, [name for name in metrics if METRICS[name].higher is not None])
         mean = _ranks(losses).mean(0).tolist()
         missing = losses.isinf().any(0).tolist()
         # Among equal ranks, the map that was tried first, and is therefore the cheapest, comes first.

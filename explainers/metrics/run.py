@@ -12,9 +12,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from explainers.default_targets import CHOSEN
 from explainers.errors import BadOption, shorten
-from explainers.explanation.result import Explanation
 from explainers.findings import Finding, pause_recording, recording
 from explainers.hooks.cleanup import restores_state
 from explainers.layers.score_kind import score_kind
@@ -24,7 +22,9 @@ from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps, name_method
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts
 from explainers.metrics.metric import METRICS, Measurement, Metric, Trial, find_metric
+from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.settings import EvaluationSettings
+from explainers.metrics.several import by_name, in_map, overloaded, rank_evaluations, score_of, target_of
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
@@ -42,17 +42,21 @@ MAP_SHARE = 0.5
 
 @dataclass(frozen=True)
 class PartialEvaluation(Partial):
-    """Progress of `evaluate`: a `Partial` without a map, with the `evaluation` by the metrics completed so far."""
+    """Progress of `evaluate`: a `Partial` without a map, with the `evaluation` by the metrics completed so far.
+
+    With several maps, `done` and `total` count the variants of the current one.
+    """
 
     evaluation: Evaluation
 
 
+@overloaded
 @check_keywords
 @restores_state
 def evaluate(
     model: nn.Module,
     images: Tensor,
-    maps: Maps | Arrays,
+    maps: Maps | Arrays | Mapping[str, Maps | Arrays],
     *,
     target: TargetLike = None,
     metrics: str | Sequence[str] = ("deletion", "insertion"),
@@ -71,7 +75,7 @@ def evaluate(
     progress: Progress | None = None,
     budget: float | None = None,
     forward: Forward | None = None,
-) -> Evaluation:
+) -> Evaluation | Recommendation:
     """Evaluate maps of the images with METRICS, and compare them with the maps of three controls.
 
     `maps` [N, h, w] are resized bilinearly, attributions [N, C, H, W] are summed over their channels (of videos and
@@ -88,9 +92,14 @@ def evaluate(
     The controls are random maps in pairs of a map and its negative, the image's edges and a centered blob. One image is
     compared with them by a t-test against the random maps, several images by a sign-flip test, both adjusted for the
     number of comparisons (Holm). With 2 to 7 images, no difference can be significant by the default metrics. See
-    `Evaluation.comparisons`.
+    `Evaluation.comparisons`. Many maps of one image are compared with the same random maps, so their verdicts are
+    correlated and cannot be counted as independent ones: give several images, or vary `seed`.
 
-    Returns  an `Evaluation`; if `progress` returns False or `budget` seconds have passed, the remaining values are NaN
+    Several maps of the same images are a dictionary of them by name: {"Grad-CAM": cam, "mine": heat}. They share the
+    controls, are ranked by their mean rank over the metrics, and Holm's correction is over the comparisons of all maps.
+
+    Returns  an `Evaluation`, or a `Recommendation` with one `RankedMap` for each name; if `progress` returns False or
+             `budget` seconds have passed, the remaining values are NaN
     Errors   BadOption, BadImages, BadTarget
 
     Example
@@ -98,31 +107,43 @@ def evaluate(
         >>> evaluation.values["deletion"].shape, sorted(evaluation.controls["deletion"])
         (torch.Size([1]), ['center', 'edge', 'random'])
     """
-    given = check_dimensions(name_method(maps), images)
+    given: dict[str, Any] = {}
+    for name, each in by_name(maps, _metrics(metrics)).items():
+        with in_map(name):
+            given[name] = check_dimensions(name_method(each), images)
+    found: dict[str, Evaluation] = {}
+
+    def report(step: Partial) -> Any:
+        assert progress is not None
+        return progress(replace(step, fraction=(len(found) + step.fraction) / len(given)))
+
     settings = EvaluationSettings(
-        target=_target_of(given, target),
+        target=target_of(given, target),
         metrics=metrics,
         baseline=baseline,
         controls=controls,
         steps=steps,
-        score=maps.score if score == "probability" and isinstance(maps, Explanation) and maps.score else score,
+        score=score_of(given, score),
         magnitude=magnitude,
         region=region,
         options=options,
         seed=seed,
         batch_size=batch_size,
         precision=precision,
-        progress=progress,
+        progress=report if callable(progress) else progress,
         budget=budget,
         forward=forward,
     )
-    with evaluator(model, images, settings, first=(given,)) as judge:
-        return judge(given)
+    with evaluator(model, images, settings, first=given) as judge:
+        for name, each in given.items():
+            with in_map(name):
+                found[name] = judge(each)
+    return rank_evaluations(found) if isinstance(maps, Mapping) else found[""]
 
 
 @contextmanager
 def evaluator(
-    model: nn.Module, images: Tensor, settings: EvaluationSettings, *, first: Sequence[Maps] = ()
+    model: nn.Module, images: Tensor, settings: EvaluationSettings, *, first: Mapping[str, Maps] = {}
 ) -> Iterator[Evaluator]:
     """Yield a function that evaluates maps as `evaluate` does, for several maps of the same images inside the block.
 
@@ -143,9 +164,10 @@ def evaluator(
     with one_call(model), declared_score(declares):
         check_images(model, images)
         _check_videos(images, chosen)
-        for maps in first:
-            check_maps(maps, images)
-            _check_reruns(maps, chosen)
+        for name, maps in first.items():
+            with in_map(name):
+                check_maps(maps, images)
+                _check_reruns(maps, chosen)
         region = _region_mask(settings.region, images, chosen)
         with ExitStack() as stack:
             with recording() as record:
@@ -293,16 +315,6 @@ class Evaluator:
             is_complete=len(parts) == len(self.metrics) and all(part.is_complete for part in parts.values()),
             findings=self.findings,
         )
-
-
-def _target_of(maps: Any, target: TargetLike) -> TargetLike:
-    if target is not None or not isinstance(maps, Explanation) or maps.target is None:
-        return target
-    if any(finding.code in CHOSEN for findings in maps.findings for finding in findings):
-        return None  # chosen by the network's output, which gives the same target again
-    if isinstance(maps.target, str):
-        raise BadOption(f"The target of the explanation, {maps.target}, is stored only as text. Give target= again.")
-    return maps.target
 
 
 def _metrics(names: Any) -> list[Metric]:

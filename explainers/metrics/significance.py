@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from explainers.network.dtypes import to_cpu_float64
+from explainers.students_t import t_tail
 
 LEVEL = 0.05
 """A difference is significant if its adjusted p-value is below this."""
@@ -100,22 +101,6 @@ def random_map_test(difference: float, random: Tensor, *, is_mean: bool, roundin
         return 1 / (count + 1)
     freedom = variance**2 / (between**2 / (count - 1) + within**2 / count)
     return t_tail(difference / math.sqrt(variance if is_mean else 2 * variance), math.floor(freedom))
-
-
-def t_tail(t: float, freedom: int) -> float:
-    """Return the probability that |t| is at least this large in Student's distribution.
-
-    Source   Abramowitz & Stegun 1964, 26.7.3 and 26.7.4: the distribution for an integer number of degrees of freedom
-    """
-    angle = math.atan(abs(t) / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
-    for k in range(2 + odd, freedom + 1, 2):
-        total += term
-        term *= cosine**2 * (k - 1) / k
-    inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
-    return min(1.0, max(0.0, 1.0 - inside))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -28,6 +28,7 @@ from explainers.errors import (
     UnsupportedModel,
     is_out_of_memory,
 )
+from explainers.nested import is_transformed
 
 NEW = frozenset(
     "new_zeros new_ones new_empty new_full new_empty_strided zeros_like ones_like empty_like full_like rand_like "
@@ -38,6 +39,8 @@ one_mode_at_a_time = threading.RLock()
 """torch stores in a global whether any thread is in a dispatch mode, and restores it wrongly if two threads overlap."""
 _CONVERSIONS = frozenset({"numpy", "tolist", "__array__", "__dlpack__", "tensor_split"})
 """Functions that read values without a tensor operation."""
+_UNTAGGED = frozenset({"nms", "_pack_padded_sequence", "_pad_packed_sequence", "_to_sparse"})
+"""Operations whose result has a size that depends on values, which torch does not mark as such."""
 _READABLE = {"_local_scalar_dense": "item", "_unique2": "unique", "index": "boolean indexing"}
 
 
@@ -144,7 +147,7 @@ def _reads(func: Any, name: str, args: Any, outputs: list[Tensor], decisions: De
         masks = (each for each in _tensors(args[1]) if each.dtype in (torch.bool, torch.uint8))
         return decisions.depends(masks)
     tags = getattr(func, "tags", ())
-    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    return name in _UNTAGGED or torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
 
 
 def _is_check(name: str, args: Any) -> bool:
@@ -162,15 +165,10 @@ def _is_check(name: str, args: Any) -> bool:
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
-            if value.layout == torch.strided and has_storage(value):
+            if value.layout == torch.strided and not is_transformed(value):
                 yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
-
-
-def has_storage(tensor: Tensor) -> bool:
-    """Return whether a tensor has memory of its own; those inside `torch.vmap` and `torch.func.grad` have none."""
-    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _storage(tensor: Tensor) -> int:

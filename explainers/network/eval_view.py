@@ -32,6 +32,7 @@ from explainers.network.decisions import explain_decision
 from explainers.network.dtypes import quantized_class
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.image_check import check_channel_count
+from explainers.network.inputs import Packing, SeveralInputs
 from explainers.network.state.buffers import GuardedBuffers, WatchedBuffers, is_clean, may_write
 from explainers.network.state.snapshot import snapshots, take_snapshot
 from explainers.probabilities import no_declared_score
@@ -51,7 +52,8 @@ class EvalView:
     passes if the call reuses them, else None. `buffers` restores those that the network writes. `place` moves maps from
     the cells of a method's layer to a grid that covers the input evenly. `decides` is True if the network reads values
     of its image, so that another image may run other operations; it is known after `run_rows_correctly`. `splits` is
-    True if the call can run such images one by one.
+    True if the call can run such images one by one. `failed` [N] is True for images with a score that is not finite, if
+    the method uses scores.
     """
 
     given: nn.Module
@@ -73,6 +75,7 @@ class EvalView:
     buffers: WatchedBuffers | GuardedBuffers | None = field(default=None, repr=False)
     decides: bool = False
     splits: bool = False
+    failed: Tensor | None = None
 
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)
@@ -119,6 +122,14 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
         _current.reset(token)
         if view.buffers is not None:
             view.buffers.finish()
+
+
+def packing_of(images: Tensor) -> Packing | None:
+    """Return how these images contain several inputs of the network in the current call, or None for ordinary ones."""
+    current = _current.get()
+    arrange = current.model.arrange if current is not None and isinstance(current.model, SeveralInputs) else None
+    is_packed = isinstance(arrange, Packing) and arrange.fits(images)
+    return arrange if is_packed and isinstance(arrange, Packing) else None
 
 
 def note_checked(model: nn.Module, images: Tensor) -> None:
@@ -183,7 +194,8 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
             f"The {kind} model is in training mode, which cannot be changed for one call. Call model.eval() first."
         )
     usable = True
-    modules: list[nn.Module] = [model]
+    runs_itself = not isinstance(model, ForwardWrapper) or model.runs_own_forward
+    modules: list[nn.Module] = [own if runs_itself else model]
     seen, attributes = {id(model)}, set[str]()
     for module in modules:  # grows during iteration; reads only the tables, since small networks wait for this loop
         table = module.__dict__
@@ -211,30 +223,32 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
                     modules.append(child)
     ids = (model.cache_key if isinstance(model, ForwardWrapper) else id(model), *map(id, modules[1:]))
     usable = usable and "_orig_mod" not in attributes
-    network = model
+    network = modules[0]
     every = (own, *modules[1:])
     writing = [] if kind in ("scripted", "traced") else [module for module in every if may_write(module)]
     buffers: WatchedBuffers | GuardedBuffers | None = None
-    if isinstance(model, ForwardWrapper):
+    if isinstance(model, ForwardWrapper) and not runs_itself:
         if not usable:
             refuse_private_view(model)
         buffers = _guard(own, writing, model) if writing else None
-    elif not usable or (kind is None and has_unregistered_in_training(model, ids)):
-        network = shallow_copy(model)
+    elif not usable or (kind is None and has_unregistered_in_training(own, ids)):
+        network = shallow_copy(own)
         buffers = _guard(own, writing, network) if writing else None
-        guard_first_pass(network, model)
-    elif writing and is_clean(model, writing):
-        buffers = WatchedBuffers(model, writing)
+        guard_first_pass(network, own)
+    elif writing and is_clean(own, writing):
+        buffers = WatchedBuffers(own, writing)
     elif writing:
-        network = shallow_copy(model) if kind is None else model
+        network = shallow_copy(own) if kind is None else own
         buffers = _guard(own, writing, network)
     classes = frozenset(map(type, modules))
     facts = classes, frozenset(attributes), ids, quantized_class(classes)
-    snapshot = take_snapshot(model, modules) if network is own and kind is None else None
+    snapshot = take_snapshot(model, modules) if network is model and kind is None else None
     if snapshot is not None:
         indices = [index for index, module in enumerate(modules) if may_write(module)]
         snapshot.memo[_inspect_modules] = *facts, indices
     memo = None if snapshot is None else snapshot.memo
+    if isinstance(model, SeveralInputs) and runs_itself:
+        network = model.around(network)
     return EvalView(given, model, network, kind, *facts[:2], own, ids, every, facts[3], memo=memo, buffers=buffers)
 
 

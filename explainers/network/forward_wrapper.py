@@ -44,6 +44,8 @@ class ForwardWrapper(nn.Module):
     """The modules, parameters and buffers of a model, run by a function of `count` images, or of any number."""
 
     wraps_inner = True
+    runs_own_forward = False
+    """Whether the wrapper runs the model's own forward pass, so that it may run a private copy of the model."""
     inner: nn.Module
     function: Forward
     count: int
@@ -70,11 +72,7 @@ class ForwardWrapper(nn.Module):
     @property
     def cache_key(self) -> Any:
         """A cache key for the function that does not keep it alive."""
-        function = self.function
-        try:
-            return weakref.WeakMethod(function) if isinstance(function, MethodType) else weakref.ref(function)
-        except TypeError:
-            return object()  # no weak reference possible: never found in the cache
+        return weak_reference(self.function)
 
     def forward(self, images: Tensor) -> Any:
         """Return the function's output; errors for a different number of images than `count` are reported as such."""
@@ -86,9 +84,9 @@ class ForwardWrapper(nn.Module):
                 raise
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise BatchSizeRefused(
-                f"forward= works for {self.count} image{'s' * (self.count > 1)} but fails for {len(images)}: {reason}. "
-                "Methods run variants in batches of any size. Expand the other model inputs to len(images) rows, or "
-                "pass one image at a time."
+                f"forward= failed for a batch of {len(images)} in a call with {self.count}: {reason}. "
+                "Methods run variants in batches of any size. If the number is the cause, expand the other model "
+                "inputs to len(images) rows, or pass one image at a time."
             ) from error
 
     def _first_run(self, images: Tensor) -> Any:
@@ -134,6 +132,14 @@ class ForwardWrapper(nn.Module):
                 self(images.expand(2, *images.shape[1:]).clone())
             except BatchSizeRefused:
                 self.__dict__["one_by_one"] = True
+
+
+def weak_reference(function: Callable[..., Any]) -> Any:
+    """Return a weak reference to a function, or an object that is never found in a cache if there is none."""
+    try:
+        return weakref.WeakMethod(function) if isinstance(function, MethodType) else weakref.ref(function)
+    except TypeError:
+        return object()
 
 
 def wrap_forward(model: nn.Module, forward: Forward | None, images: Tensor) -> nn.Module:

@@ -19,6 +19,11 @@ def validate_images(model: nn.Module, images: Tensor) -> None:
 
     Errors   WrongType if images is not a tensor, BadImages otherwise
     """
+    if isinstance(images, tuple):
+        raise WrongType(
+            "images is a tuple, and only methods and explain take several inputs. Give one tensor here, and the others "
+            "by forward=lambda images: model(images, other)."
+        )
     if not isinstance(images, Tensor):
         raise WrongType(f"images is {kind_of(images)}; give a float tensor [N, C, H, W], normalized for the model.")
     if images.ndim not in (4, 5) or 0 in images.shape:

@@ -169,7 +169,7 @@ def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout
 
         with replaced_outputs(run.view.network, [(layout, keep)]):
             output = run.forward(batch.clone())
-        return output, leaf.single_output()
+        return output, leaf.single_output(len(batch))
 
     if run.forward.is_row_by_row:
         output, activation = concatenate_outputs([run_and_keep(row) for row in run.images.split(1)])

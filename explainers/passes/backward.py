@@ -129,7 +129,7 @@ class BackwardPasses:
             edits = [(leaf.layout, leaf.hook) for leaf in leaves]
             with torch.no_grad(), precision(), replaced_outputs(self.forward.view.network, edits):
                 output = self.forward(batch.clone())  # the network may modify its input in place
-            return output, [leaf.single_output() for leaf in leaves]
+            return output, [leaf.single_output(len(batch)) for leaf in leaves]
 
         own = image_indices is None and replacements is None
         output, activations = self._graph((*names,), build) if own else build()

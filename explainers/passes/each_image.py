@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from explainers.errors import ExplainerError, UnsupportedModel
-from explainers.findings import Record, note_records, recording
+from explainers.findings import Record, note_records, note_rows, recording, scatter_rows
+from explainers.nested import list_tensors
+from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.passes.loop import Partial
 from explainers.targets import Logit, Target, TargetLike, Through, as_target
 
@@ -44,13 +46,13 @@ def run_each_image(
     results: list[Tensor] = []
     records: list[Record] = []
     for index, image in enumerate(images.split(1)):
-        own = {name: _of_image(name, value, index, images, stacked) for name, value in options.items()}
+        own = {name: option_of_images(name, value, [index], images, stacked) for name, value in options.items()}
         if end is not None:
             own["budget"] = max((end - time.monotonic()) / (count - index), 1e-3)
         if progress.function is not None:
             own["progress"] = progress.of_image(index, results)
-        with recording() as record, _named(index):
-            results.append(method(image, None if requested is None else _row(requested, index), **own))
+        with recording() as record, _named(index) if count > 1 else nullcontext():
+            results.append(method(image, None if requested is None else target_of_images(requested, [index]), **own))
         records.append(record)
         _refuse_differences(results, records)
     note_records(records, _joined_target(records, requested))
@@ -66,20 +68,87 @@ def _named(index: int) -> Iterator[None]:
         raise type(error)(f"Image {index} of the batch: {error}") from error
 
 
-def _row(target: Target, index: int) -> Target:
+def target_of_images(target: Target, indices: Sequence[int]) -> Target:
+    """Return the target of some of the images."""
     if not isinstance(target, Through):
-        return target.rows([index])
-    inner = None if target.target is None else as_target(target.target).rows([index])
+        return target.rows(indices)
+    inner = None if target.target is None else as_target(target.target).rows(indices)
     return Through(inner, target.layer, target.channels)
 
 
-def _of_image(name: str, value: Any, index: int, images: Tensor, stacked: bool) -> Any:
-    """Return the part of an option's value that belongs to one image."""
+def option_of_images(name: str, value: Any, indices: list[int], images: Tensor, stacked: bool) -> Any:
+    """Return the part of an option's value that belongs to some of the images."""
     if not isinstance(value, Tensor) or name not in _BY_IMAGE or (name == "baseline" and stacked):
         return value
     is_labels = name == "masks" and not (value.is_floating_point() or value.dtype == torch.bool)
     dimensions = images.ndim - max(_BY_IMAGE[name], is_labels)
-    return value[index : index + 1] if value.ndim == dimensions and len(value) == len(images) else value
+    return value[indices] if value.ndim == dimensions and len(value) == len(images) else value
+
+
+def finite_rows(tensors: Sequence[Tensor]) -> list[int] | None:
+    """Return the rows without NaN and infinity in any of the tensors; None if these are all rows, or there are none."""
+    finite = [each.isfinite().reshape(len(each), -1).all(1).tolist() for each in tensors]
+    rows = [row for row, values in enumerate(zip(*finite, strict=True)) if all(values)]
+    return rows if finite and 0 < len(rows) < len(finite[0]) else None
+
+
+def finite_outputs(model: nn.Module, network: nn.Module, images: Tensor) -> list[int] | None:
+    """Return the images whose output is finite, after a failed call; None if that does not explain the error."""
+    if len(images) < 2 or _is_run_by_user(model):
+        return None
+    try:
+        with torch.no_grad():
+            outputs = list_tensors(network(images.detach().clone()))
+    except Exception:
+        return None
+    return finite_rows([each for each in outputs if each.ndim and len(each) == len(images)])
+
+
+def finite_images(model: nn.Module, images: Any) -> list[int] | None:
+    """Return the images without NaN and infinity if there are others; None if all are alike, or they are no images."""
+    if not is_dense_batch(images) or len(images) < 2 or _is_run_by_user(model):
+        return None
+    return None if math.isfinite(float(images.detach().sum())) else finite_rows([images.detach()])
+
+
+def is_dense_batch(images: Any) -> bool:
+    """Return whether something is a tensor of floats with rows."""
+    is_dense = isinstance(images, Tensor) and images.layout == torch.strided and not images.is_meta
+    return is_dense and images.ndim > 1 and images.is_floating_point()
+
+
+def _is_run_by_user(model: nn.Module) -> bool:
+    """Return whether a function of the user runs the model, whose other inputs may have one row for each image."""
+    return isinstance(model, ForwardWrapper) and not model.runs_own_forward
+
+
+def select_rows(
+    images: Tensor, target: TargetLike, options: Mapping[str, Any], rows: list[int], *, stacked: bool
+) -> tuple[Tensor, Target | None, dict[str, Any]]:
+    """Return images, target and options of a call with some of its images.
+
+    Errors   BadTarget, WrongType
+    """
+    requested = None if target is None else as_target(target, len(images))
+    own = {name: option_of_images(name, value, rows, images, stacked) for name, value in options.items()}
+    return images[rows], None if requested is None else target_of_images(requested, rows), own
+
+
+def run_some_images(
+    method: Callable[..., Tensor],
+    images: Tensor,
+    target: TargetLike,
+    options: Mapping[str, Any],
+    rows: list[int],
+    *,
+    stacked: bool,
+) -> Tensor:
+    """Return the results of `method(images, target, **options)` for some of the images, and NaN for the others."""
+    kept, own_target, own = select_rows(images, target, options, rows, stacked=stacked)
+    with recording() as record:
+        result = method(kept, own_target, **own)
+    note_rows(record, rows, len(images))
+    return scatter_rows(result, rows, len(images))
 
 
 def _refuse_differences(results: list[Tensor], records: list[Record]) -> None:

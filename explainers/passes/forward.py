@@ -73,7 +73,7 @@ class ForwardPasses:
 
         with replaced_outputs(self.view.network, [(layout, keep)]), suppress(_StopForward):
             self.view.network(batch.clone())  # the network may modify its input
-        return leaf.single_output()
+        return leaf.single_output(len(batch))
 
     def batches(self, images: Tensor) -> Sequence[Tensor]:
         """Return the batches of passes with hooks: one, or one for each image if the network runs row by row."""

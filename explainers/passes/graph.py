@@ -20,12 +20,16 @@ _FOLLOWS = 1e-4
 
 
 def refuse_detached(
-    network: nn.Module, images: Tensor, scores: Callable[[Tensor], Tensor], layouts: Sequence[LayerLayout]
+    network: nn.Module,
+    images: Tensor,
+    scores: Callable[[Tensor], Tensor],
+    layouts: Sequence[LayerLayout],
+    name: str = "the images",
 ) -> None:
     """Raise an error if noise added to the images, or to the outputs of `layouts` if given, changes the scores.
 
     Used for scores without a gradient: if noise does not change them, zero is the correct gradient. `scores` computes
-    the scores of a batch.
+    the scores of a batch, and `name` says in the message what the noise was added to.
 
     Errors   UnsupportedModel
     """
@@ -44,7 +48,7 @@ def refuse_detached(
         changed = scores(noisy(images))
     if not float((changed - clean).abs().max()) > _FOLLOWS * float(clean.abs().max()):
         return
-    found = f"layer {layouts[0].name!r}" if layouts else "the images"
+    found = f"layer {layouts[0].name!r}" if layouts else name
     raise UnsupportedModel(
         f"The score depends on {found}, but its gradient does not reach there: the forward pass of this "
         f"{type(network).__name__} leaves the autograd graph (torch.no_grad(), detach(), .data, numpy, operations "

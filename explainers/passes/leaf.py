@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import LayerNotFound, LayerRanRepeatedly
+from explainers.errors import LayerNotFound, LayerRanRepeatedly, UnsupportedModel
 from explainers.hooks.calls import Edit
-from explainers.hooks.records import ran_repeatedly
+from explainers.hooks.records import did_not_run, ran_repeatedly
 from explainers.layers.layout import LayerLayout
 from explainers.passes.tensors import single_tensor
 
@@ -38,16 +38,20 @@ class LayerLeaf:
         # A clone, because the next layer may overwrite its input (ReLU(inplace=True)).
         return tensor.clone()
 
-    def single_output(self) -> Tensor:
-        """Return the only recorded output.
+    def single_output(self, count: int) -> Tensor:
+        """Return the only recorded output, of a pass of `count` images.
 
-        Errors   LayerNotFound, LayerRanRepeatedly
+        Errors   LayerNotFound, LayerRanRepeatedly, UnsupportedModel if it does not have the rows of all images
         """
         path = self.layout.name
         if not self.outputs:
-            raise LayerNotFound(
-                f"Layer {path!r} did not run in this forward pass. Choose a layer from list_layers(model, images)."
-            )
+            raise LayerNotFound(did_not_run(path))
         if len(self.outputs) > 1:
             raise LayerRanRepeatedly(ran_repeatedly(path, len(self.outputs)))
+        rows = len(self.outputs[0]) if self.layout.layout and self.replacement is None else count
+        if rows not in (count, count * self.layout.frames):
+            raise UnsupportedModel(
+                f"Layer {path!r} returned {rows} rows for {count} images: the network runs it on parts of the batch. "
+                "Give fewer images at a time."
+            )
         return self.outputs[0]

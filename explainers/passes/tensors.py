@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from explainers.errors import NoSpatialOutput, UnsupportedModel, WrongType, kind_of
+from explainers.hooks.records import refuse_transformed
 from explainers.layers.layout import LayerLayout, nothing_spatial
 
 _COMPLEX = (
@@ -48,9 +49,10 @@ def maps_of(layout: LayerLayout, tensor: Tensor) -> Tensor:
 def single_tensor(name: str, output: Any) -> Tensor:
     """Return a layer's output, which must be a single tensor; a quantized tensor is dequantized.
 
-    Errors   WrongType if it is a tuple, a dict or anything else
+    Errors   WrongType if it is a tuple, a dict or anything else; UnsupportedModel inside a transform of torch.func
     """
     if isinstance(output, Tensor):
+        refuse_transformed(name, output)
         return output.dequantize() if output.is_quantized else output
     raise WrongType(
         f"Layer {name!r} returns {kind_of(output)}, not a single tensor. Choose a layer inside or after it "

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from explainers.errors import BadOption, kind_of, shorten
+from explainers.network.eval_view import packing_of
 from explainers.options import Baseline
 
 NAMES = ("zeros", "blur", "mean", "noise")
 
 
 def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each image's minimum and range (maximum − minimum), both [N, 1, 1, 1], to scale noise and baselines."""
-    values = tuple(range(1, images.ndim))
-    low = images.amin(values, keepdim=True)
-    return low, images.amax(values, keepdim=True) - low
+    """Return each image's minimum and range (maximum − minimum), to scale noise and baselines.
+
+    Both are [N, 1, 1, 1], or in the shape of the images if these are several inputs, each with its own extremes.
+    """
+    low = _of_each_input(images, lambda own: own.amin(tuple(range(1, own.ndim)), keepdim=True))
+    return low, _of_each_input(images, lambda own: own.amax(tuple(range(1, own.ndim)), keepdim=True)) - low
 
 
 def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
@@ -53,9 +57,9 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     if baseline == "zeros":
         return torch.zeros_like(images)
     if baseline == "mean":
-        return images.mean(dim=tuple(range(2, images.ndim)), keepdim=True).expand_as(images).clone()
+        return _of_each_input(images, lambda own: own.mean(tuple(range(2, own.ndim)), True)).expand_as(images).clone()
     if baseline == "blur":
-        return _blur(images)
+        return _of_each_input(images, _blur)
     if baseline == "noise":
         noise = torch.rand(images.shape[1:], generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(
             images
@@ -96,6 +100,12 @@ def refuse_values(name: str, given: Tensor, images: Tensor) -> None:
     if bool(wrong.any()):
         where = tuple(wrong.nonzero()[0].tolist())
         raise BadOption(f"{name} contains {given[where].item()} at {where}. Give finite values.")
+
+
+def _of_each_input(images: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the function's value for the images, or for each input of a network with several, in the same tensor."""
+    packing = packing_of(images)
+    return function(images) if packing is None else packing.map(function, images)
 
 
 def _blur(images: Tensor, share: float = 1.0) -> Tensor:

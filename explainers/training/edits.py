@@ -15,7 +15,8 @@ tensors, although the `.grad` of an intermediate tensor stays None.
 
 `params` is anything an optimizer accepts: tensors, (name, tensor) pairs, groups with "params", a mapping by name, or a
 module. Parameters that do not require grad are ignored. A pattern is a shell pattern over the dotted names of
-`model.named_parameters()`, such as "layer4.*"; a pattern without a match raises an error.
+`model.named_parameters()`, such as "layer4.*", or a layer, by name or as a module, which stands for all parameters in
+it: "layer4", model.layer4. A pattern without a match raises an error.
 
 Under DistributedDataParallel, the gradients of parameters are edited and recorded after they are averaged over the
 processes; within `no_sync`, with the pass that averages them. If you average gradients yourself after backward, clip
@@ -121,7 +122,7 @@ def _instead_of_clipping(value: float | None, norm: float | None) -> str:
 
 @contextmanager
 def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[None]:
-    """Multiply gradients by a factor per pattern, which with plain SGD sets per-parameter learning rates.
+    """Multiply gradients by a factor per layer or pattern, which with plain SGD sets per-parameter learning rates.
 
     A parameter matched by several patterns is multiplied by all their factors. Adam and RMSprop are invariant to a
     constant factor; use parameter groups with a separate `lr` instead.
@@ -153,23 +154,24 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
 
 
 @contextmanager
-def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
-    """Set the gradients of all parameters that match a pattern to zero.
+def freeze(model: nn.Module, pattern: LayerName | Iterable[LayerName]) -> Iterator[None]:
+    """Set the gradients of all parameters that match a pattern to zero, or of those in a layer: "layer1", model.layer1.
 
     Accumulated momentum and weight decay still change a parameter whose gradient is zero. To prevent that, exclude it
     from the optimizer.
 
     Returns  nothing
-    Errors   BadOption for a pattern without a match, with the three nearest names
+    Errors   BadOption for a pattern without a match, with the three nearest names, or a layer without parameters;
+             LayerNotFound for a module that is not part of the model
     Source   torch.Tensor.register_hook
 
     Example
-        >>> with freeze(model, "conv1.*"):
+        >>> with freeze(model, "conv1"):
         ...     model(images).sum().backward()
         >>> bool(model.conv1.weight.grad.any())
         False
     """
-    patterns = [pattern] if isinstance(pattern, str) else _texts(pattern)
+    patterns = [pattern] if isinstance(pattern, (str, nn.Module)) else _listed(pattern)
     instead = "After backward, call parameter.grad.zero_(), or parameter.requires_grad_(False) before sharding."
     frozen = [parameter for pattern in patterns for parameter in match_parameters(model, pattern, instead).values()]
     edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
@@ -179,13 +181,13 @@ def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
         yield
 
 
-def _texts(pattern: Any) -> list[str]:
-    """Return the patterns of a list.
+def _listed(pattern: Any) -> list[LayerName]:
+    """Return the layers and patterns of a list.
 
     Errors   WrongType
     """
-    if not isinstance(pattern, Iterable):
-        raise WrongType(f"pattern={shorten(pattern)} is not valid. Give a shell pattern, or a list of them.")
+    if not isinstance(pattern, Iterable) or isinstance(pattern, Tensor):
+        raise WrongType(f"pattern={shorten(pattern)} is not valid. Give a layer, a shell pattern, or a list of them.")
     return list(pattern)
 
 

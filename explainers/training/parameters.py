@@ -1,4 +1,4 @@
-"""Selection of parameters: anything an optimizer accepts, or a shell pattern over dotted names."""
+"""Selection of parameters: anything an optimizer accepts, a shell pattern over dotted names, or a layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption, WrongType, shorten
 from explainers.hooks.distributed import inspect_wrappers, refuse_sharded
-from explainers.hooks.locate import unwrap
+from explainers.hooks.locate import find_hook_point, unwrap
+from explainers.options import LayerName
 
 Params = nn.Module | Tensor | Mapping[str, Any] | Iterable[Any]
 
@@ -71,30 +72,48 @@ def _named(params: Params) -> Iterator[tuple[str, Any]]:
                 yield str(number), item
 
 
-def match_parameters(model: nn.Module, pattern: str, instead: str) -> dict[str, nn.Parameter]:
-    """Return the parameters whose dotted names match a shell pattern, without duplicates.
+def match_parameters(model: nn.Module, pattern: LayerName, instead: str) -> dict[str, nn.Parameter]:
+    """Return the parameters whose dotted names match a shell pattern, or those of a layer, without duplicates.
 
     `instead` is what to write if they are sharded.
 
-    Errors   BadOption with the three nearest names if no name matches, or if they are sharded over processes
+    Errors   BadOption with the three nearest names if no name matches, for a layer without parameters, or if they are
+             sharded over processes; LayerNotFound for a module that is not part of the model
     """
     inspect_wrappers(model, instead)
-    names = dict(unwrap(model).named_parameters(remove_duplicate=False))
+    inner = unwrap(model)
+    names = dict(inner.named_parameters(remove_duplicate=False))
+    if isinstance(pattern, nn.Module):
+        pattern = find_hook_point(inner, pattern).name or "*"
+    layers = dict(inner.named_modules(remove_duplicate=False))
+    if isinstance(pattern, str) and pattern in layers and next(layers[pattern].parameters(), None) is None:
+        raise BadOption(f"Layer {pattern!r} has no parameters. Give a layer that has some, or a shell pattern.")
     unique = {names[name]: name for name in reversed(match_names(pattern, names))}
     return {name: parameter for parameter, name in reversed(unique.items())}
 
 
 def match_names(pattern: str, names: Iterable[str]) -> list[str]:
-    """Return the names that match a shell pattern.
+    """Return the names that match a shell pattern, or if there is none, those of parameters of layers that match it.
 
-    Errors   BadOption with the three nearest names if there is no match
+    Errors   BadOption with the three nearest names if there is no match; WrongType if the pattern is not a string
     """
+    if not isinstance(pattern, str):
+        raise WrongType(f"{shorten(pattern)} is not a layer or a pattern. Give a name or a shell pattern: 'layer4.*'.")
     names = list(names)
     matches = [name for name in names if fnmatchcase(name, pattern)]
+    matches = matches or [name for name in names if any(fnmatchcase(layer, pattern) for layer in _layers_of(name))]
     if not matches:
-        near = ", ".join(repr(name) for name in difflib.get_close_matches(pattern, names, n=3, cutoff=0.0))
+        layers = [] if set(pattern) & set("*?[") else [layer for name in names for layer in _layers_of(name)]
+        known = dict.fromkeys([*layers, *names])
+        near = ", ".join(repr(name) for name in difflib.get_close_matches(pattern, known, n=3, cutoff=0.0))
         raise BadOption(
-            f"No parameter name matches {shorten(pattern)}. "
+            f"No parameter or layer name matches {shorten(pattern)}. "
             + (f"The nearest names are {near}; '*' matches anything." if near else "There are no parameters.")
         )
     return matches
+
+
+def _layers_of(name: str) -> list[str]:
+    """Return the names of the layers that contain a parameter, the outermost first."""
+    parts = name.split(".")[:-1]
+    return [".".join(parts[: k + 1]) for k in range(len(parts))]

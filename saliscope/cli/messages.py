@@ -200,7 +200,8 @@ def explained(done: Summary, settings: Settings) -> str:
     lines = [f"{_images(counts['images'])} in {str(done.folder)!r}"]
     if settings.where == WRONG:
         wrong = _images(counts["images"] - counts["unreadable"])
-        lines[0] = f"{wrong} of {counts['looked_at']:,} with a wrong prediction, in {str(done.folder)!r}"
+        known = f"{counts['labeled']:,} with a known label"
+        lines[0] = f"{wrong} with a wrong prediction, of {known}, in {str(done.folder)!r}"
     if done.new:
         speed = f", {done.new / done.seconds:.3g} per second" if done.seconds > 0 else ""
         what = "checked" if settings.where == WRONG else "new"

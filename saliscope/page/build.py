@@ -23,6 +23,7 @@ from saliscope.images import examples
 from saliscope.images.decoder import pool
 from saliscope.page.agents.server import Agents
 from saliscope.page.api.tab import Api
+from saliscope.page.batch.folders import remove_leftovers
 from saliscope.page.batch.messages import STEPS
 from saliscope.page.batch.tab import Batch
 from saliscope.page.channels.tab import Features
@@ -41,10 +42,12 @@ from saliscope.page.ranking.tab import Ranking
 from saliscope.page.serving import arguments, endpoints
 from saliscope.page.serving.blocks import Blocks
 from saliscope.page.serving.caching import Caching
+from saliscope.page.serving.door.connections import Connections, Heads
 from saliscope.page.serving.door.hosts import Hosts
 from saliscope.page.serving.door.origins import hide_origins
 from saliscope.page.serving.guard import Guard, install_no_links
 from saliscope.page.serving.streams import Streams
+from saliscope.page.shared.glossary import GLOSSARY
 from saliscope.page.shared.messages import NAVIGATION
 from saliscope.page.shared.tab import Page, Tab
 from saliscope.session import messages, model_cache
@@ -70,7 +73,7 @@ def build() -> gr.Blocks:
                 padding=False,
             )
             views: dict[str, Any] = {"views": _views(), "more": _views(True), "within": _within()}
-            canvas("navigation/navigation", "hl-navigation", terms=NAVIGATION, **views)
+            canvas("navigation/navigation", "hl-navigation", terms=NAVIGATION, glossary=GLOSSARY, **views)
         fold = canvas("page/fold", "hl-fold", words=messages.FOLDED)
         with gr.Row(elem_id="hl-main"):
             with gr.Column(scale=1, min_width=320, elem_id="hl-left"):
@@ -227,12 +230,12 @@ OPTIONS: dict[str, Any] = {
 
 
 def _middleware(
-    shutdown: Shutdown, elements: str | None, scripts: bundle.Bundle | None, host: str | None, agents: bool
+    shutdown: Shutdown, elements: str | None, scripts: bundle.Bundle | None, hosts: Hosts, agents: bool
 ) -> list[Middleware]:
     """Return what sees every request, the outermost first."""
     return [
         Middleware(Refusing, shutdown=shutdown),
-        Middleware(Guard, hosts=Hosts(host), agents=agents),
+        Middleware(Guard, hosts=hosts, agents=agents),
         Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
         Middleware(Streams),
         Middleware(Caching),
@@ -271,6 +274,7 @@ def serve(
     Errors   OSError if the port is taken
     """
     pool.start()
+    remove_leftovers()
     shutdown = Shutdown()
     if monitoring:
         monitoring.waiting, monitoring.stopping = partial(_waiting, demo), shutdown.requested.is_set
@@ -280,8 +284,10 @@ def serve(
     scripts = bundle.build(*_first_view(demo))
     script = bundle.Server(scripts) if scripts else None
     elements = None if own else head(settings.first_model(model))
-    first = [agents.middleware] if agents else []
-    app: dict[str, Any] = {"middleware": first + _middleware(shutdown, elements, scripts, host, bool(agents))}
+    hosts = Hosts(host)
+    connections = Connections(hosts)
+    first = [Middleware(Heads, connections=connections), *([agents.middleware] if agents else [])]
+    app: dict[str, Any] = {"middleware": first + _middleware(shutdown, elements, scripts, hosts, bool(agents))}
     app |= {"routes": _routes(script, agents, monitoring), "docs_url": None, "redoc_url": None, "openapi_url": None}
     if agents:
         app["lifespan"] = agents.lifespan
@@ -289,6 +295,7 @@ def serve(
         server_name=host, server_port=port, theme=theme(), css=style(), app_kwargs=app, **OPTIONS
     )
     hide_origins(running)
+    connections.limit(demo.server)
     print(messages.served(address), flush=True)
     if not model_cache.ready.is_set():
         model_cache.start(model, own=own)

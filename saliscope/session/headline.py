@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from saliscope.percentages import percent
-from saliscope.session import messages, model_cache
+from saliscope.session import messages, model_cache, removal
 from saliscope.session.verdict import no_preference, verdict_of
 
 if TYPE_CHECKING:
@@ -126,16 +126,26 @@ def _cell(row: int, column: int) -> str:
 
 
 def headline(step: Answer, verdict: Verdict | None = None) -> list[str]:
-    """Return the two sentences about a finished map: the prediction, and the position of its mass, or the verdict.
+    """Return the two sentences about a finished map: the prediction, and what depends on the map (may be empty).
 
-    The position is described only if the verdict allows it. `verdict` is the one after the tests of the map.
+    The second is the result of the experiment of `saliscope/session/removal.py` if it is known and the map is not too
+    small for it, else the position of the mass of the map if the verdict allows it, else the verdict. `verdict` is the
+    one after the tests of the map.
     """
-    verdict = verdict or verdict_of(step)
-    prediction = _prediction(step)
-    second = _position(step, verdict) if verdict.shows_position else verdict.sentence
+    verdict, prediction = verdict or verdict_of(step), _prediction(step)
     if even := no_preference(step.probabilities, step.settings.loaded):
         return [prediction, even]
-    return [prediction, "" if verdict.code == "planes" else second]  # one of several planes says little about the whole
+    if verdict.code == "planes":
+        return [prediction, ""]  # one of several planes says little about the whole
+    if _shows_experiment(step, verdict):
+        return [prediction, removal.sentence(step)]
+    return [prediction, _position(step, verdict) if verdict.shows_position else verdict.sentence]
+
+
+def _shows_experiment(step: Answer, verdict: Verdict) -> bool:
+    """Return whether the headline has the result of the experiment."""
+    known = verdict.follows_tests or verdict.code == "control"
+    return known and bool(removal.sentence(step)) and not no_preference(step.probabilities, step.settings.loaded)
 
 
 def before_the_map(step: Refining) -> list[str]:
@@ -225,7 +235,9 @@ def status(step: Answer, ident: int, verdict: Verdict | None = None) -> dict[str
 
     `verdict` is as in `headline`.
     """
-    shown = {"headline": headline(step, verdict), "next": next_step(step), "erase": _erase(step)}
+    verdict = verdict or verdict_of(step)
+    title = removal.TITLE if _shows_experiment(step, verdict) else ""
+    shown = {"headline": headline(step, verdict), "title": title, "next": next_step(step), "erase": _erase(step)}
     return messages.answered(step, ident, score=False) | shown | {"key": step.settings.key}
 
 

@@ -169,6 +169,23 @@ def _evaluate(
         return explainers.evaluate(network, images, explanation, **keywords)
 
 
+def remove_brightest(
+    name: str, images: torch.Tensor, maps: torch.Tensor, progress: Callable[[Any], bool], **keywords: Any
+) -> explainers.Removal:
+    """Call `explainers.remove_brightest` for a map [1, h, w] of one image."""
+    return run(name, partial(_remove, _batch_size(name), maps), images, **keywords, **progress_options(progress))
+
+
+def _remove(
+    batch_size: int, maps: torch.Tensor, network: Any, images: torch.Tensor, **keywords: Any
+) -> explainers.Removal:
+    import explainers  # torch takes seconds to start
+    from explainers.passes.loop import largest_batch  # torch takes seconds to start
+
+    with largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
+        return explainers.remove_brightest(network, images, maps, **keywords)
+
+
 def randomize(
     name: str, images: torch.Tensor, method: str, progress: Callable[[Any], bool], **keywords: Any
 ) -> explainers.Randomization:

@@ -22,7 +22,7 @@ PACKAGES = {path.parent.name for path in (ROOT / "explainers").glob("*/__init__.
 APPLICATION = {f"saliscope.{path.parent.name}" for path in (ROOT / "saliscope").glob("*/__init__.py")}
 """The packages of the application. The files next to them (errors, limits, resources) import none of them."""
 LEAVES = (
-    *("errors", "nested", "options", "outputs", "probabilities", "findings"),
+    *("errors", "nested", "options", "outputs", "probabilities", "findings", "students_t"),
     *("class_indices", "targets", "output_targets", "detections", "default_targets"),
 )
 """Files of the library that any of its packages may import, drawn as one box."""

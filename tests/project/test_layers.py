@@ -71,6 +71,7 @@ ORDER = [
         "default_targets",
         "findings",
         "verdict",
+        "students_t",
     },
     {"hooks"},
     {"network"},

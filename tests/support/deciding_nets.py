@@ -138,6 +138,28 @@ class FlippedRows(Conv):
         return super().forward(x.flip(0)).flip(0)
 
 
+class EvenBeforeOdd(Conv):
+    """Runs the images at even places before those at odd ones, which changes nothing for two images."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = torch.cat([torch.arange(0, len(x), 2), torch.arange(1, len(x), 2)])
+        return super().forward(x[order])[order.argsort()]
+
+
+class Pairs(Conv):
+    """Runs two images at a time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([super(Pairs, self).forward(images) for images in x.split(2)])
+
+
+class HalvedIfMany(Conv):
+    """Scales batches of more than two images."""
+
+    def before(self, x: Tensor) -> Tensor:
+        return 0.5 * x if len(x) > 2 else x
+
+
 class Looped(Conv):
     """Runs the images one after another."""
 

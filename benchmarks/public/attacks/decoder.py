@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from saliscope.errors import Refused
 from saliscope.images.decoder import pool, sandbox
 
 HIJACKED = "tests.support.hijacked_decoder"
+PATIENCE = 10.0
+"""Seconds until a new decoder is in the sandbox on a busy machine."""
 HARMFUL = {"system calls", "limits of", "priority"}
 """What changes other processes if it is not refused; tests with a planted fault leave it out."""
 
@@ -71,14 +75,11 @@ def decoders_of(server: Server) -> Iterator[Result]:
     if not server.process:
         return
     explain(server)
-    found = 0
-    for process in processes.children(server.process.pid):
-        command = Path(f"/proc/{process}/cmdline").read_bytes()
-        if pool.WORKER.encode() not in command or processes.children(process):
-            continue  # the process that starts those of the files has a child
-        found += 1
-        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
-        status = {line.partition(":")[0]: line.split()[1:] for line in lines}
+    found, until = _decoders(server.process.pid), time.monotonic() + PATIENCE
+    while {str(*status["Seccomp"]) for status in found.values()} != {"2"} and time.monotonic() < until:
+        time.sleep(0.2)  # a new one enters the sandbox before it reads a file
+        found = _decoders(server.process.pid)
+    for process, status in found.items():
         yield Result("no new privileges", status["NoNewPrivs"], ["1"])
         yield Result("a filter of system calls", status["Seccomp"], ["2"])
         yield Result("no capabilities", int(status["CapEff"][0], 16), 0)
@@ -89,4 +90,16 @@ def decoders_of(server: Server) -> Iterator[Result]:
         if os.geteuid() == 0:  # others cannot see the descriptors
             kinds = sorted(os.readlink(path).partition(":")[0] for path in Path(f"/proc/{process}/fd").iterdir())
             yield Result("descriptors", kinds, ["/dev/null"] * 3 + ["pipe"] * 2)
-    yield Result("decoders of the page", found > 0, True)
+    yield Result("decoders of the page", len(found) > 0, True)
+
+
+def _decoders(page: int) -> dict[int, dict[str, list[str]]]:
+    """Return what the system says of the processes of files: the process that starts them has a child."""
+    found = {}
+    for process in processes.children(page):
+        with contextlib.suppress(FileNotFoundError):  # it has ended
+            command = Path(f"/proc/{process}/cmdline").read_bytes()
+            if pool.WORKER.encode() in command and not processes.children(process):
+                lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+                found[process] = {line.partition(":")[0]: line.split()[1:] for line in lines}
+    return found

@@ -1,4 +1,4 @@
-"""Attacks of one visitor that would lock out all others: huge and unfinished bodies, unread jobs, and many visitors."""
+"""Attacks of one visitor that would lock out all others: connections, bodies, unread jobs, and many visitors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from benchmarks.public.attacks import users
 from benchmarks.public.attacks.http import Result, get, raw_status
 from benchmarks.public.server import Server
 from saliscope import limits
+from saliscope.cli import serving
 
-UNREAD, VISITORS, UNFINISHED, SESSIONS = 52, 200, 12, 100
+UNREAD, VISITORS, UNFINISHED, SESSIONS, SLOW, MORE = 52, 200, 12, 100, 50, 20
 ASKED = 7
 """Questions of another visitor during an attack."""
 BUSY = 8.0
@@ -31,11 +32,76 @@ PATIENCE = 600.0
 
 def one_visitor(server: Server) -> Iterator[Result]:
     """Keep the page busy as one visitor; another one must be served."""
+    yield from slow_heads(server)
+    yield from many_connections(server)
     yield from huge_bodies(server)
     yield from unfinished_bodies(server)
     yield from jobs(server)
     yield from crowd(server)
     yield from never_read(server)  # Gradio keeps the state of `limits.SESSIONS` visitors, which exists by now
+
+
+def slow_heads(server: Server) -> Iterator[Result]:
+    """Send nothing, a part of a head, and heads of one byte a moment, also after an answer."""
+    answered = b"GET /robots.txt HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    starts = {"nothing": b"", "a part": b"GET / HTTP/1.1\r\nHost: ", "drops": b"GET /"}
+    starts["drops after an answer"] = answered
+    open_ones = []
+    for name, start in starts.items():
+        for _ in range(SLOW):
+            connection = socket.create_connection(server.address, timeout=20)
+            connection.sendall(start)
+            open_ones.append((name, connection))
+    left, until = dict(enumerate(open_ones)), time.monotonic() + 4 * limits.HEAD_SECONDS + 10
+    while left and time.monotonic() < until:
+        time.sleep(0.5)
+        for number, (name, connection) in list(left.items()):
+            if _is_closed(connection, b"a" if name.startswith("drops") else b""):
+                del left[number]
+    for name in starts:
+        yield Result(f"connections with {name} that stay", sum(each == name for each, _ in left.values()), 0)
+    yield Result("an answer afterwards", get(server, "/robots.txt"), 200)
+    for _, connection in open_ones:
+        connection.close()
+
+
+def _is_closed(connection: socket.socket, drop: bytes) -> bool:
+    """Send a little more, and return whether the server has closed the connection."""
+    connection.settimeout(0.001)
+    try:
+        connection.sendall(drop)
+        while connection.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:  # a reset
+        return True
+    return True
+
+
+def many_connections(server: Server) -> Iterator[Result]:
+    """Open more connections than an address may have; another address gets one."""
+    serving.allow_many_connections()
+    open_ones, refused = list[socket.socket](), 0
+    try:
+        for _ in range(limits.CONNECTIONS + MORE):
+            open_ones.append(socket.create_connection(server.address, timeout=20))
+            open_ones[-1].sendall(b"GET /slow HTTP/1.1\r\n")
+        for connection in reversed(open_ones):
+            connection.settimeout(1.0 if refused < MORE else 0.001)
+            with contextlib.suppress(OSError):  # it waits for the rest of the head, or was reset
+                refused += b" 429 " in connection.recv(100)
+        text = b"GET /robots.txt HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        with socket.create_connection(server.address, timeout=20, source_address=("127.0.0.2", 0)) as other:
+            other.sendall(text)
+            found = other.recv(100)
+    finally:
+        for connection in open_ones:
+            connection.close()
+    yield Result("connections of one address are refused", refused >= MORE, True)
+    yield Result("another address meanwhile", found[:12], b"HTTP/1.1 200")
+    time.sleep(1.0)  # until the server has noticed their ends
+    yield Result("an answer afterwards", get(server, "/robots.txt"), 200)
 
 
 def _grown(server: Server, before: float) -> bool:

@@ -136,6 +136,8 @@ FAULTS: dict[str, Fault] = {
     "uploads of an earlier process never deleted": Fault("attack disk", attack(disk.old_files, SWEEP=1.0)),
     "uploads without a quota": Fault("attack disk", attack(disk.quota, UPLOADS=100 * limits.MB)),
     "uploads of any number of files": Fault("attack disk", attack(disk.many_files)),
+    "heads without a time limit": Fault("attack one visitor", attack(visitors.slow_heads, HEAD_SECONDS=2.0)),
+    "any number of connections": Fault("attack one visitor", attack(visitors.many_connections, CONNECTIONS=50)),
     "agents not refused": Fault("attack one visitor", attack(visitors.huge_bodies)),
     "bodies without a time limit": Fault("attack one visitor", attack(visitors.unfinished_bodies, **SHORT)),
     "bodies kept": Fault("attack one visitor", attack(visitors.unfinished_bodies, **SHORT)),
@@ -150,7 +152,7 @@ FAULTS: dict[str, Fault] = {
     "answers of others": Fault("load", many_users),
     "answers lost": Fault("load", many_users),
     "last come, first served": Fault("load", many_users),
-    "memory leak": Fault("soak", rounds(12, 8)),
+    "memory leak": Fault("soak", rounds(12, 16)),
     "file leak": Fault("soak", rounds(6, 6)),
     "thread leak": Fault("soak", rounds(6, 6)),
 }

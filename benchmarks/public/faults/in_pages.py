@@ -282,6 +282,8 @@ FAULTS: dict[str, Callable[[], None]] = {
     "uploads of an earlier process never deleted": keep_uploads_of_others,
     "uploads without a quota": ignore_quota,
     "uploads of any number of files": limit(UPLOAD_PARTS=10**6),
+    "heads without a time limit": limit(HEAD_SECONDS=10**6),
+    "any number of connections": limit(CONNECTIONS=10**6),
     "agents not refused": replace(guard, "AGENTS", re.compile("(?!)")),
     "bodies without a time limit": limit(BODY_PAUSE=10**6, BODY_SECONDS=10**6),
     "bodies kept": keep_bodies,

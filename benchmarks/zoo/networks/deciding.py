@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchvision.ops import nms
 
 from benchmarks.zoo.networks.custom import Small
 from benchmarks.zoo.networks.unusual import PLACED, Changed
@@ -28,11 +29,18 @@ def _if_varied(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]
     return lambda x: change(x) if x.std() > 1e-4 else x
 
 
+def _flip_by_boxes(x: Tensor) -> Tensor:
+    """Flip the image if any box remains after non-maximum suppression, as it always does."""
+    corners = x[0, 0, :, :2].abs()
+    return x.flip(-1) if len(nms(torch.cat([corners, corners + 1], 1), x[0, 1, :, 0], 0.5)) > 0 else x
+
+
 CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "crop": _crop,
     "flip": _if_varied(lambda x: x.flip(-1)),
     "roll": _if_varied(lambda x: x.roll(x.shape[3] // 4, 3)),
     "flip, hidden in a list": lambda x: x.flip(-1) if x.std().tolist() > 1e-4 else x,
+    "flip, by non-maximum suppression": _flip_by_boxes,
     "scale": lambda x: x / 255 if x.max() > 20 else x,
     "noise": lambda x: x + 0.2 * torch.randn_like(x) if x.mean() > -5 else x,
 }

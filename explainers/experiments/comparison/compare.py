@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadImages, BadOption, BadTarget
 from explainers.experiments.comparison.result import ModelComparison
-from explainers.experiments.comparison.similarity import gram_matrix, linear_cka
+from explainers.experiments.comparison.similarity import FEWEST, gram_matrix, linear_cka
 from explainers.explanation.run import explain
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point
@@ -23,6 +23,8 @@ from explainers.registry import MAPS, MethodLike, check_images, find
 
 MOST = 8
 """Images for which the outputs of all layers are compared, since those of the first model are kept."""
+CELLS = 4
+"""Minimum number of cells of two maps for a rank correlation: that of two cells is always 1 or −1."""
 
 
 @restores_state
@@ -39,9 +41,10 @@ def compare_models(
     """Compare the predictions, maps and layers of two models on the same images.
 
     `images_b` are the images prepared for model B, if it needs another size or normalization. `method` and its options
-    compute the maps, for A's prediction in both models. Layers are compared by linear CKA (each stage of A with each of
-    B, on all images) and, if both have the same architecture, by the relative difference of the outputs of every layer
-    (on the first 8 images); `tolerance` is the largest difference that counts as equal.
+    compute the maps, for A's prediction in both models. Layers are compared by unbiased linear CKA with a 95% interval
+    (each stage of A with each of B, on all different images, at least 8) and, if both have the same architecture, by
+    the relative difference of the outputs of every layer (on the first 8 images); `tolerance` is the largest difference
+    that counts as equal.
 
     Returns  a `ModelComparison`
     Errors   BadImages if the numbers of images differ; BadTarget if the models have different numbers of classes;
@@ -74,7 +77,13 @@ def compare_models(
         explain(chosen, model, batch, target, compare=False, **options).map
         for model, batch in ((model_a, images), (model_b, images_b))
     )
+    map_notes = _map_notes(maps_a, maps_b)
     maps_a, maps_b = _same_size(maps_a, maps_b.to(maps_a.device))
+    correlations = rank_correlation(maps_a, maps_b)
+    correlations[[bool(note) for note in map_notes]] = torch.nan
+    kept = sorted({*_first_of_equal(images)} & {*_first_of_equal(images_b)})
+    pairs = [[linear_cka(*(gram[kept][:, kept] for gram in (a, b.to(a.device)))) for b in grams_b] for a in grams_a]
+    similarity = torch.tensor(pairs).reshape(len(layers_a), len(layers_b), 3)
     differences = _differences(model_a, images[:MOST], model_b, images_b[:MOST])
     return ModelComparison(
         method=chosen.name,
@@ -82,10 +91,13 @@ def compare_models(
         scores_b=scores_b,
         maps_a=maps_a,
         maps_b=maps_b,
-        map_correlations=rank_correlation(maps_a, maps_b),
+        map_correlations=correlations,
+        map_notes=map_notes,
         layers_a=layers_a,
         layers_b=layers_b,
-        similarity=torch.tensor([[linear_cka(a, b.to(a.device)) for b in grams_b] for a in grams_a]),
+        similarity=similarity[..., 0],
+        similarity_interval=similarity[..., 1:],
+        similarity_note=_similarity_note(len(images), len(kept), similarity),
         differences=differences,
         first_difference=next((name for name, found in differences.items() if not found <= tolerance), None),
     )
@@ -94,6 +106,55 @@ def compare_models(
 def _same_size(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     size = tuple(map(max, a.shape[1:], b.shape[1:]))
     return tuple(maps if maps.shape[1:] == size else resize(maps, size) for maps in (a, b))  # type: ignore[return-value]
+
+
+def _map_notes(maps_a: Tensor, maps_b: Tensor) -> list[str]:
+    """Return why the maps of each image have no rank correlation; empty texts for those that have one."""
+    cells = min(maps[0].numel() for maps in (maps_a, maps_b))
+    if cells < CELLS:
+        few = f"not tested: a map has {cells} cell{'s' * (cells != 1)}, and a rank correlation needs at least {CELLS}"
+        return [few] * len(maps_a)
+    notes = []
+    for pair in zip(maps_a, maps_b, strict=True):
+        found = {name: _map_problem(one) for name, one in zip("AB", pair, strict=True)}
+        problems = list(dict.fromkeys(filter(None, found.values())))
+        names = [" and ".join(name for name, each in found.items() if each == problem) for problem in problems]
+        parts = [f"the map of {name} {problem}" for name, problem in zip(names, problems, strict=True)]
+        notes.append("; ".join(parts).replace("the map of A and B", "each map"))
+    return notes
+
+
+def _map_problem(map: Tensor) -> str:
+    if not bool(map.isfinite().all()):
+        return "has values that are not finite"
+    if bool((map == map.flatten()[0]).all()):
+        return "is zero everywhere" if not bool(map.any()) else "has the same value everywhere"
+    return ""
+
+
+def _first_of_equal(images: Tensor) -> list[int]:
+    """Return the indices of the images that equal no earlier one."""
+    groups = torch.unique(at_least_float32(images.detach()).flatten(1), dim=0, return_inverse=True)[1].tolist()
+    return [n for n, group in enumerate(groups) if group not in groups[:n]]
+
+
+def _similarity_note(given: int, different: int, similarity: Tensor) -> str:
+    """Return why the similarity of layers is not known, in general or for some pairs."""
+    if different < FEWEST:
+        equal = f", {different} of them different" if different < given else ""
+        return (
+            f"Not tested: needs at least {FEWEST} different images; given: {given}{equal}. With fewer, unrelated "
+            "layers can reach 0.5 by chance."
+        )
+    if not similarity.numel():
+        return "Not tested: at least one model has no layers with a spatial output."
+    missing = int(similarity[..., 0].isnan().sum())
+    if not missing:
+        return ""
+    return (
+        f"Not tested for {missing} of {similarity[..., 0].numel()} pairs of layers: at least one of the two gives the "
+        "same output for all images, or for all but one or two."
+    )
 
 
 def _layers(model: nn.Module, images: Tensor) -> tuple[Tensor, list[str], list[Tensor]]:

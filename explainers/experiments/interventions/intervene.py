@@ -133,17 +133,19 @@ def _scores(output: Any, of_target: Tensor | None) -> Tensor:
 
 def _record(run: Run, layout: LayerLayout, images: Tensor) -> tuple[Tensor, Any]:
     """Return the output of a layer, at least float32, and that of the network, from one forward pass."""
-    leaves: list[LayerLeaf] = []
+    leaves, counts = list[LayerLeaf](), list[int]()
 
     def keep(output: Any) -> None:
         leaves[-1].outputs.append(single_tensor(layout.name, output).clone())
 
     def edits(start: int, end: int) -> Edits:
         leaves.append(LayerLeaf(layout))
+        counts.append(end - start)
         return [(layout, keep)]
 
     output = _outputs(run, images, edits)
-    return at_least_float32(torch.cat([leaf.single_output() for leaf in leaves])), output
+    found = [leaf.single_output(count) for leaf, count in zip(leaves, counts, strict=True)]
+    return at_least_float32(torch.cat(found)), output
 
 
 def _outputs(run: Run, images: Tensor, edits: Callable[[int, int], Edits]) -> Any:

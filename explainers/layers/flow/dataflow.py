@@ -22,7 +22,8 @@ from explainers.layers.flow.cost import Cost
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
 from explainers.layers.flow.unknown import check_positions
-from explainers.network.decisions import NEW, has_storage
+from explainers.nested import is_transformed
+from explainers.network.decisions import NEW
 
 
 class Value(NamedTuple):
@@ -298,7 +299,7 @@ def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided and has_storage(tensor)
+    return tensor.layout == torch.strided and not is_transformed(tensor)
 
 
 def _storage(tensor: Tensor) -> int:

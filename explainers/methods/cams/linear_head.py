@@ -88,7 +88,7 @@ def _gradients_in_one_pass(run: Run, layout: LayerLayout) -> tuple[Tensor, Tenso
     leaf = LayerLeaf(layout, lambda output: torch.cat([output, _different_activations(output, layout)]))
     with torch.no_grad(), replaced_outputs(run.view.network, [(layout, leaf.hook)]):
         scores = run.forward(run.images.clone())
-        both = leaf.single_output()
+        both = leaf.single_output(count)
         if not isinstance(scores, Tensor) or len(scores) != 2 * count:
             raise RuntimeError("the batch size of the score does not match that of the layer")
         total = run.scoring.score(scores[:count]).sum() + run.scoring.score(scores[count:], range(count)).sum()

@@ -50,7 +50,7 @@ def _two_gradients(layout: LayerLayout, run: Run) -> tuple[Tensor, Tensor, Tenso
     leaf = LayerLeaf(layout)
     with torch.no_grad(), replaced_outputs(run.view.network, [(layout, leaf.hook)]), _PlainAttention():
         total = run.scoring.score(run.forward(run.images.clone())).sum()
-        a = leaf.single_output()
+        a = leaf.single_output(len(run.images))
         first = _gradient(total, a, create_graph=True) if total.requires_grad else None
         second = _gradient(first, a, a.detach()) if first is not None and first.requires_grad else None
     if first is None:

@@ -1,7 +1,8 @@
 """Check whether the result for an image depends on its batch: on its neighbors, its place, and the number of rows.
 
-All batches have the same number of rows, so that they use the same kernels and the outputs of independent rows do not
-differ by rounding.
+Two batches have the same number of rows, so that they use the same kernels and the outputs of independent rows do not
+differ by rounding. A larger one shows what only happens to more rows: parts of a batch that run one after another, and
+orders that leave two rows in their places, such as even before odd ones.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _OTHER_KERNELS = {torch.float16: 0.5, torch.bfloat16: 0.5}
 """Relative difference between batches of different sizes, above which outputs are different; 0.05 for other dtypes.
 Their kernels differ, and so does rounding.
 """
+_MANY = 4
+"""Rows of the larger batch, in which most orders move the second row."""
 
 
 def check_rows(network: nn.Module, images: Tensor, found: Behavior) -> Behavior:
@@ -48,9 +51,8 @@ def check_rows(network: nn.Module, images: Tensor, found: Behavior) -> Behavior:
 def _mixing(network: nn.Module, image: Tensor, layers: LayerRows, decisions: Decisions) -> float:
     """Return the largest change of an image's output in a batch of two, compared with the image alone.
 
-    `layers` compares the layers, and `decisions` notes what the network reads of the image. The first and the last
-    batch have the same images in another order, so that the image has another place in one of them if the network
-    sorts its rows.
+    `layers` compares the layers, and `decisions` notes what the network reads of the image. The image has another place
+    in each batch, in case the network sorts its rows.
     """
     single = image[None].clone()
     with layers.record(), decisions.watch(single):
@@ -58,16 +60,34 @@ def _mixing(network: nn.Module, image: Tensor, layers: LayerRows, decisions: Dec
     two = image.expand(2, *image.shape)
     loud, quiet = [_loud(image), 0.5 * image.flip(-1)], [0.01 * image.flip(-1)]
     outputs = []
-    for place, neighbors in ((0, loud), (1, quiet), (1, loud)):
+    for place, neighbors in ((0, loud), (1, quiet)):
         with layers.compare(place, 2):
             outputs.append(_beside(network, two, place, neighbors))
     shapes = shapes_of(alone)
     if shapes and shapes == shapes_of(outputs[0]):
         return float(all(shape[:1] == (1,) for shape in shapes))  # one output for the whole batch
     first = row_of(outputs[0], 0, 2)
-    mixing = max(difference(first, row_of(other, 1, 2)) for other in outputs[1:])
-    by_count = difference(row_of(alone, 0, 1), first)
+    mixing = difference(first, row_of(outputs[1], 1, 2))
+    by_count, unlike = _differences_among_many(network, image, layers, first)
+    mixing, by_count = max(mixing, unlike), max(by_count, difference(row_of(alone, 0, 1), first))
     return max(mixing * (mixing > tolerance(outputs[0])), by_count * (by_count > layers.tolerance))
+
+
+def _differences_among_many(
+    network: nn.Module, image: Tensor, layers: LayerRows, expected: list[Tensor]
+) -> tuple[float, float]:
+    """Return how the image's output differs in a batch of `_MANY`, and how those of its equal neighbors differ.
+
+    Both are 0 if there is no memory for the batch, or the network refuses it.
+    """
+    neighbors = [_loud(image).flip(-2), 0.5 * image.flip(-1)]
+    try:
+        with layers.compare(1, _MANY):
+            output = _beside(network, image.expand(_MANY, *image.shape), 1, neighbors)
+    except Exception:  # larger batches of the call fail in the same way, and are then divided or reported
+        return 0.0, 0.0
+    one, own, *others = (row_of(output, k, _MANY) for k in range(_MANY))
+    return difference(expected, own), max(difference(one, each) for each in others)
 
 
 def _mixing_of_neighbors(network: nn.Module, images: Tensor) -> float:

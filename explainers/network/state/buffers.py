@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from explainers.findings import has_finding, is_recording, note_finding
 from explainers.hooks.cleanup import Undo
@@ -113,7 +114,8 @@ class GuardedBuffers:
             try:
                 return type(running).forward(running, *args, **keywords) if own is None else own(*args, **keywords)
             finally:
-                self._restore()
+                with _disable_current_modes():  # what watches the pass takes this comparison for a part of the network
+                    self._restore()
 
         network.__dict__["forward"] = guarded
         if network is self.owner:

@@ -136,5 +136,6 @@ def compare_maps(
         correlations[rows], overlaps[rows] = rank_correlation(x, y), top_overlap(x, y)
         uniform = np.isnan(correlations[rows])
         overlaps[rows[uniform]] = np.nan
-        reasons[rows[uniform]] = "uniform map"
+        zero = np.logical_not(np.any(x, axis=1) & np.any(y, axis=1))[uniform]
+        reasons[rows[uniform]] = np.where(zero, "a map is zero everywhere", "uniform map")
     return correlations, overlaps, reasons, counts

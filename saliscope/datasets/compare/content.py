@@ -9,7 +9,15 @@ import numpy as np
 
 from saliscope.datasets.compare import statistics
 from saliscope.datasets.compare.comparing import CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE, Comparison, Shown
-from saliscope.datasets.compare.texts import accuracy_lines, differences, map_lines, number_of, p_text
+from saliscope.datasets.compare.texts import (
+    accuracy_lines,
+    differences,
+    interval_text,
+    map_lines,
+    mcnemar_text,
+    number_of,
+    p_text,
+)
 from saliscope.datasets.report import images
 from saliscope.datasets.report.analysis.maps import MOST, pack, pool
 from saliscope.datasets.report.analysis.summary import Rate
@@ -23,7 +31,6 @@ if TYPE_CHECKING:
 
 CLASSES, TRANSITIONS = 300, 100
 """Maximum number of rows of the tables; the Parquet file has all images."""
-LEVEL = 0.05
 KINDS = {
     GAINED: ("Gained", "wrong in A and correct in B, the most confident in B first"),
     LOST: ("Lost", "correct in A and wrong in B, the most confident in B first"),
@@ -52,6 +59,11 @@ def gather(result: Comparison, runs: Sequence[FinishedRun], alignment: Alignment
         "classes": classes,
         "classes_note": class_note,
         "transitions": transitions,
+        "no_transitions": (
+            f"No prediction changed in {plural(result.compared, 'image')} that both runs could read."
+            if result.compared
+            else "Not tested: no image could be read by both runs."
+        ),
         "transitions_note": f"The first {TRANSITIONS} of {len(result.transitions):,} are shown." if hidden else "",
         "kinds": [kind for kind in kinds if kind["count"]],
         "differences": differences([run.data for run in runs]),
@@ -78,14 +90,23 @@ def _tiles(result: Comparison) -> list[dict[str, str]]:
     if labeled := result.total("labeled"):
         gained, lost = result.total("gained"), result.total("lost")
         value = f"{100 * (gained - lost) / labeled:+.1f} points".replace("-", "−")
-        note = f"{gained:,} gained, {lost:,} lost; McNemar's exact test: {p_text(statistics.mcnemar(gained, lost))}"
+        note = f"{gained:,} gained, {lost:,} lost; {mcnemar_text(gained, lost)}"
         tiles.append({"name": "Accuracy, B − A", "value": value, "note": note})
     else:
-        tiles.append({"name": "Accuracy, B − A", "value": "–", "note": "no image has a label that both networks have"})
+        tiles.append(
+            {
+                "name": "Accuracy, B − A",
+                "value": "–",
+                "note": "not compared: no image has a label that both networks have",
+            }
+        )
     mean = result.correlation.mean()
     if mean is not None:
-        note = f"95% interval {number_of(mean.low)} to {number_of(mean.high)}; {plural(mean.count, 'image')}"
+        note = f"{interval_text(mean)}; {plural(mean.count, 'image')}"
         tiles.append({"name": "Rank correlation of maps", "value": number_of(mean.value), "note": note})
+    else:
+        note = "not compared: no image with the same prediction has two maps that can be compared"
+        tiles.append({"name": "Rank correlation of maps", "value": "–", "note": note})
     return tiles
 
 
@@ -126,16 +147,20 @@ def class_table(result: Comparison) -> tuple[list[dict[str, Any]], str]:
                 "changed": each.changed,
                 "p": "" if p is None else p_text(p, "").strip(),
                 "p_value": "" if p is None else p,
-                "significant": p is not None and p < LEVEL,
+                "significant": p is not None and p < statistics.LEVEL,
                 "correlation": number_of(each.correlation / each.maps) if each.maps else "",
                 "correlation_value": each.correlation / each.maps if each.maps else "",
             }
         )
     rows.sort(key=lambda row: (row["p_value"] if row["p_value"] != "" else 2.0, -row["changed"], row["name"]))
     cut = f" The first {CLASSES} of {len(rows):,} are shown." if len(rows) > CLASSES else ""
+    labeled = plural(result.total("labeled"), "image")
+    test = f"Classes were not tested: none of {labeled} with a label that both networks have was gained or lost"
+    if tested:
+        of = f"{len(tested):,} of {plural(len(rows), 'class')}"
+        test = f"p is that of McNemar's exact test, adjusted for the {of} with gained or lost images (Holm)"
     note = (
-        "By label; images without a label count by their prediction in A. p is that of McNemar's exact test, adjusted "
-        f"for the {plural(len(tested), 'class')} with gained or lost images (Holm). The intervals of the differences "
+        f"By label; images without a label count by their prediction in A. {test}. The intervals of the differences "
         f"(Bonett and Price 2012) are 95% intervals of one class and are not adjusted.{cut}"
     )
     return rows[:CLASSES], note
@@ -192,7 +217,7 @@ class _Pictures:
             caption = f"{letter.upper()}: {row[f'prediction_{letter}']} {probability}"
             figures.append({"caption": caption, "correct": record["correct"], **self._figure(image, record, model)})
         values = [row["rank_correlation"], row["top_overlap"]]
-        agreement = ""
+        agreement = f"maps not compared: {row['map_note']}" if row["map_note"] else ""
         if values[0] is not None:
             agreement = f"rank correlation {number_of(values[0])}, {percent(values[1])} of the highest cells in common"
         photo = self._photo(image, None)

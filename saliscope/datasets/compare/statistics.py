@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 
 Z = 1.959963984540054
 """The quantile of a 95% interval."""
+LEVEL = 0.05
+CHANGED = 6
+"""Images that McNemar's test needs: if all of five are gained, its p-value is still 0.0625."""
+FEWEST = 10
+"""Images for the interval of a mean: a bootstrap of fewer gives intervals that are much too short."""
 RESAMPLES = 2000
 BINS = 2000
 
@@ -65,7 +70,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of a quantity over `count` images with its 95% bootstrap interval, and its 5%, 50% and 95% quantiles."""
+    """The mean of a quantity over `count` images with its 95% bootstrap interval, and its 5%, 50% and 95% quantiles.
+
+    The bounds are NaN for fewer than `FEWEST` images.
+    """
 
     count: int
     value: float
@@ -101,7 +109,7 @@ class Distribution:
         used = self.counts > 0
         centers, shares = self.sums[used] / self.counts[used], self.counts[used] / count
         drawn = np.random.default_rng(seed).multinomial(count, shares, size=RESAMPLES)
-        low, high = np.quantile(drawn @ centers / count, (0.025, 0.975))
+        low, high = np.quantile(drawn @ centers / count, (0.025, 0.975)) if count >= FEWEST else (np.nan, np.nan)
         places = np.searchsorted(np.cumsum(self.counts[used]), [0.05 * count, 0.5 * count, 0.95 * count])
         quantiles = centers[np.minimum(places, len(centers) - 1)]
         value = float(self.sums.sum() / count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,22 @@ def p_text(p: float, prefix: str = "p") -> str:
     return f"{prefix} < 0.001" if p < 0.001 else f"{prefix} = {p:.3f}" if prefix else f"{p:.3f}"
 
 
+def mcnemar_text(gained: int, lost: int) -> str:
+    """Return the verdict and the p-value of McNemar's test, or how many images it needs."""
+    if gained + lost < statistics.CHANGED:
+        return f"not tested: McNemar's exact test needs {statistics.CHANGED} gained or lost images"
+    p = statistics.mcnemar(gained, lost)
+    return f"{'significant' if p < statistics.LEVEL else 'not significant'} (McNemar's exact test, {p_text(p)})"
+
+
+def interval_text(mean: statistics.Mean, scale: float = 1, unit: str = "") -> str:
+    """Return the interval of a mean, or how many images it needs."""
+    if math.isnan(mean.low):
+        return f"no interval: fewer than {statistics.FEWEST} images"
+    low, high = ((f"{scale * each:.1f}" if unit else number_of(each)) for each in (mean.low, mean.high))
+    return f"95% interval {low} to {high}{unit}"
+
+
 def accuracy_lines(result: Comparison) -> list[str]:
     """Return the accuracies of both runs over the same images, their difference, and the test."""
     labeled, gained, lost = (result.total(name) for name in ("labeled", "gained", "lost"))
@@ -36,18 +53,17 @@ def accuracy_lines(result: Comparison) -> list[str]:
         same = percent(result.agree / result.compared)
         lines.append(f"Same prediction for {same} of {plural(result.compared, 'image')}.")
     if not labeled:
-        return [*lines, "Accuracies were not compared: no image has a label that is a class of both networks."]
+        none = f"none of {plural(result.compared, 'image')} has" if result.compared else "no readable image has"
+        return [*lines, f"Accuracies were not compared: {none} a label that is a class of both networks."]
     texts = []
     for letter in "ab":
         rate = Rate(result.total(f"correct_{letter}"), labeled)
         low, high = rate.interval
         texts.append(f"{100 * rate.value:.1f}% in {letter.upper()} ({100 * low:.1f} to {100 * high:.1f}%)")
     difference, low, high = (100 * each for each in statistics.paired_difference(gained, lost, labeled))
-    p = statistics.mcnemar(gained, lost)
-    verdict = "significant" if p < 0.05 else "not significant"
     points = f"{difference:+.1f} points, 95% interval {low:+.1f} to {high:+.1f}".replace("-", "−")
     lines.append(f"Accuracy over the same {plural(labeled, 'image')}: {texts[0]} and {texts[1]}.")
-    lines.append(f"B − A: {points}; {gained:,} gained, {lost:,} lost; {verdict} (McNemar's exact test, {p_text(p)}).")
+    lines.append(f"B − A: {points}; {gained:,} gained, {lost:,} lost; {mcnemar_text(gained, lost)}.")
     return lines
 
 
@@ -58,11 +74,17 @@ def map_lines(result: Comparison, alignment: Alignment) -> list[str]:
     if mean is not None and overlap is not None:
         lines.append(
             f"Maps of {plural(mean.count, 'image')} with the same prediction: mean rank correlation "
-            f"{number_of(mean.value)} (95% interval {number_of(mean.low)} to {number_of(mean.high)}), "
-            f"{percent(overlap.value)} of the highest 10% of cells in common ({100 * overlap.low:.1f} to "
-            f"{100 * overlap.high:.1f}%; unrelated maps: about 10%)."
+            f"{number_of(mean.value)} ({interval_text(mean)}), {percent(overlap.value)} of the highest 10% of cells in "
+            f"common ({interval_text(overlap, 100, '%')}; unrelated maps: about 10%)."
         )
-    if result.agree:
+    if not result.agree:
+        none = (
+            f"none of {plural(result.compared, 'image')} has"
+            if result.compared
+            else "no image was read by both runs, so none has"
+        )
+        lines.append(f"Maps were not compared: {none} the same prediction in both runs.")
+    else:
         lines.append(alignment.note)
     lines += [_sizes(result)] if _sizes(result) else []
     lines += [

@@ -45,11 +45,12 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         reason = "could be read" if len(columns) or not only_wrong else "was predicted wrong"
         raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
     codes = np.where(columns.readable, summary.groups(columns).codes, -1)
+    has_labels = bool((columns.label.codes >= 0).any())
     maps = read_all(data, columns, codes, text.by_size(method), _regions(report, columns))
     page = Context(data, report, columns, maps, features=Features(report.model) if report.model else None)
     clusters = find_clusters(page.maps, page.classes)
     candidates = shortcuts.find_candidates(page.maps, clusters, page.classes, page.crop)
-    compared = page.available > 0 or not page.requested
+    tested = shortcuts.count_tested(page.maps, clusters, page.classes, candidates)
     mistakes = summary.most_confident_mistakes(columns, MISTAKES)
     errors, error_rows = quality.errors_section(data, columns, page.only_wrong)
     _choose(page, [*mistakes, *error_rows], clusters, candidates)
@@ -62,17 +63,19 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         **headlines.head(page.data, columns, page.settings, rows),
         "only_wrong": page.only_wrong,
         "classes": text.classes(rows, list(maps.regions)),
-        "classes_note": text.classes_note(rows),
+        "classes_note": text.classes_note(rows, has_labels),
         "regions": text.regions(maps.regions, rows),
         "relevance_note": text.relevance_note(method),
         "confusions": text.confusions(pairs.pairs),
         "confusions_note": text.confusions_note(pairs),
         "findings": text.findings(findings),
+        "no_findings": text.no_findings(int(columns.readable.sum())),
+        "all_correct": text.all_correct(sum(columns.labeled.values())),
         "means": [
             {"name": row.name, "count": row.maps, "map": page.add_map(row.mean)} for row in rows if row.mean is not None
         ],
-        "means_note": text.means_note(bool(columns.labeled), page.only_wrong),
-        **_clusters(page, clusters, candidates),
+        "means_note": text.means_note(has_labels, page.only_wrong),
+        **_clusters(page, clusters, candidates, tested.largest),
         **_mistakes(page, mistakes),
         **text.metrics(data.folder),
         **_quality(page),
@@ -82,7 +85,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "facts": text.facts(page.data, page.settings),
     }
     content["sections"] = headlines.sections(content)
-    content["highlights"] = headlines.highlights(rows, pairs.pairs, findings, content, compared)
+    content["highlights"] = headlines.highlights(rows, pairs.pairs, findings, content, tested)
     content["images_note"] = text.images_note(len(page.shown), int(columns.readable.sum()), report.link, data.folder)
     shown = _images(page, maps.regions[text.BORDER].shares, clusters)
     embedded = quality.embedding_section(page.features, int(columns.readable.sum()))
@@ -224,7 +227,9 @@ def _mistakes(page: Context, rows: list[int]) -> dict[str, Any]:
     measure = text.unit(page.settings.get("method", ""), page.data.manifest.get("score", ""))
     return {
         "mistakes": mistakes,
-        "mistakes_note": text.mistakes_note(len(records), why, measure),
+        "mistakes_note": text.mistakes_note(
+            len(records), int(page.columns.wrong.sum()), sum(page.columns.labeled.values()), why, measure
+        ),
     }
 
 
@@ -253,7 +258,9 @@ def _mistake(page: Context, record: Mapping[str, Any], pair: images.MapPair | No
     }
 
 
-def _clusters(page: Context, clusters: list[Cluster], candidates: list[shortcuts.Candidate]) -> dict[str, Any]:
+def _clusters(
+    page: Context, clusters: list[Cluster], candidates: list[shortcuts.Candidate], largest: int
+) -> dict[str, Any]:
     """Return the clusters by class, classes with several clusters first, and the shortcuts."""
     by_class: dict[str, list[Cluster]] = {}
     for cluster in clusters:
@@ -270,7 +277,7 @@ def _clusters(page: Context, clusters: list[Cluster], candidates: list[shortcuts
             for name in order
         ],
         "clusters_note": text.clusters_note(
-            len(by_class), len(several), len(order), page.all_maps.sampled, MOST_CLASSES
+            len(by_class), len(several), len(order), page.all_maps.sampled, MOST_CLASSES, largest
         ),
         "single": text.single([name for name, group in by_class.items() if len(group) == 1]),
         "shortcuts": [_shortcut(page, candidate) for candidate in candidates if candidate.is_shortcut],

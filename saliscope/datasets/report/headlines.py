@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from saliscope.datasets.report.analysis import summary
+from saliscope.datasets.report import text
+from saliscope.datasets.report.analysis import shortcuts, summary
 from saliscope.datasets.report.text import percent, plural, title
 from saliscope.datasets.settings import WRONG
 
@@ -27,17 +28,23 @@ def head(data: RunData, columns: Columns, settings: Mapping[str, Any], rows: lis
     source = manifest.get("source") or "unknown"
     tiles = [{"name": "Images", "value": f"{len(columns):,}", "note": plural(len(rows), "class")}]
     if settings.get("where") == WRONG:
-        total = manifest.get("counts", {}).get("looked_at", len(columns))
-        tiles[0]["note"] = f"of {total:,}: only wrong predictions"
+        labeled = sum(columns.labeled.values())
+        tiles[0]["note"] = f"only wrong predictions, of {plural(labeled, 'image')} with a known label"
     if rate is not None:
         low, high = rate.interval
         note = f"{rate.correct:,} of {rate.count:,}; 95% interval {100 * low:.1f} to {100 * high:.1f}%"
         tiles.append({"name": "Accuracy", "value": f"{100 * rate.value:.1f}%", "note": note})
     else:
-        tiles.append({"name": "Accuracy", "value": "–", "note": "no label is a class of the network"})
+        has_labels = bool((columns.label.codes >= 0).any())
+        note = "no label is a class of the network" if has_labels else "no image has a label"
+        tiles.append({"name": "Accuracy", "value": "–", "note": f"not measured: {note}"})
     broken = int((~columns.readable).sum())
     tiles.append(
-        {"name": "Unreadable", "value": f"{broken:,}", "note": "listed at the end of the page" if broken else "none"}
+        {
+            "name": "Unreadable",
+            "value": f"{broken:,}",
+            "note": f"of {images}{', listed at the end of the page' * bool(broken)}",
+        }
     )
     tiles.append({"name": "Explained", "value": _target(settings), "note": f"{method} {where}"})
     subtitle = f"Source {source}. Finished {str(manifest.get('finished', ''))[:16].replace('T', ' ')}."
@@ -60,18 +67,16 @@ def highlights(
     pairs: list[summary.Pair],
     findings: list[summary.FindingRow],
     content: Mapping[str, Any],
-    compared: bool = True,
+    tested: shortcuts.Tested,
 ) -> list[dict[str, Any]]:
     """Return the first lines of the report: shortcuts, lowest accuracy, top confusion and finding, and regions.
 
-    `compared` is whether any images were available to check for shortcuts.
+    `tested` says how many classes were tested for shortcuts.
     """
-    no_shortcut = "No cluster of maps looks like a shortcut."
-    not_checked = "Shortcuts were not checked, because the images are not available anymore."
     lines = [
         _line(f"Possible shortcut: {entry['name']}, {entry['position']}, in {entry['share']} of its images.", True)
         for entry in content["shortcuts"]
-    ] or [_line(no_shortcut if compared else not_checked)]
+    ] or [_line(text.no_shortcut(tested))]
     if worst := [(row.rate.value, row) for row in rows if row.rate and row.rate.count >= FEW and row.rate.value < 1]:
         share, low = min(worst, key=lambda pair: pair[0])
         confused = f", most often predicted as {low.confused[0]} ({low.confused[1]})" if low.confused else ""
@@ -82,6 +87,9 @@ def highlights(
         detail = f"{plural(pair.count, 'image')}, {percent(pair.share)} of that label"
         lines.append(_line(f"Most frequent confusion: {pair.label} predicted as {pair.prediction} ({detail})."))
     for region in content["regions"]:
+        if not region["count"]:
+            lines.append(_line(f"Relevance {region['where']} was not measured: no map has any relevance."))
+            continue
         mean, even, count = percent(region["mean"]), region["even_text"], region["count"]
         partly = f", over {plural(count, 'image')} with one" if region["partly"] else ""
         where = f"{region['where']}{partly}"

@@ -35,13 +35,21 @@ def calibration_section(columns: Columns, only_wrong: bool, score: str) -> dict[
             "The scores are not probabilities" if score == "logit" else "No image has a known label and a probability"
         )
         return {"calibration": None, "calibration_note": f"{reason}, so calibration was not computed."}
-    significant = found.p < slices.LEVEL
-    verdict = "more than" if significant else "not significantly more than"
+    images = plural(found.count, "image")
+    if found.smallest_p >= slices.LEVEL:
+        verdict = (
+            f"Whether the network is calibrated was not tested: with {images}, even the largest possible error would "
+            "not be significant."
+        )
+    else:
+        more = "more than" if found.p < slices.LEVEL else "not significantly more than"
+        verdict = (
+            f"That is {more} the {100 * found.expected:.2f}% that a perfectly calibrated network has with so many "
+            f"images (p {_p(found.p, equal='= ')}, {calibration.SIMULATIONS:,} simulations)."
+        )
     note = (
-        f"Expected calibration error (ECE): {100 * found.ece:.2f}%, the mean over {plural(found.count, 'image')} of "
-        f"the difference between accuracy and mean probability in {calibration.BINS} bins of equal width (Guo et al. "
-        f"2017). That is {verdict} the {100 * found.expected:.2f}% that a perfectly calibrated network has with so "
-        f"many images (p {_p(found.p, equal='= ')}, {calibration.SIMULATIONS:,} simulations)."
+        f"Expected calibration error (ECE): {100 * found.ece:.2f}%, the mean over {images} of the difference "
+        f"between accuracy and mean probability in {calibration.BINS} bins of equal width (Guo et al. 2017). {verdict}"
     )
     return {
         "calibration": {"bins": [_bin(each) for each in found.bins], "width": CHART[0], "height": CHART[1]},
@@ -71,9 +79,9 @@ def _bin(each: calibration.Bin) -> dict[str, Any]:
 
 
 def slices_section(metadata: Mapping[str, pa.Array], columns: Columns, only_wrong: bool) -> dict[str, Any]:
-    """Return the table of slices with a lower accuracy, and its note; no table without metadata."""
+    """Return the table of slices with a lower accuracy, and its notes; no table without metadata."""
     if not metadata or only_wrong or not columns.labeled:
-        return {"slices": None, "slices_note": ""}
+        return {"slices": None, "slices_note": "", "no_slices": ""}
     found = slices.find_slices(metadata, columns.correct)
     rows = [
         {
@@ -97,7 +105,10 @@ def slices_section(metadata: Mapping[str, pa.Array], columns: Columns, only_wron
         "images (Fisher's exact test, one-sided, adjusted for the number of slices by Holm). Only slices with a "
         "significantly lower accuracy are listed." + (f" Columns without slices: {skipped}." if skipped else "")
     )
-    return {"slices": rows, "slices_note": note}
+    if not found.tested:
+        return {"slices": [], "slices_note": f"Slices were not tested: {skipped}.", "no_slices": ""}
+    no_slices = "" if rows else f"None of the {plural(found.tested, 'slice')} has a significantly lower accuracy."
+    return {"slices": rows, "slices_note": note, "no_slices": no_slices}
 
 
 def errors_section(data: RunData, columns: Columns, only_wrong: bool) -> tuple[dict[str, Any], list[int]]:
@@ -109,6 +120,14 @@ def errors_section(data: RunData, columns: Columns, only_wrong: bool) -> tuple[d
     found = label_errors.find_label_errors(data, columns)
     if found is None:
         return {"errors_note": "Label errors were not estimated: no image has a known label and a probability."}, []
+    if not found.tested:
+        sizes = ", ".join(f"{size:,}" for size in found.sizes[:3]) + (", …" if len(found.sizes) > 3 else "")
+        return {
+            "errors_note": (
+                f"Label errors were not tested: an image is compared with classes other than its label that have at "
+                f"least {label_errors.LEAST} labeled images. Labeled images by class: {sizes}."
+            )
+        }, []
     rows = [int(row) for row in found.rows[:SHOWN_ERRORS]]
     shown = f" The first {len(rows)} are shown." if len(found.rows) > len(rows) else ""
     unknown = (
@@ -116,11 +135,13 @@ def errors_section(data: RunData, columns: Columns, only_wrong: bool) -> tuple[d
         if found.unknown
         else ""
     )
+    averages = f"{found.averages:,} of {plural(len(found.sizes), 'class')}"
     note = (
-        f"{len(found.rows):,} of {plural(found.count, 'labeled image')} may have a wrong label (confident learning, "
-        "Northcutt et al. 2021, as in cleanlab): another class is at least as probable as it is on average for images "
-        "with that label. The images with the least probable labels come first. The estimate is only valid for images "
-        f"that the network was not trained on.{unknown}{shown}"
+        f"{len(found.rows):,} of {found.tested:,} tested images may have a wrong label, of "
+        f"{plural(found.count, 'labeled image')} (confident learning, Northcutt et al. 2021, as in cleanlab): another "
+        "class is at least as probable as it is on average for images with that label. Images are compared with the "
+        f"{averages} with {label_errors.LEAST} or more labeled images. The images with the least probable labels come "
+        f"first. The estimate is only valid for images that the network was not trained on.{unknown}{shown}"
     )
     return {"errors_note": note, "errors_count": len(found.rows)}, rows
 

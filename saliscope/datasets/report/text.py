@@ -12,6 +12,7 @@ import numpy as np
 
 from saliscope import percentages
 from saliscope.datasets.report.analysis import shortcuts, summary
+from saliscope.datasets.report.analysis.clusters import LEAST
 from saliscope.datasets.stores import open_store
 
 if TYPE_CHECKING:
@@ -112,9 +113,11 @@ def _blank(value: float) -> float | str:
     return "" if value != value else value
 
 
-def classes_note(rows: list[summary.ClassRow]) -> str:
+def classes_note(rows: list[summary.ClassRow], has_labels: bool) -> str:
     """Explain the intervals and the last columns."""
     if not any(row.rate for row in rows):
+        if has_labels:
+            return "Images are grouped by label. No label is a class of the network, so accuracies were not measured."
         return "Without labels, images are grouped by the explained class."
     return (
         "The intervals are 95% Wilson intervals; the last columns are shares of the relevance. Click a class to see "
@@ -190,17 +193,20 @@ def means_note(labeled: bool, only_wrong: bool) -> str:
     )
 
 
-def clusters_note(classes: int, several: int, shown: int, sampled: bool, most: int) -> str:
-    """Explain how the clusters were computed."""
+def clusters_note(classes: int, several: int, shown: int, sampled: bool, most: int, largest: int) -> str:
+    """Explain how the clusters were computed; `largest` is the number of maps of the largest class."""
     if not classes:
-        return "Clustering needs at least 10 maps per class, and no class has enough."
+        return (
+            f"Not tested: clustering needs at least {LEAST} maps with relevance that explain a class, and no class has "
+            f"more than {largest}."
+        )
     sample = " Not all maps were clustered, but an even sample of each class." if sampled else ""
     sample += f" Only the {classes} classes with the most maps were clustered." if classes == most else ""
     cut = f" The {shown} classes with the most clusters are shown." if shown < several else ""
     return (
         "Spectral clustering of the pooled, normalized maps that explain a class (SpRAy: Lapuschkin et al. 2019); the "
-        f"largest eigengap determines the number of clusters. {several} of {plural(classes, 'class')} with at least 10 "
-        f"maps {'has' if several == 1 else 'have'} more than one cluster.{cut}{sample} The most "
+        f"largest eigengap determines the number of clusters. {several} of {plural(classes, 'class')} with at least "
+        f"{LEAST} maps {'has' if several == 1 else 'have'} more than one cluster.{cut}{sample} The most "
         "typical images are shown."
     )
 
@@ -240,18 +246,49 @@ def shortcut(candidate: shortcuts.Candidate, labeled: tuple[int, int] | None) ->
         "message": (
             f"In {counts}, the images contain the same pattern in the {where}, and {percent(candidate.relevance)} of "
             f"the relevance is there. In images of other classes it is {percent(candidate.elsewhere)}, and "
-            f"{percent(candidate.others_alike) or '0%'} of them contain the pattern. The network may have learned a "
-            f"mark, a text or a frame as evidence for {name}."
+            f"{round(candidate.others_alike * candidate.others)} of {candidate.others} compared images contain the "
+            f"pattern. The network may have learned a mark, a text or a frame as evidence for {name}."
         ),
         "advice": f"To check this, cover the {where} in some of these images, and see if {name} is still predicted.",
         "style": f"--l:{left:.1f}%;--t:{top:.1f}%;--w:{right - left:.1f}%;--h:{bottom - top:.1f}%",
     }
 
 
-def mistakes_note(count: int, why: str, measure: str) -> str:
+def no_shortcut(tested: shortcuts.Tested) -> str:
+    """Return what was tested for shortcuts if none was found."""
+    needs = (
+        f"at least {LEAST} maps with relevance that explain a class, and {shortcuts.MANY} that explain other classes"
+    )
+    gone = "the images are not available anymore"
+    if not tested.tested:
+        if tested.unread:
+            return f"Shortcuts were not tested, because {gone}."
+        most = f"the largest class has {tested.largest} of {plural(tested.maps, 'map')}"
+        return f"Shortcuts were not tested: this needs {needs}; {most}."
+    text = f"Shortcuts: none found in the maps of {tested.tested} of {plural(tested.classes, 'class')}."
+    few = tested.classes - tested.tested - tested.unread
+    text += f" {plural(tested.unread, 'class')}: not tested, because {gone}." if tested.unread else ""
+    return text + (f" {plural(few, 'class')}: not tested, because this needs {needs}." if few else "")
+
+
+def no_findings(readable: int) -> str:
+    """Return what was checked if there are no findings."""
+    return f"No findings: {plural(readable, 'map')} checked for the problems that the method reports."
+
+
+def all_correct(labeled: int) -> str:
+    """Return how many predictions are correct if none is wrong."""
+    return f"All predictions of {plural(labeled, 'image')} with a known label are correct."
+
+
+def mistakes_note(count: int, wrong: int, labeled: int, why: str, measure: str) -> str:
     """Explain the four images of a mistake; `measure` is the unit of the maps."""
+    if not wrong:
+        return all_correct(labeled)
     if not count:
-        return "There are no mistakes."
+        return (
+            f"{plural(wrong, 'prediction')} of {plural(labeled, 'image')} with a known label: wrong, but without a map."
+        )
     measured = f" ({measure})" if measure else ""
     return why or (
         "Each row shows the image, the maps of the predicted and of the expected class on the same scale, and their "
@@ -360,6 +397,7 @@ def metrics(folder: Path | str) -> dict[str, Any]:
             "better": ", ".join(result.get("better_than", [])),
             "level": ", ".join(result.get("level_with", [])),
             "worse": ", ".join(result.get("worse_than", [])),
+            "few": ", ".join(result.get("too_few_for", [])),
         }
         for name, result in content.get("metrics", {}).items()
     ]
@@ -367,6 +405,6 @@ def metrics(folder: Path | str) -> dict[str, Any]:
     verdict = f"{content['verdict']} " if content.get("verdict") else ""
     note = (
         f"{verdict}Computed over {count}; control maps do not depend on the class. Better and worse: p < 0.05 in a "
-        "sign-flip test, adjusted for the number of comparisons (Holm)."
+        "sign-flip test, adjusted for the number of comparisons (Holm). Not tested: so few images cannot give p < 0.05."
     )
     return {"metrics": rows, "metrics_note": note}

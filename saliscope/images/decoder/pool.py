@@ -31,6 +31,9 @@ from saliscope.images.decoder import protocol, sandbox
 CRASHED = "The image could not be decoded: it is damaged in a way that ends the decoder. Save it again as JPEG or PNG."
 MARGIN = 5.0
 """Seconds after the time limit of the decoders until the process is ended, which a busy machine needs."""
+END_SECONDS = 2.0
+"""Seconds that the next file waits for the process of the last one to end, which takes milliseconds."""
+CAN_POLL = hasattr(select, "poll")
 MOST_FILES = 500
 """Files until a decoder is replaced, in case that a library leaks memory for damaged files."""
 KEPT = ("SYSTEMROOT", "LD_LIBRARY_PATH")
@@ -68,7 +71,10 @@ class _Process:
         assert self.process.stdin and self.process.stdout and self.process.stderr  # for mypy
         self._requests = io.BufferedWriter(self.process.stdin)
         self._answers, self._status = self.process.stdout, self.process.stderr
-        self._lock, self._ready = threading.Lock(), False
+        self._lock = threading.Lock()
+        self._ready = self._ends = False
+        """Whether the next file can be sent, and whether the process of the last one has answered and has to end."""
+        self._timer = threading.Timer(0.0, self.process.kill)
         self.mechanisms: list[str] = []
         """The active mechanisms of the sandbox; empty until the process is ready."""
         self.used = (0.0, 0)
@@ -80,13 +86,18 @@ class _Process:
 
         Errors   protocol.Broken if the process ends
         """
+        self.end_file()
         with self._lock:
             if not self._ready:
                 self.mechanisms = protocol.read_line(self._status, "ready")
                 self._ready = True
 
+    def is_free(self) -> bool:
+        """Return whether the process of the last file has ended."""
+        return not self._ends or _has_more(self._status)
+
     def call(self, header: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], bytearray]:
-        """Return the answer to a request.
+        """Return the answer to a request. The process of the file, which takes longer to end, is not waited for.
 
         Errors   protocol.Broken if the process ends; Refused if it takes too long
         """
@@ -94,38 +105,51 @@ class _Process:
         late = threading.Event()
 
         def end() -> None:
-            late.set()
-            self.process.kill()
+            if not (self._ends and self.is_free()):
+                late.set()
+                self.process.kill()
 
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
+        self._timer = threading.Timer(seconds, end)
+        self._timer.daemon = True
+        self._timer.start()
         try:
             self.wait()
             with contextlib.suppress(OSError):  # the answer says what happened
                 protocol.write(self._requests, header, data)
             answer = protocol.read(self._answers, lambda found: _most_bytes(str(header["task"]), found))
-            if answer is None:
+            if answer is None or _has_more(self._answers):
                 raise protocol.Broken
-            self._end_file()
+            self._ready, self._ends = False, True
+            if not CAN_POLL:
+                self.end_file()
             return answer
-        except protocol.Broken:
+        except BaseException as error:
             code = self.close()
+            if not isinstance(error, protocol.Broken):
+                raise
             if late.is_set() or code == -getattr(signal, "SIGXCPU", 0):  # which Windows does not have
                 raise Refused(uploads.TOO_SLOW) from None
             raise
-        finally:
-            timer.cancel()
 
-    def _end_file(self) -> None:
-        """Wait until the process of the file has ended; a file that has taken it over can no longer answer others."""
-        code, seconds, kilobytes = protocol.read_line(self._status, "ended")
-        self.used, self._ready = (float(seconds), 1024 * int(kilobytes)), False
-        if code != "0" or _has_more(self._answers):
-            raise protocol.Broken
+    def end_file(self) -> None:
+        """Wait until the process of the last file has ended; one that it has taken over can no longer answer others.
+
+        Errors   protocol.Broken if it does not end, has sent more than an answer, or has crashed
+        """
+        with self._lock:
+            if not self._ends:
+                return
+            if CAN_POLL and not _has_more(self._status, END_SECONDS):
+                raise protocol.Broken
+            code, seconds, kilobytes = protocol.read_line(self._status, "ended")
+            self._timer.cancel()
+            self.used, self._ends = (float(seconds), 1024 * int(kilobytes)), False
+            if code != "0" or _has_more(self._answers):
+                raise protocol.Broken
 
     def close(self) -> int:
         """End the process; return the exit status of the last file, or else of the process."""
+        self._timer.cancel()
         self.process.kill()
         code = self.process.wait()
         with contextlib.suppress(OSError, ValueError, protocol.Broken):  # it is closed, or has nothing to tell
@@ -136,13 +160,13 @@ class _Process:
         return code
 
 
-def _has_more(stream: Any) -> bool:
-    """Return whether there is more to read than one answer."""
-    if not hasattr(select, "poll"):
+def _has_more(stream: Any, seconds: float = 0.0) -> bool:
+    """Return whether there is something to read, or the end of the stream, at the latest after some seconds."""
+    if not CAN_POLL:
         return False
     poll = select.poll()
     poll.register(stream, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(1000 * seconds))
 
 
 class Pool:
@@ -163,8 +187,16 @@ class Pool:
         self._open = True
         self.restarts = 0
         """Processes that were replaced because they crashed or took too long."""
-        self.used = (0.0, 0)
+        self._latest: _Process | None = None
+
+    @property
+    def used(self) -> tuple[float, int]:
         """Processor time in seconds and memory in bytes of the last file."""
+        if self._latest is None:
+            return 0.0, 0
+        with contextlib.suppress(protocol.Broken):  # it is replaced before the next file
+            self._latest.end_file()
+        return self._latest.used
 
     def mechanisms(self) -> list[str]:
         """Return the active mechanisms of the sandbox as soon as an idle process is ready.
@@ -195,10 +227,7 @@ class Pool:
             except (protocol.Broken, Refused) as error:
                 self.restarts += 1
                 raise error if isinstance(error, Refused) else Refused(CRASHED) from None
-            except BaseException:
-                process.close()
-                raise
-            self.used = process.used
+            self._latest = process
             self._give_back(process)
         if "refused" in answer:
             raise Refused(_text(answer["refused"]))
@@ -218,13 +247,19 @@ class Pool:
             each.close()
 
     def _take(self) -> _Process:
-        with self._lock:
-            while self._idle:
-                process = self._idle.pop()
+        """Return an idle process, one that is free if possible, or a new one."""
+        while True:
+            with self._lock:
+                process = next((each for each in self._idle if each.is_free()), next(iter(self._idle), None))
+                if process is None:
+                    break
+                self._idle.remove(process)
+            with contextlib.suppress(protocol.Broken):
+                process.end_file()
                 if process.process.poll() is None:
                     return process
-                process.close()  # someone else ended it
-                self.restarts += 1
+            process.close()  # its last file has not ended as it should, or someone else ended it
+            self.restarts += 1
         return _Process(self._module)
 
     def _give_back(self, process: _Process) -> None:

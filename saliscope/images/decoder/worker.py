@@ -36,8 +36,8 @@ from saliscope.images.decoder import protocol, sandbox
 Answer = tuple[dict[str, Any], list[bytes]]
 FORKS = sys.platform == "linux"
 """Whether each file has a process of its own. Libraries of macOS do not work after a fork, and Windows has none."""
-WARM = 3 * limits.MB
-"""Bytes of memory for a small image, its copies and its answer."""
+SAMPLE_SIDE = 256
+"""Pixels of a side of an image that a decoder opens before the first file."""
 PAGE_SECONDS = 5.0
 """Seconds until a decoder notices that the page has ended while a file is decoded."""
 SECONDS = math.ceil(limits.DECODE_SECONDS) + 2
@@ -121,7 +121,7 @@ def prepare() -> None:
         metadata.strip_metadata(file.getvalue(), 3)
     global _SAMPLE
     file = io.BytesIO()
-    Image.effect_noise((64, 64), 50).convert("RGB").save(file, "JPEG")
+    Image.effect_noise((SAMPLE_SIDE, SAMPLE_SIDE), 50).convert("RGB").save(file, "JPEG")
     _SAMPLE = file.getvalue()
     sandbox.filter_of(platform.machine())
     file = io.BytesIO()
@@ -131,9 +131,7 @@ def prepare() -> None:
 
 def _warm_up() -> None:
     """Write to the memory that a small image needs, which takes half of its time in a new process, before it comes."""
-    respond({"task": "image"}, _SAMPLE)
-    for _ in range(2):  # the memory of the first one is returned to the system
-        bytearray(b"x") * WARM
+    respond({"task": "open", "channels": 3, "raw": False, "requested": ""}, _SAMPLE)
 
 
 def _serve_one(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.images.decoder import pool
 from saliscope.page.batch import archive, messages
+from saliscope.page.batch.folders import report_folder
 from saliscope.session import engine
 from saliscope.session.answers import Settings, Waiting
 from saliscope.session.jobs.runs import Run
@@ -82,10 +82,9 @@ def explain(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Wai
         raise Refused(messages.NONE)
     settings = yield from engine.resolve_settings(replace(request, image=None), run)
     _check(settings)
-    temporary = tempfile.TemporaryDirectory(prefix="saliscope-batch-")
-    with temporary as folder, turns.enqueue(run, long=True, min_seconds=0.0) as turn:
+    with report_folder() as folder, turns.enqueue(run, long=True, min_seconds=0.0) as turn:
         yield from engine.wait_turn(turn)
-        yield (yield from engine.stream(partial(_report, settings, files, Path(folder)), run, turn=turn))
+        yield (yield from engine.stream(partial(_report, settings, files, folder), run, turn=turn))
 
 
 def _check(settings: Settings) -> None:

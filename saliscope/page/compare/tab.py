@@ -7,6 +7,7 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope import limits
 from saliscope.page.compare import view
 from saliscope.page.components.components import COMBOBOX, canvas, receiver, set_state
 from saliscope.page.components.list_columns import HEADS
@@ -36,6 +37,7 @@ class Compare(Tab):
             combobox={"list": COMBOBOX, "heads": HEADS},
             save=SAVE,
             slots=questions.SLOTS,
+            at_once=limits.RUNNING,
             events=["answered"],
         )
         self.slots = [receiver(f"hl-compare-{slot}", "compared", slot) for slot in range(questions.SLOTS)]

@@ -36,6 +36,7 @@ LARGEST = 768  # pixels of the longer side of an image
 SMALL = 64 * 64  # values; partial maps up to this size are float32
 PREVIEW = 64  # cells per side of the maps of all blocks
 LARGE = 512 * 512  # values; larger final maps are float16 because float32 would be too large for the page
+SMALL_SIDE = 64  # values of the longer side of a small map over an image
 OUTLINE = 320  # pixels of the longer side of region masks
 _count = itertools.count(1)
 
@@ -61,6 +62,17 @@ def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False, s
         return packed | {"b64": _text(values.numpy().tobytes()), "dtype": "float32"}
     scale = max(abs(low), abs(high)) or 1.0  # to [-1, 1], because the range and precision of float16 are limited
     return packed | {"b64": _text((values / scale).half().numpy().tobytes()), "dtype": "float16", "scale": scale}
+
+
+def small_map(values: torch.Tensor, by_size: bool) -> dict[str, Any]:
+    """Pack a map [h, w] reduced by averaging; gradients use magnitudes, because neighboring signs would cancel."""
+    from torch.nn import functional  # torch takes seconds to start
+
+    values = values.abs() if by_size else values
+    height, width = values.shape
+    scale = min(1.0, SMALL_SIDE / max(height, width))
+    size = max(1, round(scale * height)), max(1, round(scale * width))
+    return floats(functional.adaptive_avg_pool2d(values[None, None], size)[0, 0], exact=False)
 
 
 def jpeg(image: Image.Image, largest: int = LARGEST) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def head(model: str) -> str | None:
     line = (part if isinstance(part, str) else part["text"] for part in stored["status"])
     content = {
         "title": messages.TITLE,
-        "sentence": f"<strong>{prediction}</strong> {' '.join(rest)}",
+        "sentence": f"<strong>{prediction}</strong> <span>{' '.join(rest)}</span>",
         "line": html.escape("".join(line)),
         "layer": f"data:image/webp;base64,{base64.b64encode(landing.LAYER.read_bytes()).decode()}",
         "alt": stored["view"]["words"]["alt"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saliscope.page.components import view
 from saliscope.page.maps import messages
@@ -10,31 +10,13 @@ from saliscope.session.answers import Answer
 from saliscope.session.maps import top
 from saliscope.session.maps.top import TopMaps
 
-if TYPE_CHECKING:
-    import torch
-
-SIDE = 64
-"""Values of the longer side of a small map, which is drawn at 36 pixels."""
-
 
 def top_maps(step: TopMaps, of: int, ident: int) -> dict[str, Any]:
     """Pack the maps of classes; `of` is the number of the answer with the list of classes."""
     items = [
-        {"index": index, "map": view.floats(_small(values, step.method.by_size), exact=False)}
-        for index, values in step.maps.items()
+        {"index": index, "map": view.small_map(values, step.method.by_size)} for index, values in step.maps.items()
     ]
     return {"id": ident, "of": of, "crop": view.jpeg(step.crop, 128), "items": items}
-
-
-def _small(values: torch.Tensor, by_size: bool) -> torch.Tensor:
-    """Reduce a map by averaging; gradients use magnitudes, because neighboring signs would cancel."""
-    from torch.nn import functional  # torch takes seconds to start
-
-    values = values.abs() if by_size else values
-    height, width = values.shape
-    scale = min(1.0, SIDE / max(height, width))
-    size = max(1, round(scale * height)), max(1, round(scale * width))
-    return functional.adaptive_avg_pool2d(values[None, None], size)[0, 0]
 
 
 def listed(step: Answer) -> dict[str, Any]:

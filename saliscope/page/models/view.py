@@ -26,27 +26,33 @@ def refused(number: int, message: str) -> dict[str, Any]:
 
 def compared(number: int, step: engine.Compared) -> dict[str, Any]:
     """Pack the result: a row for each image, the similarity of the stages, and the differences of the layers."""
-    found = step.result
+    found, by_size = step.result, step.method.by_size
     (classes_a, classes_b), correlations = found.predictions, found.map_correlations.tolist()
     rows = [
         {
             "name": name,
-            "src": page_view.jpeg(step.crops[k], SIDE)["src"],
+            "crops": [page_view.jpeg(crops[k], SIDE)["src"] for crops in step.crops],
+            "maps": [page_view.small_map(maps[k].float(), by_size) for maps in (found.maps_a, found.maps_b)],
             "a": _prediction(step.a, found.scores_a[k], classes_a[k]),
             "b": _prediction(step.b, found.scores_b[k], classes_b[k]),
             "same": classes_a[k] == classes_b[k],
-            "correlation": _rounded(correlations[k]),
+            "correlation": found.map_notes[k] or messages.decimal(correlations[k]),
+            "unknown": bool(found.map_notes[k]),
         }
         for k, name in enumerate(step.names)
     ]
-    similarity = [[_rounded(value) for value in row] for row in found.similarity.tolist()]
+    estimates, lower = found.similarity.tolist(), found.similarity_interval[..., 0].tolist()
+    similarity = [
+        [_similarity(*each) for each in zip(*row, strict=True)]
+        for row in zip(found.similarity_texts, estimates, lower, strict=True)
+    ]
     return _message(number, "done", messages.summary(found, step.method.title)) | {
         "models": [step.a.title, step.b.title],
         "notes": list(step.notes),
         "rows": rows,
         "layers": [found.layers_a, found.layers_b],
-        "similarity": similarity if len(rows) >= 4 else None,
-        "few": messages.FEW,
+        "similarity": similarity if found.similarity.isfinite().any() else None,
+        "similarity_notes": messages.similarity_notes(found),
         "divergence": messages.divergence(found, engine.TOLERANCE, step.same_inputs),
         "differences": [[name, f"{value:.2g}"] for name, value in found.differences.items()],
         "first": found.first_difference,
@@ -59,8 +65,14 @@ def _prediction(loaded: LoadedModel, scores: Any, index: int) -> str:
     return f"{loaded.names[index]}, {page_messages.class_score(float(probabilities[index]), loaded)}"
 
 
-def _rounded(value: float) -> float | None:
-    return round(value, 3) if math.isfinite(value) else None
+def _similarity(text: str, estimate: float, low: float) -> dict[str, Any]:
+    """Pack the similarity of two layers: its text, the estimate, and the share of the color, 0 if it may be 0."""
+    known = math.isfinite(estimate)
+    return {
+        "text": text,
+        "estimate": messages.decimal(estimate) if known else "",
+        "share": round(estimate, 3) if known and low > 0 else 0.0,
+    }
 
 
 def _message(number: int, state: str, text: str, fraction: float | None = None) -> dict[str, Any]:

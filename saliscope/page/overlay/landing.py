@@ -21,7 +21,7 @@ from saliscope.page.components.components import Canvas, update_choice
 from saliscope.page.maps.view import listed
 from saliscope.page.methods import guide
 from saliscope.page.panel import panel
-from saliscope.session import engine, headline, messages, model_cache
+from saliscope.session import engine, headline, messages, model_cache, removal
 from saliscope.session.answers import Answer, Settings, Stages
 from saliscope.session.jobs import runs
 from saliscope.session.rail import network
@@ -97,6 +97,7 @@ def compute() -> dict[str, Any]:
         assert run is not None
         for step in engine.explain(Request(str(example.path)), run):
             steps[type(step)] = step
+        removal.measure(steps[Answer], Request(str(example.path)), run)
     settings, answer, stages = steps[Settings], steps[Answer], steps[Stages]
     loaded = settings.loaded
     info = next(info for info in model_cache.list_models() if info.name == loaded.name)

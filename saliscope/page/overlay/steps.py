@@ -18,7 +18,7 @@ from saliscope.page.panel.panel import Panel
 from saliscope.page.rail.tab import Rail
 from saliscope.page.shared.tab import Tab, Updates, error_line
 from saliscope.page.trust.tab import Trust
-from saliscope.session import engine, headline, messages, model_cache
+from saliscope.session import engine, headline, messages, model_cache, removal
 from saliscope.session.answers import Answer, Refining, Scene, Settings, Stages, Step, Waiting
 from saliscope.session.bundles import links
 from saliscope.session.jobs.runs import Run
@@ -58,7 +58,7 @@ class Steps(Tab):
         What precedes a map that takes a moment is sent with the map, because each step takes the browser and the
         server about as long as the map. `held` are the crops that the browser has, see `page_view.answer`.
         """
-        answer, loaded, pending = None, None, first or {}
+        answer, shown, loaded, pending = None, None, None, first or {}
         try:
             for step in engine.explain(question, run):
                 ident = page_view.number()
@@ -68,6 +68,7 @@ class Steps(Tab):
                     run.questions.add(_signature(question, step, step.names))
                 elif isinstance(step, Answer):
                     run.questions.add(_signature(question, step.settings, step.names))
+                    shown = step, ident
                 answer = step if isinstance(step, Answer) else None
                 pending |= self._updates_of(step, question, form, ident, notes, stored, picker, held)
                 if not (form and question.image and _precedes_a_map(step)):
@@ -81,6 +82,9 @@ class Steps(Tab):
             yield self.rail.without_stages(answer, page_view.number())
         if loaded and (updates := settings_panel.update_layers(loaded, self.panel)):
             yield updates
+        if shown and removal.measure(shown[0], question, run):
+            # The id of the map: scripts ignore the sentence if they have received the status of a newer request.
+            yield {self.status: headline.status(*shown)}
 
     def _updates_of(
         self,
@@ -107,11 +111,13 @@ class Steps(Tab):
             return self._show_partial_map(step, ident)
         if isinstance(step, Stages):
             return {self.strip: page_view.stages(step, ident)}
-        return {
-            **self._show_answer(step, notes, ident, held),
-            **settings_panel.update_bands(step.settings, question, picker, self.panel),
-            **self.rail.identify_norms(step, question),
-        }
+        updates = self._show_answer(step, notes, ident, held)
+        line = updates[self.status]
+        if stored and stored["headline"][0] == line["headline"][0]:
+            # Until the experiment is repeated here; its title says that the verdict does not replace it.
+            line |= {"headline": stored["headline"], "title": removal.TITLE}
+        bands = settings_panel.update_bands(step.settings, question, picker, self.panel)
+        return {**updates, **bands, **self.rail.identify_norms(step, question)}
 
     def _show_settings(self, settings: Settings, question: Request, form: Any, notes: Iterable[str]) -> Updates:
         updates = settings_panel.update_settings(settings, question, form, self.panel)

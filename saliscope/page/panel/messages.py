@@ -14,6 +14,7 @@ BANDS = {
 CROP = {
     "group": "The part of the image that the model receives",
     "center": "Center crop",
+    "word": "crop",
     "whole": "Whole image",
     "whole_hint": "The whole image, with black margins if it is not square",
     "frame": "The model receives the part inside this frame. Drag it, or move it with the arrow keys",

@@ -38,6 +38,8 @@ from saliscope.page.serving.door.hosts import FOREIGN_PAGE, FRAMES, NOT_HERE, Ho
 from saliscope.page.serving.door.json_bodies import BAD_JSON, check_json
 from saliscope.page.serving.door.listeners import Stalled
 from saliscope.page.serving.door.pace import Pace
+from saliscope.page.serving.door.progress import PATH as PROGRESS
+from saliscope.page.serving.door.progress import Progress, send_done
 from saliscope.page.serving.door.refusals import App, Message, Receive, Refusal, Send
 from saliscope.page.serving.door.uploads import FULL_DISK, Uploads
 from saliscope.session.jobs import runs, visitors
@@ -94,6 +96,7 @@ class Guard:
         self.budgets = {kind: Budget(kind) for kind in limits.BODIES}
         self.pace = Pace()
         self.uploads = Uploads()
+        self.progress = Progress()
         self._streams: dict[str, int] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -180,6 +183,11 @@ class Guard:
                 stalled = Stalled(body.receive, send)
                 await stalled.run(self.app, scope)
             return
+        if scope["method"] == "GET" and PROGRESS.fullmatch(path):
+            with self._stream(address):
+                known = await self.progress.is_known(scope["query_string"])
+                await (self.app(scope, body.receive, send) if known else send_done(send))
+            return
         size = body.check_declared(dict(scope["headers"]))
         if scope["method"] != "POST":
             await self.app(scope, body.receive, send)
@@ -188,6 +196,7 @@ class Guard:
         async with self.budgets[kind].reserve(address, size):
             if kind == "uploads":
                 await self.uploads.make_room(size)
+                scope = {**scope, "query_string": self.progress.of_upload(scope["query_string"])}
                 await self.app(scope, body.receive, self._noting_owner(address, send))
                 return
             if kind == "agents" and size > limits.PARSED_HERE:  # with an image, which is stored

@@ -100,6 +100,4 @@ SECOND_IMAGE = {
 """Labels used by static/panel/second_image.js."""
 
 STOPPING = "The server is stopping. Try again in a moment."
-NO_METRICS = (
-    f"--monitoring needs the package prometheus_client, which is not installed. {install.hint('monitoring')}."
-)
+NO_METRICS = f"--monitoring needs the package prometheus_client, which is not installed. {install.hint('monitoring')}."

@@ -23,6 +23,7 @@ TERMS = {
     "pair_hint": "Two panels with the same limits: the predicted class and the runner-up",
     "stop": "Stop",
     "stop_name": "Stop the comparison",
+    "stopped": STOPPED,
     "left_out": "The zip archive contains only finished maps, because a stopped map cannot be recomputed.",
     "again": "Recompute",
     "duplicate": "Duplicate",

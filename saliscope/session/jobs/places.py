@@ -3,7 +3,8 @@
 A job starts without a place, resolves its names, and waits for a place before it opens its image, so a waiting job
 takes no memory but a thread. Then it waits for its turn to compute (`turns.py`).
 
-- A session has at most `limits.RUNNING` places of each kind, and `limits.WAITING` jobs that wait for one.
+- A session has at most `limits.RUNNING` places of each kind, and `limits.WAITING` jobs that wait until it has a place
+  for them. On a busy server, all of them wait.
 - An address never has all places, so that the next visitor finds one.
 - Free places go to the address with the fewest, then to the one that waits longest since its last place; the same
   among its sessions. A job to which no one listens comes last.
@@ -61,12 +62,10 @@ class Places:
         address = job.visitor.address
         with self._lock:
             if address:
-                waiting = [
-                    each for each in self._jobs if each.visitor is job.visitor and each not in self._placed
-                    and not each.cancelled
-                ]  # fmt: skip
-                if job.visitor.session and len(waiting) >= limits.WAITING:
-                    raise Refused(BUSY.format(count=len(waiting)))
+                own = [each for each in self._jobs if each.visitor is job.visitor and not each.cancelled]
+                placed = sum(each in self._placed for each in own)
+                if job.visitor.session and len(own) >= max(placed, limits.RUNNING) + limits.WAITING:
+                    raise Refused(BUSY.format(count=len(own)))
                 of_address = sum(each.visitor.address == address for each in self._jobs)
                 if of_address >= limits.JOBS - len(self._jobs):
                     raise Refused(FULL.format(count=len(self._jobs)))

@@ -24,8 +24,10 @@ QUICK = 0.5
 class Turn:
     """The position of a job in the queue, and its compute time."""
 
-    def __init__(self, run: Run, long: bool, min_seconds: float) -> None:
+    def __init__(self, run: Run, long: bool, min_seconds: float, brief: bool = False) -> None:
         self.run, self.long, self.min_seconds = run, long, min_seconds
+        self.rank = 0 if not long else 1 if brief else 2
+        """Quick jobs go first, then brief ones, then all others."""
         self.left = run.seconds if long else QUICK
         """Estimated seconds of remaining work."""
         self.resumes = False
@@ -53,12 +55,13 @@ class Turns:
         """When an address or a session had its last turn, as a count of all turns."""
 
     @contextlib.contextmanager
-    def enqueue(self, run: Run, *, long: bool, min_seconds: float = QUICK) -> Iterator[Turn]:
+    def enqueue(self, run: Run, *, long: bool, min_seconds: float = QUICK, brief: bool = False) -> Iterator[Turn]:
         """Add a job to the queue for the duration of the block; call `wait` before any work.
 
-        A long job computes for `min_seconds` before it yields its turn to quick jobs.
+        A long job computes for `min_seconds` before it yields its turn to quick jobs. A `brief` one takes about as long
+        as a quick job, but no one waits for it: it yields to quick jobs, and other long jobs yield to it.
         """
-        turn = Turn(run, long, min_seconds)
+        turn = Turn(run, long, min_seconds, brief)
         if long:
             places.become_long(run)
         with self._changed:
@@ -94,13 +97,13 @@ class Turns:
         return len(self._waiting)
 
     def report(self, turn: Turn, fraction: float | None) -> None:
-        """Report the progress of a long job; waiting quick jobs go first, and the time limit is extended."""
+        """Report the progress of a long job; waiting quick and brief jobs go first, and the time limit is extended."""
         now, turn.left = time.monotonic(), turn.run.left
         if fraction:
             turn.left = min(turn.left, turn.spent * (1 - fraction) / fraction)
         with self._changed:
             may_yield = self._holder is turn and turn.long and now - turn.start >= turn.min_seconds
-            if not may_yield or all(other.long for other in self._waiting):
+            if not may_yield or all(other.rank >= turn.rank for other in self._waiting):
                 return
             turn.resumes = True
             self._insert(turn)
@@ -117,12 +120,12 @@ class Turns:
         if self._holder is None:
             self._start_next()
 
-    def _order(self, turn: Turn) -> tuple[bool, bool, bool, int, int]:
+    def _order(self, turn: Turn) -> tuple[int, bool, bool, int, int]:
         """Return the key by which jobs wait; jobs with the same key wait in the order in which they came."""
         visitor = turn.run.visitor
         session = (visitor.address, visitor.session)
         last, last_of_session = self._last.get(visitor.address, 0), self._last.get(session, 0)
-        return turn.long, not turn.resumes, not visitor.is_listening, last, last_of_session
+        return turn.rank, not turn.resumes, not visitor.is_listening, last, last_of_session
 
     def _start_next(self) -> None:
         """Start the next job in the queue."""

@@ -247,6 +247,11 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         "",
         "The map has no sign and depends on the baseline that replaces the cells.",
     ),
+    "rex": (
+        "parts without which {target} is no longer predicted",
+        "",
+        "Only decisions count: a part that lowers the score but keeps the prediction has no responsibility.",
+    ),
     "feature_maps": (
         "where this channel of {layer} is active",
         "negative activations",
@@ -362,6 +367,7 @@ OWN_UNITS = {
     "excitation_backprop": "Values are probabilities that sum to 1.",
     "extremal_perturbation": "1 is kept, 0 is blurred.",
     "sobol": "Values are shares of the variance of {score}.",
+    "rex": "Values are degrees of responsibility, summed over the steps.",
     "le_grad": "Values are in {plural} per unit of attention.",
     "attention_rollout": "Values are shares of attention that sum to 1.",
 }

@@ -423,5 +423,8 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
         "Occlusion did not change the score: it does not depend on these parts, or they look like the baseline. "
         "Choose another baseline under Options, or another class."
     ),
+    "baseline_suffices": _fixed(
+        "The baseline keeps the prediction, so no part of the image is needed. Choose another one under Options."
+    ),
 }
 """By finding code; a function raises KeyError if the finding lacks the facts."""

@@ -115,6 +115,7 @@ LINES = {
         "d_rise": ("RISE for one object of a detector.", "detection detr yolo random masks black box"),
         "sobol": ("Share of the variance of the score caused by each cell.", "variance sensitivity total order"),
         "hsic": ("Statistical dependence of the score on each cell.", "dependence kernel independence"),
+        "rex": ("The parts without which the prediction changes.", "causal responsibility sufficient minimal"),
     },
     FEATURES: {
         "feature_maps": ("The activation of each channel of the layer.", "activations channels filters"),

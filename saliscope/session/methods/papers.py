@@ -247,6 +247,11 @@ ARXIV = {
         "Karmani, Sachin; Sivakaran, Thanushon; Prasad, Gaurav; Ali, Mehmet; Yang, Wenbo; Tang, Sheyang",
         "KPCA-CAM: Visual Explainability of Deep Computer Vision Models using Kernel PCA",
     ),
+    "2411.08875": (
+        2024,
+        "Chockler, Hana; Kelly, David A.; Kroening, Daniel; Sun, Youcheng",
+        "Causal Explanations for Image Classifiers",
+    ),
     "2501.06261": (2025, "Cai, Huaiguang", "CAMs as Shapley Value-based Explainers"),
     "2501.11309": (
         2025,

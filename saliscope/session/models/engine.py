@@ -34,12 +34,12 @@ METHODS = ("grad_cam", "saliency")
 
 @dataclass(frozen=True)
 class Compared:
-    """Two models on the same images: `names` and `crops` (of model A) are those of the images."""
+    """Two models on the same images: `names` are those of the images, `crops` their crops for each model."""
 
     a: LoadedModel
     b: LoadedModel
     names: list[str]
-    crops: list[Image.Image]
+    crops: tuple[list[Image.Image], list[Image.Image]]
     method: explainers.Method
     result: ModelComparison
     notes: tuple[str, ...]
@@ -76,7 +76,8 @@ def compare(request: Request, other: str, run: Run, *, with_examples: bool = Tru
         result = yield from engine.stream(lambda report: work(), run, turn=turn)
     if run.stopped():
         raise Refused(page_messages.STOPPED_BEFORE)
-    yield Compared(a, b, list(files), [crop for crop, _, _ in inputs[0]], method, result, tuple(notes), same)
+    crops = [crop for crop, _, _ in inputs[0]], [crop for crop, _, _ in inputs[1]]
+    yield Compared(a, b, list(files), crops, method, result, tuple(notes), same)
 
 
 def _check(a: LoadedModel, b: LoadedModel) -> Iterator[str]:

@@ -14,7 +14,7 @@ SAME = "Both models are {title}. Choose another second model."
 ONLY_CLASSIFIERS = "{title} does not classify whole images, so its predictions cannot be compared. Choose a classifier."
 NO_METHOD = "No quick method explains both models, so their maps cannot be compared."
 YOUR_IMAGE = "Image of the page"
-FEW = "Layer similarity needs at least 4 images. Include the examples."
+EXAMPLES = "Include the examples."
 OTHER_LAYERS = (
     "The models do not have the same layers with the same output sizes, so outputs are not compared layer by layer."
 )
@@ -29,17 +29,22 @@ TERMS = {
     "stop": "Stop",
     "computing": "Computing …",
     "old": "Outdated: the settings of the page have changed. Press Compare models.",
+    "maps": "{name}: map of {model}",
+    "maps_about": "Each map has its own color range. “Map correlation” is the rank correlation of the two maps.",
     "start": "Choose a second model and press Compare models.",
     "predictions": "Predictions",
-    "columns": ["Image", "Model A", "Model B", "Prediction", "Map correlation"],
+    "columns": ["Image", "Map of A", "Map of B", "Model A", "Model B", "Prediction", "Map correlation"],
     "same": "same",
     "differs": "differs",
     "similarity": "Layer similarity (linear CKA)",
-    "similarity_about": "1: equal up to rotation and scale. 0: unrelated. Rows: stages of A. Columns: stages of B.",
+    "similarity_about": (
+        "1: equal up to rotation and scale. 0: unrelated. Rows: stages of A. Columns: stages of B. In parentheses: the "
+        "95% interval, or only the interval if it includes 0."
+    ),
     "differences": "Relative difference of each layer",
     "layer": "Layer",
     "difference": "Difference",
-    "undefined": "–",
+    "estimate": "Unbiased estimate: {value}",
 }
 """Labels used by static/models/models.js."""
 
@@ -83,14 +88,35 @@ def other_crops() -> str:
     )
 
 
+def decimal(value: float) -> str:
+    """Format a correlation or a similarity."""
+    return f"{value:.2f}".replace("-", "−")
+
+
 def summary(found: ModelComparison, title: str) -> str:
     """Return the result in one or two sentences."""
     count, changed = len(found.scores_a), len(found.changed)
     known = found.map_correlations[~found.map_correlations.isnan()]
     text = f"The predictions differ for {changed} of {count} image{'s' * (count != 1)}."
     if len(known):
-        text += f" {'Mean rank' if count > 1 else 'Rank'} correlation of {title}: {float(known.mean()):.2f}."
-    return text.replace("-0.", "−0.")
+        images = "" if len(known) == count else f" over {len(known)} of {count} images"
+        kind = "Mean rank" if len(known) > 1 else "Rank"
+        return f"{text} {kind} correlation of {title}{images}: {decimal(float(known.mean()))}."
+    return f"{text} Maps of {title} were not compared: {found.map_notes[0]}."
+
+
+def similarity_notes(found: ModelComparison) -> list[str]:
+    """Return why the similarity of layers is not known, and how many intervals show that layers are related."""
+    count = len(found.scores_a)
+    notes = [found.similarity_note] if found.similarity_note else []
+    known = int(found.similarity.isfinite().sum())
+    if known:
+        above = int((found.similarity_interval[..., 0] > 0).sum())
+        notes.append(
+            f"{above} of {known} intervals are above 0, from {count} images. More images make them shorter: "
+            "compare_models takes any number."
+        )
+    return notes if count > 1 else [*notes, EXAMPLES]
 
 
 def divergence(found: ModelComparison, tolerance: float, same_inputs: bool) -> str:

@@ -105,7 +105,7 @@ def test_a_list_of_one_layer_is_a_layer() -> None:
     assert intervene(net, IMAGES, ["2"], channels=[1]).layer == "2"
     assert trace_value(net, IMAGES[:1], ["2"]).layer == "2"
     assert explainers.unit(["2"], 1).check(1) is None
-    with pytest.raises(BadOption, match=r"has 2 layers. Give one, or call sweep"):
+    with pytest.raises(BadOption, match=r"has 2 layers. Give one, or call sweep.*fuse"):
         grad_cam(net, IMAGES, 1, layer=["0", "2"])
     with pytest.raises(ExplainerError):
         grad_cam(net, IMAGES, 1, layer=[])

@@ -13,6 +13,7 @@ IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
 LONG = [name for name, method in METHODS.items() if method.long and not method.needs]
 FEW = {"rise": {"samples": 40}, "d_rise": {"samples": 40}, "mc_rise": {"samples": 40}, "lime": {"samples": 40}}
 FEW |= {"kernel_shap": {"samples": 100}, "shapley_sampling": {"samples": 2}, "sobol": {"samples": 4}}
+FEW |= {"rex": {"samples": 2, "steps": 2}}
 FEW |= {"hsic": {"samples": 60}, "extremal_perturbation": {"steps": 5}, "occlusion": {"window": 8, "stride": 8}}
 
 

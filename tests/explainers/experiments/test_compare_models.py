@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import math
 
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 from explainers import BadImages, BadOption, BadTarget, compare_models, grad_cam
@@ -20,12 +23,12 @@ def images(count: int = 6):
 
 
 def test_a_model_equals_itself():
-    net, x = plain(), images()
+    net, x = plain(), images(8)
     found = compare_models(net, copy.deepcopy(net), x)
     assert found.changed == []
     assert found.first_difference is None
     assert set(found.differences.values()) == {0.0}
-    torch.testing.assert_close(found.map_correlations, torch.ones(6).double())
+    torch.testing.assert_close(found.map_correlations, torch.ones(8).double())
     torch.testing.assert_close(found.similarity.diagonal(), torch.ones(len(found.layers_a)))
     torch.testing.assert_close(found.scores_a, net(x))
     assert nothing_left(net)
@@ -66,33 +69,112 @@ def test_other_sizes_and_architectures():
     assert found.similarity.shape == (len(found.layers_a), len(found.layers_b))
 
 
-def test_cka_by_hand_and_its_invariances():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(9, 5, generator=generator).double()
-    y = x[:, :2] + 0.5 * torch.randn(9, 2, generator=generator)
-    k, m = gram_matrix(x), gram_matrix(y)
+def song(x, y):
+    """Unbiased CKA of features [n, p] and [n, q]: Song et al. 2012, equation 5, from its definition, in float64."""
 
-    def hsic(a, b):  # Song et al. 2012, equation 5, term by term
-        a, b, n = a.clone().fill_diagonal_(0), b.clone().fill_diagonal_(0), len(a)
-        one = torch.ones(n, 1).double()
-        total = torch.trace(a @ b) + (one.T @ a @ one * (one.T @ b @ one)).item() / ((n - 1) * (n - 2))
-        return (total - 2 / (n - 2) * (one.T @ a @ b @ one).item()) / (n * (n - 3))
+    def hsic(k, m):  # the mean over all quadruples of different images
+        n, total = len(k), 0.0
+        for i, j, q, r in itertools.permutations(range(n), 4):
+            total += float(k[i, j] * (m[i, j] + m[q, r] - 2 * m[i, q]))
+        return total / math.perm(n, 4)
 
-    expected = hsic(k, m) / (hsic(k, k) * hsic(m, m)) ** 0.5
-    assert linear_cka(k, m) == pytest.approx(float(expected))
-    turned = x @ torch.linalg.qr(torch.randn(5, 5, generator=generator).double())[0]
-    assert linear_cka(k, gram_matrix(3 * turned + 7)) == pytest.approx(1)
+    k, m = (each.double() @ each.double().T for each in (x, y))
+    return hsic(k, m) / math.sqrt(hsic(k, k) * hsic(m, m))
 
 
-def test_cka_of_unrelated_features_is_about_zero():
-    generator = torch.Generator().manual_seed(0)
-    found = [linear_cka(*(gram_matrix(torch.randn(20, 500, generator=generator)) for _ in range(2))) for _ in range(20)]
-    assert abs(sum(found) / len(found)) < 0.05  # the biased estimate is 0.96
-    assert torch.isnan(torch.tensor(linear_cka(gram_matrix(torch.randn(3, 5)), gram_matrix(torch.randn(3, 5)))))
+def random_features(*sizes, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(size, generator=generator).double() for size in sizes]
 
 
-def test_few_images_have_no_cka():
-    assert compare_models(plain(), plain(), images(2)).similarity.isnan().all()
+def test_cka_and_its_interval_by_hand():
+    x, noise, turn = random_features((8, 5), (8, 2), (5, 5))
+    y = x[:, :2] + 0.5 * noise
+    value, low, high = linear_cka(gram_matrix(x), gram_matrix(y))
+    without = [song(*(torch.cat([each[:n], each[n + 1 :]]) for each in (x, y))) for n in range(8)]
+    z = torch.tensor(without).double().atanh()
+    half = stats.t.ppf(0.975, 7) * float(((z - z.mean()).square().sum() * 7 / 8).sqrt())
+    assert value == pytest.approx(song(x, y))
+    middle = math.atanh(value)
+    assert (low, high) == pytest.approx((max(0, math.tanh(middle - half)), math.tanh(middle + half)))
+
+    turned = 3 * x @ torch.linalg.qr(turn)[0] + 7
+    assert linear_cka(gram_matrix(x), gram_matrix(turned)) == pytest.approx((1, 1, 1))
+    assert linear_cka(gram_matrix(x), gram_matrix(x)) == pytest.approx((1, 1, 1))
+
+
+@pytest.mark.parametrize("count", [8, 20])
+def test_the_mean_over_unrelated_features_is_zero_and_their_intervals_include_it(count):
+    """The biased estimate is 0.96 for 20 images. The standard deviation is about √(2 / (n (n − 3)))."""
+    found = [linear_cka(*map(gram_matrix, random_features((count, 300), (count, 200), seed=k))) for k in range(300)]
+    values = torch.tensor(found)[:, 0]
+    deviation = math.sqrt(2 / (count * (count - 3)))
+    assert abs(float(values.mean())) < 4 * deviation / math.sqrt(300) and float(values.min()) < 0
+    assert float(values.std()) == pytest.approx(deviation, rel=0.15)
+    assert sum(low == 0 for _, low, _ in found) >= 285 and all(0 <= low <= high <= 1 for _, low, high in found)
+
+
+@pytest.mark.parametrize(("share", "decay"), [(0.3, 0), (0.3, 2), (0.8, 1), (0.98, 2)])
+def test_intervals_cover_the_value_of_the_population(share, decay):
+    """Features with covariance Λ that share a part: the CKA of the population is that part. Nine images."""
+    scale = torch.arange(1, 101).double() ** (-decay / 2)
+    covered = 0
+    for seed in range(200):
+        x, rest = (scale * each for each in random_features((9, 100), (9, 100), seed=seed))
+        low, high = linear_cka(gram_matrix(x), gram_matrix(share**0.5 * x + (1 - share) ** 0.5 * rest))[1:]
+        covered += low <= share <= high
+    assert covered >= 184  # 2.5 standard errors below 95%
+
+
+def test_layers_without_a_similarity():
+    x, y = random_features((9, 4), (9, 4))
+    one, two = (torch.zeros(9, 4).double().index_put((torch.arange(k),), x[:k]) for k in (1, 2))
+    rounded = torch.full((9, 4), 0.1) + 1e-9 * x.float()
+    for features in (torch.full((9, 4), 0.1), rounded, one, two):
+        assert all(map(math.isnan, linear_cka(gram_matrix(features), gram_matrix(y))))
+    assert all(map(math.isnan, linear_cka(gram_matrix(x[:7]), gram_matrix(y[:7]))))
+
+
+def test_few_and_equal_images_are_not_tested():
+    few = compare_models(plain(), plain(), images(7))
+    assert few.similarity.isnan().all() and few.similarity_interval.isnan().all()
+    assert few.similarity_note.startswith("Not tested: needs at least 8 different images; given: 7.")
+    repeated = compare_models(plain(), plain(), images(5).repeat(3, 1, 1, 1))
+    assert repeated.similarity.isnan().all() and "given: 15, 5 of them different" in repeated.similarity_note
+    enough, twice = images(8), torch.cat([images(8), images(8)[:3]])
+    once, more = (compare_models(plain(), plain(), each) for each in (enough, twice))
+    assert once.similarity_note == "" and float(once.similarity_interval[0, 0, 0]) == pytest.approx(1)
+    torch.testing.assert_close(more.similarity, once.similarity)
+    torch.testing.assert_close(more.similarity_interval, once.similarity_interval)
+
+
+def test_constant_layers_are_not_tested():
+    net = plain()
+    first = next(module for module in net.modules() if isinstance(module, nn.Conv2d))
+    first.weight.data.zero_()
+    found = compare_models(net, plain(), images(9))
+    assert found.similarity.isnan().all() and found.similarity_note.startswith("Not tested for ")
+    assert "same output for all images" in found.similarity_note
+
+
+def test_reasons_for_maps_without_a_correlation():
+    net = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).double()
+    x = torch.stack([images()[0], torch.zeros(3, 16, 16).double(), torch.full((3, 16, 16), 0.5).double()])
+    zero = copy.deepcopy(net)
+    zero[0].weight.data.zero_()
+    found = [compare_models(net, other, x, layer="0", relu=False) for other in (copy.deepcopy(net), zero)]
+    assert found[0].map_notes == ["", "each map is zero everywhere", "each map has the same value everywhere"]
+    assert found[1].map_notes == [
+        "the map of B is zero everywhere",
+        "each map is zero everywhere",
+        "the map of A has the same value everywhere; the map of B is zero everywhere",
+    ]
+    for each in found:
+        assert each.map_correlations.isnan().tolist() == [bool(note) for note in each.map_notes]
+        assert all(note in each.display().html for note in each.map_notes)
+    assert "1.00 (1 of 3 images)" in repr(found[0]) and "not tested (the map of B is zero" in repr(found[1])
+    few = compare_models(net, net, x[:, :, :1, :3], layer="0").map_notes
+    assert few == ["not tested: a map has 3 cells, and a rank correlation needs at least 4"] * 3
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,24 @@ def test_capture_under_no_grad_and_inference_mode(mode):
     torch.testing.assert_close(seen.outputs["layer1"], net.layer1(net.relu(net.bn1(net.conv1(x)))).detach())
 
 
+def test_the_outputs_are_the_items_of_a_capture():
+    net, x = residual(), random_images()
+    with capture(net, ["layer1", net.layer2, "conv1"]) as seen:
+        net(x)
+    assert list(seen) == ["conv1", "layer1", "layer2"] == list(seen.outputs) and len(seen) == 3
+    for name, module in (("layer1", net.layer1), ("layer2", net.layer2)):
+        assert seen[name] is seen[module] is seen[[name]] is seen[f"{name}#0"] is seen.outputs[name]
+    assert seen.inputs[net.layer2] is seen.inputs["layer2"]
+    assert "layer1" in seen and "layer3" not in seen and seen.get("layer3") is None
+    with pytest.raises(
+        LayerNotFound, match="Nothing was recorded for layer 'layre1'. Did you mean 'layer1'"
+    ) as refusal:
+        seen["layre1"]
+    assert isinstance(refusal.value, KeyError) and not str(refusal.value).startswith('"')
+    with pytest.raises(LayerNotFound, match="not part of this"):
+        seen[nn.ReLU()]
+
+
 def test_unknown_layer_is_refused_with_the_nearest_layer_name():
     with pytest.raises(LayerNotFound, match="layre1.*'layer1'"):
         with capture(residual(), ["conv1", "layre1"]):

@@ -7,6 +7,7 @@ import re
 import threading
 import warnings
 import weakref
+from fnmatch import fnmatch
 from itertools import pairwise
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 
 from explainers import (
     BadOption,
+    ExplainerError,
     add_gradient_noise,
     capture,
     clip_gradients,
@@ -392,6 +394,50 @@ def test_freeze_keeps_the_named_parameters():
     moved = [not torch.equal(p, b) for p, b in zip(net.parameters(), before, strict=True)]
     assert moved == [False, False, True, False]
     assert all(p.requires_grad for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (lambda net: "layer1", "layer1.*"),
+        (lambda net: net.layer1, "layer1.*"),
+        (lambda net: "layer1.conv1", "layer1.conv1.*"),
+        (lambda net: [net.fc, "conv1"], ["fc.*", "conv1.*"]),
+        (lambda net: "layer?", "layer*"),
+        (lambda net: net, "*"),
+    ],
+)
+def test_a_layer_stands_for_all_its_parameters(chosen, expected):
+    """The same as a shell pattern of their names, in `freeze` and `scale_gradients`."""
+    net, x = residual(), random_images()
+    patterns = [expected] if isinstance(expected, str) else expected
+    names = {name for name, _ in net.named_parameters() for each in patterns if fnmatch(name, each)}
+    given = chosen(net)
+    keys = given if isinstance(given, list) else [given]
+    for block in (freeze(net, given), scale_gradients(net, dict.fromkeys(keys, 0.0))):
+        net.zero_grad()
+        with block:
+            net(x).pow(2).sum().backward()
+        assert names == {name for name, each in net.named_parameters() if not each.grad.any()}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (lambda net: "layre1", "No parameter or layer name matches 'layre1'. The nearest names are '0.layer1'"),
+        (lambda net: net[0].relu1, "Layer '0.relu1' has no parameters"),
+        (lambda net: nn.Linear(2, 2), "Linear passed as layer is not part of"),
+        (lambda net: [3], "3 is not a layer or a pattern"),
+        (lambda net: 3, "pattern=3 is not valid. Give a layer"),
+        (lambda net: "", "No parameter or layer name matches ''"),
+    ],
+)
+def test_what_is_not_a_layer_with_parameters_is_refused(chosen, message):
+    inner = residual()
+    inner.relu1 = nn.ReLU()
+    net = nn.Sequential(inner)
+    with pytest.raises(ExplainerError, match=message), freeze(net, chosen(net)):
+        raise AssertionError("never entered")
 
 
 def test_noise_has_the_given_deviation_and_seed_and_its_own_generator():

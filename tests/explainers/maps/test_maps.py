@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from explainers.maps.resize import blur, enlarge, rank_correlation, reduce_channels, resize
+import explainers
+from explainers import BadOption
+from explainers.maps.resize import blur, rank_correlation, reduce_channels, resize
 
 
 def test_bilinear_keeps_cell_centers_in_place():
@@ -41,7 +44,7 @@ def test_enlarged_map_stays_between_its_cells():
     map = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0))
     map[:, 2:4] = 0
 
-    actual = enlarge(map, (60, 50))
+    actual = resize(map, (60, 50), "cubic")
 
     rows, columns = ((torch.arange(n * 10) + 0.5) / 10 - 0.5 for n in (6, 5))
     corners = torch.stack(
@@ -58,18 +61,18 @@ def test_enlarged_map_stays_between_its_cells():
 def test_enlarged_map_passes_through_its_cells_smoothly():
     """By hand: an odd factor puts a pixel on each cell's center; straight lines stay straight."""
     map = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(enlarge(map, (12, 18))[:, 1::3, 1::3], map)
+    assert torch.equal(resize(map, (12, 18), "cubic")[:, 1::3, 1::3], map)
 
-    ramp = enlarge(torch.arange(6.0)[None, None], (1, 60))[0, 0]
+    ramp = resize(torch.arange(6.0)[None, None], (1, 60), "cubic")[0, 0]
     torch.testing.assert_close(ramp[15:45], (torch.arange(15, 45) + 0.5) / 10 - 0.5)
 
-    kinks = enlarge(torch.tensor([[[0.0, 0.0, 1.0, 2.0, 2.0]]]), (1, 500))[0, 0].diff().diff().abs()
+    kinks = resize(torch.tensor([[[0.0, 0.0, 1.0, 2.0, 2.0]]]), (1, 500), "cubic")[0, 0].diff().diff().abs()
     assert kinks.max() < 0.001, "no corners: a slope of at most 0.03 a pixel changes bit by bit"
 
 
 def test_enlarging_by_hand():
     """By hand: cell 1 has the slope (1 + 2) / 2, the outer ones none; between them the cubic with those slopes."""
-    middle = enlarge(torch.tensor([[[0.0, 1.0, 3.0]]]), (1, 9))[0, 0]
+    middle = resize(torch.tensor([[[0.0, 1.0, 3.0]]]), (1, 9), "cubic")[0, 0]
 
     assert middle[[1, 4, 7]].tolist() == [0, 1, 3]
     t, start, end = 1 / 3, 1.5, 0.0  # from cell 1 to cell 2, beyond which nothing rises
@@ -80,9 +83,9 @@ def test_enlarging_by_hand():
 def test_enlarge_averages_when_downsampling_and_propagates_nan():
     """By hand: one side grows while the other shrinks; a NaN covers all pixels up to the neighboring centers."""
     map = torch.tensor([[[1.0, 3.0, 5.0, 7.0]]])
-    assert enlarge(map, (3, 2))[0].tolist() == [[2, 6]] * 3
+    assert resize(map, (3, 2), "cubic")[0].tolist() == [[2, 6]] * 3
 
-    row = enlarge(torch.tensor([[[1.0, torch.nan, 1.0, 1.0, 1.0]]]), (1, 50))[0, 0]
+    row = resize(torch.tensor([[[1.0, torch.nan, 1.0, 1.0, 1.0]]]), (1, 50), "cubic")[0, 0]
     assert row.isnan().nonzero().flatten().tolist() == list(range(5, 25))
     assert (row[25:] == 1).all()
 
@@ -91,8 +94,8 @@ def test_enlarge_can_repeat_cells():
     """By hand: the center of the second of four pixels over six cells lies on the border of cells 1 and 2."""
     six = torch.arange(6.0)[None, None]
 
-    assert enlarge(six, (2, 12), smooth=False)[0].tolist() == [[i // 2 for i in range(12)]] * 2
-    assert enlarge(six, (1, 4), smooth=False)[0].tolist() == [[0, 2, 3, 5]]
+    assert resize(six, (2, 12), "nearest")[0].tolist() == [[i // 2 for i in range(12)]] * 2
+    assert resize(six, (1, 4), "nearest")[0].tolist() == [[0, 2, 3, 5]]
 
 
 def test_blur_of_a_point_is_the_kernel_and_keeps_constant_maps():
@@ -109,10 +112,9 @@ def test_blur_of_a_point_is_the_kernel_and_keeps_constant_maps():
 
 
 @pytest.mark.parametrize("call", [
-    lambda: enlarge(torch.rand(3, 3), (6, 6)), lambda: enlarge(torch.rand(1, 3, 3), (0, 6)),
     lambda: blur(torch.rand(3, 3), 1), lambda: blur(torch.rand(1, 3, 3), 0), lambda: blur(torch.rand(1, 3, 3), -1),
 ])  # fmt: skip
-def test_enlarge_and_blur_refuse_wrong_shapes_and_sizes(call):
+def test_blur_refuses_wrong_shapes_and_sizes(call):
     with pytest.raises(ValueError, match=r"\[N, h, w\]"):
         call()
 
@@ -140,7 +142,7 @@ def test_resize_widens_half_precision(given, wanted):
     [
         (torch.ones(2, 2), (4, 4), "bilinear", r"m\[None\]"),
         (torch.ones(1, 2, 2), (0, 4), "bilinear", "at least 1"),
-        (torch.ones(1, 2, 2), (4, 4), "bicubic", "bilinear, nearest, area"),
+        (torch.ones(1, 2, 2), (4, 4), "bicubic", "bilinear, cubic, nearest, area"),
     ],
 )
 def test_resize_refuses_with_the_remedy(maps, size, mode, word):
@@ -205,3 +207,41 @@ def test_rank_correlation_agrees_with_scipy():
     pairs = zip(a.flatten(1).tolist(), b.flatten(1).tolist(), strict=True)
     expected = [stats.spearmanr(x, y).statistic for x, y in pairs]
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "cubic", "nearest", "area"])
+def test_every_mode_keeps_its_size_and_its_constant(mode):
+    """All modes share their geometry: a side of the map is the side of the result."""
+    maps = torch.rand(2, 4, 6, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(resize(maps, (4, 6), mode), maps) and resize(maps, (4, 6), mode) is not maps
+    torch.testing.assert_close(resize(torch.full((1, 3, 5), 2.5), (7, 11), mode), torch.full((1, 7, 11), 2.5))
+    torch.testing.assert_close(resize(maps.flip(2), (8, 12), mode), resize(maps, (8, 12), mode).flip(2))
+    videos = maps[:, None].expand(2, 3, 4, 6)
+    torch.testing.assert_close(resize(videos, (3, 8, 12), mode)[:, 1], resize(maps, (8, 12), mode))
+
+
+class Shifted(nn.Module):
+    """Flips its input before the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 1, 4, 4, bias=False), nn.Linear(1, 3)
+        nn.init.constant_(self.conv.weight, 1.0)
+
+    def forward(self, x):
+        return self.head(self.conv(x.flip(3)).relu().mean((2, 3)))
+
+
+def test_a_placement_moves_the_cells_of_a_layer_to_where_they_belong():
+    """By hand: the left quarter of the image is bright, and the network flips it."""
+    net, image = Shifted(), torch.zeros(1, 1, 16, 16)
+    image[..., :4] = 1
+    with explainers.capture(net, "conv") as seen:
+        net(image)
+    placement = explainers.list_layers(net, image)[0].placement
+
+    wrong, right = (resize(seen["conv"][:, 0], (16, 16), "nearest", placement=p) for p in (None, placement))
+
+    assert torch.equal(wrong, 16 * image[:, 0].flip(2)) and torch.equal(right, 16 * image[:, 0])
+    with pytest.raises(BadOption, match=r"placement is of \(4, 4\) cells and the maps have \(2, 4\)"):
+        resize(torch.rand(1, 2, 4), (16, 16), placement=placement)

@@ -149,7 +149,7 @@ def test_forward_passes_are_few():
     model, images, rows = residual(), random_images(1), []
     model.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
     evaluate(model, images, torch.rand(1, 12, 16), controls=False)
-    assert sum(rows) == 38 + 3 + 9 + 1, "the first call checks with 9 rows whether rows run alike, and profiles one row"
+    assert sum(rows) == 38 + 3 + 11 + 1, "the first call compares 11 rows and profiles one"
     rows.clear()
     evaluate(model, images, torch.rand(1, 12, 16))
     assert sum(rows) == 3 + 38 * 3 + 19 * 8, "random maps come in pairs that share their curves"

@@ -16,8 +16,8 @@ from explainers.metrics.significance import (
     random_map_test,
     sign_flip_test,
     smallest_p,
-    t_tail,
 )
+from explainers.students_t import t_quantile, t_tail
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -82,6 +82,8 @@ def test_the_tails_are_those_of_students_distribution(freedom):
     for t in (0.0, 0.3, 1.0, 4.0, 30.0):
         assert t_tail(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-9, abs=1e-12)
         assert t_tail(-t, freedom) == t_tail(t, freedom)
+    for level in (0.5, 0.95, 0.999):
+        assert t_quantile(level, freedom) == pytest.approx(stats.t.ppf((1 + level) / 2, freedom), rel=1e-8)
 
 
 @pytest.mark.parametrize("rho", [-1.0, 0.9, *(pytest.param(rho, marks=pytest.mark.slow) for rho in (-0.5, 0.0))])

@@ -191,3 +191,25 @@ def test_a_model_in_training_mode_is_not_changed_either() -> None:
     before = state(net)
     explain("saliency", net, IMAGES, 1)
     assert same(before, state(net)) and net.training
+
+
+@pytest.mark.parametrize("update", ["in place", "replaced"])
+def test_comparing_the_buffers_is_no_decision_of_the_network(update: str) -> None:
+    """Their new values depend on the image; only the guard reads them."""
+    for each in explain("grad_cam", Observed(update).eval(), IMAGES, 1, layer="conv").findings:
+        assert {finding.code for finding in each} == {"buffers_written", "rows_depend"}
+
+
+@pytest.mark.parametrize("method", ["lrp", "deep_lift"])
+def test_a_network_that_counts_its_passes_is_refused_for_that_reason(method: str) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.passes = nn.Linear(3, 4), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.passes += 1
+            return self.head(x.mean((2, 3))) * self.passes
+
+    with pytest.raises(explainers.UnsupportedOperation, match="from pass to pass, even with fixed seeds"):
+        explain(method, Counting().eval(), IMAGES, 1)

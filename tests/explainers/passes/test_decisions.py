@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+from torchvision.ops import nms
 
 import explainers
 from explainers import METHODS, ExplainerError, UnsupportedModel, explain, grad_cam, integrated_gradients, saliency
@@ -37,6 +39,9 @@ REORDERING = {
     "sorted": (nets.SortedRows, nets.lights()),
     "sorted down": (nets.SortedDown, nets.lights()),
     "flipped": (nets.FlippedRows, nets.lights()),
+    "even before odd": (nets.EvenBeforeOdd, nets.lights(3)),
+    "pairs": (nets.Pairs, nets.lights(3)),
+    "another path for many": (nets.HalvedIfMany, nets.lights(3)),
     "one after another": (nets.Looped, nets.lights()),
 }
 
@@ -65,12 +70,13 @@ def run(name, net, images, target):
 def test_maps_depend_neither_on_the_batch_nor_on_earlier_calls(name, kind):
     """Each image has the map of a new network that sees only this image, or the batch is refused."""
     make, images = (DECIDING | REORDERING)[kind]
-    alone = [run(name, make(), images[n : n + 1], [n + 1]) for n in range(2)]
+    count = len(images)
+    alone = [run(name, make(), images[n : n + 1], [n + 1]) for n in range(count)]
     net = make()
-    both = run(name, net, images, [1, 2])
-    later = [run(name, net, images[n : n + 1], [n + 1]) for n in (1, 0)][::-1]
+    both = run(name, net, images, [n + 1 for n in range(count)])
+    later = [run(name, net, images[n : n + 1], [n + 1]) for n in reversed(range(count))][::-1]
 
-    for n in range(2):
+    for n in range(count):
         if isinstance(alone[n], str):
             assert later[n] == alone[n] and isinstance(both, str)
             continue
@@ -143,6 +149,11 @@ class Reads(nets.Conv):
         return x
 
 
+@torch.jit.script
+def is_bright(x: torch.Tensor) -> bool:
+    return bool(x.mean() > 0.2)
+
+
 READS = {
     "item": lambda x: x.max().item(),
     "comparison": lambda x: bool(x.mean() > 0.2),
@@ -154,6 +165,12 @@ READS = {
     "repeats": lambda x: torch.repeat_interleave(x.round().abs().long().flatten()[:4]),
     "equal": lambda x: torch.equal(x, x.flip(0)),
     "slice": lambda x: x[..., : x.flatten().argmax() % 3],
+    "non-maximum suppression": lambda x: nms(4 * x[0, 0, :, :4].sort(-1).values, x[0, 1, :, 0], 0.5),
+    "packed sequences": lambda x: pack_padded_sequence(
+        x[:, 0], (x[:, 0, :, 0] > -9).sum(1), batch_first=True, enforce_sorted=False
+    ),
+    "a sparse tensor": lambda x: x.relu().to_sparse()._nnz(),
+    "scripted": lambda x: is_bright(x),
     "numpy": lambda x: x.detach().cpu().numpy(),
     "array": lambda x: numpy.asarray(x.detach().cpu()),
     "list": lambda x: x.mean((1, 2, 3)).tolist(),
@@ -344,3 +361,65 @@ def test_a_decision_for_images_of_one_size_only_is_noticed(name):
     alone = [explain(name, Large(), large[n : n + 1], 1, **options(name)).map for n in range(2)]
     assert "decides_by_image" in [finding.code for finding in found.findings[0]]
     assert rel(found.map, torch.cat(alone)) < 1e-5
+
+
+RAN = []
+
+
+class ByFeature(nets.Conv):
+    """Crops to one half or the other, by a value that depends on the weights and on an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.limit = [torch.tensor(0.0)]
+
+    def between(self, x):
+        RAN.append(len(x))
+        return x[..., :4] if x.mean() > self.limit[0] else x[..., 4:, :]
+
+
+def grids(net, image):
+    return [layer.grid for layer in explainers.list_layers(net, image)]
+
+
+def test_the_layers_of_the_same_image_are_known_without_a_pass():
+    net, images = ByFeature(), nets.lights(3)
+    first = [grids(net, image) for image in images.split(1)]
+    RAN.clear()
+
+    assert [grids(net, image) for image in images.clone().split(1)] == first and not RAN
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net, image: net.first.bias.data.sub_(9),
+        lambda net, image: net.limit[0].add_(9),
+        lambda net, image: net.limit.__setitem__(0, torch.tensor(9.0)),
+        lambda net, image: setattr(net, "between", lambda x: x[..., 2:]),
+        lambda net, image: net.first.register_forward_hook(lambda module, inputs, output: output - 9),
+        lambda net, image: net.first.weight.data.neg_(),
+    ],
+)
+def test_layers_are_found_again_after_any_change_of_the_network(change):
+    net, image = ByFeature(), nets.lights(1)
+    change(fresh := ByFeature(), image)
+    before = grids(net, image)
+    change(net, image)
+
+    assert grids(net, image) == grids(fresh, image)
+    assert grids(net, image) == grids(fresh, image) and len(before) == len(grids(net, image))
+
+
+def test_layers_are_found_again_for_other_values_in_the_same_tensor():
+    net, image = ByFeature(), nets.lights(1)
+    net.limit = [torch.tensor(0.3)]
+    seen = []
+    for factor in (1.0, 0.001, 1.0, 5.0, 0.01, 0.3, 1.0):
+        changed = image.mul_(factor)
+        expected = ByFeature()
+        expected.limit = [torch.tensor(0.3)]
+        assert grids(net, changed) == grids(expected, changed.clone())
+        seen.append(str(grids(net, changed)))
+        image.div_(factor)
+    assert len(set(seen)) == 2

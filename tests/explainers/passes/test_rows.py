@@ -12,10 +12,21 @@ import torch.nn.functional as F
 from torch import nn
 
 import explainers
-from explainers import METHODS, BadOption, UnsupportedModel, evaluate, explain, list_layers, saliency, smooth
+from explainers import (
+    METHODS,
+    BadOption,
+    ExplainerError,
+    UnsupportedModel,
+    evaluate,
+    explain,
+    list_layers,
+    saliency,
+    smooth,
+)
 from explainers.nested import concatenate_outputs
 from explainers.network import behavior
 from explainers.network.rows.generators import Generators
+from tests.support import deciding_nets as nets
 from tests.support.nets import ClassToken, rel
 
 pytestmark = pytest.mark.sample
@@ -193,7 +204,7 @@ def test_the_checks_run_once_per_model_and_shape_and_only_if_needed():
         saliency(net, batch, 1)
         counts.append(net.passes[:-1])
 
-    assert counts == [[1, 1], [], [1, 2, 2, 2], [], [1, 2, 2, 2], []]
+    assert counts == [[1, 1], [], [1, 2, 2, 4], [], [1, 2, 2, 4], []]
 
 
 def test_a_changed_attribute_is_checked_again_but_a_counter_is_not():
@@ -335,3 +346,39 @@ def test_outputs_of_single_rows_are_joined():
     assert [len(each["scores"]) for each in concatenate_outputs(boxes)] == [2, 5]
     joined = concatenate_outputs(named)
     assert joined["logits"].shape == (2, 3) and joined["loss"].tolist() == [0.0, 1.0] and joined["note"] == "x"
+
+
+class FirstRow(nets.Conv):
+    """Changes the first row of a batch, where the features of the first image are 0."""
+
+    def between(self, x):
+        return x.clone().put_(torch.arange(64), 3 * x.flatten()[:64])
+
+
+def test_equal_rows_with_different_outputs_are_found():
+    images = nets.lights(3)
+    net = FirstRow()
+    images[0] = -10 * net.first.weight[0].detach().repeat(1, 8, 8)
+    assert not net.first(images)[0, 0].relu().any()
+
+    found = explain("saliency", net, images, 1)
+
+    assert "rows_depend" in codes(found)
+    alone = torch.cat([saliency(FirstRow(), image, 1) for image in images.split(1)])
+    torch.testing.assert_close(found.raw, alone)
+
+
+class Parts(nets.Conv):
+    """Runs eight images at a time, more than in the check of rows."""
+
+    def forward(self, x):
+        return torch.cat([super(Parts, self).forward(part) for part in x.split(8)])
+
+
+@pytest.mark.parametrize("name", ["grad_cam", "eigen_cam", "feature_maps", "score_cam", "layer_integrated_gradients"])
+@pytest.mark.parametrize("layer", [None, "relu#0"])
+def test_a_layer_that_runs_on_parts_of_the_batch_is_refused(name, layer):
+    """Without the refusal, the maps of the first eight images are the result for ten."""
+    with pytest.raises(ExplainerError, match="8 rows for 10 images.*fewer images|runs 2 times"):
+        METHODS[name](Parts(), torch.rand(10, 3, 32, 32), 1, layer=layer)
+    assert len(METHODS[name](Parts(), torch.rand(8, 3, 32, 32), 1)) == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,14 @@ from PIL import Image
 
 from tests.saliscope.browser.conftest import PATIENCE, Visit, expect
 
-SENTENCES = (
-    "German shepherd, 94%. The map is mainly in the upper right (65% of the map).",
-    "German shepherd, 94%. Better than random maps by insertion, not than edge maps or a centered blob",
-)
-"""The sentences before and after the map is tested."""
+EXPERIMENT = "Without the brightest 20% of the map"
 
 
-def test_the_sentence_says_what_and_where_and_offers_a_comparison(first_view: Visit) -> None:
+def test_the_sentence_says_what_and_how_much_and_offers_a_comparison(first_view: Visit) -> None:
     visit, page = first_view, first_view.page
-    assert visit.headline.startswith(SENTENCES)
+    expect(page.locator(".hl-headline")).to_have_text(
+        f"German shepherd, 94%. {EXPERIMENT}: 78%; without as much at random places: 43% to 96%."
+    )
     assert visit.status.startswith("Grad-CAM for German shepherd")
 
     page.get_by_role("button", name="Compare with malinois").click()
@@ -34,9 +33,40 @@ def test_the_sentence_says_what_and_where_and_offers_a_comparison(first_view: Vi
 def test_a_class_agnostic_map_offers_one_of_the_class(first_view: Visit) -> None:
     visit, page = first_view, first_view.page
     visit.after(lambda: visit.choose("method", "Eigen-CAM"))
-    assert "Not compared with controls; on EfficientNet-Lite0" in visit.headline or "etter than" in visit.headline
+    expect(page.locator(".hl-headline")).to_contain_text("Without the most positive 20% of the map: ")
     visit.after(lambda: page.get_by_role("button", name="Explain the class with Grad-CAM").click())
-    assert visit.headline.startswith(SENTENCES) and visit.status.startswith("Grad-CAM for German shepherd")
+    expect(page.locator(".hl-headline")).to_contain_text(EXPERIMENT)
+    assert visit.status.startswith("Grad-CAM for German shepherd")
+
+
+def test_the_experiment_replaces_the_description_in_place(visit: Visit) -> None:
+    """It is spoken once, moves nothing, and a later question dims it."""
+    page = visit.open("?target=malinois").page
+    sentence, headline = page.locator(".hl-headline span"), page.locator(".hl-headline")
+    page.evaluate(
+        """() => {
+            const status = document.querySelector("#hl-status [role=status]");
+            const headline = document.querySelector(".hl-headline");
+            window.spoken = [];
+            window.heights = new Set();
+            new MutationObserver((records) => {
+              for (const { addedNodes } of records) for (const { textContent } of addedNodes) spoken.push(textContent);
+              heights.add(headline.offsetHeight);
+            }).observe(status, { subtree: true, childList: true, characterData: true });
+        }"""
+    )
+    for width, height in ((1280, 800), (900, 800), (390, 844)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.evaluate("heights.clear()")
+        name = {1280: "kelpie", 900: "muzzle", 390: "German shepherd"}[width]
+        visit.after(lambda name=name: page.locator("#hl-bars").get_by_role("button", name=name).click())
+        expect(sentence).to_contain_text(EXPERIMENT)
+        expect(sentence).to_have_attribute("title", re.compile("19 random places"))
+        assert headline.get_attribute("data-of") == "done" and page.evaluate("heights.size") == 1
+        spoken = page.evaluate("spoken.splice(0)")
+        assert sum(EXPERIMENT in text for text in spoken) == 1
+        assert EXPERIMENT in spoken[-1] and "Grad-CAM" not in spoken[-1], "the line below is not spoken again"
+    visit.unchanged = ""
 
 
 def test_the_true_class_and_more_classes(visit: Visit) -> None:

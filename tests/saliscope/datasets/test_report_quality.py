@@ -218,7 +218,7 @@ def test_sections_are_on_the_page(tmp_path):
     text = page_text(out)
     # the bins of 0.5, 0.6, 0.7, 0.8, 0.9: |1 − 0.5| + |0 − 0.6| + |1 − 0.7| + |0 − 0.8| + |1 − 0.9| = 2.3, over 5
     assert "Expected calibration error (ECE): 46.00%, the mean over 5 images" in text
-    assert "Columns without slices: camera: it has only one value." in text
+    assert "Slices were not tested: camera: it has only one value." in text
     assert "Label errors were not estimated: no image has a known label and a probability." in text
     assert "Features are not shown, because the network is not available." in text
     assert data_of(out)["places"] == []

@@ -7,7 +7,6 @@ import os
 import signal
 import struct
 import threading
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -111,8 +110,8 @@ def test_a_crash_of_the_decoder_is_one_refused_request(monkeypatch: pytest.Monke
     assert one.restarts == 1 and one.processes() == []
     assert one.call(photo(), task="image")[0] == {"size": [40, 60]} and one.restarts == 1
 
-    os.kill(one.processes()[0], signal.SIGKILL)  # while it is idle
-    time.sleep(0.1)
+    one._idle[0].process.kill()  # while it is idle
+    one._idle[0].process.wait()
     assert one.call(photo(), task="image")[0] == {"size": [40, 60]} and one.restarts == 2
     one.close()
 

@@ -238,14 +238,42 @@ def test_a_forged_answer_ends_the_decoder_only(forged: bytes) -> None:
         assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}, "the next file gets its own answer"
 
 
-@pytest.mark.parametrize("name", ["linger", "spin"])
-def test_a_decoder_that_does_not_end_is_ended(name: str) -> None:
+def test_a_decoder_that_does_not_answer_is_ended() -> None:
     with hijacked() as one:
         assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
         one.seconds = 1.0
-        assert "takes too long" in attempt(one, name)
+        assert "takes too long" in attempt(one, "spin")
         one.seconds = 25.0
         assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
+
+
+@pytest.mark.parametrize("seconds", [pytest.param(25.0, id="next file"), pytest.param(1.0, id="no next file")])
+def test_a_decoder_that_does_not_end_after_its_answer_is_ended(seconds: float) -> None:
+    """Its own answer is not delayed, and the next file waits for a moment only."""
+    with hijacked() as one:
+        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
+        one.seconds = seconds
+        assert attempt(one, "linger") == "answered"
+        (process,) = one.processes()
+        if seconds < pool.END_SECONDS:
+            until = time.monotonic() + 30
+            while "State:\tZ" not in Path(f"/proc/{process}/status").read_text() and time.monotonic() < until:
+                time.sleep(0.05)
+            assert "State:\tZ" in Path(f"/proc/{process}/status").read_text()
+        one.seconds = 25.0
+        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]} and one.restarts == 1
+        assert process not in one.processes()
+
+
+def test_a_process_is_not_ended_by_the_time_limit_of_an_earlier_file() -> None:
+    with hijacked() as one:
+        one.seconds = 2.0
+        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
+        before = one.processes()
+        time.sleep(2.5)
+        one.seconds = 25.0
+        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
+        assert one.processes() == before and one.restarts == 0
 
 
 def test_the_process_of_a_file_ends_with_its_decoder() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from saliscope import limits
 from saliscope.datasets.sources.location import IMAGE_SUFFIXES, is_image
 from saliscope.errors import Refused
-from saliscope.page.batch import archive, engine
+from saliscope.page.batch import archive, engine, folders
 from saliscope.page.batch.engine import Progress, Report
 from saliscope.page.build import STATIC
 from saliscope.session import model_cache
@@ -175,7 +177,37 @@ def test_a_message_does_not_show_a_path_of_the_server(tmp_path, monkeypatch):
     found = steps([str(path) for path in files], Run(60.0))
     assert found[-1].message.endswith("1 could not be read.")
     assert "File not found: cat.jpg." in found[-1].html and str(tmp_path) not in found[-1].html
-    assert "saliscope-batch" not in found[-1].html and "/tmp" not in found[-1].html
+    assert "saliscope-report" not in found[-1].html and "/tmp" not in found[-1].html
+
+
+def test_folders_of_killed_processes_are_removed_and_those_in_use_stay(tmp_path, monkeypatch):
+    """A page that is killed during a report leaves its images; the next one removes them."""
+    monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "NEW", 0.0)
+    code = (
+        "import sys, time, tempfile; tempfile.tempdir = sys.argv[1]\n"
+        "from saliscope.page.batch.folders import report_folder\n"
+        "with report_folder() as folder:\n"
+        "    (folder / 'image.png').write_bytes(b'x'); print(folder, flush=True); time.sleep(600)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        left = Path(other.stdout.readline().strip())
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (tmp_path / f"{folders.PREFIX}link").symlink_to(elsewhere)
+        (tmp_path / f"{folders.PREFIX}file").touch()
+        with folders.report_folder() as own:
+            assert folders.remove_leftovers() == 0 and own.is_dir() and left.is_dir()
+            other.kill()
+            other.wait()
+            assert left.is_dir()
+            assert folders.remove_leftovers() == 1 and own.is_dir() and not left.exists() and elsewhere.is_dir()
+        assert not own.exists()
+    finally:
+        other.kill()
+        other.wait()
+        other.stdout.close()
 
 
 def test_images_become_a_report(tmp_path):

@@ -20,7 +20,7 @@ import pytest
 
 from saliscope import limits
 from saliscope.page.serving import guard
-from saliscope.page.serving.door import refusals
+from saliscope.page.serving.door import progress, refusals
 from saliscope.page.serving.door.hosts import Hosts
 from saliscope.page.serving.door.json_bodies import check_json
 from saliscope.page.serving.door.refusals import Refusal
@@ -85,6 +85,7 @@ def ask(
     answered: list[tuple[bytes, bytes]] | None = None,
     agents: bool = True,
     hosts: Hosts | None = None,
+    guarded: Guard | None = None,
     **scope: Any,
 ) -> Seen:
     """One request to a guarded app."""
@@ -106,7 +107,8 @@ def ask(
 
     pairs = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     request = {"type": "http", "method": method, "path": path, "headers": pairs, "query_string": b"", **scope}
-    finished(Guard(app or reading(seen, answered or []), hosts, agents)(request, receive, send))
+    here = guarded or Guard(app or reading(seen, answered or []), hosts, agents)
+    finished(here(request, receive, send))
     return seen
 
 
@@ -273,7 +275,6 @@ OPEN = [
     ("GET", "/gradio_api/queue/data"),
     ("GET", "/gradio_api/call/explain/1234"),
     ("GET", "/gradio_api/file=/tmp/gradio/abc/http_photo.png"),
-    ("GET", "/gradio_api/upload_progress"),
     ("OPTIONS", "/gradio_api/upload"),
     ("POST", "/gradio_api/upload"),
     ("POST", JOIN),
@@ -295,6 +296,36 @@ def test_closed_routes(method, path):
     seen = ask(method, path, b"")
     assert (seen.status, seen.called) == (403, False)
     assert ask(method, "/space" + path, b"", root_path="/space").status == 403
+
+
+def test_the_progress_of_unknown_uploads_is_not_asked_for(monkeypatch):
+    """Gradio keeps something of every name that it hears."""
+    monkeypatch.setattr(progress, "WAIT", 0.2)
+    monkeypatch.setattr(progress, "MOST", 3)
+    passed = list[bytes]()
+
+    async def app(scope, receive, send):
+        passed.append(scope["query_string"])
+        await reading(Seen(), [])(scope, receive, send)
+
+    here = Guard(app)
+
+    def of(name: str, method: str = "GET") -> bytes:
+        path = "/gradio_api/upload" if method == "POST" else "/gradio_api/upload_progress"
+        return ask(method, path, b"x" * 9 if method == "POST" else b"", guarded=here, query_string=name.encode()).answer
+
+    for name in ("upload_id=invented", "", "upload_id=", "upload_id=a/b", f"upload_id={'a' * 65}", "upload_id=%C3%A9"):
+        assert of(name) == progress.DONE, name
+    assert passed == []
+    for number in range(5):
+        of(f"upload_id=name{number}", "POST")
+    of("upload_id=name1", "POST")
+    of("upload_id=a%20b&more=1", "POST")
+    of("upload_id=a&upload_id=name1", "POST")
+    first = [b"upload_id=name0", b"upload_id=name1", b"upload_id=name2"]
+    assert passed == [*first, b"", b"", b"upload_id=name1", b"", b""]
+    passed.clear()
+    assert of("upload_id=name2") == b"ok" and of("upload_id=name3") == progress.DONE and len(passed) == 1
 
 
 @pytest.mark.parametrize(("method", "path"), OPEN)

@@ -9,8 +9,9 @@ import pytest
 
 from saliscope.page import build
 from saliscope.page.overlay.tab import Overlay
-from saliscope.session import engine, model_cache
+from saliscope.session import engine, model_cache, removal
 from saliscope.session.jobs import runs
+from saliscope.session.jobs.recent import Recent
 from saliscope.session.jobs.runs import Run
 from saliscope.session.methods import costs
 from saliscope.session.request import Request, from_form
@@ -31,20 +32,30 @@ def overlay() -> Overlay:
     return found[0]
 
 
-def updates(overlay: Overlay, question: Request, form: dict[str, Any]) -> list[dict[Any, Any]]:
+@pytest.fixture(autouse=True)
+def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No experiment was made before a test."""
+    monkeypatch.setattr(removal, "_known", Recent())
+
+
+def updates(overlay: Overlay, question: Request, form: dict[str, Any], seconds: float = 2.0) -> list[dict[Any, Any]]:
     """The messages of an answer after a click that also sets the options."""
     first = {overlay.status: {"kind": "busy", "parts": []}, overlay.panel.options: "chosen"}
-    return list(overlay._updates(question, form, Run(2.0), first=first, held=()))
+    return list(overlay._updates(question, form, Run(seconds), first=first, held=()))
 
 
 def test_settings_and_map_of_a_quick_method_are_one_message(overlay: Overlay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "seconds", lambda method, loaded: 0.1)  # however busy this machine is
     form = {"model": model_cache.first_model(), "layer": "blocks.3", "method": "grad_cam", "values": {}}
-    with_map, stages, *later = updates(overlay, Request(DOG, layer="head"), form)
+    with_map, stages, *later = updates(overlay, Request(DOG, layer="head"), form, seconds=60.0)
     assert {overlay.view, overlay.page.question, overlay.panel.options, overlay.bars} <= set(with_map)
     assert with_map[overlay.status]["kind"] == "done" and with_map[overlay.panel.options]["layer"] == "head"
     assert with_map[overlay.page.question]["id"] < with_map[overlay.view]["id"], "scripts compare them"
-    assert set(stages) == {overlay.strip} and len(later) <= 1, "the columns of the list of layers"
+    *lists, experiment = later
+    assert set(stages) == {overlay.strip} and len(lists) <= 1, "the columns of the list of layers"
+    assert set(experiment) == {overlay.status}, "the sentence is sent after everything that a click waits for"
+    assert experiment[overlay.status]["id"] == with_map[overlay.view]["id"] == with_map[overlay.status]["id"]
+    assert experiment[overlay.status]["headline"] != with_map[overlay.status]["headline"]
 
     key = with_map[overlay.view]["crop"]["key"]
     again = list(overlay._updates(Request(DOG, layer="blocks.5"), form, Run(2.0), held=[key]))

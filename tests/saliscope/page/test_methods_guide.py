@@ -282,6 +282,7 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "no_scores": [{}],
     "buffers_written": [{}],
     "no_effect": [{}],
+    "baseline_suffices": [{}],
 }
 
 

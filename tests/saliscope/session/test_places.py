@@ -51,7 +51,7 @@ def test_a_session_has_two_places_and_some_jobs_that_wait(places: Places) -> Non
     visitor = Visitor("ann", "1.1.1.1", 1)
     jobs = [job(places, visitor) for _ in range(2 + limits.WAITING)]
     assert placed(places) == ["ann", "ann"] == ["ann"] * limits.RUNNING
-    with pytest.raises(Refused, match=f"{limits.WAITING} requests"):
+    with pytest.raises(Refused, match="You have 6 requests in progress, which is the maximum"):
         job(places, visitor)
     jobs[0].stop()  # a job that was stopped but has not noticed yet does not count
     places.leave(jobs[1])
@@ -59,6 +59,17 @@ def test_a_session_has_two_places_and_some_jobs_that_wait(places: Places) -> Non
     for each in jobs:
         places.leave(each)
     assert not places._placed and not places._waiting and not places._last
+
+
+def test_a_session_may_have_as_many_jobs_on_a_busy_server(places: Places) -> None:
+    """Nobody has more when others have all places, but nobody has less either."""
+    for number in range(4):
+        job(places, Visitor("", f"1.1.1.{number}", 1))
+    visitor = Visitor("ann", "2.2.2.2", 1)
+    for _ in range(limits.RUNNING + limits.WAITING):
+        assert job(places, visitor) not in places._placed
+    with pytest.raises(Refused, match="You have 6 requests"):
+        job(places, visitor)
 
 
 def test_an_address_that_invents_sessions_leaves_a_place_to_others(places: Places) -> None:

@@ -16,7 +16,8 @@ from PIL import Image
 
 from saliscope import limits
 from saliscope.images import examples
-from saliscope.page.maps.view import SIDE, top_maps
+from saliscope.page.components.view import SMALL_SIDE
+from saliscope.page.maps.view import top_maps
 from saliscope.session import engine, model_cache, network_calls, results_cache
 from saliscope.session.answers import Answer, Refining, Settings
 from saliscope.session.jobs import runs
@@ -192,7 +193,7 @@ def test_small_maps_are_downsampled(method: str, value: float) -> None:
 
     assert packed["of"] == 7 and packed["items"][0]["index"] == 3
     plane = packed["items"][0]["map"]
-    assert max(plane["h"], plane["w"]) == SIDE
+    assert max(plane["h"], plane["w"]) == SMALL_SIDE
     assert plane["lo"] == plane["hi"] == value, "magnitudes of gradients, other attributions with their sign"
 
 

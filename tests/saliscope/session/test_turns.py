@@ -78,6 +78,35 @@ def test_long_jobs_wait_for_one_another(turns: Turns) -> None:
         assert 1 < seconds < 4 and ahead == 1 and not other_user
 
 
+def test_a_long_job_yields_to_a_brief_one_which_yields_to_quick_ones(turns: Turns) -> None:
+    """The experiment of one visitor does not wait for the checks of another, and slows no click."""
+    order: list[str] = []
+
+    def work(name: str, long: bool, brief: bool) -> None:
+        with turns.enqueue(Run(9), long=long, min_seconds=0.0, brief=brief) as turn:
+            assert not [*turns.wait(turn)]
+            order.append(f"{name} starts")
+            if brief:
+                quick = threading.Thread(target=work, args=("quick", False, False))
+                quick.start()
+                while not any(not other.long for other in turns._waiting):
+                    time.sleep(0.01)
+                turns.report(turn, 0.5)
+                quick.join()
+            order.append(f"{name} ends")
+
+    with turns.enqueue(Run(9), long=True, min_seconds=0.0) as check:
+        list(turns.wait(check))
+        brief = threading.Thread(target=work, args=("brief", True, True))
+        brief.start()
+        while not turns._waiting:
+            time.sleep(0.01)
+        turns.report(check, 0.1)
+        assert has_turn(turns, check)
+        brief.join()
+    assert order == ["brief starts", "quick starts", "quick ends", "brief ends"]
+
+
 def test_a_stopped_job_does_not_wait(turns: Turns) -> None:
     with turns.enqueue(Run(9, "ann"), long=True) as one, turns.enqueue(Run(9, "bob"), long=False) as other:
         list(turns.wait(one))

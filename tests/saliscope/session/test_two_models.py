@@ -42,6 +42,14 @@ def third():
     network[6].bias.data.neg_()
     return network
 
+def blind():
+    network = first()
+    network[0].weight.data.zero_()
+    network[0].bias.data.zero_()
+    network[2].weight.data.zero_()
+    network[2].bias.data.zero_()
+    return network
+
 def same():
     return first()
 
@@ -62,7 +70,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Offer the networks; returns their public names."""
     folder = tmp_path_factory.mktemp("networks")
     (folder / "two.py").write_text(NETWORKS)
-    labels = dict.fromkeys(["first", "second", "third", "same"], LABELS)
+    labels = dict.fromkeys(["first", "second", "third", "blind", "same"], LABELS)
     labels |= {"shuffled": LABELS[::-1], "renamed": ["cat", "dog", "wolf"], "four": [*LABELS, "hen"]}
     model_cache.start("auto", 0.0)
     for _ in model_cache.wait():
@@ -99,7 +107,12 @@ def test_the_numbers_are_those_of_the_library() -> None:
     assert found.result.differences == expected.differences and found.result.first_difference == "2"
     assert packed["divergence"].startswith("The first layer that differs is 2 (relative difference 0.15).")
     assert [row["same"] for row in packed["rows"]] == [n not in expected.changed for n in range(9)]
-    assert packed["similarity"][0][0] == pytest.approx(float(expected.similarity[0, 0]), abs=1e-3)
+    assert [[cell["text"] for cell in row] for row in packed["similarity"]] == expected.similarity_texts
+    above = int((expected.similarity_interval[..., 0] > 0).sum())
+    assert packed["similarity_notes"][0].startswith(f"{above} of {expected.similarity.numel()} intervals are above 0")
+    first = packed["rows"][0]
+    assert [each["h"] for each in first["maps"]] == [len(expected.maps_a[0])] * 2 and len(first["crops"]) == 2
+    assert first["correlation"] == f"{float(expected.map_correlations[0]):.2f}" and not first["unknown"]
 
 
 def test_predictions_that_change_are_marked() -> None:
@@ -115,8 +128,19 @@ def test_equal_models_and_single_images() -> None:
     alone = view.compared(1, compare("same", with_examples=False))
 
     assert alone["text"].startswith("The predictions differ for 0 of 1 image. Rank correlation of Grad-CAM: 1.00.")
-    assert alone["similarity"] is None and "at least 4 images" in alone["few"]
+    assert alone["similarity"] is None
+    assert alone["similarity_notes"][0].startswith("Not tested: needs at least 8 different images; given: 1.")
+    assert alone["similarity_notes"][1:] == ["Include the examples."]
     assert alone["divergence"].startswith("The outputs of all 7 layers are equal")
+
+
+def test_maps_without_a_correlation_have_the_reason() -> None:
+    """A network whose first layer is zero has zero maps: the page says so instead of a dash."""
+    packed = view.compared(1, compare("blind"))
+    assert packed["text"].endswith("Maps of Grad-CAM were not compared: the map of B is zero everywhere.")
+    assert {row["correlation"] for row in packed["rows"]} == {"the map of B is zero everywhere"}
+    assert packed["similarity"] is None and len(packed["similarity_notes"]) == 1
+    assert "the same output for all images" in packed["similarity_notes"][0]
 
 
 def test_other_class_names_are_noted_and_other_orders_refused() -> None:

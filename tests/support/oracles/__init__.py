@@ -4,7 +4,7 @@ Best first: a closed form by hand, an identity, a second slow and obvious implem
 `test_oracles.py` runs the table and fails when a method of `explainers.METHODS` has no entry here.
 """
 
-from . import attention, attention_relevance, cams, features, gradients, masks, rules
+from . import attention, attention_relevance, cams, features, gradients, masks, responsibility, rules
 from .features import drops_by_hand
 from .gradients import differences
 from .masks import occlusion_by_hand
@@ -17,6 +17,7 @@ ORACLES: dict[str, Oracle] = {
     **gradients.ORACLES,
     **rules.ORACLES,
     **masks.ORACLES,
+    **responsibility.ORACLES,
     **attention.ORACLES,
     **attention_relevance.ORACLES,
 }

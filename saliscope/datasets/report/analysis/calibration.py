@@ -37,7 +37,8 @@ class Calibration:
     """The bins that are not empty, and the expected calibration error (ECE).
 
     `expected` is the mean ECE of a perfectly calibrated network with these bins, which is above 0 because the number of
-    images is finite, and `p` the share of such networks with at least this ECE, by simulation.
+    images is finite, and `p` the share of such networks with at least this ECE, by simulation. `smallest_p` is that of
+    the largest ECE that these images could have.
     """
 
     count: int
@@ -45,6 +46,7 @@ class Calibration:
     ece: float
     expected: float
     p: float
+    smallest_p: float
 
 
 def calibrate(probability: NDArray[np.float64], correct: NDArray[np.int8], bins: int = BINS) -> Calibration | None:
@@ -74,4 +76,6 @@ def calibrate(probability: NDArray[np.float64], correct: NDArray[np.int8], bins:
         Bin(int(k) / bins, (int(k) + 1) / bins, float(c), Rate(int(hits[k]), int(counts[k])))
         for k, c in zip(used, confidence, strict=True)
     ]
-    return Calibration(len(p), listed, ece, float(simulated.mean()), float((simulated >= ece).mean()))
+    largest = float((n / len(p)) @ np.maximum(confidence, 1 - confidence))
+    p_values = [float((simulated >= each - ROUNDING).mean()) for each in (ece, largest)]
+    return Calibration(len(p), listed, ece, float(simulated.mean()), *p_values)

@@ -4,6 +4,8 @@ An image has a possible label error if its predicted class is not its label, and
 least the probability that this class has on average for the images with that label. They are ranked by the probability
 of the label, the lowest first (self-confidence).
 
+A class with few labeled images has no meaningful average, so that no image is suspected to belong to it.
+
 Source   Northcutt et al. 2021, "Confident Learning", arXiv:1911.00068
 """
 
@@ -22,14 +24,18 @@ if TYPE_CHECKING:
 
 NEAR = 1e-6
 """As in cleanlab: a probability that is lower than the threshold by less counts."""
+LEAST = 5
+"""Minimum number of labeled images of a class for its average: with fewer, a single image decides."""
 LOWEST = 2 * 10**-6
 """The lowest threshold, as in cleanlab."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelErrors:
-    """The rows of possible label errors, the most likely first.
+    """The rows of possible label errors, the most likely first, of `count` labeled images.
 
+    `tested` is the number of images that were compared with at least one class other than their label; `averages` that
+    of the classes with an average, and `sizes` the numbers of labeled images of the classes, the largest first.
     `unknown` is the number of further images that may be errors: rows have the probabilities of five classes and of the
     label, and another class could exceed its threshold.
     """
@@ -37,15 +43,18 @@ class LabelErrors:
     rows: NDArray[np.int64]
     count: int
     unknown: int
+    tested: int
+    averages: int
+    sizes: list[int]
 
 
 def thresholds(columns: Columns, classes: int) -> NDArray[np.float64]:
-    """Return the mean probability `[k]` of each class over the images with that label; infinite without images."""
+    """Return the mean probability `[k]` of each class over the images with that label; infinite for few images."""
     index, p = columns.label_index, columns.label_probability.astype(np.float64)
     known = (index >= 0) & (index < classes) & np.isfinite(p)
     counts = np.bincount(index[known], minlength=classes)
     sums = np.bincount(index[known], weights=p[known], minlength=classes)
-    means = np.divide(sums, counts, out=np.full(classes, np.inf), where=counts > 0)
+    means = np.divide(sums, counts, out=np.full(classes, np.inf), where=counts >= LEAST)
     return np.maximum(means, LOWEST)
 
 
@@ -75,7 +84,12 @@ def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
     wrong = known & (columns.prediction_index != columns.label_index)
     found = np.flatnonzero(issue & wrong)
     order = np.argsort(columns.label_probability[found], kind="stable")
-    return LabelErrors(found[order], int(known.sum()), int((possible & wrong & ~issue).sum()))
+    averages = np.isfinite(limits)
+    labels = columns.label_index[known]
+    tested = averages.sum() - averages[labels] > 0
+    sizes = sorted(np.bincount(labels)[np.unique(labels)].tolist(), reverse=True)
+    unknown = int((possible & wrong & ~issue).sum())
+    return LabelErrors(found[order], len(labels), unknown, int(tested.sum()), int(averages.sum()), sizes)
 
 
 def _may_exceed(

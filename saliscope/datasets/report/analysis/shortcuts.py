@@ -11,6 +11,7 @@ There are four criteria, so that a class whose object is often on the left is no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -71,6 +72,8 @@ class Candidate:
     """The same for the maps of other classes."""
     others_alike: float = 0.0
     """The fraction of images of other classes with the pattern."""
+    others: int = 0
+    """Number of images of other classes that were compared; 0 if too few images were available."""
     pattern: Floats | None = None
     """What the images have in common there, `[p, p, 3]` from 0 to 255; None if they have nothing in common."""
 
@@ -78,6 +81,31 @@ class Candidate:
     def is_shortcut(self) -> bool:
         """Whether the evidence is strong enough to report it."""
         return self.pattern is not None and len(self.members) >= MANY and self.others_alike <= OTHERS
+
+
+@dataclass(frozen=True)
+class Tested:
+    """How many of the explained `classes` were tested for shortcuts.
+
+    Of the others, `unread` had too few images that are still available, and all others too few maps. `largest` is the
+    number of maps of the largest class, of `maps` maps with relevance.
+    """
+
+    classes: int
+    tested: int
+    unread: int
+    largest: int
+    maps: int
+
+
+def count_tested(maps: Maps, clusters: list[Cluster], classes: list[str], candidates: list[Candidate]) -> Tested:
+    """Return how many classes were tested: those with clusters and enough maps of other classes to compare with."""
+    usable = np.asarray(np.isfinite(pool_maps(maps)).all((1, 2)))
+    counts = Counter(name for name, is_usable in zip(classes, usable.tolist(), strict=True) if is_usable)
+    total = counts.total()
+    enough = {cluster.name for cluster in clusters if total - counts[cluster.name] >= MANY}
+    unread = sum(not candidate.others for candidate in candidates if candidate.name in enough)
+    return Tested(len(counts), len(enough) - unread, unread, max(counts.values(), default=0), total)
 
 
 def describe(box: Box) -> str:
@@ -166,6 +194,7 @@ def _compare_images(
     _, others = _patches(_sample(other), candidate.box, crop)
     if len(patches) < MANY or len(others) < MANY:
         return candidate
+    candidate = replace(candidate, others=len(others))
     pattern = _find_pattern(patches, others)
     if pattern is None or _cross_validate(patches, others) < HELD_OUT:
         return candidate

@@ -105,7 +105,7 @@ class Hosts:
         left of the trusted ones, the visitor may have written.
         """
         peer = (scope.get("client") or [""])[0]
-        if self.proxies and _is_private(scope.get("client")):
+        if self.is_proxy(scope.get("client")):
             values = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
             hops = [hop.strip() for hop in ",".join(values).split(",") if hop.strip()]
             if hops:
@@ -116,6 +116,10 @@ class Hosts:
         if isinstance(address, ipaddress.IPv6Address):
             return str(ipaddress.ip_network((address, 64), strict=False))
         return str(address)
+
+    def is_proxy(self, client: Any) -> bool:
+        """Return whether a connection, with its address and port, comes from a proxy that is believed."""
+        return bool(self.proxies) and _is_private(client)
 
 
 def _number_of_proxies() -> int:

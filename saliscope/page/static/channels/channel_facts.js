@@ -1,6 +1,7 @@
 // Statistics of the open channel, its contribution to the class score, and the receptive field of the cell under the
 // pointer.
 import { change, state, subscribe } from "../store.js";
+import { explain } from "../text/terms.js";
 import { fill, watchProps, make, makeButton, markDrawn } from "../wire.js";
 
 const LARGE = "hl-channel"; // the component of the large map
@@ -17,6 +18,7 @@ export function mount(element, props, trigger, watch) {
   const select = () => trigger("select", { target: value.target }),
     use = makeButton(terms.target, select, { title: terms.target_title });
   root.replaceChildren(facts, title, lines, use);
+  explain(root);
 
   /** Draw a box around the input pixels that affect the cell; without a pointer, use the strongest cell. */
   const place = () => {

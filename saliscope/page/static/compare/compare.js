@@ -11,7 +11,10 @@ import { make } from "../wire.js";
 class Board {
   constructor(element, props, trigger) {
     const terms = { ...props.map, ...props.combobox, ...props.terms };
-    Object.assign(this, { element, props, trigger, terms, panels: [], running: new Map(), received: {} });
+    Object.assign(this, { element, props, trigger, terms, panels: [], received: {} });
+    this.unsent = new Map(); // messages of panels, by slot; a visitor may have few requests in line
+    this.inLine = new Map(); // numbers of the requests that the server has not started, by slot
+    this.running = new Map(); // numbers of all sent requests, by slot
     this.number = Date.now(); // larger than the numbers of an earlier board: the server ignores smaller ones
     this.requests = new Requests();
     this.grid = make("div", { class: "hl-compare-panels" });
@@ -136,7 +139,7 @@ class Board {
     this.stale = true;
     this.mark();
     if (this.page.image) return;
-    if (this.panels.some((panel) => panel.pending)) this.trigger("stop", {});
+    if (this.panels.some((panel) => panel.pending)) this.stop();
     this.refreshIfVisible();
   }
 
@@ -230,22 +233,50 @@ class Board {
   sendRequest(panel, request = this.requests.forPanel(panel)) {
     panel.old = false;
     panel.wait(request, ++this.number);
-    this.running.set(panel.slot, this.number);
-    this.trigger("submit", { slot: panel.slot, number: this.number, ...this.requests.toWire(panel, request) });
+    this.unsent.set(panel.slot, { slot: panel.slot, number: this.number, ...this.requests.toWire(panel, request) });
+    this.sendNext();
     this.updateButtons();
+  }
+
+  /** Send requests while few of them wait at the server; a newer request of a panel takes the place of its old one. */
+  sendNext() {
+    for (const [slot, message] of this.unsent) {
+      if (this.inLine.size >= this.props.at_once && !this.inLine.has(slot)) continue;
+      this.unsent.delete(slot);
+      this.inLine.set(slot, message.number);
+      this.running.set(slot, message.number);
+      this.trigger("submit", message);
+    }
   }
 
   /** Cancel work that no panel waits for, except for panels with a newer request: the server cancels those itself. */
   cancelUnused() {
+    const isUnused = (number) => !this.panels.some(({ pending }) => pending && pending.number === number);
+    for (const [slot, { number }] of this.unsent) if (isUnused(number)) this.unsent.delete(slot);
     for (const [slot, number] of this.running) {
-      if (this.panels.some(({ pending }) => pending && pending.number === number)) continue;
+      if (!isUnused(number)) continue;
       this.running.delete(slot);
+      this.inLine.delete(slot);
       this.trigger("stop", { slot });
     }
+    this.sendNext();
+  }
+
+  /** Stop all panels; the server shows their best maps so far. */
+  stop() {
+    const unsent = [...this.unsent.values()];
+    this.unsent.clear();
+    this.trigger("stop", {});
+    for (const { slot, number } of unsent)
+      this.take({ slot, number, state: "halted", parts: [{ text: this.terms.stopped }], fraction: null });
   }
 
   /** Handle a partial or final answer for every panel that waits for it. */
   take(value) {
+    if (value.state !== "waiting" && this.inLine.get(value.slot) === value.number) {
+      this.inLine.delete(value.slot);
+      this.sendNext();
+    }
     const panels = this.panels.filter(({ pending }) => pending && pending.number === value.number);
     if (!panels.length) return;
     if (value.state !== "waiting" && value.state !== "partial") this.running.delete(value.slot);

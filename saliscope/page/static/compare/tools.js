@@ -25,7 +25,7 @@ export class Tools {
       });
     this.more = makeButton(terms.add, () => board.propose(), { title: terms.add_hint });
     this.two = makeButton(terms.pair, () => board.comparePredictions(), { title: terms.pair_hint });
-    this.stop = makeButton(terms.stop, () => board.trigger("stop", {}), { "aria-label": terms.stop_name });
+    this.stop = makeButton(terms.stop, () => board.stop(), { "aria-label": terms.stop_name });
     this.saves = new ComparisonExport(board);
     const slider = { type: "range", min: 0, max: 100, value: 100, name: "opacity" };
     this.slider = make("input", { ...slider, oninput: () => board.mix() });

@@ -3,6 +3,7 @@
 // Escape closes the list, and every other key is typed.
 import { Rows } from "./rows.js";
 import { search } from "./search.js";
+import { explain } from "../text/terms.js";
 import { fill, make } from "../wire.js";
 
 const PAGE = 8; // rows of Page Up and Page Down
@@ -19,7 +20,7 @@ export class Combobox {
   constructor(terms, label, items, pick, { heads = [], note = () => "" } = {}) {
     Object.assign(this, { terms, items, pick, note, found: [], at: -1, chosen: null, text: "" });
     const id = `hl-combobox-list-${ids++}`;
-    this.word = make("span", { class: "hl-combobox-label", id: `${id}-word`, text: label, "aria-hidden": "true" });
+    this.word = make("span", { class: "hl-combobox-label", id: `${id}-word`, text: label });
     this.aside = make("span", { class: "hl-combobox-aside", id: `${id}-aside`, hidden: true });
     this.count = make("span", { class: "hl-combobox-count", role: "status" });
     this.field = make("input", {
@@ -39,6 +40,7 @@ export class Combobox {
     this.element = make("div", { class: "hl-combobox" }, ...parts);
     this.name(label);
     this.listen();
+    explain(this.word);
   }
 
   listen() {
@@ -53,7 +55,7 @@ export class Combobox {
       setTimeout(() => this.shown && this.field.value === this.text && this.field.select());
     });
     this.field.addEventListener("focus", () => this.field.select()); // typing replaces the name
-    this.word.addEventListener("click", () => this.field.focus());
+    this.word.addEventListener("click", ({ target }) => target === this.word && this.field.focus());
     this.field.addEventListener("input", () => this.open(this.field.value));
     this.field.addEventListener("blur", () => this.close());
     this.field.addEventListener("keydown", (event) => this.key(event));

@@ -20,7 +20,9 @@ export function createSlot(index) {
 export function drawSlots(root, id, maps, image) {
   for (const canvas of root.querySelectorAll("canvas[data-small]")) {
     const item = maps?.of === id && maps.items.find((each) => String(each.index) === canvas.dataset.small);
-    if (item && canvas.dataset.drawn !== String(id)) paint(canvas, image, item.map, id);
+    if (!item || canvas.dataset.drawn === String(id)) continue;
+    paintMap(canvas, image, item.map, SIDE);
+    canvas.dataset.drawn = id;
   }
 }
 
@@ -29,9 +31,16 @@ export function refuseSlots(root) {
   for (const canvas of root.querySelectorAll("canvas[data-small]:not([data-drawn])")) canvas.dataset.drawn = "none";
 }
 
-function paint(canvas, image, packed, id) {
+/**
+ * Draw a map over an image, with a longer side of `longest` CSS pixels.
+ * @param {HTMLCanvasElement} canvas
+ * @param {?HTMLImageElement} image
+ * @param {object} packed the map
+ * @param {number} longest
+ */
+export function paintMap(canvas, image, packed, longest) {
   const tall = image ? image.naturalHeight / image.naturalWidth : 1,
-    side = SIDE * Math.min(3, window.devicePixelRatio || 1);
+    side = longest * Math.min(3, window.devicePixelRatio || 1);
   [canvas.width, canvas.height] = [side * Math.min(1, 1 / tall), side * Math.min(1, tall)].map((each) =>
     Math.max(1, Math.round(each)),
   );
@@ -44,5 +53,4 @@ function paint(canvas, image, packed, id) {
   const pixels = context.getImageData(0, 0, width, height);
   draw(pixels.data, width, height, { ...view(unpackMap(packed)), lines: false }); // too small for contours
   context.putImageData(pixels, 0, 0);
-  canvas.dataset.drawn = id;
 }

@@ -1,10 +1,12 @@
 // "What am I seeing?": a short text next to the map, collapsed on phones.
+import { explain } from "../text/terms.js";
 import { watchProps, make, markDrawn } from "../wire.js";
 
 const NARROW = "(max-width: 767px)";
 
 export function mount(element, props, trigger, watch) {
   const text = make("p", {});
+  explain(text);
   const box = make(
     "details",
     { class: "hl-guide-box", open: !window.matchMedia(NARROW).matches, hidden: true },

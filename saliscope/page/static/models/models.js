@@ -4,6 +4,7 @@ import { toItem } from "../lists/choice.js";
 import { Combobox } from "../lists/combobox.js";
 import { bindParameters } from "../page/address.js";
 import { state, subscribe } from "../store.js";
+import { explain } from "../text/terms.js";
 import { make, makeButton, markDrawn, watchProps } from "../wire.js";
 
 class Board {
@@ -25,6 +26,7 @@ class Board {
     this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.computing });
     this.old = make("p", { class: "hl-quiet", hidden: true, text: terms.old });
     this.results = make("div", { class: "hl-models-results" });
+    explain(this.results);
     this.build(element.firstElementChild);
     subscribe(["models"], () => this.showName());
     subscribe(["question", "imagePath"], () => this.mark());

@@ -1,5 +1,9 @@
 // The tables of the comparison of two models.
-import { make } from "../wire.js";
+import { loadImage } from "../drawing/surface.js";
+import { paintMap } from "../maps/small_map.js";
+import { fill, make } from "../wire.js";
+
+const SIDE = 72; // CSS pixels of the longer side of a map
 
 const section = (title, ...parts) =>
   make("section", { "aria-label": title }, make("h2", { class: "hl-title", text: title }), ...parts);
@@ -10,43 +14,51 @@ function heads(texts, numbers = []) {
   return make("tr", {}, ...texts.map(cell));
 }
 
-/** Format a correlation with a true minus sign. */
-const number = (terms, value) => (value === null ? terms.undefined : value.toFixed(2).replace("-", "−"));
+/** Create a canvas with a map over the crop of its model. */
+function mapCell(terms, { name, crops, maps }, model, k) {
+  const label = fill(terms.maps, { name, model });
+  const canvas = make("canvas", { class: "hl-models-map", role: "img", "aria-label": label, width: 1, height: 1 });
+  loadImage(crops[k]).then((image) => paintMap(canvas, image, maps[k], SIDE));
+  return make("td", {}, canvas);
+}
 
-/** Draw the predictions of both models for each image. */
+/** Draw the maps and predictions of both models for each image. */
 export function drawImages(terms, { rows, notes, models }) {
-  const columns = terms.columns.map((text, k) => (k === 1 || k === 2 ? `${text}: ${models[k - 1]}` : text));
-  const body = rows.map(({ name, src, a, b, same, correlation }) =>
+  const columns = terms.columns.map((text, k) => (k === 3 || k === 4 ? `${text}: ${models[k - 3]}` : text));
+  const body = rows.map((row) =>
     make(
       "tr",
-      { "data-same": String(same) },
-      make("th", { scope: "row" }, make("img", { src, alt: name, title: name })),
-      make("td", { text: a }),
-      make("td", { text: b }),
-      make("td", { class: "hl-models-same", text: same ? terms.same : terms.differs }),
-      make("td", { class: "hl-number", text: number(terms, correlation) }),
+      { "data-same": String(row.same) },
+      make("th", { scope: "row" }, make("img", { src: row.crops[0], alt: row.name, title: row.name })),
+      ...models.map((model, k) => mapCell(terms, row, model, k)),
+      make("td", { text: row.a }),
+      make("td", { text: row.b }),
+      make("td", { class: "hl-models-same", text: row.same ? terms.same : terms.differs }),
+      make("td", { class: row.unknown ? "hl-models-unknown" : "hl-number", text: row.correlation }),
     ),
   );
-  const table = make("table", {}, make("thead", {}, heads(columns, [4])), make("tbody", {}, ...body));
+  const table = make("table", {}, make("thead", {}, heads(columns, [6])), make("tbody", {}, ...body));
   const scroll = { class: "hl-models-scroll", tabindex: 0, role: "region", "aria-label": terms.predictions };
   return section(
     terms.predictions,
-    ...notes.map((text) => make("p", { class: "hl-quiet", text })),
+    ...[terms.maps_about, ...notes].map((text) => make("p", { class: "hl-quiet", text })),
     make("div", scroll, table),
   );
 }
 
 /** Draw the similarity of each stage of A with each of B. */
-export function drawSimilarity(terms, { similarity, layers, few }) {
-  if (!similarity) return section(terms.similarity, make("p", { class: "hl-quiet", text: few }));
+export function drawSimilarity(terms, { similarity, similarity_notes, layers }) {
+  const notes = similarity_notes.map((text) => make("p", { class: "hl-quiet", text }));
+  if (!similarity) return section(terms.similarity, ...notes);
   const body = similarity.map((row, k) =>
     make(
       "tr",
       {},
       make("th", { scope: "row", text: layers[0][k] }),
-      ...row.map((value) => {
-        const cell = make("td", { class: "hl-number", text: number(terms, value) });
-        cell.style.setProperty("--share", `${Math.round(100 * Math.min(1, Math.max(0, value ?? 0)))}%`);
+      ...row.map(({ text, estimate, share }) => {
+        const title = estimate && fill(terms.estimate, { value: estimate }),
+          cell = make("td", { class: "hl-number", text, title });
+        cell.style.setProperty("--share", `${Math.round(100 * share)}%`);
         return cell;
       }),
     ),
@@ -56,6 +68,7 @@ export function drawSimilarity(terms, { similarity, layers, few }) {
   return section(
     terms.similarity,
     make("p", { class: "hl-quiet", text: terms.similarity_about }),
+    ...notes,
     make("div", scroll, make("table", { class: "hl-models-matrix" }, head, make("tbody", {}, ...body))),
   );
 }

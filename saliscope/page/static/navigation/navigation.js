@@ -3,6 +3,7 @@
 import { selectTab, selectedTab, watchTabs } from "../gradio.js";
 import { dismiss } from "../page/dismiss.js";
 import { update } from "../store.js";
+import { setGlossary } from "../text/terms.js";
 import { fill, make } from "../wire.js";
 import { followWidth, Presentation, toggleTheme } from "./display.js";
 import { markUnused } from "./unused.js";
@@ -79,6 +80,7 @@ function moveByKeys(tabs, select) {
 
 export function mount(element, props) {
   const { terms, views, more, within } = props;
+  setGlossary(props.glossary);
   const tabs = views.map(([id, text]) =>
     make("button", {
       type: "button",

@@ -4,6 +4,7 @@ import { chart } from "../drawing/histogram.js";
 import { describe, quantityOf } from "../drawing/describe.js";
 import { bar } from "../drawing/paint.js";
 import { ticksOf } from "../drawing/ticks.js";
+import { explain } from "../text/terms.js";
 import { fill, make, formatValue } from "../wire.js";
 
 export class Scale {
@@ -12,6 +13,7 @@ export class Scale {
     this.terms = terms;
     this.bar = make("canvas", { class: "hl-bar", width: 256, height: 1, role: "img" });
     this.ends = make("div", { class: "hl-ends" });
+    explain(this.ends);
     this.drawing = make("p", {
       class: "hl-quiet hl-drawing",
       title: terms.drawing,

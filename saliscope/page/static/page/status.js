@@ -2,6 +2,7 @@
 // the next question. It also marks the page as busy, which dims old maps.
 import { selectTab } from "../gradio.js";
 import { state, subscribe, update } from "../store.js";
+import { explain } from "../text/terms.js";
 import { watchProps, make, markDrawn } from "../wire.js";
 
 const NARROW = 768,
@@ -33,10 +34,23 @@ function drawErase(button, erase) {
   };
 }
 
-/** Draw the sentences: the first is the prediction. */
-function drawHeadline(element, [prediction, ...rest]) {
-  element.replaceChildren();
-  if (prediction) element.append(make("strong", { text: prediction }), " ", make("span", { text: rest.join(" ") }));
+/** Draw the line on how the result was computed. */
+function drawLine(line, { kind, parts }) {
+  const tag = ({ mono, strong }) => (mono ? "code" : strong ? "strong" : "span");
+  const drawn = parts.map((part) => make(tag(part), { text: part.text }));
+  if (drawn.map((part) => part.outerHTML).join("") !== line.innerHTML) line.replaceChildren(...drawn);
+  line.dataset.kind = kind;
+}
+
+/** Draw the sentences: the first is the prediction. Only those that change are replaced, and spoken again. */
+function drawHeadline(element, { headline: [prediction, ...rest], title = "" }) {
+  const text = rest.join(" ");
+  if (!prediction) element.replaceChildren();
+  else if (element.firstChild?.textContent !== prediction)
+    element.replaceChildren(make("strong", { text: prediction }), " ", make("span", { text }));
+  const second = element.children[1];
+  if (second && second.textContent !== text) second.textContent = text;
+  if (second) second.title = title;
   fitHeadline(element);
 }
 
@@ -47,44 +61,54 @@ function fitHeadline(element) {
   const [first, second] = element.children;
   if (window.innerWidth < WIDE || !second?.textContent) return;
   const fits = () => second.getBoundingClientRect().bottom < first.getBoundingClientRect().bottom + 8;
-  for (const size of ["long", "very", "cut"]) if (!fits()) element.dataset.long = size;
+  for (const size of ["long", "very", "most", "cut"]) if (!fits()) element.dataset.long = size;
   element.title = element.dataset.long === "cut" ? second.textContent : "";
 }
 
-export function mount(element, props, trigger, watch) {
-  const root = element.firstElementChild;
+/** Create the elements of the status in `root`. */
+function build(root, terms) {
   const headline = make("p", { class: "hl-headline" });
   const line = make("p", { class: "hl-line", tabindex: -1 });
   const next = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
   const erase = make("button", { type: "button", class: "hl-button hl-cover", hidden: true });
-  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": props.terms.progress });
+  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
   root.setAttribute("role", "status");
+  root.setAttribute("aria-atomic", "false"); // the result of the experiment is spoken without the rest
   root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
+  explain(headline);
+  return { headline, line, next, erase, bar };
+}
+
+export function mount(element, props, trigger, watch) {
+  const root = element.firstElementChild;
+  const { headline, line, next, erase, bar } = build(root, props.terms);
   let requested = false,
     timer = 0,
+    latest = 0,
     answer = { headline: [], of: "idle", key: "" };
   /** Show the sentences of the selected view. */
   const showSentences = () => {
     root.toggleAttribute("data-many", state.view === MANY);
     const edited = state.view === EDITED && state.edited;
-    const isChecked = Boolean(answer.key) && state.checked?.key === answer.key;
-    drawHeadline(headline, edited ? edited.headline : isChecked ? state.checked.headline : answer.headline);
+    // An experiment is shown instead of the verdict.
+    const isChecked = Boolean(answer.key) && state.checked?.key === answer.key && !answer.title;
+    drawHeadline(headline, edited || (isChecked ? { headline: state.checked.headline } : answer));
     headline.dataset.of = edited ? (edited.isOld ? "last" : "done") : answer.of;
+  };
+  const dim = () => {
+    if (answer.of !== "busy") answer.of = "last";
   };
   subscribe(["view", "edited", "checked"], showSentences);
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
   const show = (value) => {
-    line.replaceChildren(
-      ...value.parts.map((part) => make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text })),
-    );
-    line.dataset.kind = value.kind;
+    drawLine(line, value);
     // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
     const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
     if (isKnown) {
-      answer = { headline: value.headline || [], of: value.kind, key: value.key || "" };
+      answer = { headline: value.headline || [], title: value.title, of: value.kind, key: value.key || "" };
       drawNext(next, value.next, trigger);
       drawErase(erase, value.erase);
-    } else if (answer.of !== "busy") answer.of = "last";
+    } else dim();
     showSentences();
     bar.hidden = value.fraction === undefined || value.fraction === null;
     if (!bar.hidden) bar.value = value.fraction;
@@ -95,9 +119,14 @@ export function mount(element, props, trigger, watch) {
   watchProps(props, watch, ["value"], () => {
     const since = performance.now();
     const value = props.value || { kind: "idle", parts: [] };
+    if (value.id < latest) return; // the result of an experiment on the last map arrives after the next question
+    latest = value.id;
     clearTimeout(timer);
-    if (value.patient) timer = setTimeout(() => show(value), DELAY);
-    else show(value);
+    if (value.patient) {
+      timer = setTimeout(() => show(value), DELAY);
+      dim();
+      showSentences();
+    } else show(value);
     document.documentElement.dataset.hlState = value.kind;
     markDrawn(element, value.id, since);
     if (requested && window.innerWidth < NARROW) {

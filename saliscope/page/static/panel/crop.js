@@ -1,6 +1,7 @@
 // Selects the part of the image that the network receives: the center, the whole image, or a position of the frame.
 // It belongs to the preprocessing, so a change selects the model "NAME?crop=...".
 import { frameCrop } from "./crop_frame.js";
+import { explainButton } from "../text/terms.js";
 import { make, watchProps } from "../wire.js";
 
 const CENTER = [0.5, 0.5];
@@ -15,6 +16,7 @@ export function mount(element, props, trigger, watch) {
   const button = (text, crop, more = {}) => make("button", { type: "button", text, onclick: () => use(crop), ...more });
   const center = button(terms.center, ""),
     whole = button(terms.whole, "whole", { title: terms.whole_hint });
+  explainButton(center, terms.word);
   const attributes = { class: "hl-segments", role: "group", "aria-label": terms.group, hidden: true };
   const root = make("div", attributes, center, whole);
   element.firstElementChild.append(root);

@@ -9,6 +9,7 @@ import { Track } from "./track.js";
 import { DescriptionTable } from "../description/table.js";
 import { diagramSvg } from "../description/svg.js";
 import { loadImage } from "../drawing/surface.js";
+import { explain } from "../text/terms.js";
 import { Segments } from "../navigation/segments.js";
 import { change, state, subscribe, update } from "../store.js";
 import { downloadFile, fill, watchProps, make, makeButton, markDrawn } from "../wire.js";
@@ -67,7 +68,9 @@ class Rail {
     this.save = makeButton(terms.save_svg, () => this.saveView(), { disabled: true });
     const tools = [this.inner.button, this.button, this.view.root, this.save];
     const head = make("div", { class: "hl-rail-head" }, title, this.about, ...tools);
-    this.inner.root.prepend(make("p", { class: "hl-quiet", text: terms.legend }));
+    const legend = make("p", { class: "hl-quiet", text: terms.legend });
+    this.inner.root.prepend(legend);
+    explain(legend);
     this.diagram = make("div", { class: "hl-rail-diagram" }, this.text, this.track.root, this.inner.root);
     root.append(head, this.diagram, this.table.root);
     this.player.attach(root);

@@ -4,6 +4,7 @@ import { bindParameters } from "../page/address.js";
 import { curve } from "./chart.js";
 import { Steps } from "./steps.js";
 import { update } from "../store.js";
+import { explain } from "../text/terms.js";
 import { fill, watchProps, make, markDrawn } from "../wire.js";
 
 const ROWS = ["controls", "class", "weights"],
@@ -30,6 +31,7 @@ class Strip {
     this.sentence = make("span", {});
     this.verdict = make("p", { class: "hl-trust-verdict" }, this.sign, this.sentence);
     element.firstElementChild.replaceChildren(this.buildHead(), this.verdict, this.buildCurves());
+    explain(element.firstElementChild);
     new ResizeObserver(() => this.plot()).observe(this.curves);
     new IntersectionObserver(() => this.autoStart()).observe(element);
     this.show();

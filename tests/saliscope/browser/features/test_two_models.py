@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.saliscope.browser.conftest import Visit, expect
 
 
@@ -13,10 +15,17 @@ def test_a_link_compares_two_models(visit: Visit) -> None:
 
     assert page.locator(".hl-models-status .hl-line").inner_text().startswith("The predictions differ for ")
     expect(rows).to_have_count(9)
-    assert rows.first.locator("td").first.inner_text() == "German shepherd, 94%"
+    assert rows.first.locator("td").nth(2).inner_text() == "German shepherd, 94%"
+    for label in ("map of EfficientNet-Lite0", "map of EfficientNet-Lite0 (crop whole)"):
+        shown = page.get_by_role("img", name=re.compile(re.escape(label) + "$"))
+        expect(shown).to_have_count(9)
+        drawn = "each => each.width > 1 && new Set(each.getContext('2d').getImageData(0, 0, 50, 50).data).size > 9"
+        page.wait_for_function(f"[...document.querySelectorAll('.hl-models-map')].every({drawn})")
     matrix = page.locator(".hl-models-matrix tbody tr")
     expect(matrix).to_have_count(5)
     expect(matrix.first.locator("td")).to_have_count(5)
+    for text in matrix.locator("td").all_inner_texts():
+        assert re.fullmatch(r"[01]\.\d\d \(0\.\d\d–[01]\.\d\d\)|0–[01]\.\d\d", text), "no negative value"
     assert "inputs of the models differ already" in page.locator(".hl-models-first").inner_text()
 
     page.get_by_label("Include the nine examples").click()

@@ -1,0 +1,227 @@
+"""ReX: responsibilities by the definition, sufficient parts of planted objects, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import explainers
+from explainers import Contrast, Logit, MaskScores, Probability, Unit, explain, rex, smallest_region
+
+WHITE = torch.ones(1, 1, 2, 2, dtype=torch.float64)
+
+
+class Decision(nn.Module):
+    """Class 1 if a function of the visibility of the four pixels of a white image is true, else class 0."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        score = torch.tensor([float(self.function(*row)) for row in (x[:, 0].flatten(1) > 0.5).tolist()]).to(x)
+        return torch.stack([torch.full_like(score, 0.5), score, score - 9], 1)
+
+
+class Parts(nn.Module):
+    """Class 1 if more than half of the pixels of each visible part of an object, of boxes [rows, columns], are seen."""
+
+    def __init__(self, *boxes, least=torch.min) -> None:
+        super().__init__()
+        self.boxes, self.least = boxes, least
+
+    def forward(self, x):
+        seen = torch.stack([x[:, 0, a:b, c:d].mean((1, 2)) for a, b, c, d in self.boxes], 1)
+        score = 10 * self.least(seen, 1).values
+        return torch.stack([torch.full_like(score, 5), score, score - 20], 1)
+
+
+def quadrants(function):
+    """The responsibilities of the four pixels; they are the only partition of 2 x 2 pixels."""
+    return rex(Decision(function), WHITE, samples=1, steps=1)[0].flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda a, b, c, d: a, [1, 0, 0, 0]),
+        (lambda a, b, c, d: a and b, [1, 1, 0, 0]),
+        (lambda a, b, c, d: a and b and c and d, [1, 1, 1, 1]),
+        (lambda a, b, c, d: a or b, [1 / 2, 1 / 2, 0, 0]),
+        (lambda a, b, c, d: a or b or d, [1 / 3, 1 / 3, 0, 1 / 3]),
+        (lambda a, b, c, d: a or b or c or d, [1 / 4, 1 / 4, 1 / 4, 1 / 4]),
+        (lambda a, b, c, d: a and (b or c), [1, 1 / 2, 1 / 2, 0]),
+        (lambda a, b, c, d: a + b + c + d >= 3, [1 / 2, 1 / 2, 1 / 2, 1 / 2]),
+        (lambda a, b, c, d: (a and b) or (c and d), [1 / 2, 1 / 2, 1 / 2, 1 / 2]),
+    ],
+)
+def test_responsibilities_of_known_decisions(function, expected):
+    """A part that the class needs has 1, one of m interchangeable parts 1/m."""
+    assert quadrants(function) == pytest.approx(expected, abs=1e-15)
+
+
+def test_responsibility_by_brute_force_over_random_decisions():
+    """Chockler and Halpern: 1 / (1 + k), where hiding k other parts makes this one necessary, and no fewer do."""
+    numbers = random.Random(0)
+    for _ in range(60):
+        table = {shown: numbers.random() < 0.5 for shown in itertools.product([False, True], repeat=4)}
+        table[(True,) * 4] = True
+        expected = []
+        for part in range(4):
+            sizes = [
+                shown.count(False)
+                for shown in table
+                if shown[part] and table[shown] and not table[(*shown[:part], False, *shown[part + 1 :])]
+            ]
+            expected.append(1 / (1 + min(sizes)) if sizes else 0)
+        assert quadrants(lambda *shown, table=table: table[shown]) == pytest.approx(expected, abs=1e-15)
+
+
+def test_two_distant_parts_are_refined_together():
+    """The visible parts of an occluded object: hidden, one of them changes the class, so both stay in the search."""
+    net, image = Parts((8, 14, 8, 14), (44, 50, 48, 54)), torch.ones(1, 1, 64, 64)
+    found = rex(net, image, samples=20, steps=16)[0]
+    inside = torch.zeros(64, 64, dtype=torch.bool)
+    for a, b, c, d in net.boxes:
+        inside[a:b, c:d] = True
+        assert found[a:b, c:d].mean() > 3 * found.mean()
+    assert inside[divmod(int(found.argmax()), 64)]
+
+
+def test_the_explanation_of_an_occluded_object_is_smaller_than_those_of_other_methods():
+    """The paper's comparison, at default options: 38 pixels suffice, 19 in each of two small visible parts."""
+    net, image = Parts((18, 24, 28, 34), (84, 90, 98, 104)), torch.ones(1, 1, 128, 128)
+
+    def pixels(name):
+        found = smallest_region(net, image, explain(name, net, image, 1).map, baseline="zeros")
+        return int(found.mask.sum())
+
+    own = pixels("rex")
+    others = {name: pixels(name) for name in ("rise", "lime", "kernel_shap", "occlusion", "sobol", "hsic")}
+    assert 38 <= own < min(others.values()) / 2, (own, others)
+
+
+def test_forms_of_a_class_are_the_same():
+    net, image = Decision(lambda a, b, c, d: a and (b or c)), WHITE.expand(2, 1, 2, 2)
+    expected = rex(net, image, samples=3, steps=2)
+    for form in (1, [1, 1], Logit(1), Probability(1), lambda scores: scores[:, 1]):
+        assert torch.equal(rex(net, image, form, samples=3, steps=2), expected)
+
+
+@pytest.mark.parametrize("baseline", ["mean", 1.0])
+def test_a_baseline_that_keeps_the_class_is_reported(baseline):
+    found = explain("rex", Decision(lambda a, b, c, d: a and b), WHITE, baseline=baseline)
+    assert not found.map.any()
+    assert "baseline_suffices" in {each.code for each in found.findings[0]}
+    kept = explain("rex", Decision(lambda a, b, c, d: a and b), WHITE)
+    assert "baseline_suffices" not in {each.code for each in kept.findings[0]}
+
+
+def test_equal_scores_do_not_keep_a_class():
+    """A network without biases gives a black image equal scores, which do not predict class 0."""
+
+    class Linear(nn.Module):
+        def forward(self, x):
+            return torch.stack([x[:, 0, 0, 0], -x[:, 0, 0, 0]], 1)
+
+    assert rex(Linear(), WHITE, samples=1, steps=1)[0].tolist() == [[1, 0], [0, 0]]
+
+
+class Values(nn.Module):
+    """Another output for the same decision: one value per image, or a class map."""
+
+    def __init__(self, dense: bool) -> None:
+        super().__init__()
+        self.decision, self.dense = Decision(lambda a, b, c, d: a and (b or c)), dense
+
+    def forward(self, x):
+        score = self.decision(x)[:, 1:2] * 3 - 7
+        return torch.cat([score, score.cos()], 1)[:, :, None, None].expand(-1, -1, 4, 4) if self.dense else score
+
+
+@pytest.mark.parametrize(
+    ("net", "target"),
+    [
+        (Values(dense=False), None),
+        (Values(dense=False), lambda values: values[:, 0]),
+        (Values(dense=True), MaskScores(torch.ones(4, 4), 0)),
+        (Values(dense=True), lambda maps: maps[:, 0].mean((1, 2))),
+        (Values(dense=False), Unit("decision", 1)),
+        (Decision(lambda a, b, c, d: a and (b or c)), 2),
+        (Decision(lambda a, b, c, d: a and (b or c)), Contrast(2, 0)),
+        (Decision(lambda a, b, c, d: a and (b or c)), lambda scores: scores.amax(1)),
+        (Decision(lambda a, b, c, d: not (a and (b or c))), 1),
+    ],
+)
+def test_another_target_is_kept_if_its_score_is_nearer_to_that_of_the_image(net, target):
+    """The paper has decisions of classifiers only; here the score has two values, so that both are the same."""
+    found = explain("rex", net, WHITE, target, samples=1, steps=1)
+    assert found.map[0].flatten().tolist() == [1, 1 / 2, 1 / 2, 0]
+    assert "baseline_suffices" not in {each.code for each in found.findings[0]}
+
+
+def test_the_highest_score_is_not_a_class():
+    """It equals the score of class 1 for the image, which a alone keeps as the prediction."""
+    net = Decision(lambda a, b, c, d: 2 if a and b else 0.6 * a)
+    assert rex(net, WHITE, 1, samples=1, steps=1)[0].flatten().tolist() == [1, 0, 0, 0]
+    assert rex(net, WHITE, lambda scores: scores.amax(1), samples=1, steps=1)[0].flatten().tolist() == [1, 1, 0, 0]
+
+
+def test_rounding_is_not_a_score():
+    """The values of image and baseline differ in the last digit."""
+
+    class Constant(nn.Module):
+        def forward(self, x):
+            return 1 + 2.5e-16 * x.mean((1, 2, 3))[:, None]
+
+    found = explain("rex", Constant(), WHITE)
+    assert not found.map.any() and "baseline_suffices" in {each.code for each in found.findings[0]}
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (3, 1), (2, 3)])
+def test_images_smaller_than_four_parts(size):
+    """Only the first pixel counts: each partition ends at it, and does not split it again."""
+
+    class First(nn.Module):
+        def forward(self, x):
+            return torch.stack([torch.full_like(x[:, 0, 0, 0], 0.5), x[:, 0, 0, 0]], 1)
+
+    result = explain("rex", First(), torch.ones(2, 1, *size), samples=5, steps=9, batch_size=75)
+    found = result.map
+    assert found.shape == (2, *size) and found[0].argmax() == 0 and 1 <= found[0, 0, 0] <= max(size)
+    assert result.is_complete and result.done == result.total < 5 * 9 * 15
+    assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_scores_that_are_not_finite_give_no_map(column):
+    """Otherwise no score is higher than NaN, and the class would be kept."""
+
+    class Broken(nn.Module):
+        def forward(self, x):
+            seen = x.mean((1, 2, 3))
+            scores = torch.stack([torch.full_like(seen, 0.5), seen], 1)
+            scores[:, column] = torch.where((seen > 0) & (seen < 0.3), torch.nan, scores[:, column])
+            return scores
+
+    assert rex(Broken(), torch.ones(1, 1, 4, 4), 1).isnan().all()
+
+
+def test_stopped_after_three_percent_the_map_is_that_of_the_first_steps():
+    """All partitions take a step before the next one: 20 partitions of one step are 300 of 9,000 samples."""
+    net, image = Parts((8, 14, 8, 14), (44, 50, 48, 54)), torch.ones(2, 1, 64, 64)
+    found = explain("rex", net, image, 1, steps=30, batch_size=100, progress=lambda step: step.fraction < 0.03)
+    assert (found.done, found.total) == (300, 9000) and not found.is_complete
+    assert torch.equal(found.map, rex(net, image, 1, steps=1))
+
+
+def test_seed_and_batch_size():
+    net, image = Parts((8, 14, 8, 14), (44, 50, 48, 54), least=torch.max), torch.ones(1, 1, 64, 64)
+    expected = rex(net, image, seed=1, samples=4)
+    assert torch.equal(rex(net, image.expand(2, -1, -1, -1), seed=1, samples=4, batch_size=7)[1:], expected)
+    assert not torch.equal(rex(net, image, seed=2, samples=4), expected)
+    assert explainers.METHODS["rex"].stochastic

@@ -1,0 +1,139 @@
+"""`evaluate` with several maps: shared controls, one correction for all of them, the ranking, and the messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import explainers
+from explainers import BadOption, Explanation, Recommendation, WrongType, evaluate, explain
+from tests.support.nets import random_images, residual
+
+MODEL, IMAGES = residual().float(), random_images(3, 3, 24, 32).float()
+BOTH = ("deletion", "insertion")
+
+
+def chance(seed: int, n: int = 3) -> Tensor:
+    return torch.rand(n, 6, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_each_map_has_the_values_of_its_own_call():
+    maps = {"Grad-CAM": explain("grad_cam", MODEL, IMAGES, 1), "mine": chance(0), "by name": "saliency"}
+
+    found = evaluate(MODEL, IMAGES, maps, steps=4, target=1, metrics=(*BOTH, "sparseness"))
+
+    assert isinstance(found, Recommendation) and {row.name for row in found.rows} == set(maps)
+    for name, each in maps.items():
+        single = evaluate(MODEL, IMAGES, each, steps=4, target=1, metrics=(*BOTH, "sparseness"))
+        for metric in single.values:
+            torch.testing.assert_close(found[name].evaluation.values[metric], single.values[metric])
+            for control, values in single.controls[metric].items():
+                torch.testing.assert_close(found[name].evaluation.controls[metric][control], values)
+
+
+def test_the_controls_run_once():
+    model, rows = residual().float(), list[int]()
+    model.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
+    evaluate(model, IMAGES, chance(0), steps=4)  # the first call has passes of its own
+    rows.clear()
+    evaluate(model, IMAGES, chance(0), steps=4)
+    one = sum(rows)
+    rows.clear()
+
+    evaluate(model, IMAGES, {str(k): chance(k) for k in range(4)}, steps=4)
+
+    assert one < sum(rows) < 2 * one
+
+
+def test_one_correction_counts_all_maps_metrics_and_controls():
+    """Holm by hand: the k-th smallest of m p-values times m - k, never below one before it."""
+    images = IMAGES[:1]
+    maps = {str(k): chance(k, 1) for k in range(5)}
+    found = evaluate(MODEL, images, maps, steps=4)
+    alone = {name: evaluate(MODEL, images, each, steps=4).unadjusted for name, each in maps.items()}
+    keys = [(name, metric, c) for name in maps for metric in BOTH for c in ("random", "edge", "center")]
+    p = {key: alone[key[0]][key[1]][key[2]].p for key in keys}
+    largest = 0.0
+    for rank, key in enumerate(sorted(keys, key=lambda each: p[each])):
+        largest = max(largest, min(1.0, p[key] * (30 - rank)))
+        comparison = found[key[0]].comparisons[key[1]][key[2]]
+        assert comparison.p == pytest.approx(p[key]) and comparison.p_adjusted == pytest.approx(largest)
+        assert (comparison.verdict in ("better", "worse")) == (largest < 0.05)
+
+
+def test_more_maps_need_more_images():
+    """2^(1-8) x 6 comparisons is below 0.05, and x 12 is not."""
+    images = random_images(8, 3, 24, 32).float()
+    maps = {"a": chance(0, 8), "b": chance(1, 8)}
+    one = evaluate(MODEL, images, {"a": maps["a"]}, steps=2)["a"]
+    both = evaluate(MODEL, images, maps, steps=2)["a"]
+    assert "few" not in {each.verdict for table in one.comparisons.values() for each in table.values()}
+    assert {each.verdict for table in both.comparisons.values() for each in table.values()} == {"few"}
+
+
+def test_maps_are_ranked_by_the_metrics_that_have_a_better_direction():
+    values = {name: evaluate(MODEL, IMAGES, chance(k), steps=4, target=1) for k, name in enumerate("abcd")}
+    maps = {name: chance(k) for k, name in enumerate("abcd")}
+    ranks = dict.fromkeys("abcd", 0.0)
+    for metric, sign in (("deletion", 1), ("insertion", -1)):
+        for place, name in enumerate(sorted("abcd", key=lambda n: sign * float(values[n].values[metric].mean()))):
+            ranks[name] += (place + 1) / 2
+
+    found = evaluate(MODEL, IMAGES, maps, steps=4, target=1, metrics=("sparseness", *BOTH))
+
+    assert {row.name: row.rank for row in found.rows} == ranks
+    assert [row.rank for row in found] == sorted(ranks.values()) and found.best is found[0]
+    assert set(found.winners) == set(BOTH) and set(found.agreement) == {BOTH}
+    assert all(f"{name}: Deletion" in str(found) for name in maps) and "sparseness" in str(found)
+
+
+def test_progress_covers_all_maps_and_stops_the_call():
+    fractions: list[float] = []
+    maps = {"a": chance(0), "b": chance(1)}
+    evaluate(MODEL, IMAGES, maps, steps=4, progress=lambda step: fractions.append(step.fraction))
+    assert fractions == sorted(fractions) and fractions[-1] == 1 and 0.5 in fractions
+
+    found = evaluate(MODEL, IMAGES, maps, steps=4, progress=lambda step: step.fraction < 0.5)
+
+    over = evaluate(MODEL, IMAGES, maps, steps=4, budget=1e-6)
+    assert str(over).startswith("No map has a value. Deletion: the time budget was exceeded.")
+    assert found["a"].evaluation.is_complete and not found["b"].evaluation.is_complete
+    assert found.best is found["a"] and bool(found["b"].evaluation.values["deletion"].isnan().all())
+
+
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        ({}, "maps={} is not valid"),
+        ({1: chance(0)}, "Give maps by name"),
+        ({"a": chance(0), "b": chance(0, 2)}, r"maps\['b'\]: The maps have shape \(2, 6, 8\) for 3 images"),
+        ({"a": chance(0), "b": chance(0)[0]}, r"maps\['b'\]: maps is a tensor of shape"),
+        ({"a": "grad_cm"}, r"maps\['a'\]: Unknown method 'grad_cm'. Did you mean 'grad_cam'"),
+    ],
+)
+def test_a_refusal_names_the_map(maps: Any, message: str):
+    with pytest.raises(BadOption, match=message):
+        evaluate(MODEL, IMAGES, maps)
+
+
+def test_other_refusals():
+    with pytest.raises(WrongType, match=r"maps\['a'\]: maps is a dict"):
+        evaluate(MODEL, IMAGES, {"a": {"b": chance(0)}})  # type: ignore[dict-item]
+    with pytest.raises(BadOption, match="sparseness cannot rank maps"):
+        evaluate(MODEL, IMAGES, {"a": chance(0)}, metrics="sparseness")
+    with pytest.raises(BadOption, match=r"maps\['a'\]: shift_stability runs the method again"):
+        evaluate(MODEL, IMAGES, {"a": chance(0)}, metrics="shift_stability")
+    with pytest.raises(BadOption, match="Unknown map 'mins'. Did you mean 'mine'"):
+        evaluate(MODEL, IMAGES, {"mine": chance(0)}, steps=2)["mins"]
+
+
+def test_explanations_of_different_targets_need_a_target():
+    maps: dict[str, Explanation] = {str(k): explain("grad_cam", MODEL, IMAGES, k) for k in (1, 2)}
+    with pytest.raises(BadOption, match=r"maps\['1'\] explains \[1, 1, 1\] and maps\['2'\] \[2, 2, 2\]. Give target="):
+        evaluate(MODEL, IMAGES, maps)
+    assert evaluate(MODEL, IMAGES, maps, target=2, steps=2).target == [2, 2, 2]
+    assert evaluate(MODEL, IMAGES, {"1": maps["1"], "mine": chance(0)}, steps=2).target == [1, 1, 1]
+    assert isinstance(evaluate(MODEL, IMAGES, maps["1"], steps=2), explainers.Evaluation)

@@ -1,0 +1,173 @@
+"""No sentence of a report or a comparison claims an absence that was not tested."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from saliscope.datasets import report
+from saliscope.datasets.compare import write
+from saliscope.datasets.report.analysis.columns import Columns
+from saliscope.datasets.report.analysis.label_errors import LEAST, find_label_errors
+from saliscope.datasets.rows import SCHEMA
+from saliscope.datasets.run_data import RunData
+from tests.saliscope.datasets.test_compare import finished
+from tests.saliscope.datasets.test_dataset_report import page_text, row
+
+CORNER, EDGE, ZERO = [[4, 1], [0, 0]], [[0, 0], [3, 3]], [[0, 0], [0, 0]]
+ABSENT = re.compile(r"\b(no|none|never|nothing|all|0 of|0%|not significant\w*)\b|^0\b", re.I)
+"""What claims an absence."""
+TESTED = re.compile(
+    r"not (tested|measured|estimated|computed|compared|shown)|\bof \d|\(p [=<]|\d (image|map|prediction|class|slice)",
+    re.I,
+)
+"""What says that nothing was tested, or how much was."""
+DEFINITION = re.compile(r"means? over all maps|have no meaning|^none: the scores|^Share of all|^All images: ")
+"""Sentences about the page, which claim nothing about the images."""
+
+
+def sentences(path: Path) -> list[str]:
+    """Return the sentences of a page, without its data and scripts."""
+    text = re.sub(r"<(script|style|select)\b.*?</\1>", " ", path.read_text(encoding="utf-8"), flags=re.S)
+    blocks = re.split(r"</?(?:p|li|td|th|dd|dt|h[1-6]|div|figcaption|button|label|span|option)\b[^>]*>", text)
+    plain = [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", block)).split()) for block in blocks]
+    return [each for block in plain for each in re.split(r"(?<=[.!?]) +(?=[A-Z])", block) if each]
+
+
+def unfounded(path: Path) -> list[str]:
+    """Return the sentences that claim an absence without saying what was tested."""
+    found = [each for each in sentences(path) if ABSENT.search(each) and len(re.findall(r"[a-z]+", each, re.I)) > 2]
+    return [each for each in found if not TESTED.search(each) and not DEFINITION.search(each)]
+
+
+def run_of(
+    folder: Path, count: int, *, labels: str, probabilities: bool = True, classes: int = 2, values=CORNER
+) -> RunData:
+    """Images of some classes in turn, all predicted correctly if labeled. `labels`: known, other or none."""
+    rows = []
+    for k in range(count):
+        index = k % classes
+        name, own = {"known": (("cat", "dog")[index], index), "other": ("fox", None), "none": (None, None)}[labels]
+        entry = row(f"{k:02d}.jpg", name, own, index, 0.6 + 0.01 * k, values if index else values[::-1])
+        if probabilities:
+            entry["label_probability"] = entry["probability"] if own is not None else None
+        else:
+            entry |= {"probability": None, "label_probability": None}
+            entry["top5"] = [each | {"probability": None} for each in entry["top5"]]
+        rows.append(entry)
+    settings = {"model": "toy", "method": "grad_cam", "layer": None, "target": "predicted", "options": {}}
+    manifest = {"settings": settings, "source": "here", "classes": ["cat", "dog"]}
+    if not probabilities:
+        manifest["score"] = "logit"
+    return RunData(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
+
+
+KINDS = list(itertools.product([1, 3, 7], ["known", "other", "none"], [True, False], [1, 2], [CORNER, ZERO]))
+
+
+@pytest.mark.parametrize(("count", "labels", "probabilities", "classes", "values"), KINDS)
+def test_small_reports_claim_nothing(tmp_path, count, labels, probabilities, classes, values):
+    data = run_of(tmp_path, count, labels=labels, probabilities=probabilities, classes=classes, values=values)
+    camera = pa.array([f"c{k % 2}" for k in range(count)])
+    out = report.write(data, tmp_path / "r.html", read=lambda path: None, metadata={"camera": camera})
+    text = page_text(out)
+    assert not unfounded(out)
+    largest = 0 if values is ZERO else -(-count // classes)
+    assert "Shortcuts were not tested: this needs at least 10 maps with relevance that explain a class, and 8" in text
+    assert f"the largest class has {largest} of {0 if values is ZERO else count} map" in text
+    assert (
+        "Not tested: clustering needs at least 10 maps with relevance that explain a class, and no class has more than "
+        f"{largest}." in text
+    )
+    assert f"Unreadable 0 of {count} image" in text and f"No findings: {count} map" in text
+    if labels == "known":
+        assert f"All predictions of {count} image" in text
+        assert "Slices were not tested: camera: " in text
+        if probabilities and (count < 2 * LEAST or classes == 1):
+            assert "Label errors were not tested" in text
+        elif not probabilities:
+            assert "Label errors were not estimated" in text
+    else:
+        assert f"not measured: {'no image has a label' if labels == 'none' else 'no label is a class'}" in text
+        assert "correct" not in text and ("Without labels" in text) == (labels == "none")
+    if values is ZERO:
+        assert "was not measured: no map has any relevance" in text and "% of the relevance is" not in text
+
+
+def test_enough_images_are_tested_and_counted(tmp_path):
+    data = run_of(tmp_path, 24, labels="known")
+    out = report.write(data, tmp_path / "r.html", read=lambda path: None)
+    assert not unfounded(out)
+    text = page_text(out)
+    assert "0 of 24 tested images may have a wrong label, of 24 labeled images" in text
+    assert "compared with the 2 of 2 classes with 5 or more labeled images" in text
+    one = report.write(run_of(tmp_path, 24, labels="known", classes=1), tmp_path / "one.html", read=lambda path: None)
+    assert "Shortcuts were not tested" in page_text(one) and "Label errors were not tested" in page_text(one)
+
+
+def test_label_errors_need_an_average_of_several_images(tmp_path):
+    """One dog among cats: cats cannot be called dogs by the average of a single image, and the dog can be a cat."""
+    names, rows = ["cat", "dog"], []
+    for k in range(8):
+        own, predicted = int(k == 0), int(k != 1) if k < 2 else 0
+        entry = row(f"{k}.jpg", names[own], own, predicted, 0.9, CORNER) | {
+            "label_probability": 0.05 if own != predicted else 0.9
+        }
+        rows.append(entry)
+    rows[1] |= {"prediction": "dog", "prediction_index": 1, "correct": False, "label_probability": 0.05}
+    rows[1]["top5"] = [{"class": "dog", "index": 1, "probability": 0.95}]
+    data = RunData(tmp_path, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA))
+    found = find_label_errors(data, Columns.of(data))
+    assert (found.count, found.tested, found.averages, found.sizes) == (8, 1, 1, [7, 1])
+    assert 1 not in found.rows.tolist()
+
+
+@pytest.mark.parametrize("probabilities", [1, 12])
+def test_calibration_is_not_tested_with_one_image(tmp_path, probabilities):
+    data = run_of(tmp_path, probabilities, labels="known")
+    text = page_text(report.write(data, tmp_path / "r.html", read=lambda path: None))
+    assert ("Whether the network is calibrated was not tested" in text) == (probabilities == 1)
+    assert ("that a perfectly calibrated network has" in text) == (probabilities > 1)
+
+
+def comparison(tmp_path: Path, count: int, *, labels: bool, values=CORNER, other=CORNER, predicted: int = 0) -> Path:
+    own = ("cat", 0) if labels else (None, None)
+    a, b = (
+        finished(tmp_path / name, [row(f"{k}.jpg", *own, at, 0.9, map, sha256=str(k)) for k in range(count)])
+        for name, at, map in (("a", 0, values), ("b", predicted, other))
+    )
+    return write(a, b, tmp_path / "c.html").page
+
+
+@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_small_comparisons_claim_nothing(tmp_path, count, labels):
+    for options in ({}, {"predicted": 1}, {"values": ZERO}, {"other": EDGE}):
+        page = comparison(tmp_path, count, labels=labels, **options)
+        assert not unfounded(page)
+        text = page_text(page)
+        assert "not significant" not in text and ("significant" in text) == (
+            labels and options == {"predicted": 1} and count == 7
+        )
+        if "values" in options:
+            assert "(a map is zero everywhere)" in text and "–" in text
+        if "predicted" in options:
+            assert f"none of {count} image{'s' * (count > 1)} has the same prediction" in text
+        else:
+            assert f"No prediction changed in {count} image" in text
+        assert "95% interval 1.00 to 1.00" not in text
+
+
+def test_the_interval_of_a_mean_needs_several_images():
+    from saliscope.datasets.compare.statistics import Distribution
+
+    for count, known in ((1, False), (9, False), (10, True)):
+        values = Distribution(-1, 1)
+        values.add(np.linspace(0, 0.5, count))
+        assert np.isfinite(values.mean().low) == known
