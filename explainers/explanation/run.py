@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +29,11 @@ from explainers.network.dtypes import to_cpu_float64
 from explainers.network.eval_view import EvalView, one_call, packing_of
 from explainers.network.fast.compiled import compiling
 from explainers.network.forward_wrapper import Forward, wrap_forward
+from explainers.network.inputs import inputs_of
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, unknown_keyword, whole_number
 from explainers.passes.each_image import finite_images, select_rows
-from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, inputs_of, pack_call
+from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
 from explainers.registry import MAPS, Method, MethodLike, find
 from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, ThroughLike, describe_target
@@ -89,7 +91,8 @@ def explain(
         torch.Size([1, 7, 7])
     """
     chosen = find(method)
-    several, each = inputs_of(images), functools.partial(explain, chosen)
+    several = inputs_of(images)
+    each: Callable[..., Any] = functools.partial(explain, chosen)
     call: dict[str, Any] = {"layer": layer, "reduce": reduce, "through": through, "forward": forward, "score": score}
     call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
     if several is None and forward is None and (rows := finite_images(model, images)) is not None:

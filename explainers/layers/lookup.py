@@ -20,7 +20,7 @@ from explainers.layers.profile import Profile, profile
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.image_check import validate_images
-from explainers.network.inputs import OneInput, check_inputs, with_inputs
+from explainers.network.inputs import OneInput, check_inputs, inputs_of, with_inputs
 from explainers.options import LayerName, check_keywords
 
 
@@ -41,8 +41,8 @@ def list_layers(
         >>> layers["layer4"].grid
         (7, 7)
     """
-    if isinstance(images, tuple):
-        chosen = _layers_of_inputs(model, images, forward)
+    if (inputs := inputs_of(images)) is not None:
+        chosen = _layers_of_inputs(model, inputs, forward)
         return [layer for layer in chosen if not spatial or is_spatial(layer)]
     _check(model, images)
     if forward is not None:
@@ -72,8 +72,8 @@ def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None =
         >>> default_layer(model, images)
         'layer4'
     """
-    if isinstance(images, tuple):
-        found = [(profile(*each, hooks=True), each[1]) for each in _each_input(model, images, forward)]
+    if (inputs := inputs_of(images)) is not None:
+        found = [(profile(*each, hooks=True), each[1]) for each in _each_input(model, inputs, forward)]
         return _default_name(*next((each for each in found if each[0].default is not None), found[0]))
     _check(model, images)
     return _default_name(profile(wrap_forward(model, forward, images), images, hooks=True), images)
@@ -97,7 +97,7 @@ def _layers_of_inputs(model: nn.Module, inputs: tuple[Tensor, ...], forward: For
     found = []
     for wrapped, image in _each_input(model, inputs, forward):
         layers = profile(wrapped, image, hooks=True)
-        found.append([replace(layer, _model=lambda wrapped=wrapped: wrapped) for layer in layers])  # type: ignore[misc]
+        found.append([replace(layer, _model=lambda wrapped=wrapped: wrapped) for layer in layers])
     return [next((each for each in calls if each.grid is not None), calls[0]) for calls in zip(*found, strict=True)]
 
 

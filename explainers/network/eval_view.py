@@ -52,8 +52,8 @@ class EvalView:
     passes if the call reuses them, else None. `buffers` restores those that the network writes. `place` moves maps from
     the cells of a method's layer to a grid that covers the input evenly. `decides` is True if the network reads values
     of its image, so that another image may run other operations; it is known after `run_rows_correctly`. `splits` is
-    True if the call can run such images one by one. `failed` [N] is True for images with a score that is not finite, if
-    the method uses scores.
+    True if the call can run such images one by one. `failed` has a mask [N] of the images
+    whose score is not finite, once the method has computed scores.
     """
 
     given: nn.Module
@@ -75,7 +75,7 @@ class EvalView:
     buffers: WatchedBuffers | GuardedBuffers | None = field(default=None, repr=False)
     decides: bool = False
     splits: bool = False
-    failed: Tensor | None = None
+    failed: list[Tensor] = field(default_factory=list, repr=False)
 
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)

@@ -19,13 +19,8 @@ def validate_images(model: nn.Module, images: Tensor) -> None:
 
     Errors   WrongType if images is not a tensor, BadImages otherwise
     """
-    if isinstance(images, tuple):
-        raise WrongType(
-            "images is a tuple, and only methods and explain take several inputs. Give one tensor here, and the others "
-            "by forward=lambda images: model(images, other)."
-        )
     if not isinstance(images, Tensor):
-        raise WrongType(f"images is {kind_of(images)}; give a float tensor [N, C, H, W], normalized for the model.")
+        raise WrongType(_no_tensor(images))
     if images.ndim not in (4, 5) or 0 in images.shape:
         raise BadImages(f"images has shape {tuple(images.shape)}. {_suggest_shape(images)}")
     if images.is_meta or images.layout != torch.strided:
@@ -48,6 +43,15 @@ def validate_images(model: nn.Module, images: Tensor) -> None:
         raise BadImages(f"images contains {images[tuple(at)].item()} at {where}. Give finite values.")
     if own is not None and own.dtype != images.dtype and not torch.is_autocast_enabled(images.device.type):
         raise BadImages(f"images is {images.dtype}, but the model is {own.dtype}. Give images.to({own.dtype}).")
+
+
+def _no_tensor(images: object) -> str:
+    if isinstance(images, tuple):
+        return (
+            "images is a tuple, and only methods, explain and list_layers take several inputs. Give one tensor here, "
+            "and the others by forward=lambda images: model(images, other)."
+        )
+    return f"images is {kind_of(images)}; give a float tensor [N, C, H, W], normalized for the model."
 
 
 def _first_weight(model: nn.Module, dtype: torch.dtype) -> Tensor | None:

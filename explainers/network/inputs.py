@@ -23,6 +23,11 @@ from explainers.network.forward_wrapper import ForwardWrapper, weak_reference
 from explainers.network.image_check import validate_images
 
 
+def inputs_of(images: Any) -> tuple[Tensor, ...] | None:
+    """Return the images if they are several inputs of a network, else None."""
+    return images if isinstance(images, tuple) else None
+
+
 @dataclass(frozen=True)
 class Packing:
     """Several inputs as one tensor: stacked along the channels if they have the same sides, else [N, values, 1, 1].

@@ -63,7 +63,7 @@ class Scoring:
             return scores
         view = self.forward.view
         if view.checked is not None and len(view.checked) == count:
-            view.failed = ~scores.detach().isfinite()
+            view.failed = [~scores.detach().isfinite()]
         whole = output if isinstance(output, Tensor) else scores_in(output)
         is_scores = isinstance(whole, Tensor) and whole.ndim == 2 and not whole.is_complex()
         known = at_least_float32(whole) if isinstance(whole, Tensor) and is_scores else None

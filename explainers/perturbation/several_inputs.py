@@ -34,11 +34,6 @@ _OF_INPUT = ("baseline", "baselines", "masks", "low", "high")
 """Options that may be a tuple with one value for each input."""
 
 
-def inputs_of(images: Any) -> tuple[Tensor, ...] | None:
-    """Return the images if they are several inputs of a network, else None."""
-    return images if isinstance(images, tuple) else None
-
-
 def attribute_inputs(
     method: Callable[..., Any],
     chosen: Any,

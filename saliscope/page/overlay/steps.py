@@ -114,7 +114,7 @@ class Steps(Tab):
         updates = self._show_answer(step, notes, ident, held)
         line = updates[self.status]
         if stored and stored["headline"][0] == line["headline"][0]:
-            line["headline"] = stored["headline"]  # until the experiment is repeated here
+            line |= {"headline": stored["headline"], "settled": True}  # until the experiment is repeated here
         bands = settings_panel.update_bands(step.settings, question, picker, self.panel)
         return {**updates, **bands, **self.rail.identify_norms(step, question)}
 

@@ -16,9 +16,6 @@ GLOSSARY: dict[str, str] = {
     ),
     "baseline": "The input that counts as no information, such as a black or blurred image.",
     "brightest % of the map": _REMOVED,
-    "center-bias baseline": (
-        "A bright blob in the middle of the image, the same for every image. Photos are often centered."
-    ),
     "centered blob": (
         "A bright spot in the middle of the image, the same for every image. A map that is not better may only show "
         "that photos are centered."

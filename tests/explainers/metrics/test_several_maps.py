@@ -87,7 +87,7 @@ def test_maps_are_ranked_by_the_metrics_that_have_a_better_direction():
     assert {row.name: row.rank for row in found.rows} == ranks
     assert [row.rank for row in found] == sorted(ranks.values()) and found.best is found[0]
     assert set(found.winners) == set(BOTH) and set(found.agreement) == {BOTH}
-    assert all(f"{name}: Deletion" in str(found) for name in maps) and "sparseness" in str(found)
+    assert all(f"\n{name}: " in str(found) for name in maps) and "sparseness" in str(found)
 
 
 def test_progress_covers_all_maps_and_stops_the_call():

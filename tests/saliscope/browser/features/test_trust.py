@@ -31,7 +31,6 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_v
     rows = known(visit)
     verdict = page.locator(f"{STRIP} .hl-trust-verdict span").inner_text()
     assert verdict.startswith("Better than random maps by insertion, not than edge maps or a centered blob; depends on")
-    expect(page.locator(".hl-headline span"), "the same verdict instead of a position").to_have_text(verdict)
     assert rows["Class"].startswith("Depends on the class: rank corr")
     assert rows["Controls"].startswith("Deletion 0.2") and "better than" in rows["Controls"]
     assert "malinois" in rows["Class"] and "classifier" in rows["Weights"]
