@@ -185,7 +185,7 @@ class Guard:
             return
         if scope["method"] == "GET" and PROGRESS.fullmatch(path):
             with self._stream(address):
-                known = await self.progress.is_known(scope["query_string"])
+                known = await self.progress.is_known(scope.get("query_string", b""))
                 await (self.app(scope, body.receive, send) if known else send_done(send))
             return
         size = body.check_declared(dict(scope["headers"]))
@@ -196,7 +196,7 @@ class Guard:
         async with self.budgets[kind].reserve(address, size):
             if kind == "uploads":
                 await self.uploads.make_room(size)
-                scope = {**scope, "query_string": self.progress.of_upload(scope["query_string"])}
+                scope = {**scope, "query_string": self.progress.of_upload(scope.get("query_string", b""))}
                 await self.app(scope, body.receive, self._noting_owner(address, send))
                 return
             if kind == "agents" and size > limits.PARSED_HERE:  # with an image, which is stored

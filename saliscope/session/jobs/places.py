@@ -5,7 +5,8 @@ takes no memory but a thread. Then it waits for its turn to compute (`turns.py`)
 
 - A session has at most `limits.RUNNING` places of each kind, and `limits.WAITING` jobs that wait until it has a place
   for them. On a busy server, all of them wait.
-- An address never has all places, so that the next visitor finds one.
+- An address never has all places, so that the next visitor finds one. Jobs to which no one listens do not count for
+  those to which somebody does.
 - Free places go to the address with the fewest, then to the one that waits longest since its last place; the same
   among its sessions. A job to which no one listens comes last.
 - Long jobs have places of their own: a job that turns out to be long moves there.
@@ -124,11 +125,12 @@ class Places:
 
     def _may_have(self, job: Any, kind: str, *, session: bool = True) -> bool:
         """Return whether there is a place for a job, without the last ones if all others belong to its address."""
-        most = limits.PLACES[kind]
+        most, visitor = limits.PLACES[kind], job.visitor
         placed = [each for each, its in self._placed.items() if its == kind]
+        if visitor.is_listening and len(placed) < 2 * most:  # it does not wait for jobs to which no one listens
+            placed = [each for each in placed if each.visitor.is_listening]
         if job.cancelled or len(placed) >= most:
             return False
-        visitor = job.visitor
         if not visitor.address:
             return True
         of_address = sum(each.visitor.address == visitor.address for each in placed)

@@ -102,7 +102,8 @@ class Turns:
         if fraction:
             turn.left = min(turn.left, turn.spent * (1 - fraction) / fraction)
         with self._changed:
-            may_yield = self._holder is turn and turn.long and now - turn.start >= turn.min_seconds
+            unheard = not turn.run.visitor.is_listening
+            may_yield = self._holder is turn and turn.long and (unheard or now - turn.start >= turn.min_seconds)
             if not may_yield or all(other.rank >= turn.rank for other in self._waiting):
                 return
             turn.resumes = True

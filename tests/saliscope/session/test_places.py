@@ -111,6 +111,18 @@ def test_one_address_may_have_half_of_all_jobs_and_others_find_room(
     job(places, Visitor("ann", "1.1.1.1", 1))
 
 
+def test_a_visitor_does_not_wait_for_places_of_jobs_without_a_listener(places: Places) -> None:
+    """Also one behind the same address; so many that memory is bounded."""
+    unread = [job(places, Visitor("", "6.6.6.6", 0)) for _ in range(9)]
+    assert sum(each in places._placed for each in unread) == 3, "of four"
+    visitors_ = [job(places, Visitor(f"ann{number}", "6.6.6.6", 1)) for number in range(9)]
+    assert sum(each in places._placed for each in visitors_) == 3
+    assert job(places, Visitor("bob", "2.2.2.2", 1)) in places._placed
+    for each in unread[:3]:
+        places.leave(each)
+    assert not any(each in places._placed for each in unread[3:]), "they come last"
+
+
 def test_jobs_without_a_listener_come_last_and_end(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     holders = [job(places, Visitor(f"holder{number}", f"1.1.1.{number}", 1)) for number in range(4)]
     unread, read = (job(places, Visitor(name, "2.2.2.2", name == "read")) for name in ("unread", "read"))
