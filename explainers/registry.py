@@ -236,9 +236,12 @@ def _validate_calls(
             again, is_stacked = functools.partial(method, model), function.__name__ in STACKED
             run_some = functools.partial(run_some_images, again, images, target, keywords, stacked=is_stacked)
             if images is None or view.checked is not images:
-                if (rows := finite_images(model, images)) is not None:
+                try:
+                    check_images(model, images)
+                except BadImages:
+                    if (rows := finite_images(model, images)) is None:
+                        raise
                     return run_some(rows)
-                check_images(model, images)
             if images.ndim == 5 and not videos:
                 raise BadImages(_no_videos(function.__name__, images))
             if gradients and view.quantized:

@@ -12,6 +12,7 @@ from torch import Tensor
 from explainers.explanation.evidence import Evidence, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, scatter_rows
+from explainers.network.image_check import first_broken_value
 from explainers.targets import TargetLike, as_target, describe_target
 
 NO_CLASS = -1
@@ -70,7 +71,7 @@ def add_missing(
         raw=raw,
         scores=None if part.scores is None else scatter_rows(part.scores, rows, count),
         statistics=spread(part.statistics, statistics(empty)),
-        findings=[[_left_out(row)] if own is None else own for row, own in enumerate(findings)],
+        findings=[[_left_out(row, images[row])] if own is None else own for row, own in enumerate(findings)],
         images=images.detach(),
     )
 
@@ -97,10 +98,11 @@ def _with_options(part: Explanation, given: Mapping[str, Any]) -> Explanation:
     )
 
 
-def _left_out(row: int) -> Finding:
+def _left_out(row: int, image: Tensor) -> Finding:
+    here = "NaN or infinity in another input" if bool(image.isfinite().all()) else first_broken_value(image)
     return Finding(
         "non_finite",
-        f"Image {row} contains NaN or infinity, so it was left out, and its map is NaN. Check how it is loaded and "
-        "normalized. The maps of the other images do not depend on it.",
+        f"Image {row} contains {here}, so it was left out, and its map is NaN. Check how it is loaded and normalized. "
+        "The maps of the other images do not depend on it.",
         facts={"part": "image", "layer": None, "image": row},
     )

@@ -37,12 +37,20 @@ def validate_images(model: nn.Module, images: Tensor) -> None:
         )
     # If the sum is finite, so are its terms, and it takes a tenth of the time. If not, it may only have overflowed.
     if not math.isfinite(float(images.sum())) and not bool(torch.isfinite(images).all()):
-        at = (~torch.isfinite(images)).nonzero()[0].tolist()
-        names = ("image", "channel", *["frame"] * (images.ndim == 5), "row", "column")
-        where = ", ".join(f"{name} {index}" for name, index in zip(names, at, strict=True))
-        raise BadImages(f"images contains {images[tuple(at)].item()} at {where}. Give finite values.")
+        raise BadImages(f"images contains {first_broken_value(images, 'image')}. Give finite values.")
     if own is not None and own.dtype != images.dtype and not torch.is_autocast_enabled(images.device.type):
         raise BadImages(f"images is {images.dtype}, but the model is {own.dtype}. Give images.to({own.dtype}).")
+
+
+def first_broken_value(images: Tensor, *rows: str) -> str:
+    """Return the first value that is not finite with its position: "nan at channel 2, row 3, column 4".
+
+    `rows` are the names of the axes before the channels.
+    """
+    at = (~torch.isfinite(images)).nonzero()[0].tolist()
+    names = (*rows, "channel", *["frame"] * (images.ndim - len(rows) == 4), "row", "column")
+    where = ", ".join(f"{name} {index}" for name, index in zip(names, at, strict=True))
+    return f"{images[tuple(at)].item()} at {where}"
 
 
 def _no_tensor(images: object) -> str:

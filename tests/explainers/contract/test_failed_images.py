@@ -71,6 +71,7 @@ def test_explain_reports_the_image_that_was_left_out(name, target):
     assert [[each.code for each in row] for row in found.findings[::2]] == [[f.code for f in r] for r in alone.findings]
     (finding,) = found.findings[1]
     assert finding.code == "non_finite" and "Image 1 " in finding.sentence
+    assert "inf at channel 2, row 5, column 7" in finding.sentence
     assert rel(found.map[[0, 2]], alone.map) < 1e-5 and found.map[1].isnan().all() and found.raw[1].isnan().all()
     assert found.statistics[0].keys() == alone.statistics[0].keys()
     assert found.statistics[0]["max"] == pytest.approx(alone.statistics[0]["max"], rel=1e-3)

@@ -298,6 +298,6 @@ def test_other_axes_and_channels_are_refused_with_the_remedy() -> None:
     with pytest.raises(BadImages, match=r"the model takes images \[N, C, H, W\].*images\.flatten\(0, 1\)"):
         explainers.grad_cam(images_network(), CLIPS.transpose(1, 2), 1)
     broken = CLIPS.clone()
-    broken[1, 2, 3, 4, 5] = float("nan")
-    with pytest.raises(BadImages, match="nan at image 1, channel 2, frame 3, row 4, column 5"):
+    broken[:, 2, 3, 4, 5] = float("nan")
+    with pytest.raises(BadImages, match="nan at image 0, channel 2, frame 3, row 4, column 5"):
         explainers.saliency(NET, broken, 1)
