@@ -332,7 +332,8 @@ def _compute_answer(
         probabilities = probabilities_of(settings, scores)
     number = plane_number(explanation.raw[0], plane) if method.planes else 0
     shown_map = first_plane(explanation.raw[:, number] if method.planes else explanation.map)
-    share = share if run.stopped() and cached is None else 1.0
+    done = explanation.done / explanation.total  # of the samples; a chunk may have ended after the last report
+    share = (share if done == 1 else done) if run.stopped() and cached is None else 1.0
     if method.long and cached is None and share == 1.0:
         results_cache.put(settings, explanation)
     mistimed = False

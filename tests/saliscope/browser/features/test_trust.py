@@ -29,7 +29,7 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_v
     """tests/saliscope/session/test_trust.py checks the pixel order; this test checks the drawing."""
     visit, page = first_view, first_view.page
     rows = known(visit)
-    verdict = page.locator(f"{STRIP} .hl-trust-verdict span").inner_text()
+    verdict = page.locator(f"{STRIP} .hl-trust-verdict > span").inner_text()
     assert verdict.startswith("Better than random maps by insertion, not than edge maps or a centered blob; depends on")
     assert rows["Class"].startswith("Depends on the class: rank corr")
     assert rows["Controls"].startswith("Deletion 0.2") and "better than" in rows["Controls"]
