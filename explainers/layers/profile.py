@@ -157,7 +157,7 @@ def _key_of_image(view: EvalView, images: Tensor) -> Any:
         return None
     content = content_key(view.listed, images)
     kind = images.device.type
-    precision = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     return None if content is None else (images.shape[1:], view.modules, precision, content)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from explainers.errors import BadImages
+from explainers.errors import BadImages, WrongType, kind_of
 from explainers.explanation.facts import facts_of
 from explainers.explanation.result import Explanation
 from explainers.metrics.comparison import results_of
@@ -25,7 +25,7 @@ def judge(
     sentences and their conditions.
 
     Returns  a `Verdict` for each image
-    Errors   BadImages if a test is of another number of images
+    Errors   WrongType, BadImages if a test is of another number of images
 
     Example
         >>> e = explain("grad_cam", model, images, 281)
@@ -33,9 +33,16 @@ def judge(
         >>> verdict.mark in ("good", "mixed", "bad", "unknown")
         True
     """
+    if not isinstance(explanation, Explanation):
+        raise WrongType(f"explanation is {kind_of(explanation)}; give the result of explain.")
     count = len(explanation.map)
-    for name, tested in (("evaluation", evaluation), ("randomization", randomization)):
-        if tested is not None and len(tested) != count:
+    tests = {"evaluation": (evaluation, Evaluation), "randomization": (randomization, Randomization)}
+    for name, (tested, wanted) in tests.items():
+        if tested is None:
+            continue
+        if not isinstance(tested, wanted):
+            raise WrongType(f"{name} is {kind_of(tested)}; give one {wanted.__name__} of all images.")
+        if len(tested) != count:
             raise BadImages(f"The {name} is of {len(tested)} images, the explanation of {count}. Give the same ones.")
     found = []
     for index in range(count):
