@@ -163,7 +163,7 @@ def test_attributions_with_a_sign_are_red_and_blue_unless_magnitudes_are_chosen(
     """The dog and the panda: evidence against the German shepherd looked like evidence for it."""
     visit.open("?method=input_x_gradient&example=pair&target=German+shepherd")
     signed, scale = visit.page.locator("#hl-overlay input[name=signed]"), visit.page.locator("#hl-overlay .hl-scale")
-    ends = visit.page.locator("#hl-overlay .hl-ends span")
+    ends = visit.page.locator("#hl-overlay .hl-ends > span")
     assert signed.is_checked() and ends.first.inner_text().startswith("≤ −")
     assert "blurred by 3 pixels" in scale.inner_text() and "|" not in scale.inner_text()
     guide = visit.page.locator("#hl-guide").inner_text()
@@ -189,7 +189,7 @@ def test_values_read_from_a_fine_map_are_not_blurred(visit: Visit) -> None:
     words = read.inner_text()
     assert "row 61, column 101 of 224 × 224" in words
     assert float(words.split()[0].replace("−", "-")) == pytest.approx(float(values[60, 100]), rel=1e-3, abs=1e-9)
-    top = float(visit.page.locator("#hl-overlay .hl-ends span").last.inner_text().split()[1])
+    top = float(visit.page.locator("#hl-overlay .hl-ends > span").last.inner_text().split()[1])
     assert top == pytest.approx(view(torch.from_numpy(values), signed=False).high, rel=1e-3)
 
 

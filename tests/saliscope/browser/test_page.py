@@ -173,7 +173,7 @@ def test_png_and_npy_contain_what_is_shown(first_view: Visit) -> None:
     assert png.value.suggested_filename.startswith("efficientnet_lite0-grad_cam-head-")
     assert picture.size[0] == picture.size[1] >= 224
     assert values.shape == (7, 7) and values.dtype == np.float32 and values.max() > 0
-    shown = visit.page.locator("#hl-overlay .hl-ends span").last.inner_text().split()[0]
+    shown = visit.page.locator("#hl-overlay .hl-ends > span").last.inner_text().split()[0]
     assert float(shown) == pytest.approx(float(values.max()), rel=1e-3)
 
 

@@ -101,11 +101,11 @@ def test_a_preview_equals_the_map_of_its_layer_and_makes_no_request(first_view: 
     preview, bar = page.evaluate(PIXELS), page.locator("#hl-overlay .hl-ends").inner_text()
     assert difference(preview, own) > 5 and bar != unit and bar.endswith("logit")
     assert page.locator("#hl-overlay canvas").first.get_attribute("aria-label").startswith("Preview: ")
-    about_the_map = ["#hl-status .hl-headline span", "#hl-status .hl-line", "#hl-guide", "#hl-trust"]
+    about_the_map = ["#hl-status .hl-headline > span", "#hl-status .hl-line", "#hl-guide", "#hl-trust"]
     opacity = "(selectors) => selectors.map((each) => Number(getComputedStyle(document.querySelector(each)).opacity))"
     assert max(page.evaluate(opacity, about_the_map)) < 0.5, "what is said about the map of the answer is dim"
     assert page.evaluate(opacity, ["#hl-status .hl-headline strong", "#hl-bars"]) == [1, 1], "predictions stay"
-    low, high = page.locator("#hl-overlay .hl-ends span").first.inner_text(), bar.split()[-2]
+    low, high = page.locator("#hl-overlay .hl-ends > span").first.inner_text(), bar.split()[-2]
     assert page.locator(CHIP).inner_text().endswith(f". Colors from {low} to {high} logit"), "each frame has its range"
     page.locator("#hl-strip .hl-title").hover()
     page.wait_for_function(f"document.querySelector('{CHIP}').hidden", timeout=PATIENCE)

@@ -41,7 +41,7 @@ def test_a_class_agnostic_map_offers_one_of_the_class(first_view: Visit) -> None
 def test_the_experiment_replaces_the_description_in_place(visit: Visit) -> None:
     """It is spoken once, moves nothing, and a later question dims it."""
     page = visit.open("?target=malinois").page
-    sentence, headline = page.locator(".hl-headline span"), page.locator(".hl-headline")
+    sentence, headline = page.locator(".hl-headline > span"), page.locator(".hl-headline")
     page.evaluate(
         """() => {
             const status = document.querySelector("#hl-status [role=status]");
@@ -155,7 +155,7 @@ def test_long_sentences_and_slow_maps_do_not_move_the_network(first_view: Visit)
     page.evaluate("scrollTo(0, 0)")
     assert len(visit.headline) > 95 and page.locator("#hl-strip").bounding_box() == network
     assert page.locator(".hl-headline").bounding_box()["height"] < 40, "one line"
-    quantity, end = (page.locator(f"#hl-overlay .hl-ends span:nth-child({k})").bounding_box() for k in (2, 3))
+    quantity, end = (page.locator(f"#hl-overlay .hl-ends > span:nth-child({k})").bounding_box() for k in (2, 3))
     assert quantity["x"] + quantity["width"] <= end["x"], "the texts of the color bar do not overlap"
     layer, class_ = (page.locator(f"#hl-{name} .hl-combobox") for name in ("layer", "class"))
     assert "not used" in layer.inner_text() and "not used" not in class_.inner_text()

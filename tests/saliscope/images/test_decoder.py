@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -94,16 +95,17 @@ def test_refusals_are_those_of_this_process() -> None:
 
 
 def test_a_crash_of_the_decoder_is_one_refused_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process is ended after it got the file, as a fault in a decoder would."""
+    """The process is ended while it reads the file, as a fault in a decoder would."""
     one, write = pool.Pool(1), protocol.write
     one.prepare()
     (process,) = one.processes()
 
-    def write_and_end(*message: object) -> None:
-        os.kill(process, signal.SIGSTOP)  # or it may have answered before it is ended
-        write(*message)  # type: ignore[arg-type]
+    def write_and_end(requests: IO[bytes], header: dict[str, Any], data: bytes) -> None:
+        message = io.BytesIO()
+        write(message, header, data)
+        requests.write(message.getvalue()[:-1])  # or it may answer before it is ended
+        requests.flush()
         os.kill(process, signal.SIGSEGV)
-        os.kill(process, signal.SIGCONT)
 
     with monkeypatch.context() as patch, pytest.raises(Refused, match="could not be decoded"):
         patch.setattr(protocol, "write", write_and_end)

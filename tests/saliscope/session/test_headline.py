@@ -10,7 +10,7 @@ import torch
 from explainers.verdict.facts import CONTROLS
 from explainers.verdict.rules import judge_facts
 from saliscope.images import examples
-from saliscope.session import engine, headline, messages, model_cache
+from saliscope.session import engine, headline, messages, model_cache, removal
 from saliscope.session.answers import Answer, Refining
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
@@ -28,6 +28,12 @@ def answers() -> dict[str, Answer]:
         steps = list(engine.explain(Request(DOG, method=method), Run(60.0), stages=False))
         found[method] = steps[-1]
     return found
+
+
+@pytest.fixture(autouse=True)
+def no_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experiments of other tests in this process are not known."""
+    monkeypatch.setattr(removal, "sentence", lambda answer: "")
 
 
 def test_shares_are_areas_times_values() -> None:
