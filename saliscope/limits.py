@@ -54,6 +54,7 @@ SEND_SECONDS = 30.0  # time in which a client must read the next 64 kB of an eve
 STREAMS = 400  # open event streams of one address; a page has one
 RATE, BURST = 30.0, 600.0  # requests of one address in a second, and at once; a file of the page counts 0.1
 PAGE_COST = 3.0  # of the page itself, which the server creates for each request
+SESSION_COST = 5.0  # of the first event of a session, for which Gradio creates the state of all components
 WAITING_REQUESTS = 256  # requests of one address that wait because they came too fast
 DISCARD_SECONDS = 10.0  # time in which the rest of a refused body is received and forgotten
 BODIES = {  # bodies at the same time in all and of one address, and their bytes in all and of one address

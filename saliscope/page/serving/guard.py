@@ -37,7 +37,7 @@ from saliscope.page.serving.door.bodies import Body, Budget
 from saliscope.page.serving.door.hosts import FOREIGN_PAGE, FRAMES, NOT_HERE, Hosts
 from saliscope.page.serving.door.json_bodies import BAD_JSON, check_json
 from saliscope.page.serving.door.listeners import Stalled
-from saliscope.page.serving.door.pace import Pace
+from saliscope.page.serving.door.pace import Pace, Sessions
 from saliscope.page.serving.door.progress import PATH as PROGRESS
 from saliscope.page.serving.door.progress import Progress, send_done
 from saliscope.page.serving.door.refusals import App, Message, Receive, Refusal, Send
@@ -94,7 +94,7 @@ class Guard:
     def __init__(self, app: App, hosts: Hosts | None = None, agents: bool = False) -> None:
         self.app, self.hosts, self.agents = app, hosts or Hosts(), agents
         self.budgets = {kind: Budget(kind) for kind in limits.BODIES}
-        self.pace = Pace()
+        self.pace, self.sessions = Pace(), Sessions()
         self.uploads = Uploads()
         self.progress = Progress()
         self._streams: dict[str, int] = {}
@@ -205,6 +205,8 @@ class Guard:
             if content is None:
                 raise Refusal(400, BAD_JSON)
             session = await _checked_session(content, path)
+            if self.sessions.is_new(session):
+                await self.pace.wait(address, limits.SESSION_COST)
             visitor = visitors.arrive(session, address) if session else Visitor("", address)
             scope["state"]["visitor"] = visitor
             await self._ask(scope, path, content, receive, send)

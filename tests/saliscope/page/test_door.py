@@ -369,6 +369,26 @@ def test_an_address_that_sends_too_fast_waits_and_others_do_not(monkeypatch: pyt
     finished(work())
 
 
+def test_the_first_event_of_a_session_counts_as_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradio creates the state of all components for it, and again if it has kept that of others since."""
+    monkeypatch.setattr(limits, "SESSIONS", 2)
+    costs: list[float] = []
+
+    async def note(self: Pace, address: str, cost: float = 1.0) -> None:
+        costs.append(cost)
+
+    monkeypatch.setattr(Pace, "wait", note)
+    guarded = Guard(reading(Seen(), []))
+    for session in ("a", "b", "a", "c", "a", "b"):
+        assert ask(chunks=json.dumps({"session_hash": session}).encode(), guarded=guarded).status == 200
+    more = limits.SESSION_COST
+    assert costs == [1, more, 1, more, 1, 1, more, 1, 1, more]
+    costs.clear()
+    for _ in range(2):
+        ask(path="/gradio_api/call/explain", guarded=guarded)
+    assert costs == [1, more, 1, more], "without a name, each event has a session of its own"
+
+
 # Streams and visitors
 
 

@@ -2,7 +2,8 @@
 
 The server answers all requests in one thread, so a flood of requests would delay everybody, whatever their answer is.
 An address may send `limits.BURST` requests at once, and then `limits.RATE` a second; the rest wait in order, and are
-refused if too many wait. A page load with all its scripts costs as much as a few events.
+refused if too many wait. A page load with all its scripts costs as much as a few events, and so does the first event of
+a session.
 """
 
 from __future__ import annotations
@@ -49,3 +50,21 @@ class Pace:
             self._waiting[address] -= 1
             if not self._waiting[address]:
                 del self._waiting[address]
+
+
+class Sessions:
+    """The sessions whose state Gradio keeps, those with the latest events last."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    def is_new(self, session: str) -> bool:
+        """Return whether Gradio has to create the state for an event of this session; without a name, it always has."""
+        if not session:
+            return True
+        is_new = session not in self._known
+        self._known[session] = None
+        self._known.move_to_end(session)
+        if len(self._known) > limits.SESSIONS:
+            self._known.popitem(last=False)
+        return is_new
