@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -20,7 +21,7 @@ GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answer "ok", with the path /open without an end until the client leaves."""
+    """Answer "ok": /open without an end until the client leaves, and /late ends some time after its answer."""
     if scope["type"] == "lifespan":
         while (message := await receive())["type"] != "lifespan.shutdown":
             await send({"type": f"{message['type']}.complete"})
@@ -34,6 +35,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
     await send({"type": "http.response.body", "body": b"ok"})
+    if scope["path"] == "/late":
+        await asyncio.sleep(0.2)
 
 
 class Served:
@@ -177,3 +180,17 @@ def test_an_address_cannot_have_all_files_of_the_process(monkeypatch: pytest.Mon
         found.closed(("1.1.1.1", port))
     found.closed(("1.1.1.1", 3))
     assert found.opened(("1.1.1.1", 9), object())
+
+
+def test_a_stream_stays_after_a_request_that_ends_late(served: Served) -> None:
+    """What answered the first request of the connection returns while the second one is being answered."""
+    connection = served.connect(GET.replace(b"/ ", b"/late "))
+    assert answer(connection).endswith(b"ok")
+    connection.sendall(GET.replace(b"/ ", b"/open "))
+    received = b""
+    while not received.endswith(b"\r\n\r\no"):
+        received += connection.recv(65536)
+    connection.settimeout(2.0)
+    with pytest.raises(TimeoutError):
+        connection.recv(65536)
+    connection.close()

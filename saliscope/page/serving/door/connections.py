@@ -37,6 +37,8 @@ class Connections:
         """The transport of each connection, by the address and port of its client."""
         self._heads: dict[object, float] = {}
         """Since when a connection has no complete head."""
+        self._running: Counter[object] = Counter()
+        """Its requests: what answered one may still end when the next one has begun."""
         self._tiny: Counter[object] = Counter()
         """Tiny chunks of its current request."""
 
@@ -76,12 +78,16 @@ class Connections:
         """The head of a request is complete; after the block, the next one is expected."""
         client = tuple(client or ())
         self._heads.pop(client, None)
+        self._running[client] += 1
         try:
             yield
         finally:
-            if client in self._open:
-                self._heads[client] = time.monotonic()
-                self._tiny.pop(client, None)
+            self._running[client] -= 1
+            if not self._running[client]:
+                del self._running[client]
+                if client in self._open:
+                    self._heads[client] = time.monotonic()
+                    self._tiny.pop(client, None)
 
     async def watch(self) -> None:
         """End connections without a complete head from time to time."""
