@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,12 +66,14 @@ def texts(browser: Browser, folder: Path) -> Iterator[Result]:
             page.wait_for_timeout(300)
             combobox.first.press("Escape")
             yield Result(f"the list of {field}", browser.new_hits(), 0)
+    from playwright.sync_api import Error
+
     for view in browser.views():
         for button in ("Run", "Start", "Compare", "Rank", "Evaluate", "Compute", "Layers", "Table", "Measure"):
             browser.click(button)
         browser.page.wait_for_timeout(1500)
         for target in page.locator("#hl-main canvas:visible, #hl-main [title]:visible").all()[:8]:
-            if target.is_visible():
+            with contextlib.suppress(Error):  # it has gone since
                 target.hover(force=True, timeout=2000)
         yield Result(f"the view {view} of this network", browser.new_hits(), 0)
     yield from _files(browser, folder)

@@ -49,7 +49,7 @@ def test_the_experiment_replaces_the_description_in_place(visit: Visit) -> None:
             window.spoken = [];
             window.heights = new Set();
             new MutationObserver((records) => {
-              for (const { addedNodes } of records) for (const { textContent } of addedNodes) spoken.push(textContent);
+              spoken.push(records.flatMap(({ addedNodes }) => [...addedNodes]).map((each) => each.textContent).join(""));
               heights.add(headline.offsetHeight);
             }).observe(status, { subtree: true, childList: true, characterData: true });
         }"""
