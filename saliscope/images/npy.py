@@ -28,7 +28,7 @@ AMBIGUOUS = (
     "with a width that differs from the number of bands."
 )
 TOO_MANY = "The image has {bands} bands. The maximum is {limit}."
-TOO_LARGE = "The image has {values:,} values (width x height x bands). The maximum is {limit} million."
+TOO_LARGE = "The image has {values} values (width x height x bands). The maximum is {limit} million."
 
 
 def read(data: bytes, channels: int | None) -> np.ndarray:
@@ -62,7 +62,8 @@ def check_size(bands: int, values: int, size: int) -> None:
         raise Refused(TOO_MANY.format(bands=bands, limit=limits.BANDS))
     if values > limits.BAND_VALUES or size > limits.BAND_BYTES:
         most = min(limits.BAND_VALUES, limits.BAND_BYTES * values // size)
-        raise Refused(TOO_LARGE.format(values=values, limit=most // 10**6))
+        count = f"{values:,}" if values < 10**12 else "more than 10^12"  # a header can have hundreds of digits
+        raise Refused(TOO_LARGE.format(values=count, limit=most // 10**6))
 
 
 def _header(data: bytes) -> tuple[str, bool, tuple[int, ...], int]:

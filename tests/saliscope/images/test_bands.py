@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -344,3 +345,11 @@ def test_preview_refers_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "link.tif").symlink_to("/etc/hostname")
     linked = tmp_path / "link.tif.1-2-3.preview.png"
     assert bands.original(linked) == linked
+
+
+def test_a_header_with_hundreds_of_digits_has_a_short_message() -> None:
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 700 + ", 2)}\n"
+    data = b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header.encode()
+    with pytest.raises(Refused, match=r"^The image has more than 10\^12 values") as found:
+        bands.open_bands(data, 3)
+    assert len(str(found.value)) < 120
