@@ -16,7 +16,7 @@ from explainers.display.encoding import has_pillow
 from explainers.display.figure import SIDE, MapFigure
 from explainers.display.inputs import Shown, given_images, network_inputs
 from explainers.display.map_html import maps_html
-from explainers.findings import Finding
+from explainers.explanation import facts
 from explainers.probabilities import UNITS, WORDS
 from explainers.registry import METHODS
 from explainers.verdict.rules import Verdict
@@ -27,27 +27,15 @@ MOST = 12
 """Maps that are shown unless the caller asks for more."""
 
 
-class Explained(Protocol):
-    """The parts of an `Explanation` that are shown."""
+class Explained(facts.Explained, Protocol):
+    """The parts of an `Explanation` that are shown, besides those that its verdicts follow from."""
 
-    @property
-    def method(self) -> str: ...
     @property
     def layer(self) -> str | None: ...
     @property
     def target(self) -> list[int] | str | None: ...
     @property
-    def map(self) -> Tensor: ...
-    @property
     def images(self) -> Tensor | None: ...
-    @property
-    def scores(self) -> Tensor | None: ...
-    @property
-    def score(self) -> str | None: ...
-    @property
-    def probabilities(self) -> Tensor | None: ...
-    @property
-    def findings(self) -> list[list[Finding]]: ...
     @property
     def by_size(self) -> bool: ...
     @property
