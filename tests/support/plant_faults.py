@@ -1,12 +1,13 @@
-"""Measure how many small faults the tests detect: `python -m tests.support.plant_faults` (about an hour).
+"""Measure how many small faults the tests detect: `python -m tests.support.plant_faults` (an hour on two idle cores).
 
 The tree is copied, and one fault at a time is planted in the copy: an operator, a constant or a condition changes, or a
-statement is removed. The tests that execute the changed line run, fastest first, until the first failure: first those
-of `make test`, then those left to --slow. coverage.py records in one run of all tests which these are. Tests in other
-processes (Chromium, commands of an installed package) are not counted, because coverage.py cannot assign their lines.
+statement is removed. The tests of `make test` that execute the changed line run, fastest first, until the first
+failure. coverage.py records in one run of all tests which these are. Tests in other processes (Chromium, commands of an
+installed package) are not counted, because coverage.py cannot assign their lines.
 
     python -m tests.support.plant_faults                    200 faults in explainers/, 100 in saliscope/, seed 0
-    python -m tests.support.plant_faults --explainers 20 --saliscope 0 --seed 3
+    python -m tests.support.plant_faults --seed 1 --keep /tmp/faults     uses the lines recorded there, or records them
+    python -m tests.support.plant_faults --plant explainers/hooks=30 --tests tests/explainers/hooks     one folder
 
 Each result is printed with the first test that failed. "UNDETECTED" faults deserve a test or a shorter code.
 """
@@ -39,7 +40,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120
+SECONDS = 240
 """Time limit of the tests of one fault."""
 TOO_LONG = "time limit"
 CHUNKS = ((0, 30), (30, 300), (300, None))
@@ -118,24 +119,23 @@ def sample(folder: str, count: int, seed: int) -> list[Fault]:
 
 
 class Tests:
-    """The tests in copies of the tree: which lines each executes, how long it takes, and which run without --slow."""
+    """The tests in copies of the tree: which lines each executes, and how long it takes."""
 
-    def __init__(self, folder: Path, processes: int) -> None:
-        self.folder, self.lines, self.seconds = folder, dict[str, dict[int, list[str]]](), dict[str, float]()
+    def __init__(self, folder: Path, processes: int, paths: list[str]) -> None:
+        self.folder, self.processes, self.paths = folder, processes, paths
+        self.lines, self.seconds = dict[str, dict[int, list[str]]](), dict[str, float]()
         self.trees = [folder / f"tree{number}" for number in range(processes)]
         for tree in self.trees:
             shutil.rmtree(tree, ignore_errors=True)
             shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache"))
-        self.default: set[str] = set()
 
-    def _command(self, *arguments: str) -> str:
-        """Run pytest in the first copy, and return its output."""
+    def _run(self, *arguments: str) -> None:
+        """Run pytest in the first copy."""
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *arguments]
         environment = os.environ | {"PYTHONPATH": str(self.trees[0]), "DURATIONS": str(self.folder / "seconds")}
         done = subprocess.run(command, cwd=self.trees[0], env=environment, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"The tests fail without a fault. Repair them first.\n{done.stdout[-3000:]}{done.stderr}")
-        return done.stdout
 
     def load(self) -> None:
         """Load the measurements of an earlier run from the folder, or measure."""
@@ -147,26 +147,24 @@ class Tests:
                 path: {line: [names[test] for test in tests if test in names] for line, tests in each.items()}
                 for path, each in self.lines.items()
             }
-            stored.write_text(json.dumps([lines, self.seconds, sorted(self.default)]))
-        lines, self.seconds, default = json.loads(stored.read_text())
+            stored.write_text(json.dumps([lines, self.seconds]))
+        lines, self.seconds = json.loads(stored.read_text())
         tests = list(self.seconds)
         self.lines = {
             path: {int(line): [tests[index] for index in indices] for line, indices in each.items()}
             for path, each in lines.items()
         }
-        self.default = set(default)
 
     def measure(self) -> None:
-        """Run all tests once and record the lines that each executes."""
+        """Run the tests once and record the lines that each executes."""
         from coverage import CoverageData  # only needed here
 
         settings, found = self.folder / "coveragerc", self.folder / "coverage"
         settings.write_text(f"[run]\nsource = explainers,saliscope\ndata_file = {found}\n")
         options = ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
         only = [f"--ignore={name}" for name in SEPARATE_PROCESSES]
-        listed = self._command("--collect-only", "-n", "0", *only)
-        self.default = {line for line in listed.splitlines() if line.startswith("tests/")}
-        self._command("-n", "auto", "--dist", "loadfile", "--slow", "-p", "tests.support.plant_faults", *only, *options)
+        workers = ["-n", "auto", "--dist", "loadfile"] if self.processes > 1 else ["-n", "0"]
+        self._run(*workers, "-p", "tests.support.plant_faults", *only, *options, *self.paths)
         self.seconds = json.loads((self.folder / "seconds").read_text())
         data = CoverageData(str(found))
         data.read()
@@ -177,22 +175,19 @@ class Tests:
             }
 
     def detect(self, fault: Fault, tree: Path) -> tuple[str, str]:
-        """Plant a fault in a copy; return "detected", "only with --slow", "UNDETECTED" or "undecided", and a test."""
+        """Plant a fault in a copy; return "detected", "UNDETECTED" or "undecided", and a test."""
         relative = fault.path.relative_to(ROOT)
         path = tree / relative
         source = path.read_bytes()
         tests = self.lines.get(str(relative), {}).get(fault.start[0], [])
         tests.sort(key=lambda name: self.seconds.get(name, 0.0))
-        default = [name for name in tests if name in self.default]
-        left_out = [name for name in tests if name not in self.default]
         path.write_bytes(fault.apply(source))
         end = time.monotonic() + SECONDS
         try:
-            for result, names in (("detected", default), ("only with --slow", left_out)):
-                for first, last in CHUNKS:
-                    failed = run_in_fork(tree, names[first:last], end - time.monotonic())
-                    if failed:
-                        return ("undecided" if failed == TOO_LONG else result), failed
+            for first, last in CHUNKS:
+                failed = run_in_fork(tree, tests[first:last], end - time.monotonic())
+                if failed:
+                    return ("undecided" if failed == TOO_LONG else "detected"), failed
         finally:
             path.write_bytes(source)
         return "UNDETECTED", "-"
@@ -228,7 +223,7 @@ def run_in_fork(tree: Path, names: list[str], seconds: float) -> str | None:
         with output.open("w") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
-        options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "--slow"]
+        options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header"]
         os._exit(pytest.main([f"@{listed}", *options], plugins=[InOrder(names)]))
     end = time.monotonic() + seconds
     while True:
@@ -264,19 +259,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--explainers", type=int, default=200)
-    parser.add_argument("--saliscope", type=int, default=100)
+    parser.add_argument("--plant", nargs="+", default=["explainers=200", "saliscope=100"], metavar="FOLDER=COUNT")
+    parser.add_argument("--tests", nargs="+", default=[], help="files or folders of tests; without, all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", help="keep the measurements in this folder, and use those of an earlier run")
+    parser.add_argument("--keep", help="keep the recorded lines in this folder, and use those of an earlier run")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
-    faults = [
-        *sample("explainers", options.explainers, options.seed),
-        *sample("saliscope", options.saliscope, options.seed),
-    ]
-    kept = Path(options.folder or tempfile.mkdtemp())
+    planted = {folder: int(count) for folder, _, count in (each.partition("=") for each in options.plant)}
+    faults = [fault for folder, count in planted.items() for fault in sample(folder, count, options.seed)]
+    kept = Path(options.keep or tempfile.mkdtemp())
     kept.mkdir(exist_ok=True)
-    processes = len(os.sched_getaffinity(0))
-    tests = Tests(kept, processes)
+    tests = Tests(kept, options.processes, options.tests)
     tests.load()
     for name in PRELOAD:
         importlib.import_module(name)
@@ -285,15 +278,14 @@ def main() -> None:
         trees.put(tree)
     results: dict[str, int] = defaultdict(int)
     with ProcessPoolExecutor(
-        processes, multiprocessing.get_context("fork"), initializer=_take_tree, initargs=(tests, trees)
+        options.processes, multiprocessing.get_context("fork"), initializer=_take_tree, initargs=(tests, trees)
     ) as pool:
         for number, (fault, (result, test)) in enumerate(zip(faults, pool.map(_detect, faults), strict=True), 1):
-            results[result] += 1
+            results[f"{fault.path.relative_to(ROOT).parts[0]} {result}"] += 1
             line = fault.path.read_text(encoding="utf-8").splitlines()[fault.start[0] - 1].strip()
             place = f"{fault.path.relative_to(ROOT)}:{fault.start[0]}"
             print(f"{number:4} {result} {place}: {line} -> {fault.text[:80]}  [{test}]", flush=True)
-            if number in (options.explainers, len(faults)):
-                print(f"{number} faults: {dict(results)}", flush=True)
+    print(f"{len(faults)} faults: {dict(results)}", flush=True)
 
 
 _process: dict[str, Any] = {}
