@@ -24,7 +24,7 @@ app: $(VENV)/.app
 
 # Hundreds of processes start during the tests, which must not compile all modules again.
 test: $(VENV)/.test chromium
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -73,8 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Files go to the workers in this order: one with long waits, come last, would leave all other workers idle.
     slowest = (*APP_TESTS, "tests/explainers/layers/test_networks.py", "tests/saliscope/page/test_recipe_tab.py")
-    waits = [Path(__file__).parents[1] / name for name in slowest]
-    items.sort(key=lambda item: not any(item.path.is_relative_to(each) for each in waits))
+    items.sort(key=lambda item: not item.nodeid.startswith(slowest))
     # A test that is named on the command line always runs.
     if config.getoption("--slow") or any("::" in argument for argument in config.args):
         return
