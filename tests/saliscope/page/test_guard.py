@@ -234,59 +234,33 @@ def test_a_cancelled_receive_still_returns_the_disconnect():
     assert heard == ["http.disconnect"] * 3
 
 
-CLOSED = [
-    "/gradio_api/file=http://example.org/a.png",
-    "/gradio_api/file=https://example.org/a.png",
-    "/gradio_api/file=HTTPS://example.org",
-    "/gradio_api/file/http://example.org/a.png",
-    "/gradio_api/file/https://example.org/a.png",
-    "/gradio_api/file=ftp://example.org",
-    "/gradio_api/file=file:///etc/passwd",
-    "/gradio_api/proxy=https://example.org",
-    "/gradio_api/Proxy=x",
-    "/gradio_api/process_recording",
-    "/gradio_api/deep_link",
-    "/gradio_api/vibe-edit/",
-    "/gradio_api/vibe-code",
-    "/gradio_api/vibe-starter-queries",
-    "/gradio_api/undo-vibe-edit",
-    "/gradio_api/run-history/connect",
-    "/gradio_api/profiling/traces",
-    "/gradio_api/custom_component/1/client/component/index.js",
-    "/gradio_api/dev/reload",
-    "/gradio_api/stream/abc/1/2/playlist.m3u8",
-    "/monitoring",
-    "/monitoring/summary",
-    "/MONITORING",
+CLOSED = """
+    /gradio_api/file=http://example.org/a.png /gradio_api/file=https://example.org/a.png
+    /gradio_api/file=HTTPS://example.org /gradio_api/file/http://example.org/a.png
+    /gradio_api/file/https://example.org/a.png /gradio_api/file=ftp://example.org /gradio_api/file=file:///etc/passwd
+    /gradio_api/proxy=https://example.org /gradio_api/Proxy=x /gradio_api/process_recording /gradio_api/deep_link
+    /gradio_api/vibe-edit/ /gradio_api/vibe-code /gradio_api/vibe-starter-queries /gradio_api/undo-vibe-edit
+    /gradio_api/run-history/connect /gradio_api/profiling/traces /gradio_api/dev/reload
+    /gradio_api/custom_component/1/client/component/index.js /gradio_api/stream/abc/1/2/playlist.m3u8
+    /monitoring /monitoring/summary /MONITORING
+""".split()
+OPEN = [("HEAD", "/"), ("OPTIONS", "/gradio_api/upload")]
+OPEN += [
+    ("GET", path)
+    for path in """
+        / /config /theme.css /hl/overlay/overlay.js /assets/index.js /gradio_api/info /gradio_api/startup-events
+        /gradio_api/heartbeat/abc /gradio_api/queue/data /gradio_api/call/explain/1234
+        /gradio_api/file=/tmp/gradio/abc/http_photo.png
+    """.split()
 ]
-OPEN = [
-    ("GET", "/"),
-    ("HEAD", "/"),
-    ("GET", "/config"),
-    ("GET", "/theme.css"),
-    ("GET", "/hl/overlay/overlay.js"),
-    ("GET", "/assets/index.js"),
-    ("GET", "/gradio_api/info"),
-    ("GET", "/gradio_api/startup-events"),
-    ("GET", "/gradio_api/heartbeat/abc"),
-    ("GET", "/gradio_api/queue/data"),
-    ("GET", "/gradio_api/call/explain/1234"),
-    ("GET", "/gradio_api/file=/tmp/gradio/abc/http_photo.png"),
-    ("OPTIONS", "/gradio_api/upload"),
-    ("POST", "/gradio_api/upload"),
-    ("POST", JOIN),
-    ("POST", "/gradio_api/call/explain"),
-    ("POST", "/gradio_api/call/v2/explain"),
-    ("POST", "/gradio_api/run/explain"),
-    ("POST", "/gradio_api/api/explain"),
-    ("POST", "/gradio_api/cancel"),
-    ("POST", "/gradio_api/reset"),
-    ("POST", "/gradio_api/component_server"),
-    ("POST", "/mcp"),
-    ("POST", "/mcp/"),
+OPEN += [
+    ("POST", path)
+    for path in """
+        /gradio_api/upload /gradio_api/queue/join /gradio_api/call/explain /gradio_api/call/v2/explain
+        /gradio_api/run/explain /gradio_api/api/explain /gradio_api/cancel /gradio_api/reset
+        /gradio_api/component_server /mcp /mcp/
+    """.split()
 ]
-
-
 REFUSED = [("POST", "/"), ("POST", "/login"), ("POST", "/gradio_api/stream/1"), ("POST", "/gradio_api/else")]
 REFUSED += [("PUT", "/hl/a.js"), ("DELETE", "/gradio_api/upload/x"), ("PATCH", "/config"), ("TRACE", "/")]
 REFUSED += [("POST", "/gradio_api/upload/../x")]
