@@ -1,16 +1,15 @@
-"""`python -m benchmarks.data_sets.plan --photos FOLDER`: simulate a run of a billion images on a cluster.
+"""`python -m benchmarks.data_sets.plan --photos FOLDER`: how long a run of a billion images takes on a cluster.
 
 The costs of the steps are measured on this machine, which needs Ray: listing, decoding, explaining, writing the rows of
-a batch, writing a shard, and the work of the processes that start the run and its tasks. A simulation of the stages
-then shows how long the run takes on 1, 2, 4, … machines, which step limits it, and from which number on more machines
-do not help. An image on a GPU is not measured here: pass its milliseconds with --explain-ms.
+a batch, writing a shard, and the work of the processes that start the run and its tasks. The steps run at the same
+time, so the busiest resource decides how long the run takes on 1, 2, 4, … machines, and from which number on more
+machines do not help. An image on a GPU is not measured here: pass its milliseconds with --explain-ms.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import heapq
 import pickle
 import resource
 import tempfile
@@ -40,10 +39,6 @@ MEASURED = 128
 """Images that are measured."""
 FEW, MANY = 60, 360
 """Batches of two runs on Ray, whose difference does not contain its start."""
-SIMULATED = 60_000
-"""Batches of a simulation: enough for a constant speed."""
-QUEUE = 4
-"""Decoded batches that wait for an actor; Ray lets decoding wait if there are more."""
 LISTERS = 64
 """Partitions that are listed at the same time, at most one per machine."""
 LIST, CPUS, EXPLAIN, PROCESS = "listing", "CPUs", "explaining", "one process"
@@ -141,7 +136,7 @@ def table(costs: Costs, settings: Settings, arguments: argparse.Namespace) -> No
     before, machines = 0.0, 1
     while True:
         cluster = Cluster(machines, arguments.cpus, arguments.gpus, arguments.partitions)
-        rate, busy = simulate(costs, cluster, settings.batch_size, settings.shard)
+        rate, busy = speed(costs, cluster, settings.batch_size, settings.shard)
         limit = max(busy, key=lambda name: busy[name])
         print(f"{machines:8,} {rate:10,.0f} {arguments.images / rate / 3600:11,.1f}  {limit:12}  {busy[limit]:.0%}",
               flush=True)  # fmt: skip
@@ -151,83 +146,18 @@ def table(costs: Costs, settings: Settings, arguments: argparse.Namespace) -> No
         before, machines = rate, 2 * machines
 
 
-def simulate(costs: Costs, cluster: Cluster, batch: int, shard: int) -> tuple[float, dict[str, float]]:
-    """Return images per second once the stages are full, and the share of time that each resource is busy."""
-    simulation = Simulation(costs, cluster, batch, max(1, shard // batch))
-    simulation.run(max(SIMULATED, 8 * sum(simulation.free.values())))
-    ends = simulation.ends
-    first, last = int(0.3 * len(ends)), int(0.9 * len(ends))
-    rate = (last - first) / (ends[last] - ends[first])
-    busy = {name: rate * seconds / number for name, seconds, number in simulation.demand()}
-    return rate * batch, busy
-
-
-class Simulation:
-    """Batches that pass through the stages, and shards that are written when their batches are finished.
-
-    A step waits for its resource; later steps come first. Listing and decoding wait if enough batches are ready.
-    """
-
-    def __init__(self, costs: Costs, cluster: Cluster, batch: int, per_shard: int) -> None:
-        self.count = cluster.servers()
-        self.free = dict(self.count)
-        self.per_shard = per_shard
-        self.batch_steps = (
-            (LIST, costs.list_image * batch), (CPUS, costs.decode_image * batch),
-            (EXPLAIN, costs.explain_image * batch), (CPUS, costs.write_batch), (PROCESS, costs.take_batch),
-        )  # fmt: skip
-        self.shard_steps = (CPUS, costs.write_shard), (PROCESS, costs.take_shard)
-        self.waiting = [0] * (len(self.batch_steps) + len(self.shard_steps))
-        self.limits = {0: 4 * self.count[CPUS], 1: QUEUE + self.count[EXPLAIN] + self.count[CPUS]}
-        """The most batches after a step that have not started the next one, running ones included."""
-        self.ahead = {0: 0, 1: 0}
-        self.ends: list[float] = []
-
-    def steps(self) -> list[tuple[str, float]]:
-        """Return resource and seconds of each step: those of batches, then those of shards."""
-        return [*self.batch_steps, *self.shard_steps]
-
-    def demand(self) -> list[tuple[str, float, int]]:
-        """Return each resource with its seconds per batch, and its number."""
-        seconds = dict.fromkeys(self.count, 0.0)
-        for name, each in self.batch_steps:
-            seconds[name] += each
-        for name, each in self.shard_steps:
-            seconds[name] += each / self.per_shard
-        return [(name, seconds[name], self.count[name]) for name in self.count]
-
-    def run(self, batches: int) -> None:
-        """Simulate this number of batches; `ends` has the times at which they were finished."""
-        steps, last = self.steps(), len(self.batch_steps) - 1
-        self.waiting[0] = batches
-        events: list[tuple[float, int]] = []
-        now = 0.0
-        while True:
-            for step in reversed(range(len(steps))):
-                self._start(step, now, events, steps)
-            if not events:
-                return
-            now, step = heapq.heappop(events)
-            self.free[steps[step][0]] += 1
-            if step == last:
-                self.ends.append(now)
-                if len(self.ends) % self.per_shard == 0:
-                    self.waiting[last + 1] += 1
-            elif step + 1 < len(steps):
-                self.waiting[step + 1] += 1
-
-    def _start(self, step: int, now: float, events: list[tuple[float, int]], steps: list[tuple[str, float]]) -> None:
-        name, seconds = steps[step]
-        while self.waiting[step] and self.free[name]:
-            if step in self.limits and self.ahead[step] >= self.limits[step]:
-                return
-            self.waiting[step] -= 1
-            self.free[name] -= 1
-            if step in self.ahead:
-                self.ahead[step] += 1
-            if step - 1 in self.ahead:
-                self.ahead[step - 1] -= 1
-            heapq.heappush(events, (now + seconds, step))
+def speed(costs: Costs, cluster: Cluster, batch: int, shard: int) -> tuple[float, dict[str, float]]:
+    """Return images per second while all stages are full, and the share of time that each resource is busy."""
+    whole = max(1, shard // batch)
+    seconds = {
+        LIST: costs.list_image * batch,
+        CPUS: costs.decode_image * batch + costs.write_batch + costs.write_shard / whole,
+        EXPLAIN: costs.explain_image * batch,
+        PROCESS: costs.take_batch + costs.take_shard / whole,
+    }
+    count = cluster.servers()
+    rate = min(count[name] / seconds[name] for name in seconds)
+    return rate * batch, {name: rate * seconds[name] / count[name] for name in seconds}
 
 
 def measure(settings: Settings, source: str) -> Costs:

@@ -1,10 +1,10 @@
-"""The simulation of a cluster equals closed forms where one resource limits it."""
+"""The plan for a cluster: the speed where one resource limits it."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.data_sets.plan import CPUS, EXPLAIN, LIST, PROCESS, Cluster, Costs, simulate
+from benchmarks.data_sets.plan import CPUS, EXPLAIN, LIST, PROCESS, Cluster, Costs, speed
 
 COSTS = Costs(1e-6, 2e-3, 1e-3, 1e-3, 20e-3, 1e-4, 1e-4)
 
@@ -18,9 +18,8 @@ COSTS = Costs(1e-6, 2e-3, 1e-3, 1e-3, 20e-3, 1e-4, 1e-4)
         ({"take_batch": 16e-3}, Cluster(2, 64, 4, 100), PROCESS, 1 / (1e-3 + 1e-4 / 512)),
     ],
 )
-def test_limiting_resource(change, cluster, limit, rate, monkeypatch):
+def test_limiting_resource(change, cluster, limit, rate):
     """Oracle: the number of servers divided by the seconds of an image."""
-    monkeypatch.setattr("benchmarks.data_sets.plan.SIMULATED", 4000)
-    found, busy = simulate(Costs(**{**vars(COSTS), **change}), cluster, 16, 512)
+    found, busy = speed(Costs(**{**vars(COSTS), **change}), cluster, 16, 512)
     assert max(busy, key=lambda name: busy[name]) == limit
-    assert found == pytest.approx(rate, rel=0.03) and busy[limit] == pytest.approx(1, rel=0.03)
+    assert found == pytest.approx(rate, rel=1e-9) and busy[limit] == pytest.approx(1, rel=1e-9)
