@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import random
 import time
@@ -37,17 +38,19 @@ def _classes(target: object, scores: Tensor) -> Tensor | None:
 
 def _gradient(model: nn.Module, images: Tensor, target: object) -> Tensor:
     """The input gradient of a copy in eval mode: running batch statistics, no dropout."""
-    if images.ndim != 4 or not images.is_floating_point() or not images.isfinite().all():
-        raise ValueError("images must be finite floats of shape [N, C, H, W].")
-    if any(module.training for module in model.modules()):
-        import copy
-
-        model = copy.deepcopy(model).eval()
+    if not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point() or not len(images):
+        raise ValueError("images must be floats of shape [N, C, H, W].")
+    if not images.isfinite().all():
+        raise ValueError("images must be finite.")
     with torch.inference_mode(False), torch.enable_grad():
+        if any(module.training for module in model.modules()) or next(model.parameters()).is_inference():
+            model = copy.deepcopy(model).eval()
         leaf = images.detach().clone().requires_grad_()
         scores = model(leaf.clone())
         classes = _classes(target, scores)
         chosen = target(scores) if classes is None else scores.gather(1, classes[:, None])[:, 0]
+        if chosen.shape != (len(images),):
+            raise ValueError("target must return one score for each image.")
         (gradient,) = torch.autograd.grad(chosen.sum(), leaf)
     return gradient if gradient.dtype == torch.float64 else gradient.float()
 
@@ -80,6 +83,11 @@ def only_the_first_image(model, images, target=None):
     return _gradient(model, images, target)[:1]
 
 
+@breaks("shape")
+def swaps_height_and_width(model, images, target=None):
+    return _gradient(model, images, target)[:, 0, ::2, ::2].mT
+
+
 @breaks("finite_and_detached")
 def with_a_nan(model, images, target=None):
     result = _gradient(model, images, target)
@@ -97,6 +105,25 @@ def scaled(model, images, target=None):
     """Row P19: each map by its own maximum."""
     g = _gradient(model, images, target)
     return g / g.abs().amax((1, 2, 3), keepdim=True)
+
+
+@breaks("constant_in_scores")
+def divides_by_the_score(model, images, target=None):
+    """Row P37: the map changes its sign where the score does."""
+    with torch.no_grad():
+        scores = model(images)[:, target if isinstance(target, int) else 0]
+    return _gradient(model, images, target) / scores[:, None, None, None]
+
+
+@breaks("nan_in_weights")
+def replaces_nans(model, images, target=None):
+    """Row P24."""
+    return _gradient(model, images, target).nan_to_num()
+
+
+@breaks("repeatable")
+def returns_its_own_buffer(model, images, target=None):
+    return BOX.setdefault("result", _gradient(model, images, target))
 
 
 @breaks("repeatable")
@@ -163,6 +190,15 @@ def restores_only_after_success(model, images, target=None):
 
 
 @breaks("no_side_effects_after_error")
+def switches_off_gradients_until_the_backward_pass_is_done(model, images, target=None):
+    model.requires_grad_(False)
+    result = _gradient(model, images, target)
+    for parameter in list(model.parameters())[:2] + list(model.parameters())[3:]:
+        parameter.requires_grad_()
+    return result
+
+
+@breaks("no_side_effects_after_error")
 def swallows_errors(model, images, target=None):
     """Row P07."""
     try:
@@ -197,13 +233,40 @@ def remembers_its_images(model, images, target=None):
     return _gradient(model, images, target)
 
 
-KEPT: list[Tensor] = []
+@breaks("no_memory_leak")
+def remembers_its_model(model, images, target=None):
+    KEPT.append(model)
+    return _gradient(model, images, target)
+
+
+KEPT: list[Tensor | nn.Module] = []
 
 
 @breaks("train_mode_unchanged")
 def calls_eval(model, images, target=None):
     """Row P01."""
     return _gradient(model.eval(), images, target)
+
+
+@breaks("train_mode_unchanged")
+def trains_every_part_afterwards(model, images, target=None):
+    was = model.training
+    result = _gradient(model, images, target)
+    model.train(was)
+    return result
+
+
+@breaks("grad_modes_and_frozen_weights")
+def computes_in_inference_mode(model, images, target=None):
+    """Row P70."""
+    return _gradient(model, images * 1, target) * (1 if torch.is_grad_enabled() else torch.ones(1))
+
+
+@breaks("grad_modes_and_frozen_weights")
+def writes_the_gradient_of_the_images(model, images, target=None):
+    """Row P08."""
+    images.grad = None
+    return _gradient(model, images, target)
 
 
 @breaks("grad_modes_and_frozen_weights")
@@ -234,6 +297,13 @@ def reads_memory_in_order(model, images, target=None):
     return result
 
 
+@breaks("channels_last")
+def needs_dense_images(model, images, target=None):
+    """Row P104."""
+    images.view(len(images), -1)
+    return _gradient(model, images, target)
+
+
 @breaks("any_number_of_channels")
 def three_channels_only(model, images, target=None):
     if images.shape[1] != 3:
@@ -257,6 +327,12 @@ def seed_without_effect(model, images, target=None, *, seed=0):
 def seed_next_to_the_global_generator(model, images, target=None, *, seed=0):
     """Row P99: one seed does not suffice."""
     return _gradient(model, images, target) * (1 + seed + torch.rand(1))
+
+
+@breaks("seed")
+def draws_for_the_whole_batch(model, images, target=None, *, seed=0):
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(seed))
+    return _gradient(model, images, target) + noise
 
 
 @breaks("batch_size")
@@ -296,6 +372,23 @@ def edits_what_all_threads_see(model, images, target=None):
     return clean
 
 
+@breaks("training_in_other_thread")
+def switches_to_eval_for_all_threads(model, images, target=None):
+    """Row P96."""
+    modes = [(module, module.training) for module in model.eval().modules()]
+    try:
+        time.sleep(0.01)
+        return _gradient(model, images, target)
+    finally:
+        for module, was in modes:
+            module.training = was
+
+
+@breaks("invalid_images_rejected")
+def accepts_an_empty_batch(model, images, target=None):
+    return images * 0 if isinstance(images, Tensor) and not len(images) else _gradient(model, images, target)
+
+
 @breaks("invalid_images_rejected")
 def accepts_nans(model, images, target=None):
     return _gradient(model, images.nan_to_num() if images.is_floating_point() else images, target)
@@ -305,6 +398,11 @@ def accepts_nans(model, images, target=None):
 def counts_from_the_end(model, images, target=None):
     """Row P27."""
     return _gradient(model, images, 4 if isinstance(target, int) and target == -1 else target)
+
+
+@breaks("invalid_targets_rejected")
+def sums_over_images(model, images, target=None):
+    return _gradient(model, images, 0 if callable(target) else target)
 
 
 @breaks("layers")
@@ -385,7 +483,7 @@ def test_options_reach_every_call_and_the_callers_model_is_copied():
     def counting(model, images, target=None, *, steps=1):
         seen.append(steps)
         assert model is not mine
-        sizes.add(tuple(images.shape))
+        sizes.add(tuple(torch.as_tensor(images).shape))
         return _gradient(model, images, target)
 
     mine = tiny(channels=1)
