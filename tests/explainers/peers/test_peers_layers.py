@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -24,11 +23,8 @@ from explainers import (
     grad_cam,
     guided_backprop,
     hires_cam,
-    integrated_gradients,
     list_layers,
-    occlusion,
     saliency,
-    smooth_grad,
 )
 from tests.support.calls import NAMES, OF_INPUTS, OF_LAYERS, call
 from tests.support.nets import (
@@ -174,26 +170,6 @@ def test_p56_googlenet_with_auxiliary_outputs_in_train_mode():
     assert net.training and net.inception5b.training
 
 
-def test_p56_a_named_tuple_with_logits_is_understood():
-    from collections import namedtuple
-
-    Outputs = namedtuple("Outputs", "logits aux")
-
-    class Named(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = plain()
-
-        def forward(self, x):
-            y = self.net(x)
-            return Outputs(y, y * 2)
-
-    x = random_images()
-    assert torch.equal(grad_cam(Named().eval(), x, 1, layer="net.relu2"), grad_cam(plain(), x, 1, layer="relu2"))
-    e = explain("grad_cam", Named().eval(), x, layer="net.relu2")
-    assert e.target == plain()(x).argmax(1).tolist() and torch.equal(e.scores, plain()(x).detach())
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_p57_every_form_of_a_relu_gives_the_same_map(name):
     forms = [nn.ReLU(), nn.ReLU(inplace=True), F.relu, torch.Tensor.relu_]
@@ -212,27 +188,11 @@ def test_p57_every_form_of_a_relu_gives_the_same_map(name):
 # F. Modes, dtypes, wrappers
 
 
-@pytest.mark.parametrize("channels", [1, 6])
-def test_p74_layers_are_found_with_the_real_input(channels):
-    net, x = residual(channels), random_images(2, channels)
-    by_default = grad_cam(net, x)
-    assert by_default.shape == (2, 6, 8)
-    torch.testing.assert_close(by_default, grad_cam(net, x, layer=default_layer(net, x)))
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("vgg11", "features"), ("squeezenet1_1", "features"), ("densenet121", "features"), ("mobilenet_v2", "features")],
-)
-def test_p75_default_layer_is_the_last_spatial_stage(name, expected):
-    assert default_layer(network(name), noise_images(1, 128, 160)) == expected
-
-
-def test_p75_default_layer_of_transformers():
-    swin = settle(torchvision.models.SwinTransformer([4, 4], 16, [1, 1, 1], [2, 2, 2], [4, 4], num_classes=7))
-    assert default_layer(swin, noise_images(1)) == "norm"
-    vit = settle(torchvision.models.VisionTransformer(64, 16, 3, 2, 16, 32, num_classes=7))
-    assert default_layer(vit, noise_images(1, 64, 64)) == "encoder.layers.encoder_layer_2.ln_1"
+def test_p75_default_layer_is_the_last_spatial_stage():
+    for name in ("vgg11", "squeezenet1_1", "densenet121", "mobilenet_v2"):
+        assert default_layer(network(name), noise_images(1, 128, 160)) == "features", name
+    assert default_layer(swin_v1().float(), noise_images(1)) == "norm"
+    assert default_layer(vit(), noise_images(1, 64, 64)) == "encoder.layers.encoder_layer_2.ln_1"
 
 
 FROZEN = {
@@ -287,23 +247,6 @@ def test_p77_input_gradient_methods_and_occlusion_work(kind):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_p77_exported_models_of_a_fixed_batch_size_are_explained():
-    """Default options work too: no batch size is chosen that the export does not accept."""
-    net, x = frozen("exported"), random_images()
-    for method, options in (
-        (integrated_gradients, {"steps": 8}),
-        (smooth_grad, {"samples": 4}),
-        (occlusion, {"window": 4}),
-    ):
-        try:
-            found = method(net, x, 1, **options)
-        except ExplainerError as refusal:
-            assert "batch" in str(refusal), "a refusal says what is wrong"
-        else:
-            torch.testing.assert_close(found, method(residual(), x, 1, **options), rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("before", [False, True], ids=["fresh", "compiled before"])
 def test_p78_compiled_models_are_unwrapped(before):
     """`aot_eager` builds the graphs that hide hooks without needing a C++ compiler."""
@@ -317,22 +260,13 @@ def test_p78_compiled_models_are_unwrapped(before):
     for name, wanted in expected.items():
         torch.testing.assert_close(call(name, compiled, x, 1), wanted)
     torch.testing.assert_close(grad_cam(compiled, x, 1, layer="layer1"), grad_cam(net, x, 1, layer="layer1"))
-    torch._dynamo.reset()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_p78_module_compiled_in_place_and_compiled_inner_parts():
-    net, x = residual(), random_images()
-    cam, guided = grad_cam(net, x, 1), guided_backprop(net, x, 1)
-    net.compile(backend="aot_eager")
-    net(x)
-    torch.testing.assert_close(grad_cam(net, x, 1), cam)
-    torch.testing.assert_close(guided_backprop(net, x, 1), guided)
     inner = residual()
     inner.layer2 = torch.compile(inner.layer2, backend="aot_eager")
-    inner(x)
-    torch.testing.assert_close(grad_cam(inner, x, 1, layer="layer2"), grad_cam(residual(), x, 1, layer="layer2"))
-    torch.testing.assert_close(guided_backprop(inner, x, 1), guided)
+    net.compile(backend="aot_eager")
+    for model in (inner, net):
+        model(x)
+        torch.testing.assert_close(grad_cam(model, x, 1), expected["grad_cam"])
+        torch.testing.assert_close(guided_backprop(model, x, 1), expected["guided_backprop"])
     torch._dynamo.reset()
 
 
@@ -349,16 +283,11 @@ def test_p79_distributed_data_parallel_is_unwrapped(tmp_path):
         torch.distributed.destroy_process_group()
 
 
-def test_p80_a_refused_model_fails_once_and_prints_nothing():
-    code = (
-        "import torch, explainers\n"
-        "net = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 1), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())\n"
-        "net = torch.jit.script(net)\n"
-        "try:\n    explainers.grad_cam(net, torch.rand(1, 3, 4, 4))\n"
-        "except explainers.UnsupportedModel:\n    pass\n"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "" and done.stderr == ""
+def test_p80_a_refused_model_fails_once_and_prints_nothing(capfd):
+    with pytest.raises(UnsupportedModel):
+        grad_cam(frozen("scripted"), random_images())
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
 
 
 # G. Transformers
@@ -375,7 +304,7 @@ def vit(size=64, patch=16):
     return settle(torchvision.models.VisionTransformer(size, patch, 3, 2, 16, 32, num_classes=7))
 
 
-def test_p81_vit_blocks_give_the_grid_of_their_patches():
+def test_p81_p83_vit_blocks_give_the_grid_of_their_patches():
     net, x = vit(), noise_images(2, 64, 64)
     layer = "encoder.layers.encoder_layer_1"
     found = grad_cam(net, x, [1, 2], layer=layer, relu=False)
@@ -383,39 +312,26 @@ def test_p81_vit_blocks_give_the_grid_of_their_patches():
     expected = tokens_by_hand(net, net.get_submodule(layer), x, [1, 2], (4, 4))
     assert rel(found, expected) < 1e-5
     assert feature_maps(net, x, layer=layer).shape == (2, 16, 4, 4)
+    assert grad_cam(vit(48, 8), noise_images(1, 48, 48), 1).shape == (1, 6, 6), "row P83: the grid is not fixed"
+
+
+def test_p84_sixteen_tokens_of_two_by_eight_or_eight_by_two():
+    for rows, columns in ((2, 8), (8, 2)):
+        net, x = settle(ClassToken((rows, columns))), noise_images(2, 16 * rows, 16 * columns)
+        for layer in ("blocks.0", "blocks.1.ln_1"):
+            found = grad_cam(net, x, [1, 2], layer=layer, relu=False)
+            expected = tokens_by_hand(net, net.get_submodule(layer), x, [1, 2], (rows, columns))
+            assert found.shape == (2, rows, columns) and rel(found, expected) < 1e-5
 
 
 def test_p82_the_last_block_has_no_gradient_on_patches_and_the_default_has():
     net, x = vit(), noise_images(2, 64, 64)
-    last = "encoder.layers.encoder_layer_2"
-    _, g, _ = act_grad(net, net.get_submodule(last), x, [1, 2])
+    _, g, _ = act_grad(net, net.get_submodule(LAST), x, [1, 2])
     assert g[:, 1:].abs().max() == 0 and g[:, 0].abs().max() > 0
-    assert default_layer(net, x) == f"{last}.ln_1"
-    assert grad_cam(net, x, [1, 2], relu=False).abs().max() > 0
-    expected = tokens_by_hand(net, net.get_submodule(f"{last}.ln_1"), x, [1, 2], (4, 4))
-    assert rel(grad_cam(net, x, [1, 2], relu=False), expected) < 1e-5
-    e = explain("grad_cam", net, x, [1, 2], layer=last)
-    assert e.layer == f"{last}.ln_1" and e.findings[0][0].code == "token_only_gradient"
-
-
-@pytest.mark.parametrize(("size", "patch"), [(64, 16), (48, 8), (224, 32)])
-def test_p83_the_grid_is_read_from_the_network(size, patch):
-    found = grad_cam(vit(size, patch), noise_images(1, size, size), 1)
-    assert found.shape == (1, size // patch, size // patch)
-
-
-def test_p84_sixteen_tokens_of_two_by_eight():
-    net, x = settle(ClassToken()), noise_images(2, 32, 128)
-    for layer in ("blocks.0", "blocks.1.ln_1"):
-        found = grad_cam(net, x, [1, 2], layer=layer, relu=False)
-        assert found.shape == (2, 2, 8)
-        expected = tokens_by_hand(net, net.get_submodule(layer), x, [1, 2], (2, 8))
-        assert rel(found, expected) < 1e-5
-
-
-def test_p84_a_tall_image_is_eight_by_two():
-    net, x = settle(ClassToken((8, 2))), noise_images(1, 128, 32)
-    assert grad_cam(net, x, 1).shape == (1, 8, 2)
+    expected = tokens_by_hand(net, net.get_submodule(f"{LAST}.ln_1"), x, [1, 2], (4, 4))
+    assert expected.any() and rel(grad_cam(net, x, [1, 2], relu=False), expected) < 1e-5
+    e = explain("grad_cam", net, x, [1, 2], layer=LAST)
+    assert e.layer == f"{LAST}.ln_1" and e.findings[0][0].code == "token_only_gradient"
 
 
 LAST = "encoder.layers.encoder_layer_2"
@@ -441,17 +357,12 @@ def nhwc_by_hand(net, layer, x, classes):
 
 
 def test_p85_swins_channels_last_layers():
-    net, x = (
-        settle(torchvision.models.SwinTransformer([4, 4], 16, [1, 2], [2, 2], [4, 4], num_classes=7)),
-        noise_images(1),
-    )
+    swin = torchvision.models.SwinTransformer([4, 4], 16, [1, 2], [2, 2], [4, 4], num_classes=7)
+    net, x = settle(swin), noise_images(1)
     for layer in ("features.1", "features.3", "norm"):
         expected = nhwc_by_hand(net, net.get_submodule(layer), x, [5])
         found = grad_cam(net, x, 5, layer=layer, relu=False)
         assert found.shape == expected.shape and rel(found, expected) < 1e-5
-    permuted = grad_cam(net, x, 5, layer="permute", relu=False)
-    assert rel(permuted, grad_cam(net, x, 5, layer="norm", relu=False)) < 1e-6
-    assert default_layer(net, x) == "norm"
     maps = feature_maps(net, x, layer="norm")
     assert maps.shape == (1, 32, 8, 12) and torch.equal(maps, feature_maps(net, x, layer="permute"))
 
@@ -476,29 +387,3 @@ def test_p85_the_layer_norm_inside_convnext_blocks():
     assert found.shape == (1, 8, 12) and rel(found, expected) < 1e-5
     outer = cam_by_hand(net, net.features[3], x, [5])
     assert rel(grad_cam(net, x, 5, layer="features.3", relu=False), outer) < 1e-5
-
-
-def test_p85_perturbations_of_channels_act_on_the_channel_axis():
-    """A channels-last layer has as many effects as channels, each by hand."""
-
-    class Last(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(3, 5, 3, padding=1)
-            self.norm = nn.LayerNorm(5)
-            self.fc = nn.Linear(5, 4)
-
-        def forward(self, x):
-            y = self.norm(self.conv(x).permute(0, 2, 3, 1))
-            return self.fc(F.gelu(y).mean((1, 2)))
-
-    net, x = settle(Last().double()), random_images(2)
-    a = net.norm(net.conv(x).permute(0, 2, 3, 1)).detach()
-    full = net(x).detach()[:, 1]
-    expected = []
-    for k in range(5):
-        off = a.clone()
-        off[..., k] = 0
-        expected.append(full - net.fc(F.gelu(off).mean((1, 2))).detach()[:, 1])
-    found = call("channel_effects", net, x, 1, layer="norm")
-    torch.testing.assert_close(found, torch.stack(expected, 1), rtol=1e-9, atol=1e-12)
