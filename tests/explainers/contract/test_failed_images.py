@@ -93,38 +93,23 @@ def test_options_and_functions_of_an_image_stay_with_it():
     found = explainers.integrated_gradients(net, images, [0, 1, 2], steps=4, baseline=baseline)
     alone = explainers.integrated_gradients(net, images[2:], 2, steps=4, baseline=baseline[2:])
     assert rel(found[2:], alone) < 1e-5
+    whole = explain("integrated_gradients", net, images, 1, steps=4, baseline=baseline)
+    assert whole.keywords["baseline"] is baseline
+    with pytest.raises(explainers.BadTarget, match="Class 7 does not exist"):
+        explainers.saliency(net, images, [0, 1, 7])
 
 
-def test_explain_keeps_the_options_of_all_images():
-    images, baseline = batch("nan"), torch.rand(3, 3, 12, 16)
-    found = explain("integrated_gradients", network(), images, 1, steps=4, baseline=baseline)
-    assert found.keywords["baseline"] is baseline
-
-
-def test_no_image_is_left_out_if_other_inputs_have_a_row_for_each():
+def test_a_batch_of_which_no_image_can_be_left_out_is_an_error():
+    """None is finite, or other inputs have a row for each image."""
     net, images, rows = network(), batch("nan"), torch.rand(3, 3, 1, 1)
     for call in (explainers.saliency, lambda *given, **options: explain("saliency", *given, **options)):
+        with pytest.raises(BadImages, match="contains nan at image 0, channel 2, row 5, column 7"):
+            call(net, images[1:2].expand(2, -1, -1, -1), 1)
         with pytest.raises(BadImages, match="contains nan at image 1"):
             call(net, images, 1, forward=lambda x: net(x + rows[: len(x)]))
 
 
-def test_a_batch_without_finite_images_is_an_error():
-    images = batch("nan")[1:2].expand(2, -1, -1, -1)
-    for call in (explainers.saliency, lambda *given: explain("saliency", *given)):
-        with pytest.raises(BadImages, match="contains nan at image 0, channel 2, row 5, column 7"):
-            call(network(), images, 1)
-
-
-def test_other_errors_are_those_of_the_whole_batch():
-    for images in (batch("nan"), batch("overflow")):
-        with pytest.raises(explainers.BadTarget, match="Class 7 does not exist"):
-            explainers.saliency(network(), images, [0, 1, 7])
-        with pytest.raises(BadOption, match="samples"):
-            explainers.smooth_grad(network(), images, 1, samples=0)
-
-
 def test_maps_of_images_that_failed_are_drawn_but_not_evaluated():
-    pytest.importorskip("PIL")
     net, images = network(), batch("nan")
     found = explain("saliency", net, images, 1)
     assert len(found.overlay(torch.rand(3, 3, 12, 16))) == 3

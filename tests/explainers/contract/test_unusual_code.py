@@ -112,14 +112,14 @@ def options(name):
 
 
 @pytest.mark.parametrize("make", NETS)
-@pytest.mark.parametrize("name", METHOD_NAMES)
-def test_unusual_code_is_explained_or_refused_in_words(name, make):
-    try:
-        both = METHODS[name](make(), images(), 1, **options(name))
-    except ExplainerError:
-        return
-    alone = [METHODS[name](make(), images()[n : n + 1], 1, **options(name)) for n in range(2)]
-    assert rel(both, torch.cat(alone)) < 1e-4
+def test_unusual_code_is_explained_or_refused_in_words(make):
+    for name in METHOD_NAMES:
+        try:
+            both = METHODS[name](make(), images(), 1, **options(name))
+        except ExplainerError:
+            continue
+        alone = [METHODS[name](make(), images()[n : n + 1], 1, **options(name)) for n in range(2)]
+        assert rel(both, torch.cat(alone)) < 1e-4, name
 
 
 @pytest.mark.parametrize("make", [Scripted, Traced, Frozen])
