@@ -70,7 +70,6 @@ def test_every_method_and_metric_is_found_by_its_title_and_by_no_other() -> None
 
 def test_functions_take_names_as_people_write_them() -> None:
     net = small()
-    assert explain("GradCAM", net, IMAGES, 1, layer="2").method == "grad_cam"
     assert evaluate(net, IMAGES, "Grad-CAM", metrics="Deletion", steps=2, controls=False).method == "grad_cam"
     assert list(sweep("gradcam", net, IMAGES, 1, layers=["2"])) == ["2"]
     assert explainers.smooth("Saliency", sigma=0.1, samples=2)(net, IMAGES, 1).samples == 2
@@ -129,13 +128,12 @@ def test_a_list_of_one_layer_is_a_layer() -> None:
 
 def test_one_layer_or_method_does_not_need_a_list() -> None:
     net = small()
-    assert {row.layer for row in recommend(net, IMAGES, layers="2", methods="grad_cam", budget=60, steps=3).rows} == {
-        "2"
-    }
-    assert recommend(net, IMAGES, layers=net[2], methods=grad_cam, budget=60, steps=3).rows[0].layer == "2"
-    for layers in ("2", net[2], ["2"]):
-        assert list(sweep("layer_cam", net, IMAGES, 1, layers=layers)) == ["2"]
-        assert list(grad_cam_sweep(net, IMAGES, 1, layers=layers)) == ["2"]
+    for layers, methods in (("2", "grad_cam"), (net[2], grad_cam)):
+        rows = recommend(net, IMAGES, layers=layers, methods=methods, budget=60, steps=3).rows
+        assert {row.layer for row in rows} == {"2"}
+        for find_maps in (sweep, grad_cam_sweep):
+            method = ("layer_cam",) if find_maps is sweep else ()
+            assert list(find_maps(*method, net, IMAGES, 1, layers=layers)) == ["2"]
 
 
 def test_a_sweep_contains_the_default_layer() -> None:
@@ -180,25 +178,17 @@ def test_smallest_region_takes_a_method_and_a_class() -> None:
     net = small()
     with torch.no_grad():
         net[6].weight.mul_(30)
-    classes = net(IMAGES).argmax(1)
-    by_map = smallest_region(net, IMAGES, saliency(net, IMAGES).sum(1), baseline="zeros")
-    for maps in ("saliency", saliency, METHODS["saliency"]):
-        by_name = smallest_region(net, IMAGES, maps, baseline="zeros")
-        assert torch.equal(
-            by_name.mask, smallest_region(net, IMAGES, explain(maps, net, IMAGES), baseline="zeros").mask
-        )
-    assert by_map.classes == by_name.classes == classes.tolist()
-    given = smallest_region(net, IMAGES, "saliency", classes.tolist(), baseline="zeros")
-    assert torch.equal(given.mask, by_name.mask)
-    other = [(int(label) + 1) % 5 for label in classes]
-    found = smallest_region(net, IMAGES, "saliency", other, baseline="zeros")
-    assert found.classes == other
+    classes = net(IMAGES).argmax(1).tolist()
+    by_map = smallest_region(net, IMAGES, explain("saliency", net, IMAGES), baseline="zeros")
+    for maps, target in (("saliency", None), (saliency, None), (METHODS["saliency"], classes)):
+        by_name = smallest_region(net, IMAGES, maps, target, baseline="zeros")
+        assert torch.equal(by_name.mask, by_map.mask) and by_map.classes == by_name.classes == classes
+    other = [(label + 1) % 5 for label in classes]
     at_once = smallest_region(net, IMAGES, "saliency", other, goal="change", baseline="zeros")
-    assert float(at_once.fraction.max()) == 0, "another class is predicted already"
-    with pytest.raises(BadTarget, match="Class 99 does not exist"):
-        smallest_region(net, IMAGES, torch.rand(2, 4, 4), 99)
-    with pytest.raises(BadTarget, match="is not a class"):
-        smallest_region(net, IMAGES, "saliency", Probability(1))
+    assert at_once.classes == other and float(at_once.fraction.max()) == 0, "another class is predicted already"
+    for target, words in ((99, "Class 99 does not exist"), (Probability(1), "is not a class")):
+        with pytest.raises(BadTarget, match=words):
+            smallest_region(net, IMAGES, "saliency", target)
 
 
 def test_intervene_reports_the_score_of_a_target() -> None:
