@@ -21,7 +21,6 @@ from explainers import (
     Probability,
     WrongType,
     check_explainer,
-    clip_gradients,
     default_layer,
     evaluate,
     explain,
@@ -163,17 +162,6 @@ def test_a_sweep_contains_the_default_layer() -> None:
 # Defaults and targets
 
 
-def test_trace_value_traces_the_strongest_cell_by_default() -> None:
-    net = small()
-    values = net[:3](IMAGES[:1])[0, 4]
-    found = trace_value(net, IMAGES[:1], "2", 4)
-    assert found.value == pytest.approx(float(values.max())) and found.computed == pytest.approx(found.value, rel=1e-4)
-    assert found.channel == 4 and found.cell is not None and float(values[found.cell]) == found.value
-    default = trace_value(net, IMAGES[:1])
-    assert default.layer == explainers.default_layer(net, IMAGES[:1]) and default.channel == 0
-    assert trace_value(net, IMAGES[:1], "6", 3).cell is None, "a layer without a grid"
-
-
 def test_smallest_region_takes_a_method_and_a_class() -> None:
     net = small()
     with torch.no_grad():
@@ -214,14 +202,6 @@ def test_intervene_of_a_segmentation_network_reports_a_region() -> None:
     torch.testing.assert_close(chosen.target_before, given.target_before)
     torch.testing.assert_close(chosen.target_after, given.target_after)
     assert chosen.before.shape == (2, 1) and chosen.change.any() and "top class" not in repr(chosen)
-
-
-def test_clip_gradients_clips_the_norm_by_default() -> None:
-    net = small()
-    with clip_gradients(net, 1e-3):
-        net(IMAGES).sum().backward()
-    norm = torch.cat([each.grad.flatten() for each in net.parameters()]).norm()
-    assert float(norm) == pytest.approx(1e-3, rel=1e-3)
 
 
 # Refusals

@@ -98,12 +98,6 @@ def test_similarity_is_found_inside_an_output():
     torch.testing.assert_close(inside, saliency(curved(), x, Similarity(torch.ones(7))))
 
 
-def test_similarity_is_the_cosine():
-    embedding = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
-    expected = (SCORES @ embedding) / SCORES.norm(dim=1) / embedding.norm()
-    torch.testing.assert_close(Similarity(embedding)(SCORES), expected)
-
-
 @pytest.mark.parametrize(
     "target", [Logit(2), Logit([0, 1]), Probability(1), LogProbability(0), Contrast(2, 0), Sum(Logit(0), Logit(1))]
 )

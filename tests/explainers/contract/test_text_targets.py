@@ -12,28 +12,11 @@ from torch import Tensor, nn
 
 import explainers
 from explainers import BadTarget, Similarity, UnsupportedModel, explain, saliency, text_embedding
+from tests.support.two_encoders import TwoEncoders
 
 TOKENS = torch.tensor([[1, 5, 9, 2], [1, 7, 3, 2], [1, 4, 4, 2]])
 IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-
-
-class Dual(nn.Module):
-    """Two encoders with the names of open_clip; returns features of images and, if there are tokens, of sentences."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.visual, self.words, self.drop = nn.Conv2d(3, 8, 8, 8), nn.Embedding(16, 8), nn.Dropout(0.5)
-
-    def encode_image(self, images: Tensor) -> Tensor:
-        return self.visual(images).tanh().mean((2, 3))
-
-    def encode_text(self, tokens: Tensor) -> Tensor:
-        return self.drop(self.words(tokens)).mean(1)
-
-    def forward(self, images: Tensor, tokens: Tensor | None = None) -> dict[str, Tensor]:
-        found = {"image_features": self.encode_image(images)}
-        return found if tokens is None else found | {"text_features": self.encode_text(tokens)}
 
 
 @functools.cache
@@ -48,15 +31,13 @@ def hugging_face(kind: str) -> nn.Module:
     return net
 
 
-@functools.cache
 def dual() -> nn.Module:
-    torch.manual_seed(0)
-    return Dual().eval()
+    return TwoEncoders().eval()
 
 
 def vectors(net: Any, given: Tensor, kind: str) -> Tensor:
     """The features of images or of sentences (`kind` is image or text), before they are normalized."""
-    if isinstance(net, Dual):
+    if isinstance(net, TwoEncoders):
         return getattr(net, f"encode_{kind}")(given)  # type: ignore[no-any-return]
     found = getattr(net, f"get_{kind}_features")(given)
     return found if isinstance(found, Tensor) else found.pooler_output  # type: ignore[no-any-return]
@@ -172,7 +153,8 @@ def test_dicts_of_a_tokenizer_and_models_in_training_mode() -> None:
     torch.testing.assert_close(
         text_embedding(net, {"input_ids": TOKENS, "attention_mask": mask}), text_embedding(net, TOKENS)
     )
-    training = Dual().train()
+    training = TwoEncoders().train()
+    training.words = nn.Sequential(training.words, nn.Dropout(0.5))
     first = text_embedding(training, TOKENS)
     assert torch.equal(first, text_embedding(training, TOKENS)) and training.training and not first.requires_grad
 
@@ -191,10 +173,18 @@ def test_wrong_uses() -> None:
 
 def test_the_message_for_an_embedding_names_similarity() -> None:
     """A pair of features without `logits_per_image`, and CLIP's image encoder with its projection."""
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = dual()
+
+        def forward(self, images: Tensor) -> dict[str, Tensor]:
+            return {"image_features": self.net.encode_image(images)}  # type: ignore[operator]
+
     with pytest.raises(BadTarget, match=r"'image_features', give Similarity.*text_embedding\(model, tokens\)"):
-        saliency(dual(), IMAGES)
-    target = Similarity(text_embedding(dual(), TOKENS)[0])
-    assert saliency(dual(), IMAGES, target).any()
+        saliency(Pair().eval(), IMAGES)
+    assert saliency(Pair().eval(), IMAGES, Similarity(text_embedding(dual(), TOKENS)[0])).any()
     transformers = pytest.importorskip("transformers")
     config = transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8, projection_dim=12)
     vision = transformers.CLIPVisionModelWithProjection(config).eval()

@@ -25,21 +25,16 @@ from explainers import (
     LayerNotFound,
     Logit,
     MaskScores,
-    NoSpatialOutput,
     Probability,
     Similarity,
     Sum,
     Through,
-    WrongType,
-    check_explainer,
-    evaluate,
     explain,
     grad_cam,
     grad_cam_sweep,
     integrated_gradients,
     occlusion,
     overlay,
-    recommend,
     saliency,
     unit,
 )
@@ -117,7 +112,7 @@ MODELS: list[Row] = [
     (lambda n, x: explain("grad_cam", Holder(), x), TypeError, r"Pass the network itself: model\.model\."),
     (lambda n, x: explainers.list_layers(Holder(), x), TypeError, r"Pass the network itself: model\.model\."),
     (lambda n, x: saliency(nn.ModuleList([n]), x), TypeError, "a ModuleList without a forward method"),
-    (lambda n, x: check_explainer(grad_cam, model="resnet18"), TypeError, "model is a str"),  # type: ignore[arg-type]
+    (lambda n, x: explainers.check_explainer(grad_cam, model="resnet18"), TypeError, "model is a str"),  # type: ignore[arg-type]
     (lambda n, x: grad_cam(n), TypeError, "needs the argument 'images'"),
     (lambda n, x: grad_cam(), TypeError, "needs the argument 'model'"),
     (lambda n, x: explain(lambda *_: None, n, x), BadOption, "is not a method"),
@@ -125,7 +120,7 @@ MODELS: list[Row] = [
     (lambda n, x: explain("grad_campq", n, x), BadOption, "grad_cam_pp"),
 ]
 LAYERS: list[Row] = [
-    (lambda n, x: grad_cam(n, x, 1, layer=3), WrongType, "layer"),
+    (lambda n, x: grad_cam(n, x, 1, layer=3), explainers.WrongType, "layer"),
     (lambda n, x: grad_cam(n, x, 1, layer=["net.conv1", "net.conv2"]), BadOption, "has 2 layers.*sweep.*fuse"),
     (lambda n, x: grad_cam(n, x, 1, layer=[]), BadOption, "layer"),
     (lambda n, x: grad_cam_sweep(n, x, 1, layers=3), BadOption, "layers="),
@@ -157,8 +152,8 @@ KEYWORDS: list[Row] = [
     (lambda n, x: occlusion(n, x, perturbations_per_eval=8), BadOption, "Did you mean 'batch_size'"),
     (lambda n, x: explain("grad_cam", n, x, reduction="sum"), BadOption, misspelled("reduction", "reduce")),
     (lambda n, x: explain("grad_cam", n, x, forward_func=n), BadOption, misspelled("forward_func", "forward")),
-    (lambda n, x: evaluate(n, x, "saliency", targets=1), BadOption, misspelled("targets", "target")),
-    (lambda n, x: recommend(n, x, targets=1), BadOption, misspelled("targets", "target")),
+    (lambda n, x: explainers.evaluate(n, x, "saliency", targets=1), BadOption, misspelled("targets", "target")),
+    (lambda n, x: explainers.recommend(n, x, targets=1), BadOption, misspelled("targets", "target")),
     (lambda n, x: explainers.list_layers(n, x, forwards=n), BadOption, misspelled("forwards", "forward")),
 ]
 NO_CLASSES: list[Any] = [
@@ -260,7 +255,7 @@ AFTER_A_PASS: list[Row] = [
     (lambda n, x: explainers.gradient_shap(n, x, 1, baselines=x * NAN), BadOption, "baselines contains nan"),
     (lambda n, x: explainers.gradient_shap(n, x, 1, baselines=x.numpy()), BadOption, "baselines is a NumPy array"),
     (lambda n, x: saliency(n, x, 1, through=("net.conv2", [-1])), BadTarget, "channel"),
-    (lambda n, x: grad_cam(n, x, layer="net.head"), NoSpatialOutput, "head"),
+    (lambda n, x: grad_cam(n, x, layer="net.head"), explainers.NoSpatialOutput, "head"),
     (lambda n, x: integrated_gradients(plain().half(), x.half(), 1, baseline=1e6), BadOption, "torch.float16"),
     # Classes, cells and channels that do not exist (row P07)
     (lambda n, x: saliency(n, x, 5000), BadTarget, "5000.*7"),

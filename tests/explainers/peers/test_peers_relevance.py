@@ -10,6 +10,7 @@ from torch import nn
 from explainers import METHODS, UnsupportedOperation, deep_lift, explain, lrp
 from tests.explainers.relevance.test_relevance import input_x_gradient, without_bias
 from tests.support.nets import Activated, random_images, rel, settle
+from tests.support.token_nets import conv_next, max_vit, swin_v1, swin_v2, vit
 
 pytestmark = pytest.mark.sample
 
@@ -169,37 +170,18 @@ WHOLE = """
 HEAVY = ("alexnet", "efficientnet_v2_s", "inception_v3")
 
 
-def short_swin(version):
-    merging = getattr(torchvision.models.swin_transformer, f"PatchMerging{version}")
-    block = getattr(torchvision.models.swin_transformer, f"SwinTransformerBlock{version}")
-    return torchvision.models.SwinTransformer(
-        [4, 4], 12, [2, 2], [2, 4], [4, 4], num_classes=9, block=block, downsample_layer=merging
-    )
-
-
 def short_vgg():
     net = torchvision.models.vgg11(num_classes=9, init_weights=False)
     net.avgpool, net.classifier[0], net.classifier[3] = nn.AdaptiveAvgPool2d(1), nn.Linear(512, 32), nn.Linear(32, 32)
     net.classifier[6] = nn.Linear(32, 9)
-    return net
-
-
-def short_convnext():
-    setting = torchvision.models.convnext.CNBlockConfig
-    return torchvision.models.ConvNeXt([setting(8, 16, 1), setting(16, None, 2)], num_classes=9)
+    return settle(net)
 
 
 SHORT = {
-    "vgg11": short_vgg,
-    "convnext_tiny": short_convnext,
-    "swin_t": lambda: short_swin(""),
-    "swin_v2_t": lambda: short_swin("V2"),
-    "vit_b_16": lambda: torchvision.models.VisionTransformer(64, 16, 2, 2, 16, 32, num_classes=9),
-    "maxvit_t": lambda: torchvision.models.MaxVit((64, 64), 8, 2, [8, 16], [1, 1], 8, 0.0, num_classes=9),
-}
+    "vgg11": short_vgg, "convnext_tiny": conv_next, "swin_t": swin_v1, "swin_v2_t": swin_v2, "vit_b_16": vit,
+    "maxvit_t": max_vit,
+}  # fmt: skip
 """The same operations in fewer and narrower layers."""
-
-
 WITHOUT_EXCITATION = set(SHORT) - {"vgg11"}
 """Excitation backprop has no rule for an operation of these and refuses it by its layer."""
 
@@ -214,7 +196,7 @@ def test_torchvision_networks_are_covered(name):
 
 @pytest.mark.parametrize("name", SHORT)
 def test_large_networks_are_covered_by_shallow_versions(name):
-    covers(settle(SHORT[name]()), noise_images(1), "deep_lift lrp" if name in WITHOUT_EXCITATION else COVERED)
+    covers(SHORT[name]().float(), noise_images(), "deep_lift lrp" if name in WITHOUT_EXCITATION else COVERED)
 
 
 def covers(net, x, methods):
