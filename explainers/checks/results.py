@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from explainers.checks.context import Context, Fail, Outcome, Skip, agree, check, distance_of, unchanged
 from explainers.checks.fixtures import Fault, failing, steps
-from explainers.errors import kind_of
+from explainers.errors import kind_of, shorten
 from explainers.hooks.edit import edit_outputs
 
 # Results
@@ -206,8 +206,9 @@ def _catch(t: Context, model: nn.Module, images: Tensor, caught: list[BaseExcept
 @check
 def no_side_effects_after_bad_target(t: Context) -> Outcome:
     model, images = _model_in_training(t), t.images()
-    for target in (10**6, [0, 1], -1):
-        unchanged(model, images, lambda wrong=target: attempt(t, model, images, wrong), f"by target={target}")  # type: ignore[misc]
+    for target in (10**6, [0, 1], -1, lambda scores: 1 / 0):
+        act = functools.partial(attempt, t, model, images, target)
+        unchanged(model, images, act, f"by target={shorten(target)}")
     return None, "The state is unchanged after invalid targets."
 
 

@@ -15,29 +15,21 @@ import explainers
 from explainers import (
     METHODS,
     METRICS,
-    BadTarget,
     ExplainerError,
-    MaskScores,
-    Probability,
     WrongType,
-    check_explainer,
-    default_layer,
     evaluate,
     explain,
     grad_cam,
     grad_cam_sweep,
     intervene,
-    overlay,
     recommend,
     saliency,
     smallest_region,
     sweep,
-    trace_value,
-    unit,
 )
 from explainers.metrics.metric import find_metric
 from explainers.registry import find
-from tests.support.nets import curved, random_images, residual
+from tests.support.nets import Twice, curved, random_images, residual, settle
 
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -93,9 +85,9 @@ def test_arrays_and_numbers_of_numpy_are_classes_cells_and_channels() -> None:
         torch.testing.assert_close(saliency(net, x, classes), saliency(net, x, [1, 2, 0]))
     for class_ in (np.int64(2), np.array(2), torch.tensor(2)):
         assert explain("saliency", net, x, class_).target == [2, 2, 2]
-    expected = saliency(net, x, unit("conv2", 1, at=(1, 2)))
+    expected = saliency(net, x, explainers.unit("conv2", 1, at=(1, 2)))
     for at in (np.array([1, 2]), [1, 2], torch.tensor([1, 2])):
-        torch.testing.assert_close(saliency(net, x, unit("conv2", np.int64(1), at=at)), expected)
+        torch.testing.assert_close(saliency(net, x, explainers.unit("conv2", np.int64(1), at=at)), expected)
     some = saliency(net, x, 1, through=("conv2", [1, 2]))
     for channels in (np.array([1, 2]), torch.tensor([1, 2]), range(1, 3)):
         torch.testing.assert_close(saliency(net, x, 1, through=("conv2", channels)), some)
@@ -104,12 +96,12 @@ def test_arrays_and_numbers_of_numpy_are_classes_cells_and_channels() -> None:
 def test_overlay_accepts_pixels_if_their_format_is_clear() -> None:
     image = Image.effect_noise((16, 12), 90).convert("RGB")
     array, heat = np.asarray(image), torch.rand(3, 4)
-    expected = overlay(image, heat).tobytes()
+    expected = explainers.overlay(image, heat).tobytes()
     planes = torch.from_numpy(array.copy()).permute(2, 0, 1)
     for given in (array, planes, array / 255, planes.float() / 255, planes.double() / 255):
-        assert overlay(given, heat).tobytes() == expected
+        assert explainers.overlay(given, heat).tobytes() == expected
     grey = Image.effect_noise((16, 12), 90)
-    assert overlay(np.asarray(grey), heat).tobytes() == overlay(grey, heat).tobytes()
+    assert explainers.overlay(np.asarray(grey), heat).tobytes() == explainers.overlay(grey, heat).tobytes()
     e = explain("grad_cam", curved(), random_images(), 1, layer="conv2")
     assert len(e.overlay(planes.expand(3, -1, -1, -1))) == 3
 
@@ -121,7 +113,7 @@ def test_a_list_of_one_layer_is_a_layer() -> None:
         torch.testing.assert_close(grad_cam(net, IMAGES, 1, layer=layer), expected)
         torch.testing.assert_close(explain("grad_cam", net, IMAGES, 1, layer=layer).map, expected)
     assert intervene(net, IMAGES, ["2"], channels=[1]).layer == "2"
-    assert trace_value(net, IMAGES[:1], ["2"]).layer == "2"
+    assert explainers.trace_value(net, IMAGES[:1], ["2"]).layer == "2"
     assert explainers.unit(["2"], 1).check(1) is None
 
 
@@ -137,24 +129,12 @@ def test_one_layer_or_method_does_not_need_a_list() -> None:
 
 def test_a_sweep_contains_the_default_layer() -> None:
     """Also if it is a call of a module that runs again, and check_explainer then checks the name of the call."""
-
-    class Reusing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv1, self.conv2, self.conv3 = nn.Conv2d(3, 6, 3, 2), nn.Conv2d(6, 6, 3), nn.Conv2d(6, 6, 3)
-            self.act, self.head = nn.ReLU(), nn.Linear(6, 5)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for conv in (self.conv1, self.conv2, self.conv3):
-                x = self.act(conv(x))
-            return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
-
-    net, images = Reusing().eval(), torch.randn(3, 3, 24, 20)
-    assert default_layer(net, images) == "act#2"
-    report = check_explainer(grad_cam, model=net, images=images)
+    net, images = settle(Twice()), torch.randn(3, 3, 24, 20)
+    assert explainers.default_layer(net, images) == "relu#2"
+    report = explainers.check_explainer(grad_cam, model=net, images=images)
     assert report["layers"].passed, report["layers"]
     for model, x in ((net, images), (residual(), random_images())):
-        name = default_layer(model, x)
+        name = explainers.default_layer(model, x)
         torch.testing.assert_close(grad_cam_sweep(model, x, 1)[name], grad_cam(model, x, 1))
         assert name in sweep("layer_cam", model, x, 1)
 
@@ -174,8 +154,8 @@ def test_smallest_region_takes_a_method_and_a_class() -> None:
     other = [(label + 1) % 5 for label in classes]
     at_once = smallest_region(net, IMAGES, "saliency", other, goal="change", baseline="zeros")
     assert at_once.classes == other and float(at_once.fraction.max()) == 0, "another class is predicted already"
-    for target, words in ((99, "Class 99 does not exist"), (Probability(1), "is not a class")):
-        with pytest.raises(BadTarget, match=words):
+    for target, words in ((99, "Class 99 does not exist"), (explainers.Probability(1), "is not a class")):
+        with pytest.raises(explainers.BadTarget, match=words):
             smallest_region(net, IMAGES, "saliency", target)
 
 
@@ -188,7 +168,7 @@ def test_intervene_reports_the_score_of_a_target() -> None:
     torch.testing.assert_close(found.target_before, found.before[[0, 1], [3, 1]])
     torch.testing.assert_close(found.target_after, found.after[[0, 1], [3, 1]])
     assert "change of the target's score" in repr(found) and "target" not in repr(without)
-    shares = intervene(net, IMAGES, "2", Probability(3))
+    shares = intervene(net, IMAGES, "2", explainers.Probability(3))
     torch.testing.assert_close(shares.target_after, shares.after.softmax(1)[:, 3])
 
 
@@ -198,7 +178,7 @@ def test_intervene_of_a_segmentation_network_reports_a_region() -> None:
     chosen = intervene(net, IMAGES, "0", channels=[1])
     largest = [int(own.flatten().bincount().argmax()) for own in classes]
     mask = torch.stack([own == label for own, label in zip(classes, largest, strict=True)])
-    given = intervene(net, IMAGES, "0", MaskScores(mask, largest), channels=[1])
+    given = intervene(net, IMAGES, "0", explainers.MaskScores(mask, largest), channels=[1])
     torch.testing.assert_close(chosen.target_before, given.target_before)
     torch.testing.assert_close(chosen.target_after, given.target_after)
     assert chosen.before.shape == (2, 1) and chosen.change.any() and "top class" not in repr(chosen)

@@ -128,10 +128,6 @@ def test_outputs_of_transformers():
     """Its output classes are dicts with attributes, some of whose entries are None."""
     outputs = pytest.importorskip("transformers.modeling_outputs")
     makes = [
-        lambda net, maps: outputs.BaseModelOutput(last_hidden_state=net.tokens(maps)),
-        lambda net, maps: outputs.BaseModelOutputWithPooling(
-            last_hidden_state=maps, pooler_output=maps.mean((2, 3), keepdim=True)
-        ),
         lambda net, maps: outputs.SemanticSegmenterOutput(logits=maps),
         lambda net, maps: outputs.BaseModelOutput(
             last_hidden_state=net.tokens(maps), hidden_states=(maps, net.tokens(maps))

@@ -174,17 +174,14 @@ def test_wrong_uses() -> None:
 def test_the_message_for_an_embedding_names_similarity() -> None:
     """A pair of features without `logits_per_image`, and CLIP's image encoder with its projection."""
 
-    class Pair(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = dual()
+    net: Any = dual()
 
-        def forward(self, images: Tensor) -> dict[str, Tensor]:
-            return {"image_features": self.net.encode_image(images)}  # type: ignore[operator]
+    def pair(images: Tensor) -> dict[str, Tensor]:
+        return {"image_features": net.encode_image(images)}
 
     with pytest.raises(BadTarget, match=r"'image_features', give Similarity.*text_embedding\(model, tokens\)"):
-        saliency(Pair().eval(), IMAGES)
-    assert saliency(Pair().eval(), IMAGES, Similarity(text_embedding(dual(), TOKENS)[0])).any()
+        saliency(net, IMAGES, forward=pair)
+    assert saliency(net, IMAGES, Similarity(text_embedding(net, TOKENS)[0]), forward=pair).any()
     transformers = pytest.importorskip("transformers")
     config = transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8, projection_dim=12)
     vision = transformers.CLIPVisionModelWithProjection(config).eval()

@@ -26,7 +26,7 @@ from explainers import (
     list_layers,
     saliency,
 )
-from tests.support.calls import NAMES, OF_INPUTS, OF_LAYERS, call
+from tests.support.calls import NAMES, OF_LAYERS, call
 from tests.support.nets import (
     Activated,
     ClassToken,
@@ -208,42 +208,29 @@ def frozen(kind):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["scripted", "traced", "exported"])
-def test_p76_p77_guided_is_refused_or_correct_never_the_plain_gradient(kind):
+@pytest.mark.parametrize("kind", FROZEN)
+def test_p76_p77_models_without_hooks_are_refused_or_explained_correctly(kind):
+    """Never the plain gradient instead of another map; a refusal names the kind and a method that works."""
     net, original, x = frozen(kind), plain() if kind == "scripted" else residual(), random_images()
-    for name in ("guided_backprop", "deconvnet", "guided_grad_cam"):
+    for name in NAMES:
+        method = METHODS[name]
+        if method.takes_layer:
+            assert kind in method.applies(net), name
+            for where in ({}, {"layer": "conv1"}):
+                with pytest.raises(ExplainerError, match=f"{kind}.*saliency"):
+                    call(name, net, x, 1, **where)
+        elif method.needs is None:
+            assert method.applies(net) is None, name
+    for name in ("guided_backprop", "deconvnet"):
         try:
             found = call(name, net, x, 1)
         except ExplainerError as refusal:
             assert kind in str(refusal) and "saliency" in str(refusal)
         else:
             torch.testing.assert_close(found, call(name, original, x, 1))
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["scripted", "traced", "exported"])
-@pytest.mark.parametrize("name", OF_LAYERS)
-def test_p76_p77_layer_methods_refuse_naming_what_works(kind, name):
-    net = frozen(kind)
-    layer = {"layer": "conv1"}
-    for where in ({}, layer):
-        refusals = ExplainerError if name == "guided_grad_cam" else UnsupportedModel
-        with pytest.raises(refusals, match=f"{kind}.*saliency"):
-            call(name, net, random_images(), 1, **where)
-    assert kind in METHODS[name].applies(net)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["scripted", "traced", "exported"])
-def test_p77_input_gradient_methods_and_occlusion_work(kind):
-    net, x = frozen(kind), random_images()
-    original = plain() if kind == "scripted" else residual()
-    for name in OF_INPUTS:
-        if METHODS[name].needs is not None:
-            continue  # methods with special requirements give the reason: test_applies_gives_the_reason
+    for name in ("saliency", "input_x_gradient", "integrated_gradients", "smooth_grad", "occlusion", "rise", "lime"):
         options = {"batch_size": 3} if kind == "exported" and METHODS[name].long else {}
         torch.testing.assert_close(call(name, net, x, 1, **options), call(name, original, x, 1), rtol=1e-8, atol=1e-10)
-        assert METHODS[name].applies(net) is None
 
 
 @pytest.mark.filterwarnings("ignore")
