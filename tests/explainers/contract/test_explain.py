@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 
 import pytest
 import torch
@@ -79,6 +81,8 @@ def test_saving_and_loading_round_trips(name, tmp_path):
     e = explain(name, residual(), random_images(), 2, **small(name))
     e.save(str(tmp_path / "e.npz"))
     again = Explanation.load(str(tmp_path / "e.npz"))
+    for row in again.statistics:
+        row["peak"] = tuple(row["peak"])
     for field in dataclasses.fields(Explanation):
         a, b = getattr(e, field.name), getattr(again, field.name)
         if field.name == "images":  # not written
@@ -86,10 +90,6 @@ def test_saving_and_loading_round_trips(name, tmp_path):
             continue
         if isinstance(a, torch.Tensor):
             assert torch.equal(a, b) and a.dtype == b.dtype
-        elif field.name == "statistics":
-            assert [{k: tuple(v) if isinstance(v, (list, tuple)) else v for k, v in row.items()} for row in a] == [
-                {k: tuple(v) if isinstance(v, (list, tuple)) else v for k, v in row.items()} for row in b
-            ]
         else:
             assert a == b, field.name
 
@@ -101,9 +101,6 @@ def test_repr_names_method_layer_and_size():
 
 
 def test_explanations_keep_no_reference_to_the_model():
-    import gc
-    import weakref
-
     net = residual()
     e = explain("grad_cam", net, random_images())
     gone = weakref.ref(net)

@@ -20,7 +20,6 @@ from explainers import (
     Probability,
     Similarity,
     Sum,
-    grad_cam,
     occlusion,
     saliency,
 )
@@ -139,15 +138,3 @@ def test_perturbed_images_are_scored_with_the_target_of_their_image():
         batch = explainers.occlusion(net, x, per_batch, **options)
         single = torch.cat([explainers.occlusion(net, x[i : i + 1], singles[i], **options) for i in range(3)])
         torch.testing.assert_close(batch, single)
-
-
-def test_dictionary_output_reaches_the_callable_unchanged_and_once():
-    net, x, seen = settle(DictNet().double()), random_images(), []
-
-    def target(output):
-        seen.append(sorted(output))
-        return output["out"][:, 2].mean((1, 2))
-
-    result = grad_cam(net, x, target, layer="net.conv2", relu=False)
-    assert seen == [["aux", "out"]]
-    assert result.shape == (3, 6, 8) and result.any()

@@ -7,6 +7,7 @@ nearly wrong but unambiguous, test_ease.py gives every argument of every public 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,6 @@ class Detector(nn.Module):
         raise AssertionError("training started")
 
 
-class Holder:
-    """An object that is not a module."""
-
-    def __init__(self) -> None:
-        self.model = curved()
-
-
 def spoiled(value: float) -> Tensor:
     """Images of which each has one such value."""
     images = random_images()
@@ -106,11 +100,20 @@ IMAGES: list[Row] = [
     (lambda n, x: saliency(n, spoiled(NAN)), BadImages, "nan at image 0, channel 2, row 3, column 4"),
     (lambda n, x: METHODS["rise"](n, spoiled(INF)), BadImages, "inf at image 0, channel 2, row 3, column 4"),
 ]
+INSIDE = r"Pass the network itself: model\.model\."
 MODELS: list[Row] = [
     (lambda n, x: saliency(lambda images: n(images), x), TypeError, "function"),
-    (lambda n, x: saliency(Detector(), x), TypeError, r"Pass the network itself: model\.model\."),
-    (lambda n, x: explain("grad_cam", Holder(), x), TypeError, r"Pass the network itself: model\.model\."),
-    (lambda n, x: explainers.list_layers(Holder(), x), TypeError, r"Pass the network itself: model\.model\."),
+    (lambda n, x: saliency(Detector(), x), TypeError, INSIDE),
+    (
+        lambda n, x: explain("grad_cam", SimpleNamespace(model=n), x),
+        TypeError,
+        INSIDE,
+    ),
+    (
+        lambda n, x: explainers.list_layers(SimpleNamespace(model=n), x),
+        TypeError,
+        INSIDE,
+    ),
     (lambda n, x: saliency(nn.ModuleList([n]), x), TypeError, "a ModuleList without a forward method"),
     (lambda n, x: explainers.check_explainer(grad_cam, model="resnet18"), TypeError, "model is a str"),  # type: ignore[arg-type]
     (lambda n, x: grad_cam(n), TypeError, "needs the argument 'images'"),
