@@ -181,11 +181,11 @@ def no_side_effects_after_error(t: Context) -> Outcome:
     faults = [(Fault("injected"), 0, False), (Fault("injected"), 1, False), (KeyboardInterrupt(), 0, False)]
     for step in dict.fromkeys((names[0], names[len(names) // 2], names[-1])):
         for error, after, backward in [*faults, (Fault("injected in the backward pass"), 0, True)]:
-            model = _model_in_training(t)
-            with failing(model, step, error, after, backward) as state:
+            used = _model_in_training(t) if backward else model
+            with failing(used, step, error, after, backward) as state:
                 caught: list[BaseException] = []
-                act = functools.partial(_catch, t, model, images, caught)
-                unchanged(model, images, act, f"by an error in {step!r}")
+                act = functools.partial(_catch, t, used, images, caught)
+                unchanged(used, images, act, f"by an error in {step!r}")
             if state.raised and not (caught and (caught[0] is error or backward)):
                 raise Fail(
                     f"{type(error).__name__} in {step!r} did not reach the caller, which got {caught or 'none'}."
