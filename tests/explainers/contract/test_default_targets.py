@@ -124,6 +124,21 @@ def test_a_single_map_is_the_class_against_nothing(probabilities: bool) -> None:
         saliency(net, images)
 
 
+def test_other_functions_choose_the_same_target() -> None:
+    net, images = Segmenter().eval(), scenes()
+    largest = [int(own.flatten().bincount().argmax()) for own in net(images).argmax(1)]
+    target = MaskScores(torch.stack([own == k for own, k in zip(net(images).argmax(1), largest, strict=True)]), largest)
+    explanation = explain("saliency", net, images)
+    wanted = evaluate(net, images, explanation.map, target=target, steps=3, controls=False)
+    for maps in (explanation, "saliency", explanation.map):
+        found = evaluate(net, images, maps, steps=3, controls=False)
+        torch.testing.assert_close(found.values, wanted.values)
+        assert [each.code for each in found.findings][:3] == ["largest_class"] * 3
+    mean = smooth("saliency", sigma=0.1, samples=2)
+    torch.testing.assert_close(mean(net, images).mean, mean(net, images, target).mean)
+    assert str(randomization_test(net, images, "saliency", seeds=1, seed=3).target).startswith("MaskScores(")
+
+
 class Detector(nn.Module):
     """Two detections of each image and one without area, in an order that depends on it; none in a dark image."""
 
@@ -140,13 +155,8 @@ class Detector(nn.Module):
             scores = (self.weight[:3] * image[:, 2:8, 2:8].mean()).sigmoid()
             scores = torch.cat([scores[:2], scores[2:] + 1])
             rows = slice(None if bool(image.any()) else 0)
-            found.append(
-                {
-                    "boxes": boxes[order][rows],
-                    "labels": torch.tensor([5, 7, 9])[order][rows],
-                    "scores": scores[order][rows],
-                }
-            )
+            parts = {"boxes": boxes, "labels": torch.tensor([5, 7, 9]), "scores": scores}
+            found.append({name: part[order][rows] for name, part in parts.items()})
         return found
 
 
@@ -175,21 +185,3 @@ def test_an_image_without_detection_is_refused_by_its_number() -> None:
     target = BoxScores(torch.tensor([[2.0, 2, 10, 10]]), (7,), 0.0)  # without a minimum overlap
     given, chosen = (explainers.d_rise(Detector().eval(), IMAGES[:1], each, samples=8) for each in (target, None))
     torch.testing.assert_close(given, chosen)
-
-
-def test_other_functions_choose_the_same_target() -> None:
-    net, images = Segmenter().eval(), scenes()
-    classes = net(images).argmax(1)
-    largest = [int(own.flatten().bincount().argmax()) for own in classes]
-    target = MaskScores(torch.stack([own == label for own, label in zip(classes, largest, strict=True)]), largest)
-    explanation = explain("saliency", net, images)
-    for maps in (explanation, "saliency", explanation.map):
-        found = evaluate(net, images, maps, steps=3, controls=False)
-        wanted = evaluate(net, images, explanation.map, target=target, steps=3, controls=False)
-        torch.testing.assert_close(found.values, wanted.values)
-        assert [each.code for each in found.findings][:3] == ["largest_class"] * 3
-    options = {"sigma": 0.1, "samples": 2}
-    torch.testing.assert_close(
-        smooth("saliency", **options)(net, images).mean, smooth("saliency", **options)(net, images, target).mean
-    )
-    assert str(randomization_test(net, images, "saliency", seeds=1, seed=3).target).startswith("MaskScores(")

@@ -62,27 +62,21 @@ def volumes() -> tuple[nn.Module, Tensor, Any]:
     return network, torch.rand(2, 3, 4, 12, 16), [2, 0]
 
 
-ALL_KINDS = (convolutions, transformer, segmentation, detection, volumes)
-KINDS: dict[str, Make] = {each.__name__: each for each in ALL_KINDS}
-SOME = {
-    "transformer": "grad_cam lrp attention_heads attention_rollout transformer_attribution le_grad grad_eclip",
-    "segmentation": "grad_cam grad_cam_pp saliency full_grad occlusion",
-    "detection": "grad_cam saliency lrp d_rise",
-    "volumes": "grad_cam saliency smooth_grad lrp occlusion rise",
+KINDS: dict[Make, list[str]] = {
+    convolutions: NAMES,
+    transformer: "grad_cam lrp attention_heads attention_rollout transformer_attribution le_grad grad_eclip".split(),
+    segmentation: "grad_cam grad_cam_pp saliency full_grad occlusion".split(),
+    detection: "grad_cam saliency lrp d_rise".split(),
+    volumes: "grad_cam saliency smooth_grad lrp occlusion rise".split(),
 }
+CASES = [pytest.param(make, name, id=f"{make.__name__}-{name}") for make, names in KINDS.items() for name in names]
 
 
-CASES = [("convolutions", name) for name in NAMES]
-CASES += [(kind, name) for kind, names in SOME.items() for name in names.split()]
-
-
-def cheap(name: str, kind: str) -> dict[str, Any]:
+def cheap(name: str, make: Make) -> dict[str, Any]:
     """Options that make a call cheap; path integrals on the first network choose their points themselves."""
     chosen = small(name) | {key: value for key, value in CHEAPER.items() if key in METHODS[name].options}
-    if kind == "convolutions" and METHODS[name].options.get("steps") and METHODS[name].options["steps"].default is None:
+    if make is convolutions and METHODS[name].options.get("steps") and METHODS[name].options["steps"].default is None:
         del chosen["steps"]
-    if kind == "transformer" and "window" in chosen:
-        chosen |= {"window": 16, "stride": 16}
     return chosen
 
 
@@ -113,15 +107,15 @@ def assert_same(found: Any, expected: Any, device: torch.device | None, share: f
         torch.testing.assert_close(own.cpu(), other, rtol=0, atol=share * largest, equal_nan=True)
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES)
-def test_every_method_gives_the_map_of_the_cpu(kind: str, name: str) -> None:
+@pytest.mark.parametrize(("make", "name"), CASES)
+def test_every_method_gives_the_map_of_the_cpu(make: Make, name: str) -> None:
     def compute(network: nn.Module, images: Tensor, target: Any) -> Tensor:
-        return METHODS[name](network, images, target if METHODS[name].reads_class else None, **cheap(name, kind))
+        return METHODS[name](network, images, target if METHODS[name].reads_class else None, **cheap(name, make))
 
-    expected = on(torch.device("cpu"), KINDS[kind], compute)
+    expected = on(torch.device("cpu"), make, compute)
     with pretended_devices():
         for device in (WITHOUT_FLOAT64, WITH_FLOAT64) if name == "grad_cam" else (WITHOUT_FLOAT64,):
-            assert_same(on(device, KINDS[kind], compute), expected, device, ROUNDING.get(name, 2e-5))
+            assert_same(on(device, make, compute), expected, device, ROUNDING.get(name, 2e-5))
 
 
 TARGETS: dict[str, Any] = {
@@ -291,9 +285,9 @@ def test_a_pass_moves_few_tensors_between_devices(name: str) -> None:
     network, images, _ = convolutions()
     with pretended_devices() as transfers:
         network, images = network.to(WITHOUT_FLOAT64), torch.cat([images] * 2).to(WITHOUT_FLOAT64)
-        METHODS[name](network, images, 2, **cheap(name, "convolutions"))  # traces the network
+        METHODS[name](network, images, 2, **cheap(name, convolutions))  # traces the network
         transfers.clear()
-        METHODS[name](network, images, 2, **cheap(name, "convolutions"))
+        METHODS[name](network, images, 2, **cheap(name, convolutions))
         from_device, to_device = transfers["from device"], transfers["to device"]
 
     each_image = len(images) if "eigen" in name or "kpca" in name else 0  # one decomposition for each image
