@@ -8,11 +8,10 @@ from torch import nn
 
 import explainers
 from explainers import METHODS, BadImages, BadOption, explain
+from tests.support.calls import small
 from tests.support.nets import rel
 
 pytestmark = pytest.mark.sample
-
-SMALL = {"samples": 4, "steps": 4, "scales": 2, "window": 4, "stride": 4}
 
 
 class Overflowing(nn.Module):
@@ -46,16 +45,12 @@ def each_method() -> list[str]:
     return [name for name, each in METHODS.items() if each.needs is None or each.needs(network()) is None]
 
 
-def options_of(name):
-    return {key: value for key, value in SMALL.items() if key in METHODS[name].options}
-
-
 @pytest.mark.parametrize("name", each_method())
 @pytest.mark.parametrize("kind", ["nan", "overflow"])
 def test_the_other_images_are_explained(name, kind):
     net, images = network(), batch(kind)
-    found = METHODS[name](net, images, [0, 1, 2], **options_of(name))
-    expected = METHODS[name](net, images[[0, 2]], [0, 2], **options_of(name))
+    found = METHODS[name](net, images, [0, 1, 2], **small(name))
+    expected = METHODS[name](net, images[[0, 2]], [0, 2], **small(name))
     assert found.shape == (3, *expected.shape[1:]) and rel(found[[0, 2]], expected) < 1e-4
     if kind == "nan" or METHODS[name].reads_class:
         assert found[1].isnan().all()
@@ -65,8 +60,8 @@ def test_the_other_images_are_explained(name, kind):
 @pytest.mark.parametrize("target", [None, [0, 1, 2]])
 def test_explain_reports_the_image_that_was_left_out(name, target):
     net, images = network(), batch("inf")
-    found = explain(name, net, images, target, **options_of(name))
-    alone = explain(name, net, images[[0, 2]], None if target is None else [0, 2], **options_of(name))
+    found = explain(name, net, images, target, **small(name))
+    alone = explain(name, net, images[[0, 2]], None if target is None else [0, 2], **small(name))
 
     assert [[each.code for each in row] for row in found.findings[::2]] == [[f.code for f in r] for r in alone.findings]
     (finding,) = found.findings[1]

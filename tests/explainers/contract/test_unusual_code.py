@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers import METHODS, BadOption, BadTarget, ExplainerError, grad_cam, occlusion, saliency
+from tests.support.calls import small
 from tests.support.nets import rel
 
 METHOD_NAMES = (
@@ -78,18 +79,14 @@ def images(count=2):
     return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(2))
 
 
-def options(name):
-    return {key: value for key, value in {"samples": 4, "steps": 4}.items() if key in METHODS[name].options}
-
-
 @pytest.mark.parametrize("make", NETS)
 def test_unusual_code_is_explained_or_refused_in_words(make):
     for name in METHOD_NAMES:
         try:
-            both = METHODS[name](make(), images(), 1, **options(name))
+            both = METHODS[name](make(), images(), 1, **small(name))
         except ExplainerError:
             continue
-        alone = [METHODS[name](make(), images()[n : n + 1], 1, **options(name)) for n in range(2)]
+        alone = [METHODS[name](make(), images()[n : n + 1], 1, **small(name)) for n in range(2)]
         assert rel(both, torch.cat(alone)) < 1e-4, name
 
 
