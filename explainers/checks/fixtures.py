@@ -137,6 +137,8 @@ def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
         "Python's generator": random.getstate(),
         "function modes": len(torch.overrides._get_current_function_mode_stack()),
         "autocast": torch.is_autocast_enabled("cpu"),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "number of threads": torch.get_num_threads(),
     }
     if "numpy" in sys.modules:
         # Methods that use NumPy may sample from its generator. The check itself does not need NumPy.
@@ -183,18 +185,27 @@ def steps(model: nn.Module, images: Tensor) -> list[str]:
 
 
 @contextmanager
-def failing(model: nn.Module, step: str, error: BaseException, after: int = 0) -> Iterator[SimpleNamespace]:
+def failing(
+    model: nn.Module, step: str, error: BaseException, after: int = 0, backward: bool = False
+) -> Iterator[SimpleNamespace]:
     """Raise `error` in this thread's calls of module `step`, starting after `after` calls; `.raised` says if it was.
 
-    All later calls fail too, so that methods that retry do not hide the fault.
+    All later calls fail too, so that methods that retry do not hide the fault. `backward` raises it in the backward
+    pass through the module.
     """
     state = SimpleNamespace(calls=0, raised=False)
 
     def fail(output: Any) -> None:
         state.calls += 1
         if state.calls > after:
-            state.raised = True
-            raise error
+            if backward and output.requires_grad:
+                output.register_hook(raise_error)
+            elif not backward:
+                raise_error()
+
+    def raise_error(gradient: Any = None) -> None:
+        state.raised = True
+        raise error
 
     with edit_outputs(model, {step: fail}):
         yield state

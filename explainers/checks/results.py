@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from explainers.checks.context import Context, Fail, Outcome, Skip, agree, check, distance_of, unchanged
 from explainers.checks.fixtures import Fault, failing, steps
-from explainers.errors import kind_of
+from explainers.errors import kind_of, shorten
 from explainers.hooks.edit import edit_outputs
 
 # Results
@@ -31,7 +32,8 @@ def shape(t: Context) -> Outcome:
         "channels": result.ndim == 2 and len(result) == n,
         "features": result.ndim == 4 and len(result) == n,
     }
-    if not is_valid.get(kind):
+    is_turned = kind in ("grid", "features") and (result.shape[-2] - result.shape[-1]) * (h - w) < 0
+    if not is_valid.get(kind) or is_turned:
         raise Fail(f"The result of kind {kind!r} has shape {tuple(result.shape)} for images {tuple(images.shape)}.")
     return None, f"{kind} {tuple(result.shape)} for images {tuple(images.shape)}."
 
@@ -49,20 +51,28 @@ def finite_and_detached(t: Context) -> Outcome:
     return None, "Finite, detached, float32."
 
 
+def _head(t: Context, model: nn.Module) -> nn.Linear:
+    """Return the last linear layer, whose scores the checks of units change."""
+    if not t.reads_class():
+        raise Skip("This method does not depend on the class.")
+    heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not heads:
+        raise Skip("The model has no linear head.")
+    return heads[-1]
+
+
 @check
 def raw_units(t: Context) -> Outcome:
     """Check that multiplying the scores by 1000 changes the map: maps scaled by their own range are not comparable."""
     if reason := getattr(t.function, "scale_free", ""):
         raise Skip(str(reason))
-    if not t.reads_class():
-        raise Skip("This method does not depend on the class.")
     model = t.model()
-    heads = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    head = _head(t, model)
     before = t.call(model, t.images(), 1, **t.signed())
-    if not heads or t.kind(before) == "features" or not before.any():
-        raise Skip("The model has no linear head to scale, or the map does not depend on it.")
+    if t.kind(before) == "features" or not before.any():
+        raise Skip("The map does not depend on the size of the scores.")
     with torch.no_grad():
-        for parameter in heads[-1].parameters():
+        for parameter in head.parameters():
             parameter.mul_(1000)
     after = t.call(model, t.images(), 1, **t.signed())
     ratio = float(after.norm() / before.norm())
@@ -72,9 +82,44 @@ def raw_units(t: Context) -> Outcome:
 
 
 @check
+def constant_in_scores(t: Context) -> Outcome:
+    """Check that a constant added to all scores does not change the map: it is no evidence for any class."""
+    model, images, signed = t.model(), t.images(), t.signed()
+    head = _head(t, model)
+    if head.bias is None:
+        raise Skip("The head has no bias to change.")
+    before = t.call(model, images, 1, **signed)
+    with torch.no_grad():
+        head.bias.sub_(2 * model(images).max() + 10)  # changes the sign of positive scores
+    return agree(t.call(model, images, 1, **signed), before, "Maps with and without a constant added to all scores")
+
+
+@check
+def nan_in_weights(t: Context) -> Outcome:
+    """Check that a NaN in the network gives an error or NaN in the map, never a map that looks right."""
+    model, images = t.model(), t.images()
+    before = t.call(model, images, 1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.flatten()[0] = torch.nan
+    try:
+        result = t.call(model, images, 1)
+    except (ValueError, RuntimeError) as error:
+        return None, f"NaN in the weights raise {type(error).__name__}."
+    if torch.equal(result, before):
+        raise Skip("The map does not depend on the weights.")
+    if result.isfinite().all():
+        raise Fail("The weights contain NaN, but the map is finite.")
+    return None, "NaN in the weights are visible in the map."
+
+
+@check
 def repeatable(t: Context) -> Outcome:
     model, images = t.model(), t.images()
-    return agree(t.call(model, images), t.call(model, images), "Two identical calls", 0.0)
+    first = t.call(model, images)
+    kept = first.clone()
+    first.fill_(7)  # must not reach the model, the images or the next result
+    return agree(t.call(model, images), kept, "Two identical calls", 0.0)
 
 
 @check
@@ -93,7 +138,12 @@ def equivalent_targets(t: Context) -> Outcome:
         raise Skip("This method does not depend on the class.")
     model, images, signed = t.model(), t.images(), t.signed()
     expected = t.call(model, images, [1, 1, 1], **signed)
-    forms = {"an int": 1, "a tensor": torch.tensor([1, 1, 1]), "a callable": lambda scores: scores[:, 1]}
+    forms = {
+        "an int": 1,
+        "a tuple": (1, 1, 1),
+        "a tensor": torch.tensor([1, 1, 1]),
+        "a callable": lambda scores: scores[:, 1],
+    }
     for name, form in forms.items():
         agree(t.call(model, images, form, **signed), expected, f"{name} and a list as target")
     with torch.no_grad():
@@ -128,12 +178,15 @@ def no_side_effects_after_error(t: Context) -> Outcome:
     model, images = _model_in_training(t), t.images()
     names = steps(model, images)
     tried = 0
+    faults = [(Fault("injected"), 0, False), (Fault("injected"), 1, False), (KeyboardInterrupt(), 0, False)]
     for step in dict.fromkeys((names[0], names[len(names) // 2], names[-1])):
-        for error, after in ((Fault("injected"), 0), (Fault("injected"), 1), (KeyboardInterrupt(), 0)):
-            with failing(model, step, error, after) as state:
+        for error, after, backward in [*faults, (Fault("injected in the backward pass"), 0, True)]:
+            used = _model_in_training(t) if backward else model
+            with failing(used, step, error, after, backward) as state:
                 caught: list[BaseException] = []
-                unchanged(model, images, lambda c=caught: _catch(t, model, images, c), f"by an error in {step!r}")  # type: ignore[misc]
-            if state.raised and not (caught and caught[0] is error):
+                act = functools.partial(_catch, t, used, images, caught)
+                unchanged(used, images, act, f"by an error in {step!r}")
+            if state.raised and not (caught and (caught[0] is error or backward)):
                 raise Fail(
                     f"{type(error).__name__} in {step!r} did not reach the caller, which got {caught or 'none'}."
                 )
@@ -153,8 +206,9 @@ def _catch(t: Context, model: nn.Module, images: Tensor, caught: list[BaseExcept
 @check
 def no_side_effects_after_bad_target(t: Context) -> Outcome:
     model, images = _model_in_training(t), t.images()
-    for target in (10**6, [0, 1], -1):
-        unchanged(model, images, lambda wrong=target: attempt(t, model, images, wrong), f"by target={target}")  # type: ignore[misc]
+    for target in (10**6, [0, 1], -1, lambda scores: 1 / 0):
+        act = functools.partial(attempt, t, model, images, target)
+        unchanged(model, images, act, f"by target={shorten(target)}")
     return None, "The state is unchanged after invalid targets."
 
 
@@ -167,12 +221,15 @@ def attempt(t: Context, model: nn.Module, images: Tensor, target: Any = None, **
 
 
 def ordinary_use(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """Return a user's own results: the scores, the gradient of the input and the gradients of the weights."""
+    """Return a user's own results: the scores, the gradient of the input, and those of the weights in `.grad`."""
+    with torch.no_grad():
+        if model(images).requires_grad:
+            raise Fail("The grad mode of another thread has changed.")
+    model.zero_grad(set_to_none=True)
     x = images.clone().requires_grad_()
     scores = model(x)
-    weights = [p for p in model.parameters() if p.requires_grad]
-    gradients = torch.autograd.grad(scores[:, 1].sum(), [x, *weights], allow_unused=True)
-    return [scores.detach(), *(g for g in gradients if g is not None)]
+    scores[:, 1].sum().backward()
+    return [scores.detach(), *(p.grad.clone() for p in (x, *model.parameters()) if p.grad is not None)]
 
 
 @check
@@ -199,8 +256,11 @@ def no_memory_leak(t: Context) -> Outcome:
 
     with edit_outputs(model, dict.fromkeys(steps(model, images), watch)):
         result = t.call(model, images)
-    del images
+    freed = weakref.ref(model)
+    del images, model
     gc.collect()
+    if freed() is not None:
+        raise Fail("The model is still in memory after it was deleted.")
     count = sum(reference() is not None and reference() is not result for reference in alive)
     if count:
         raise Fail(f"{count} of {len(alive)} tensors of the call are still in memory after it.", count)

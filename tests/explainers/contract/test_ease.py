@@ -5,21 +5,18 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import explainers
 from explainers import (
     METHODS,
     METRICS,
-    BadOption,
-    BadTarget,
     ExplainerError,
-    MaskScores,
-    Probability,
     WrongType,
-    clip_gradients,
     evaluate,
     explain,
     grad_cam,
@@ -29,10 +26,10 @@ from explainers import (
     saliency,
     smallest_region,
     sweep,
-    trace_value,
 )
 from explainers.metrics.metric import find_metric
-from explainers.registry import find, name_key
+from explainers.registry import find
+from tests.support.nets import Twice, curved, random_images, residual, settle
 
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -46,36 +43,17 @@ def small() -> nn.Sequential:
 # Names
 
 
-WRITTEN = {
-    "GradCAM": "grad_cam",
-    "Grad-CAM": "grad_cam",
-    "grad cam": "grad_cam",
-    "gradcam++": "grad_cam_pp",
-    "Grad-CAM++": "grad_cam_pp",
-    "GradCAMpp": "grad_cam_pp",
-    "HiResCAM": "hires_cam",
-    "IG": "integrated_gradients",
-    "IntegratedGradients": "integrated_gradients",
-    "SHAP": "kernel_shap",
-    "KernelSHAP": "kernel_shap",
-    "RISE": "rise",
-    "D-RISE": "d_rise",
-    "Input × gradient": "input_x_gradient",
-    "LRP": "lrp",
-    "SmoothGrad": "smooth_grad",
-}
-
-
-@pytest.mark.parametrize(("written", "name"), WRITTEN.items())
-def test_names_match_without_case_hyphens_and_underscores(written: str, name: str) -> None:
-    assert find(written) is METHODS[name]
+def test_names_match_without_case_hyphens_and_underscores() -> None:
+    written = {"gradcam++": "grad_cam_pp", "GradCAMpp": "grad_cam_pp", "grad cam": "grad_cam", "SHAP": "kernel_shap"}
+    written |= {"IG": "integrated_gradients", "D-RISE": "d_rise", "Input × gradient": "input_x_gradient"}
+    for each, name in written.items():
+        assert find(each) is METHODS[name], each
 
 
 def test_every_method_and_metric_is_found_by_its_title_and_by_no_other() -> None:
     for name, method in METHODS.items():
         for written in (method.title, name.upper(), name.replace("_", "-"), name.replace("_", "")):
             assert find(written).name == name, written
-    assert len({name_key(each) for name in METHODS for each in {name, METHODS[name].title}} - set(METHODS)) >= 0
     for name, metric in METRICS.items():
         for written in (metric.title, name.upper(), name.replace("_", "-")):
             assert find_metric(written).name == name, written
@@ -83,17 +61,49 @@ def test_every_method_and_metric_is_found_by_its_title_and_by_no_other() -> None
 
 def test_functions_take_names_as_people_write_them() -> None:
     net = small()
-    assert explain("GradCAM", net, IMAGES, 1, layer="2").method == "grad_cam"
     assert evaluate(net, IMAGES, "Grad-CAM", metrics="Deletion", steps=2, controls=False).method == "grad_cam"
     assert list(sweep("gradcam", net, IMAGES, 1, layers=["2"])) == ["2"]
     assert explainers.smooth("Saliency", sigma=0.1, samples=2)(net, IMAGES, 1).samples == 2
     assert explainers.randomization_test(net, IMAGES, "Saliency", seeds=1).method == "saliency"
     assert explainers.compare_models(net, net, IMAGES, method="GradCAM").method == "grad_cam"
-    with pytest.raises(BadOption, match="Did you mean 'grad_cam'"):
-        explain("gradcan", net, IMAGES)
 
 
-# Layers
+def test_methods_are_accepted_as_functions() -> None:
+    net = small()
+    for method in (grad_cam, METHODS["grad_cam"]):
+        assert torch.equal(explain(method, net, IMAGES, 1).map, explain("grad_cam", net, IMAGES, 1).map)
+        assert evaluate(net, IMAGES, method, metrics="deletion", controls=False, steps=4).method == "grad_cam"
+        assert list(sweep(method, net, IMAGES, 1, layers=["0", "2"])) == ["0", "2"]
+
+
+# Classes, layers and images
+
+
+def test_arrays_and_numbers_of_numpy_are_classes_cells_and_channels() -> None:
+    net, x = curved(), random_images()
+    for classes in (np.array([1, 2, 0], dtype=np.uint8), [np.int64(1), 2, torch.tensor(0)], torch.tensor([1, 2, 0])):
+        torch.testing.assert_close(saliency(net, x, classes), saliency(net, x, [1, 2, 0]))
+    for class_ in (np.int64(2), np.array(2), torch.tensor(2)):
+        assert explain("saliency", net, x, class_).target == [2, 2, 2]
+    expected = saliency(net, x, explainers.unit("conv2", 1, at=(1, 2)))
+    for at in (np.array([1, 2]), [1, 2], torch.tensor([1, 2])):
+        torch.testing.assert_close(saliency(net, x, explainers.unit("conv2", np.int64(1), at=at)), expected)
+    some = saliency(net, x, 1, through=("conv2", [1, 2]))
+    for channels in (np.array([1, 2]), torch.tensor([1, 2]), range(1, 3)):
+        torch.testing.assert_close(saliency(net, x, 1, through=("conv2", channels)), some)
+
+
+def test_overlay_accepts_pixels_if_their_format_is_clear() -> None:
+    image = Image.effect_noise((16, 12), 90).convert("RGB")
+    array, heat = np.asarray(image), torch.rand(3, 4)
+    expected = explainers.overlay(image, heat).tobytes()
+    planes = torch.from_numpy(array.copy()).permute(2, 0, 1)
+    for given in (array, planes, array / 255, planes.float() / 255, planes.double() / 255):
+        assert explainers.overlay(given, heat).tobytes() == expected
+    grey = Image.effect_noise((16, 12), 90)
+    assert explainers.overlay(np.asarray(grey), heat).tobytes() == explainers.overlay(grey, heat).tobytes()
+    e = explain("grad_cam", curved(), random_images(), 1, layer="conv2")
+    assert len(e.overlay(planes.expand(3, -1, -1, -1))) == 3
 
 
 def test_a_list_of_one_layer_is_a_layer() -> None:
@@ -103,62 +113,50 @@ def test_a_list_of_one_layer_is_a_layer() -> None:
         torch.testing.assert_close(grad_cam(net, IMAGES, 1, layer=layer), expected)
         torch.testing.assert_close(explain("grad_cam", net, IMAGES, 1, layer=layer).map, expected)
     assert intervene(net, IMAGES, ["2"], channels=[1]).layer == "2"
-    assert trace_value(net, IMAGES[:1], ["2"]).layer == "2"
+    assert explainers.trace_value(net, IMAGES[:1], ["2"]).layer == "2"
     assert explainers.unit(["2"], 1).check(1) is None
-    with pytest.raises(BadOption, match=r"has 2 layers. Give one, or call sweep.*fuse"):
-        grad_cam(net, IMAGES, 1, layer=["0", "2"])
-    with pytest.raises(ExplainerError):
-        grad_cam(net, IMAGES, 1, layer=[])
 
 
 def test_one_layer_or_method_does_not_need_a_list() -> None:
     net = small()
-    assert {row.layer for row in recommend(net, IMAGES, layers="2", methods="grad_cam", budget=60, steps=3).rows} == {
-        "2"
-    }
-    assert recommend(net, IMAGES, layers=net[2], methods=grad_cam, budget=60, steps=3).rows[0].layer == "2"
-    for layers in ("2", net[2], ["2"]):
-        assert list(sweep("layer_cam", net, IMAGES, 1, layers=layers)) == ["2"]
-        assert list(grad_cam_sweep(net, IMAGES, 1, layers=layers)) == ["2"]
+    for layers, methods in (("2", "grad_cam"), (net[2], grad_cam)):
+        rows = recommend(net, IMAGES, layers=layers, methods=methods, budget=60, steps=3).rows
+        assert {row.layer for row in rows} == {"2"}
+        for find_maps in (sweep, grad_cam_sweep):
+            method = ("layer_cam",) if find_maps is sweep else ()
+            assert list(find_maps(*method, net, IMAGES, 1, layers=layers)) == ["2"]
+
+
+def test_a_sweep_contains_the_default_layer() -> None:
+    """Also if it is a call of a module that runs again, and check_explainer then checks the name of the call."""
+    net, images = settle(Twice()), torch.randn(3, 3, 24, 20)
+    assert explainers.default_layer(net, images) == "relu#2"
+    report = explainers.check_explainer(grad_cam, model=net, images=images)
+    assert report["layers"].passed, report["layers"]
+    for model, x in ((net, images), (residual(), random_images())):
+        name = explainers.default_layer(model, x)
+        torch.testing.assert_close(grad_cam_sweep(model, x, 1)[name], grad_cam(model, x, 1))
+        assert name in sweep("layer_cam", model, x, 1)
 
 
 # Defaults and targets
-
-
-def test_trace_value_traces_the_strongest_cell_by_default() -> None:
-    net = small()
-    values = net[:3](IMAGES[:1])[0, 4]
-    found = trace_value(net, IMAGES[:1], "2", 4)
-    assert found.value == pytest.approx(float(values.max())) and found.computed == pytest.approx(found.value, rel=1e-4)
-    assert found.channel == 4 and found.cell is not None and float(values[found.cell]) == found.value
-    default = trace_value(net, IMAGES[:1])
-    assert default.layer == explainers.default_layer(net, IMAGES[:1]) and default.channel == 0
-    assert trace_value(net, IMAGES[:1], "6", 3).cell is None, "a layer without a grid"
 
 
 def test_smallest_region_takes_a_method_and_a_class() -> None:
     net = small()
     with torch.no_grad():
         net[6].weight.mul_(30)
-    classes = net(IMAGES).argmax(1)
-    by_map = smallest_region(net, IMAGES, saliency(net, IMAGES).sum(1), baseline="zeros")
-    for maps in ("saliency", saliency, METHODS["saliency"]):
-        by_name = smallest_region(net, IMAGES, maps, baseline="zeros")
-        assert torch.equal(
-            by_name.mask, smallest_region(net, IMAGES, explain(maps, net, IMAGES), baseline="zeros").mask
-        )
-    assert by_map.classes == by_name.classes == classes.tolist()
-    given = smallest_region(net, IMAGES, "saliency", classes.tolist(), baseline="zeros")
-    assert torch.equal(given.mask, by_name.mask)
-    other = [(int(label) + 1) % 5 for label in classes]
-    found = smallest_region(net, IMAGES, "saliency", other, baseline="zeros")
-    assert found.classes == other
+    classes = net(IMAGES).argmax(1).tolist()
+    by_map = smallest_region(net, IMAGES, explain("saliency", net, IMAGES), baseline="zeros")
+    for maps, target in (("saliency", None), (saliency, None), (METHODS["saliency"], classes)):
+        by_name = smallest_region(net, IMAGES, maps, target, baseline="zeros")
+        assert torch.equal(by_name.mask, by_map.mask) and by_map.classes == by_name.classes == classes
+    other = [(label + 1) % 5 for label in classes]
     at_once = smallest_region(net, IMAGES, "saliency", other, goal="change", baseline="zeros")
-    assert float(at_once.fraction.max()) == 0, "another class is predicted already"
-    with pytest.raises(BadTarget, match="Class 99 does not exist"):
-        smallest_region(net, IMAGES, torch.rand(2, 4, 4), 99)
-    with pytest.raises(BadTarget, match="is not a class"):
-        smallest_region(net, IMAGES, "saliency", Probability(1))
+    assert at_once.classes == other and float(at_once.fraction.max()) == 0, "another class is predicted already"
+    for target, words in ((99, "Class 99 does not exist"), (explainers.Probability(1), "is not a class")):
+        with pytest.raises(explainers.BadTarget, match=words):
+            smallest_region(net, IMAGES, "saliency", target)
 
 
 def test_intervene_reports_the_score_of_a_target() -> None:
@@ -170,7 +168,7 @@ def test_intervene_reports_the_score_of_a_target() -> None:
     torch.testing.assert_close(found.target_before, found.before[[0, 1], [3, 1]])
     torch.testing.assert_close(found.target_after, found.after[[0, 1], [3, 1]])
     assert "change of the target's score" in repr(found) and "target" not in repr(without)
-    shares = intervene(net, IMAGES, "2", Probability(3))
+    shares = intervene(net, IMAGES, "2", explainers.Probability(3))
     torch.testing.assert_close(shares.target_after, shares.after.softmax(1)[:, 3])
 
 
@@ -180,32 +178,20 @@ def test_intervene_of_a_segmentation_network_reports_a_region() -> None:
     chosen = intervene(net, IMAGES, "0", channels=[1])
     largest = [int(own.flatten().bincount().argmax()) for own in classes]
     mask = torch.stack([own == label for own, label in zip(classes, largest, strict=True)])
-    given = intervene(net, IMAGES, "0", MaskScores(mask, largest), channels=[1])
+    given = intervene(net, IMAGES, "0", explainers.MaskScores(mask, largest), channels=[1])
     torch.testing.assert_close(chosen.target_before, given.target_before)
     torch.testing.assert_close(chosen.target_after, given.target_after)
     assert chosen.before.shape == (2, 1) and chosen.change.any() and "top class" not in repr(chosen)
-
-
-def test_clip_gradients_clips_the_norm_by_default() -> None:
-    net = small()
-    with clip_gradients(net, 1e-3):
-        net(IMAGES).sum().backward()
-    norm = torch.cat([each.grad.flatten() for each in net.parameters()]).norm()
-    assert float(norm) == pytest.approx(1e-3, rel=1e-3)
 
 
 # Refusals
 
 
 def test_an_argument_of_the_wrong_type_is_a_refusal_and_a_type_error() -> None:
-    assert (
-        issubclass(WrongType, ExplainerError) and issubclass(WrongType, TypeError) and issubclass(WrongType, ValueError)
-    )
+    assert issubclass(WrongType, ExplainerError) and issubclass(WrongType, (TypeError, ValueError))
     for call in (
         lambda: saliency(5, IMAGES),
-        lambda: saliency(small(), "images"),
         lambda: saliency(small(), IMAGES, "dog"),
-        lambda: grad_cam(small(), IMAGES, layer=5),
         lambda: saliency(images=IMAGES),
     ):
         with pytest.raises(WrongType):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 
 import pytest
 import torch
 from PIL import Image
 
-import explainers
-from explainers import METHODS, BadOption, Explanation, explain
+from explainers import METHODS, Explanation, explain
 from tests.support.calls import MAPS, NAMES, call, small
-from tests.support.nets import Uniform, curved, random_images, residual
+from tests.support.nets import random_images, residual
 from tests.support.traces import nothing_left
 
 each = pytest.mark.parametrize("name", NAMES)
@@ -33,12 +34,12 @@ def test_explanation_is_complete(name):
     torch.testing.assert_close(e.raw, call(name, net, x, **plain_call(name)))
     assert (e.layer is not None) == METHODS[name].takes_layer
     assert len(e.statistics) == len(e.findings) == n and e.seconds > 0
-    for row in e.statistics:
-        assert {"min", "max", "sum", "negative_share", "entropy", "peak"} <= set(row)
+    for row, one in zip(e.statistics, e.map, strict=True):
+        assert {"min", "sum", "negative_share", "entropy"} <= set(row) and one[row["peak"]] == one.max()
     if METHODS[name].reads_class:
         assert e.target == net(x).argmax(1).tolist()
         torch.testing.assert_close(e.scores, net(x).detach())
-    assert set(METHODS[name].options) <= set(e.options)
+    assert set(METHODS[name].options) <= set(e.options) and small(name).items() <= e.options.items()
 
 
 @pytest.mark.sample
@@ -55,30 +56,6 @@ def test_map_is_the_methods_result(name):
         )
     else:
         torch.testing.assert_close(e.map, result)
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("name", MAPS)
-def test_a_batch_equals_its_images_one_by_one(name):
-    net, x = residual(), random_images()
-    batch = explain(name, net, x, [2, 0, 5], **small(name))
-    for i in range(3):
-        single = explain(name, net, x[i : i + 1], [2, 0, 5][i], **small(name))
-        torch.testing.assert_close(batch.map[i : i + 1], single.map)
-        assert [f.code for f in batch.findings[i]] == [f.code for f in single.findings[0]]
-        row, column = batch.statistics[i]["peak"]  # among tied maxima, rounding decides the first
-        torch.testing.assert_close(single.map[0, row, column], single.map[0].max())
-
-
-def test_statistics_by_hand():
-    net, x = residual(), random_images()
-    e = explain("hires_cam", net, x, 2, layer="layer2")
-    for row, one in zip(e.statistics, e.map, strict=True):
-        assert row["min"] == pytest.approx(float(one.min())) and row["max"] == pytest.approx(float(one.max()))
-        assert row["sum"] == pytest.approx(float(one.sum()))
-        y, z = row["peak"]
-        assert float(one[y, z]) == float(one.max())
-    assert e.statistics[0]["target_score"] == pytest.approx(float(net(x)[0, 2]))
 
 
 def test_upsample_is_bilinear_without_clipping():
@@ -104,6 +81,8 @@ def test_saving_and_loading_round_trips(name, tmp_path):
     e = explain(name, residual(), random_images(), 2, **small(name))
     e.save(str(tmp_path / "e.npz"))
     again = Explanation.load(str(tmp_path / "e.npz"))
+    for row in again.statistics:
+        row["peak"] = tuple(row["peak"])
     for field in dataclasses.fields(Explanation):
         a, b = getattr(e, field.name), getattr(again, field.name)
         if field.name == "images":  # not written
@@ -111,20 +90,8 @@ def test_saving_and_loading_round_trips(name, tmp_path):
             continue
         if isinstance(a, torch.Tensor):
             assert torch.equal(a, b) and a.dtype == b.dtype
-        elif field.name == "statistics":
-            assert [{k: tuple(v) if isinstance(v, (list, tuple)) else v for k, v in row.items()} for row in a] == [
-                {k: tuple(v) if isinstance(v, (list, tuple)) else v for k, v in row.items()} for row in b
-            ]
         else:
             assert a == b, field.name
-
-
-def test_saved_file_is_npz_without_pickle(tmp_path):
-    numpy = pytest.importorskip("numpy")
-    e = explain("grad_cam", residual(), random_images(), 2)
-    e.save(str(tmp_path / "e.npz"))
-    with numpy.load(tmp_path / "e.npz", allow_pickle=False) as found:
-        assert numpy.array_equal(found["map"], e.map.numpy())
 
 
 def test_repr_names_method_layer_and_size():
@@ -133,76 +100,10 @@ def test_repr_names_method_layer_and_size():
     assert "grad_cam" in text and e.layer in text and "6x8" in text and "tensor(" not in text and len(text) < 300
 
 
-def test_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        explain("grad_cam", residual(), random_images()).method = "other"
-
-
-def test_unknown_method_names_the_nearest():
-    with pytest.raises(BadOption, match="grad_cam_pp"):
-        explain("grad_campq", residual(), random_images())
-
-
-def test_layer_for_a_method_without_one_is_refused():
-    with pytest.raises(BadOption, match="saliency has no option 'layer'"):
-        explain("saliency", residual(), random_images(), layer="layer1")
-
-
-def test_options_are_resolved_with_their_defaults():
-    e = explain("integrated_gradients", curved(), random_images(), 1, steps=7)
-    assert e.options["steps"] == 7 and "baseline" in e.options
-
-
-def test_every_findings_remedy_runs():
-    """Every finding's remedy is keyword changes of the same call, and the changed call runs."""
-    x = torch.ones(1, 1, 4, 4)
-    base = {"method": "grad_cam", "model": Uniform(), "images": x, "target": 1, "layer": "conv"}
-    seen = 0
-    for finding in explain(**base).findings[0]:
-        assert finding.sentence.endswith(".") and isinstance(finding.remedy, dict)
-        if finding.remedy:
-            explain(**(base | finding.remedy))
-            seen += 1
-    assert seen
-
-
 def test_explanations_keep_no_reference_to_the_model():
-    import gc
-    import weakref
-
     net = residual()
     e = explain("grad_cam", net, random_images())
     gone = weakref.ref(net)
     del net
     gc.collect()
     assert gone() is None and e.map.any()
-
-
-def test_all_public_names_exist():
-    for name in explainers.__all__:
-        assert getattr(explainers, name) is not None
-    for name in (
-        "grad_cam_sweep",
-        "check_explainer",
-        "overlay",
-        "Partial",
-        "Range",
-        "Choice",
-        "Layer",
-        "Similarity",
-        "UnsupportedOperation",
-    ):
-        assert name in explainers.__all__
-
-
-ITERATIVE = "deep_feature_factorization"
-FIRSTS = {
-    METHODS[name].family: name for name in reversed(NAMES) if not METHODS[name].long and name != ITERATIVE
-}.values()
-"""A fast method of each family: the contract tests check the same for all, so the other checks are slow tests."""
-
-
-@pytest.mark.parametrize("name", [n if n in FIRSTS else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
-def test_check_explainer_passes(name):
-    report = explainers.check_explainer(getattr(explainers, name))
-    assert not report.failures, report

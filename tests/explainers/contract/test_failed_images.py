@@ -8,11 +8,10 @@ from torch import nn
 
 import explainers
 from explainers import METHODS, BadImages, BadOption, explain
+from tests.support.calls import small
 from tests.support.nets import rel
 
 pytestmark = pytest.mark.sample
-
-SMALL = {"samples": 4, "steps": 4, "scales": 2, "window": 4, "stride": 4}
 
 
 class Overflowing(nn.Module):
@@ -46,16 +45,12 @@ def each_method() -> list[str]:
     return [name for name, each in METHODS.items() if each.needs is None or each.needs(network()) is None]
 
 
-def options_of(name):
-    return {key: value for key, value in SMALL.items() if key in METHODS[name].options}
-
-
 @pytest.mark.parametrize("name", each_method())
 @pytest.mark.parametrize("kind", ["nan", "overflow"])
 def test_the_other_images_are_explained(name, kind):
     net, images = network(), batch(kind)
-    found = METHODS[name](net, images, [0, 1, 2], **options_of(name))
-    expected = METHODS[name](net, images[[0, 2]], [0, 2], **options_of(name))
+    found = METHODS[name](net, images, [0, 1, 2], **small(name))
+    expected = METHODS[name](net, images[[0, 2]], [0, 2], **small(name))
     assert found.shape == (3, *expected.shape[1:]) and rel(found[[0, 2]], expected) < 1e-4
     if kind == "nan" or METHODS[name].reads_class:
         assert found[1].isnan().all()
@@ -65,8 +60,8 @@ def test_the_other_images_are_explained(name, kind):
 @pytest.mark.parametrize("target", [None, [0, 1, 2]])
 def test_explain_reports_the_image_that_was_left_out(name, target):
     net, images = network(), batch("inf")
-    found = explain(name, net, images, target, **options_of(name))
-    alone = explain(name, net, images[[0, 2]], None if target is None else [0, 2], **options_of(name))
+    found = explain(name, net, images, target, **small(name))
+    alone = explain(name, net, images[[0, 2]], None if target is None else [0, 2], **small(name))
 
     assert [[each.code for each in row] for row in found.findings[::2]] == [[f.code for f in r] for r in alone.findings]
     (finding,) = found.findings[1]
@@ -93,38 +88,23 @@ def test_options_and_functions_of_an_image_stay_with_it():
     found = explainers.integrated_gradients(net, images, [0, 1, 2], steps=4, baseline=baseline)
     alone = explainers.integrated_gradients(net, images[2:], 2, steps=4, baseline=baseline[2:])
     assert rel(found[2:], alone) < 1e-5
+    whole = explain("integrated_gradients", net, images, 1, steps=4, baseline=baseline)
+    assert whole.keywords["baseline"] is baseline
+    with pytest.raises(explainers.BadTarget, match="Class 7 does not exist"):
+        explainers.saliency(net, images, [0, 1, 7])
 
 
-def test_explain_keeps_the_options_of_all_images():
-    images, baseline = batch("nan"), torch.rand(3, 3, 12, 16)
-    found = explain("integrated_gradients", network(), images, 1, steps=4, baseline=baseline)
-    assert found.keywords["baseline"] is baseline
-
-
-def test_no_image_is_left_out_if_other_inputs_have_a_row_for_each():
+def test_a_batch_of_which_no_image_can_be_left_out_is_an_error():
+    """None is finite, or other inputs have a row for each image."""
     net, images, rows = network(), batch("nan"), torch.rand(3, 3, 1, 1)
     for call in (explainers.saliency, lambda *given, **options: explain("saliency", *given, **options)):
+        with pytest.raises(BadImages, match="contains nan at image 0, channel 2, row 5, column 7"):
+            call(net, images[1:2].expand(2, -1, -1, -1), 1)
         with pytest.raises(BadImages, match="contains nan at image 1"):
             call(net, images, 1, forward=lambda x: net(x + rows[: len(x)]))
 
 
-def test_a_batch_without_finite_images_is_an_error():
-    images = batch("nan")[1:2].expand(2, -1, -1, -1)
-    for call in (explainers.saliency, lambda *given: explain("saliency", *given)):
-        with pytest.raises(BadImages, match="contains nan at image 0, channel 2, row 5, column 7"):
-            call(network(), images, 1)
-
-
-def test_other_errors_are_those_of_the_whole_batch():
-    for images in (batch("nan"), batch("overflow")):
-        with pytest.raises(explainers.BadTarget, match="Class 7 does not exist"):
-            explainers.saliency(network(), images, [0, 1, 7])
-        with pytest.raises(BadOption, match="samples"):
-            explainers.smooth_grad(network(), images, 1, samples=0)
-
-
 def test_maps_of_images_that_failed_are_drawn_but_not_evaluated():
-    pytest.importorskip("PIL")
     net, images = network(), batch("nan")
     found = explain("saliency", net, images, 1)
     assert len(found.overlay(torch.rand(3, 3, 12, 16))) == 3

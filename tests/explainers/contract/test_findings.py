@@ -37,15 +37,10 @@ def test_an_unusual_image_size_is_a_finding(trained, reported):
     assert (finding is not None) == reported
     if reported:
         assert "12" in finding.sentence and str(trained) in finding.sentence
-
-
-def test_the_trained_size_is_read_from_the_network():
-    net = plain()
-    net.image_size = 64
-    assert found(explain("saliency", net, random_images(1)), "unusual_size")
-    net = plain()
-    net.default_cfg = {"input_size": (3, 64, 64)}
-    assert found(explain("saliency", net, random_images(1)), "unusual_size")
+        for settings in ({"image_size": trained}, {"default_cfg": {"input_size": (3, trained, trained)}}):
+            net = plain()
+            vars(net).update(settings)
+            assert found(explain("saliency", net, random_images(1)), "unusual_size"), settings
 
 
 class Alike(nn.Module):
@@ -68,12 +63,7 @@ def test_a_class_insensitive_map_is_a_finding(name):
                     explain(name, Alike().eval(), random_images(1)), "class_insensitive")  # fmt: skip
     assert finding is not None and "Contrast" in finding.sentence
     assert found(explain(name, residual(), random_images(1), 1), "class_insensitive") is None
-
-
-def test_no_class_comparison_if_switched_off_or_class_agnostic():
-    assert found(explain("grad_cam", Alike().eval(), random_images(1), compare=False), "class_insensitive") is None
-    for name in ("eigen_cam", "edge_control"):
-        assert found(explain(name, Alike().eval(), random_images(1)), "class_insensitive") is None
+    assert found(explain(name, Alike().eval(), random_images(1), compare=False), "class_insensitive") is None
 
 
 @pytest.mark.parametrize("layer", ["layer1.conv2", "layer2.bn1", "fc"])
@@ -89,3 +79,18 @@ def test_the_first_non_finite_layer_is_named(layer):
 def test_a_good_map_has_no_findings_from_the_model():
     net, x = residual(), random_images(1)
     assert explain("hires_cam", net, x, top(net, x)).findings == [[]]
+
+
+def test_a_score_that_does_not_depend_on_the_layer_has_no_gradient():
+    """It is not a wrong target: the auxiliary head uses the layer, the other head does not."""
+
+    class Forked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.side = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"out": self.conv(x).mean((2, 3)), "aux": self.side(x).mean((2, 3))}
+
+    e = explain("grad_cam", Forked().eval(), torch.randn(1, 3, 8, 8), lambda output: output["out"][:, 0], layer="side")
+    assert found(e, "no_gradient")

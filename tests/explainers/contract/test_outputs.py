@@ -83,27 +83,25 @@ def named_function(message: str):
     return eval(code[1], {"torch": torch})
 
 
-@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("make", OUTPUTS.values(), ids=OUTPUTS)
-def test_the_function_in_the_refusal_works(make, count):
-    net, images = tower(make), torch.randn(count, 3, 10, 14, generator=torch.Generator().manual_seed(1))
-    with pytest.raises(BadTarget, match=r"not scores \[N, K\]") as refused:
-        saliency(net, images, 1)
-    with pytest.raises(BadTarget):
-        occlusion(net, images, 1)
-
-    target = named_function(str(refused.value))
-
-    result = saliency(net, images, target)
-    assert bool(result.abs().amax((1, 2, 3)).gt(0).all()), "the score must depend on each image"
+def test_the_function_in_the_refusal_works(make):
+    net, images = tower(make), torch.randn(2, 3, 10, 14, generator=torch.Generator().manual_seed(1))
+    for count in (1, 2):
+        with pytest.raises(BadTarget, match=r"not scores \[N, K\]") as refused:
+            saliency(net, images[:count], 1)
+        with pytest.raises(BadTarget):
+            occlusion(net, images[:count], 1)
+        result = saliency(net, images[:count], named_function(str(refused.value)))
+        assert bool(result.abs().amax((1, 2, 3)).gt(0).all()), "the score must depend on each image"
 
 
-def test_the_message_says_what_the_output_contains():
-    net = tower(OUTPUTS["segmentation"])
-    with pytest.raises(BadTarget) as refused:
-        grad_cam(net, torch.randn(1, 3, 10, 14), 1, layer="conv")
-    assert "OrderedDict with output['out'] (1, 6, 5, 7), output['aux'] (1, 6, 3, 7)" in str(refused.value)
-    assert str(refused.value).endswith("lambda output: output['out'][:, 0].mean((1, 2)).")
+def test_the_message_names_three_tensors_and_counts_the_others():
+    with pytest.raises(
+        BadTarget, match=r"OrderedDict with output\['out'\] \(1, 6, 5, 7\), output\['aux'\] \(1, 6, 3, 7\)"
+    ):
+        grad_cam(tower(OUTPUTS["segmentation"]), torch.randn(1, 3, 10, 14), 1, layer="conv")
+    tensors = {name: torch.zeros(2) for name in "abcde"}
+    assert describe_output(tensors).endswith(" and 2 more")
 
 
 @pytest.mark.parametrize("make", [lambda net, maps: None, lambda net, maps: [], lambda net, maps: maps.long()])
@@ -130,10 +128,6 @@ def test_outputs_of_transformers():
     """Its output classes are dicts with attributes, some of whose entries are None."""
     outputs = pytest.importorskip("transformers.modeling_outputs")
     makes = [
-        lambda net, maps: outputs.BaseModelOutput(last_hidden_state=net.tokens(maps)),
-        lambda net, maps: outputs.BaseModelOutputWithPooling(
-            last_hidden_state=maps, pooler_output=maps.mean((2, 3), keepdim=True)
-        ),
         lambda net, maps: outputs.SemanticSegmenterOutput(logits=maps),
         lambda net, maps: outputs.BaseModelOutput(
             last_hidden_state=net.tokens(maps), hidden_states=(maps, net.tokens(maps))
@@ -156,10 +150,3 @@ def test_outputs_of_transformers():
     classifier = tower(lambda net, maps: outputs.ImageClassifierOutput(logits=net.scores(maps)))
     bare = tower(lambda net, maps: net.scores(maps))
     torch.testing.assert_close(saliency(classifier, images), saliency(bare, images))
-
-
-def test_a_description_names_three_tensors_and_counts_the_others():
-    tensors = {name: torch.zeros(2) for name in "abcde"}
-    three = {name: tensors[name] for name in "abc"}
-    assert describe_output(three).endswith(" (2,)") and "more" not in describe_output(three)
-    assert describe_output(tensors).endswith(" and 2 more")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,8 +16,6 @@ from torch import Tensor, nn
 import explainers
 from explainers import Explanation, LogProbability, Probability, evaluate, explain
 from explainers.errors import BadOption, BadTarget
-from explainers.layers.profile import profile
-from explainers.layers.score_kind import ending
 from explainers.probabilities import declared
 from tests.support.nets import plain, random_images
 
@@ -82,45 +81,40 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str, Callable[[], Tensor]]] = {
     "classes by configuration": (
         lambda: Configured("single_label_classification"), "softmax", lambda: logits().softmax(1),
     ),
+    # A gate is not the end; the logits happen to be between 0 and 1.
+    "gate": (lambda: Then(lambda y: y * y.sigmoid()), "softmax", lambda: (logits() * logits().sigmoid()).softmax(1)),
+    "logits near 1 / 5": (
+        lambda: Then(lambda y: 0.2 + 1e-3 * y), "softmax", lambda: (0.2 + 1e-3 * logits()).softmax(1),
+    ),
     "no configuration": (lambda: Configured(None), "softmax", lambda: logits().softmax(1)),
 }  # fmt: skip
-
-
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> tuple[nn.Module, str, Tensor]:
-    build, score, expected = CASES[request.param]
-    return build(), score, expected()
 
 
 def codes(explanation: Explanation) -> set[str]:
     return {finding.code for row in explanation.findings for finding in row}
 
 
-def test_explain_reports_the_probability_that_the_network_means(case: tuple[nn.Module, str, Tensor]) -> None:
-    model, score, expected = case
+@pytest.mark.parametrize("case", CASES)
+def test_explanations_metrics_and_targets_use_the_probability_that_the_network_means(case: str) -> None:
+    build, score, expect = CASES[case]
+    model, expected = build(), expect()
     found = explain("saliency", model, IMAGES, 0, compare=False)
-
     assert found.score == score and not codes(found) & {"unclear_scores", "probability_scores"}
     assert found.probabilities is not None
     torch.testing.assert_close(found.probabilities, expected)
     assert [row["probability"] for row in found.statistics] == pytest.approx(expected[:, 0].tolist())
 
-
-def test_metrics_use_the_same_probability(case: tuple[nn.Module, str, Tensor]) -> None:
-    model, score, expected = case
-    found = evaluate(model, IMAGES, IMAGES.abs().sum(1), target=0, metrics="deletion", steps=3, controls=False)
-
-    torch.testing.assert_close(found.curves["deletion"][:, 0], expected[:, 0])
+    curve = evaluate(model, IMAGES, IMAGES.abs().sum(1), target=0, metrics="deletion", steps=3, controls=False)
+    torch.testing.assert_close(curve.curves["deletion"][:, 0], expected[:, 0])
     word = {"softmax": "softmax", "sigmoid": "sigmoid"}.get(score, "output")
-    assert found.options["score"] == score and found.unit("deletion") == f"mean {word} probability"
+    assert curve.options["score"] == score and curve.unit("deletion") == f"mean {word} probability"
 
-
-def test_targets_do_not_convert_twice(case: tuple[nn.Module, str, Tensor]) -> None:
-    model, _, expected = case
-    found = explain("saliency", model, IMAGES, Probability(0), compare=False)
-    assert [row["target_score"] for row in found.statistics] == pytest.approx(expected[:, 0].tolist())
-    found = explain("saliency", model, IMAGES, explainers.Sum(LogProbability([0, 0])), compare=False)
-    assert [row["target_score"] for row in found.statistics] == pytest.approx(expected[:, 0].log().tolist())
+    for target, wanted in (
+        (Probability(0), expected[:, 0]),
+        (explainers.Sum(LogProbability([0, 0])), expected[:, 0].log()),
+    ):
+        found = explain("saliency", model, IMAGES, target, compare=False)
+        assert [row["target_score"] for row in found.statistics] == pytest.approx(wanted.tolist()), target
 
 
 def test_the_gradient_of_a_probability_is_that_of_the_output() -> None:
@@ -132,12 +126,14 @@ def test_the_gradient_of_a_probability_is_that_of_the_output() -> None:
 
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid", "logit"])
-def test_the_caller_decides(score: str) -> None:
+def test_the_caller_decides(score: str, tmp_path: Path) -> None:
     model = plain(classes=SEVERAL)
     found = explain("saliency", model, IMAGES, 1, score=score, compare=False)
     y = logits()
 
     assert found.score == score and declared() is None
+    found.save(str(tmp_path / "one.npz"))
+    assert Explanation.load(str(tmp_path / "one.npz")).score == score
     expected = {"softmax": y.softmax(1), "sigmoid": y.sigmoid(), "logit": None}[score]
     if expected is None:
         assert found.probabilities is None and "probability" not in found.statistics[0]
@@ -146,21 +142,6 @@ def test_the_caller_decides(score: str) -> None:
     curve = evaluate(model, IMAGES, found, metrics="insertion", steps=3, controls=False)
     assert curve.options["score"] == score, "that of the explanation"
     torch.testing.assert_close(curve.curves["insertion"][:, -1], (y if expected is None else expected)[:, 1])
-
-
-def test_a_saved_explanation_keeps_its_score(tmp_path) -> None:
-    found = explain("saliency", plain(classes=SEVERAL), IMAGES, 1, score="sigmoid", compare=False)
-    found.save(str(tmp_path / "one.npz"))
-    again = Explanation.load(str(tmp_path / "one.npz"))
-    assert again.score == "sigmoid" and torch.equal(again.probabilities, found.probabilities)
-
-
-def test_the_option_of_a_method_with_that_name_keeps_its_values() -> None:
-    """ShapleyCAM has an option `score` of its own."""
-    found = explain("shapley_cam", plain(classes=SEVERAL), IMAGES, 1, layer="relu2", score="logit", compare=False)
-    assert found.options["score"] == "logit" and found.score == "softmax"
-    found = explain("shapley_cam", plain(classes=SEVERAL), IMAGES, 1, layer="relu2", score="sigmoid", compare=False)
-    assert found.options["score"] == "rest" and found.score == "sigmoid"
 
 
 @pytest.mark.parametrize(
@@ -178,22 +159,15 @@ def test_methods_with_probabilities_do_not_convert_twice(method: str, target: ob
     )
 
 
+def test_the_option_of_a_method_with_that_name_keeps_its_values() -> None:
+    """ShapleyCAM has an option `score` of its own."""
+    for given, own, kind in (("logit", "logit", "softmax"), ("sigmoid", "rest", "sigmoid")):
+        model = plain(classes=SEVERAL)
+        found = explain("shapley_cam", model, IMAGES, 1, layer="relu2", score=given, compare=False)
+        assert found.options["score"] == own and found.score == kind
+
+
 # Values alone
-
-
-def small(scale: float = 1.0) -> nn.Module:
-    """Return a network whose logits happen to be between 0 and 1, and near 1 / classes."""
-    model = plain(classes=4)
-    with torch.no_grad():
-        model.head.weight.mul_(1e-3 * scale)
-        model.head.bias.fill_(0.25)
-    return model
-
-
-def test_logits_between_0_and_1_stay_logits() -> None:
-    found = explain("saliency", small(), IMAGES, compare=False)
-    assert float(found.scores.min()) > 0 and float(found.scores.max()) < 1
-    assert found.score == "softmax" and not codes(found) & {"unclear_scores", "probability_scores"}
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -225,50 +199,22 @@ def test_traced_networks_have_only_values() -> None:
     assert explain("saliency", sigmoid, IMAGES, score="identity", compare=False).score == "identity"
 
 
-def test_forward_is_followed_too() -> None:
-    model = plain(classes=SEVERAL)
-    found = explain("saliency", model, IMAGES, forward=lambda images: model(images).sigmoid(), compare=False)
-    assert found.score == "identity"
-
-
-def test_the_detection_runs_no_network_for_ordinary_logits() -> None:
-    """It would make every first call slower."""
-    model, runs = plain(classes=SEVERAL), []
-    explain("saliency", model, 4 * IMAGES, 0, compare=False)  # the checks of rows and of noise run once
-    model.register_forward_hook(lambda *_: runs.append(1))
-    explain("saliency", model, 4 * IMAGES, 0, compare=False)
-    assert len(runs) == 1
-    model = of(nn.Softmax(1))
-    explain("saliency", model, IMAGES, Probability(0), compare=False)
-    model.register_forward_hook(lambda *_: runs.append(1))
-    explain("saliency", model, IMAGES, Probability(1), compare=False)
-    assert len(runs) == 2, "the detection is cached"
-
-
-def test_a_gate_inside_the_network_is_not_the_end() -> None:
-    model = Then(lambda y: y * y.sigmoid())
-    forward = profile(model, IMAGES).forward
-    assert ending(forward.graph, forward.end) is None
-    assert ending(forward.graph, 1) in (None, "linear")
-
-
 # Wrong uses and findings
 
 
 def test_a_score_that_does_not_fit_is_refused() -> None:
-    model = plain(classes=SEVERAL)
-    with pytest.raises(BadOption, match="score='identity' .* range from"):
-        explain("saliency", model, 4 * IMAGES, score="identity")
-    with pytest.raises(BadOption, match="score='identity' .* range from"):
-        evaluate(model, 4 * IMAGES, IMAGES.sum(1), score="identity")
-    with pytest.raises(BadOption, match="'softmaks' is not valid. Did you mean"):
-        explain("saliency", model, IMAGES, score="softmaks")
-    with pytest.raises(BadOption, match="softmax is always 1. Give 'sigmoid'"):
-        explain("saliency", plain(classes=BINARY), IMAGES, score="softmax")
-    with pytest.raises(BadTarget, match=r"Give Logit\(class\)"):
-        explain("saliency", model, IMAGES, Probability(1), score="logit")
-    with pytest.raises(BadTarget, match=r"Give Logit\(class\)"):
-        Probability(1, score="logit")
+    model, large = plain(classes=SEVERAL), 4 * IMAGES
+    calls: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: explain("saliency", model, large, score="identity"), BadOption, "score='identity' .* range from"),
+        (lambda: evaluate(model, large, large.sum(1), score="identity"), BadOption, "score='identity' .* range from"),
+        (lambda: explain("saliency", model, IMAGES, score="softmaks"), BadOption, "'softmaks' is not valid. Did you"),
+        (lambda: explain("saliency", plain(classes=1), IMAGES, score="softmax"), BadOption, "Give 'sigmoid'"),
+        (lambda: explain("saliency", model, IMAGES, Probability(1), score="logit"), BadTarget, r"Give Logit\(class\)"),
+        (lambda: Probability(1, score="logit"), BadTarget, r"Give Logit\(class\)"),
+    ]
+    for call, error, words in calls:
+        with pytest.raises(error, match=words):
+            call()
 
 
 def test_a_saturated_output_is_reported_and_logits_are_suggested() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-import explainers
 from explainers import METHODS, Explanation, explain, smooth
 
 IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
@@ -43,11 +44,17 @@ def test_a_stopped_method_states_its_samples_and_a_complete_one_too(method: str)
     assert "samples," not in repr(whole)
 
 
-def test_progress_that_returns_false_is_named() -> None:
+def test_progress_that_returns_false_is_named_and_saved(tmp_path: Path) -> None:
     found = explain("occlusion", small(), IMAGES, 1, batch_size=3, progress=lambda step: step.done < 6)
     assert (found.done, found.is_complete) == (6, False)
     finding = found.findings[0][0]
     assert "after 6 of 144 samples" in finding.sentence and "progress" in finding.sentence and not finding.remedy
+    found.save(str(tmp_path / "cut.npz"))
+    again = Explanation.load(str(tmp_path / "cut.npz"))
+    assert (again.done, again.total, again.is_complete) == (6, 144, False)
+    assert (explain("grad_cam", small(), IMAGES, 1).done, again.total) == (1, 144)
+    smoothed = smooth("saliency", sigma=0.1, samples=9)(small(), IMAGES, 1, progress=lambda step: step.done < 3)
+    assert (smoothed.samples, smoothed.total) == (3, 9) and "3 of 9 samples" in repr(smoothed)
     last = explain("occlusion", small(), IMAGES, 1, batch_size=144, progress=lambda step: False)
     assert last.is_complete, "it was stopped after its last sample"
 
@@ -70,21 +77,3 @@ def test_the_number_of_samples_is_that_of_each_image() -> None:
         options = {} if method == "score_cam" else {"samples": 4}
         each = [explain(method, Alone().eval(), IMAGES[:n], 1, **options) for n in (1, 2)]
         assert each[0].total == each[1].total == each[1].done, method
-
-
-def test_methods_without_samples_have_one() -> None:
-    found = explain("grad_cam", small(), IMAGES, 1)
-    assert (found.done, found.total, found.is_complete) == (1, 1, True)
-
-
-def test_a_file_keeps_the_samples(tmp_path) -> None:
-    cut = explain("rise", small(), IMAGES, 1, budget=1e-6, batch_size=1)
-    cut.save(str(tmp_path / "cut.npz"))
-    again = Explanation.load(str(tmp_path / "cut.npz"))
-    assert (again.done, again.total, again.is_complete) == (cut.done, cut.total, False)
-
-
-def test_smoothed_states_how_many_samples_were_planned() -> None:
-    found = smooth("saliency", sigma=0.1, samples=9)(small(), IMAGES, 1, progress=lambda step: step.done < 3)
-    assert found.samples == 3 and found.total == 9 and "3 of 9 samples" in repr(found)
-    assert explainers.smooth("saliency", sigma=0.1, samples=2)(small(), IMAGES, 1).total == 2

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import explainers
 from explainers import (
     BadTarget,
+    BoxScores,
     Contrast,
     Logit,
     LogProbability,
+    MaskScores,
     Probability,
     Similarity,
     Sum,
-    explain,
-    grad_cam,
+    occlusion,
     saliency,
 )
 from tests.support.nets import DictNet, curved, random_images, settle
@@ -40,32 +43,58 @@ def test_values_by_hand():
         torch.testing.assert_close(target(SCORES), expected.double())
 
 
-def test_similarity_is_the_cosine():
-    embedding = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
-    expected = (SCORES @ embedding) / SCORES.norm(dim=1) / embedding.norm()
-    torch.testing.assert_close(Similarity(embedding)(SCORES), expected)
+def test_mask_scores_are_a_mean_for_any_weights_with_one_mask_per_image():
+    net, x = settle(DictNet().double()), random_images()
+    out = net(x)["out"]
+    faint = MaskScores(torch.full((12, 16), 1e-3), 2)(net(x))
+    torch.testing.assert_close(faint, out[:, 2].mean((1, 2)), check_dtype=False, rtol=1e-5, atol=1e-6)
+    masks = torch.zeros(3, 12, 16, dtype=torch.bool)
+    for i in range(3):
+        masks[i, i : i + 4, 2 : 5 + i] = True
+    torch.testing.assert_close(
+        MaskScores(masks, 1)({"logits": out}), torch.stack([o[1][m].mean() for o, m in zip(out, masks, strict=True)])
+    )
+    together = occlusion(net, x, MaskScores(masks, 1), window=6, stride=6, batch_size=4)
+    alone = [occlusion(net, x[i : i + 1], MaskScores(masks[i], 1), window=6, stride=6) for i in range(3)]
+    torch.testing.assert_close(together, torch.cat(alone))
 
 
-def test_mask_scores_of_a_segmentation():
-    output = {"out": torch.arange(24.0).view(1, 2, 3, 4)}
-    mask = torch.zeros(3, 4)
-    mask[0, 0] = mask[2, 3] = 1
-    found = float(explainers.MaskScores(mask, 1)(output)[0])
-    assert found in (12 + 23, (12 + 23) / 2)
+def test_box_scores_only_use_detections_of_the_box_and_class():
+    target = BoxScores([[0, 0, 10, 10]], [3])
+    boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [50.0, 50.0, 60.0, 60.0]])
+    two = {"boxes": boxes, "labels": torch.tensor([3, 3]), "scores": torch.tensor([0.9, 0.95])}
+    other = {**two, "labels": torch.tensor([4, 4])}
+    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0).long(), "scores": torch.zeros(0)}
+    assert target([two, other, nothing]).tolist() == pytest.approx([0.9, 0, 0])
+    for output in (
+        {"loss": torch.ones(1)},
+        torch.ones(2, 5),
+        [],
+        [{"boxes": torch.ones(2, 4)}],
+        [{**two, "labels": [3]}],
+    ):
+        with pytest.raises(BadTarget, match="BoxScores needs detections"):
+            target(output)
 
 
-def test_box_scores_of_a_detector():
-    boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
-    found = [
-        {
-            "boxes": torch.tensor([[0.0, 0.0, 10.0, 10.0], [50.0, 50.0, 60.0, 60.0]]),
-            "labels": torch.tensor([3, 3]),
-            "scores": torch.tensor([0.9, 0.8]),
-        },
-        {"boxes": torch.tensor([[0.0, 0.0, 10.0, 10.0]]), "labels": torch.tensor([4]), "scores": torch.tensor([0.7])},
-    ]
-    scores = explainers.BoxScores(boxes, (3,))(found)
-    assert scores.shape == (2,) and scores[0] > 0 and scores[1] == 0
+def test_a_target_that_detaches_works_for_methods_without_gradients():
+    net, x = curved(), random_images(2)
+    expected = occlusion(net, x, 1, window=6, stride=6)
+    torch.testing.assert_close(occlusion(net, x, lambda output: output[:, 1].detach(), window=6, stride=6), expected)
+
+
+def test_similarity_is_found_inside_an_output():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = curved()
+
+        def forward(self, x):
+            return {"maps": x, "pooled": self.net(x)}
+
+    x = random_images()
+    inside = saliency(Pooled().eval(), x, Similarity(np.ones(7)))
+    torch.testing.assert_close(inside, saliency(curved(), x, Similarity(torch.ones(7))))
 
 
 @pytest.mark.parametrize(
@@ -109,43 +138,3 @@ def test_perturbed_images_are_scored_with_the_target_of_their_image():
         batch = explainers.occlusion(net, x, per_batch, **options)
         single = torch.cat([explainers.occlusion(net, x[i : i + 1], singles[i], **options) for i in range(3)])
         torch.testing.assert_close(batch, single)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Logit(-1),
-        lambda: Logit(True),
-        lambda: Logit(1.5),
-        lambda: Logit("cat"),
-        lambda: Logit(torch.tensor([0.5])),
-    ],
-    ids=["negative", "bool", "float", "text", "float tensor"],
-)
-def test_wrong_classes_are_refused(make):
-    with pytest.raises((BadTarget, TypeError)):
-        make()
-
-
-def test_contrast_out_of_range_names_the_count():
-    with pytest.raises(BadTarget, match="7 scores"):
-        saliency(curved(), random_images(), Contrast(1, 70))
-
-
-def test_dictionary_output_reaches_the_callable_unchanged_and_once():
-    net, x, seen = settle(DictNet().double()), random_images(), []
-
-    def target(output):
-        seen.append(sorted(output))
-        return output["out"][:, 2].mean((1, 2))
-
-    result = grad_cam(net, x, target, layer="net.conv2", relu=False)
-    assert seen == [["aux", "out"]]
-    assert result.shape == (3, 6, 8) and result.any()
-
-
-def test_explain_names_its_target():
-    net, x = curved(), random_images()
-    assert explain("saliency", net, x, [1, 2, 3]).target == [1, 2, 3]
-    assert explain("saliency", net, x).target == net(x).argmax(1).tolist()
-    assert "Contrast" in str(explain("saliency", net, x, Contrast(1, 2)).target)

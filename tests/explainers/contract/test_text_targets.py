@@ -12,28 +12,11 @@ from torch import Tensor, nn
 
 import explainers
 from explainers import BadTarget, Similarity, UnsupportedModel, explain, saliency, text_embedding
+from tests.support.two_encoders import TwoEncoders
 
 TOKENS = torch.tensor([[1, 5, 9, 2], [1, 7, 3, 2], [1, 4, 4, 2]])
 IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-
-
-class Dual(nn.Module):
-    """Two encoders with the names of open_clip; returns features of images and, if there are tokens, of sentences."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.visual, self.words, self.drop = nn.Conv2d(3, 8, 8, 8), nn.Embedding(16, 8), nn.Dropout(0.5)
-
-    def encode_image(self, images: Tensor) -> Tensor:
-        return self.visual(images).tanh().mean((2, 3))
-
-    def encode_text(self, tokens: Tensor) -> Tensor:
-        return self.drop(self.words(tokens)).mean(1)
-
-    def forward(self, images: Tensor, tokens: Tensor | None = None) -> dict[str, Tensor]:
-        found = {"image_features": self.encode_image(images)}
-        return found if tokens is None else found | {"text_features": self.encode_text(tokens)}
 
 
 @functools.cache
@@ -48,24 +31,16 @@ def hugging_face(kind: str) -> nn.Module:
     return net
 
 
-@functools.cache
 def dual() -> nn.Module:
-    torch.manual_seed(0)
-    return Dual().eval()
+    return TwoEncoders().eval()
 
 
-def image_vectors(net: Any, images: Tensor) -> Tensor:
-    if isinstance(net, Dual):
-        return net.encode_image(images)
-    found = net.get_image_features(images)
-    return found if isinstance(found, Tensor) else found.pooler_output
-
-
-def text_vectors(net: Any, tokens: Tensor) -> Tensor:
-    if isinstance(net, Dual):
-        return net.encode_text(tokens)
-    found = net.get_text_features(tokens)
-    return found if isinstance(found, Tensor) else found.pooler_output
+def vectors(net: Any, given: Tensor, kind: str) -> Tensor:
+    """The features of images or of sentences (`kind` is image or text), before they are normalized."""
+    if isinstance(net, TwoEncoders):
+        return getattr(net, f"encode_{kind}")(given)  # type: ignore[no-any-return]
+    found = getattr(net, f"get_{kind}_features")(given)
+    return found if isinstance(found, Tensor) else found.pooler_output  # type: ignore[no-any-return]
 
 
 NETS: dict[str, Callable[[], nn.Module]] = {
@@ -81,10 +56,10 @@ def test_similarity_to_a_sentence_and_contrast_of_sentences(kind: str) -> None:
     net: Any = NETS[kind]()
     encode = net.encode_image if kind == "open_clip's names" else net.get_image_features
     sentences = text_embedding(net, TOKENS)
-    torch.testing.assert_close(sentences, nn.functional.normalize(text_vectors(net, TOKENS).detach(), dim=1))
+    torch.testing.assert_close(sentences, nn.functional.normalize(vectors(net, TOKENS, "text").detach(), dim=1))
 
     leaf = IMAGES.clone().requires_grad_()
-    cosines = nn.functional.normalize(image_vectors(net, leaf), dim=1) @ sentences.T
+    cosines = nn.functional.normalize(vectors(net, leaf, "image"), dim=1) @ sentences.T
     for target, score in (
         (Similarity(sentences[1]), cosines[:, 1]),
         (Similarity(sentences[0], against=sentences[1]), cosines[:, 0] - cosines[:, 1]),
@@ -123,17 +98,12 @@ def test_the_scores_of_several_sentences_are_classes(kind: str) -> None:
     torch.testing.assert_close(by_name, by_vector, rtol=1e-4, atol=1e-7)
 
 
-def projections(attention: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values before they are split into heads."""
-    return attention.q_proj(tokens), attention.k_proj(tokens), attention.v_proj(tokens)
-
-
 @pytest.mark.parametrize("against", [None, 2])
 def test_grad_eclip_of_clip_is_the_authors_formula(against: int | None) -> None:
     """Oracle: the gradient at the output of the last attention times values times loosened similarities."""
     net: Any = hugging_face("CLIP")
-    vectors = text_embedding(net, TOKENS)
-    target = Similarity(vectors[1], against=None if against is None else vectors[against])
+    sentences = text_embedding(net, TOKENS)
+    target = Similarity(sentences[1], against=None if against is None else sentences[against])
     attention, kept = net.vision_model.encoder.layers[-1].self_attn, {}
     with (
         attention.register_forward_pre_hook(lambda _, a, k: kept.update(x=k["hidden_states"]), with_kwargs=True),
@@ -141,7 +111,8 @@ def test_grad_eclip_of_clip_is_the_authors_formula(against: int | None) -> None:
     ):
         score = target(net.get_image_features(IMAGES)).sum()
     (g,) = torch.autograd.grad(score, kept["o"])
-    q, k, v = (each.detach() for each in projections(attention, kept["x"]))
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    q, k, v = (project(kept["x"]).detach() for project in projections)
     cosine = torch.cosine_similarity(q[:, :1], k[:, 1:], dim=-1)
     low, high = cosine.amin(1, keepdim=True), cosine.amax(1, keepdim=True)
     expected = ((g[:, :1] * v[:, 1:]).sum(-1) * (cosine - low) / (high - low)).relu().view(2, 4, 4)
@@ -182,29 +153,35 @@ def test_dicts_of_a_tokenizer_and_models_in_training_mode() -> None:
     torch.testing.assert_close(
         text_embedding(net, {"input_ids": TOKENS, "attention_mask": mask}), text_embedding(net, TOKENS)
     )
-    training = Dual().train()
+    training = TwoEncoders().train()
+    training.words = nn.Sequential(training.words, nn.Dropout(0.5))
     first = text_embedding(training, TOKENS)
     assert torch.equal(first, text_embedding(training, TOKENS)) and training.training and not first.requires_grad
 
 
 def test_wrong_uses() -> None:
-    with pytest.raises(UnsupportedModel, match="has no text encoder"):
-        text_embedding(nn.Linear(3, 3), TOKENS)
-    with pytest.raises(BadTarget, match="tokens is a list"):
-        text_embedding(dual(), ["a cat"])  # type: ignore[arg-type]
-    with pytest.raises(BadTarget, match="against has 3 values, but embedding has 8"):
-        Similarity(torch.ones(8), against=torch.ones(3))
-    with pytest.raises(BadTarget, match="against has a row of zeros"):
-        Similarity(torch.ones(8), against=torch.zeros(8))
-    assert repr(Similarity(torch.ones(8), torch.ones(2, 8))) == "Similarity(embedding of (8,), against (2, 8))"
+    calls: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: text_embedding(nn.Linear(3, 3), TOKENS), UnsupportedModel, "has no text encoder"),
+        (lambda: text_embedding(dual(), ["a cat"]), BadTarget, "tokens is a list"),  # type: ignore[arg-type]
+        (lambda: Similarity(torch.ones(8), against=torch.ones(3)), BadTarget, "3 values, but embedding has 8"),
+        (lambda: Similarity(torch.ones(8), against=torch.zeros(8)), BadTarget, "against has a row of zeros"),
+    ]
+    for call, error, words in calls:
+        with pytest.raises(error, match=words):
+            call()
 
 
 def test_the_message_for_an_embedding_names_similarity() -> None:
     """A pair of features without `logits_per_image`, and CLIP's image encoder with its projection."""
+
+    net: Any = dual()
+
+    def pair(images: Tensor) -> dict[str, Tensor]:
+        return {"image_features": net.encode_image(images)}
+
     with pytest.raises(BadTarget, match=r"'image_features', give Similarity.*text_embedding\(model, tokens\)"):
-        saliency(dual(), IMAGES)
-    target = Similarity(text_embedding(dual(), TOKENS)[0])
-    assert saliency(dual(), IMAGES, target).any()
+        saliency(net, IMAGES, forward=pair)
+    assert saliency(net, IMAGES, Similarity(text_embedding(net, TOKENS)[0]), forward=pair).any()
     transformers = pytest.importorskip("transformers")
     config = transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8, projection_dim=12)
     vision = transformers.CLIPVisionModelWithProjection(config).eval()

@@ -6,7 +6,6 @@ basedpyright is pyright in a package without downloads at run time.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import json
 import os
 import subprocess
@@ -14,9 +13,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-import explainers
-from explainers import METHODS
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "tests" / "data" / "typed_calls.py"
@@ -48,10 +44,3 @@ def test_pyright_accepts_correct_calls_and_rejects_wrong_ones(tmp_path: Path) ->
 def test_mypy_accepts_correct_calls_and_rejects_wrong_ones(tmp_path: Path) -> None:
     options = ("--config-file=", "--strict", "--follow-imports=silent", "--explicit-package-bases")
     check("mypy", *options, "--cache-dir", str(tmp_path))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_declares_and_documents_forward_and_through(name: str) -> None:
-    parameters = inspect.signature(getattr(explainers, name)).parameters
-    assert parameters["forward"].default is None and parameters["through"].default is None
-    assert "`forward`" in METHODS[name].function.__doc__ and "`through`" in METHODS[name].function.__doc__  # type: ignore[operator]

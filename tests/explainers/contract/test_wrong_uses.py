@@ -1,20 +1,29 @@
-"""Invalid calls raise an error that says what was given and what to do, if possible before any computation.
+"""One table of wrong uses: the call, the type of its error, and what the message must name: the value or the remedy.
 
-Unambiguous values are accepted: NumPy's integers, arrays of classes, pixels in a tensor.
+Most are refused before any forward pass, so that nobody waits for the message. test_accepted_uses.py has calls that are
+nearly wrong but unambiguous, test_ease.py gives every argument of every public function strange values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import explainers
 from explainers import (
     METHODS,
+    BadImages,
+    BadOption,
     BadTarget,
     BoxScores,
     Contrast,
+    LayerNotFound,
     Logit,
     MaskScores,
     Probability,
@@ -22,289 +31,294 @@ from explainers import (
     Sum,
     Through,
     explain,
+    grad_cam,
     grad_cam_sweep,
+    integrated_gradients,
     occlusion,
+    overlay,
     saliency,
     unit,
 )
 from tests.support.nets import DictNet, curved, plain, random_images, settle
 
 NAN, INF = float("nan"), float("inf")
+MAP = torch.rand(3, 4)
+BOX = torch.tensor([[0.0, 0, 1, 1]])
 
 
 class Counting(nn.Module):
     """A network that counts its forward passes."""
 
-    def __init__(self) -> None:
+    def __init__(self, net: nn.Module | None = None) -> None:
         super().__init__()
-        self.net, self.calls = curved(), [0]
+        self.net, self.calls = curved() if net is None else net, [0]
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Any:
         self.calls[0] += 1
         return self.net(x)
+
+
+class Detector(nn.Module):
+    """A module as in ultralytics: it holds the network and takes files, and `train` starts training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = curved()
+
+    def __call__(self, source: Any = None) -> Any:
+        return ["results"]
+
+    def train(self, trainer: Any = None) -> Any:
+        raise AssertionError("training started")
+
+
+def spoiled(value: float) -> Tensor:
+    """Images of which each has one such value."""
+    images = random_images()
+    images[:, 2, 3, 4] = value
+    return images
+
+
+def zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+Call = Callable[[Any, Tensor], Any]
+Row = tuple[Call, type[Exception], str]
+
+IMAGES: list[Row] = [
+    (lambda n, x: saliency(n, zeros(3, 4, 4)), BadImages, r"4 dimensions, \[N, C, H, W\]"),
+    (lambda n, x: saliency(n, zeros()), BadImages, "4 dimensions"),
+    (lambda n, x: saliency(n, zeros(1, 1, 1, 3, 4, 4)), BadImages, "4 dimensions"),
+    (lambda n, x: saliency(n, x[:0]), BadImages, "no images|empty|N"),
+    (lambda n, x: saliency(n, (x * 100).byte()), BadImages, "uint8"),
+    (lambda n, x: saliency(n, x.long()), BadImages, "int64"),
+    (lambda n, x: saliency(n, x.numpy()), TypeError, "images is a NumPy array"),
+    (lambda n, x: saliency(n, x.to("meta")), BadImages, "on the meta device"),
+    (lambda n, x: saliency(n, x.to_sparse()), BadImages, "sparse"),
+    # Row P24
+    (lambda n, x: saliency(n, spoiled(NAN)), BadImages, "nan at image 0, channel 2, row 3, column 4"),
+    (lambda n, x: METHODS["rise"](n, spoiled(INF)), BadImages, "inf at image 0, channel 2, row 3, column 4"),
+]
+INSIDE = r"Pass the network itself: model\.model\."
+MODELS: list[Row] = [
+    (lambda n, x: saliency(lambda images: n(images), x), TypeError, "function"),
+    (lambda n, x: saliency(Detector(), x), TypeError, INSIDE),
+    (
+        lambda n, x: explain("grad_cam", SimpleNamespace(model=n), x),
+        TypeError,
+        INSIDE,
+    ),
+    (
+        lambda n, x: explainers.list_layers(SimpleNamespace(model=n), x),
+        TypeError,
+        INSIDE,
+    ),
+    (lambda n, x: saliency(nn.ModuleList([n]), x), TypeError, "a ModuleList without a forward method"),
+    (lambda n, x: explainers.check_explainer(grad_cam, model="resnet18"), TypeError, "model is a str"),  # type: ignore[arg-type]
+    (lambda n, x: grad_cam(n), TypeError, "needs the argument 'images'"),
+    (lambda n, x: grad_cam(), TypeError, "needs the argument 'model'"),
+    (lambda n, x: explain(lambda *_: None, n, x), BadOption, "is not a method"),
+    (lambda n, x: explain(n, n, x), BadOption, "a Counting"),
+    (lambda n, x: explain("grad_campq", n, x), BadOption, "grad_cam_pp"),
+]
+LAYERS: list[Row] = [
+    (lambda n, x: grad_cam(n, x, 1, layer=3), explainers.WrongType, "layer"),
+    (lambda n, x: grad_cam(n, x, 1, layer=["net.conv1", "net.conv2"]), BadOption, "has 2 layers.*sweep.*fuse"),
+    (lambda n, x: grad_cam(n, x, 1, layer=[]), BadOption, "layer"),
+    (lambda n, x: grad_cam_sweep(n, x, 1, layers=3), BadOption, "layers="),
+    (lambda n, x: grad_cam_sweep(n, x, 1, layers=[]), BadOption, "layers="),
+    (lambda n, x: saliency(n, x, 1, layer="net.conv1"), BadOption, "saliency has no option 'layer'"),
+    (lambda n, x: explain("saliency", n, x, layer="net.conv1"), BadOption, "saliency has no option 'layer'"),
+]
+OPTIONS: list[Row] = [
+    (lambda n, x: occlusion(n, x, 1, progress=3), BadOption, "progress="),
+    (lambda n, x: occlusion(n, x, 1, window=4, stride=5), BadOption, "stride"),  # Row P101
+    (lambda n, x: explain("grad_cam", n, x, 1, reduce="summ"), BadOption, "reduce="),
+    (lambda n, x: explain("grad_cam", n, x, 1, trained_size="big"), BadOption, "trained_size="),
+    (lambda n, x: explainers.smooth_grad(n, x, 1, seed=-1), BadOption, "2147483647"),
+    (lambda n, x: explainers.lrp(n, x, 1, low=NAN), BadOption, "low"),
+    (lambda n, x: explainers.guided_grad_cam(n, x, 1, interpolate="triilinear"), BadOption, "triilinear.*bilinear"),
+]
+
+
+def misspelled(given: str, meant: str) -> str:
+    return f"'{given}'. Did you mean '{meant}'"
+
+
+KEYWORDS: list[Row] = [
+    (lambda n, x: grad_cam(n, x, targets=1), BadOption, misspelled("targets", "target")),
+    (lambda n, x: grad_cam(n, x, target_layer="0"), BadOption, misspelled("target_layer", "layer")),
+    (lambda n, x: grad_cam(n, inputs=x), BadOption, misspelled("inputs", "images")),
+    (lambda n, x: integrated_gradients(n, x, n_step=8), BadOption, misspelled("n_step", "steps")),
+    (lambda n, x: occlusion(n, x, sliding_window_shapes=4), BadOption, misspelled("sliding_window_shapes", "window")),
+    (lambda n, x: occlusion(n, x, perturbations_per_eval=8), BadOption, "Did you mean 'batch_size'"),
+    (lambda n, x: explain("grad_cam", n, x, reduction="sum"), BadOption, misspelled("reduction", "reduce")),
+    (lambda n, x: explain("grad_cam", n, x, forward_func=n), BadOption, misspelled("forward_func", "forward")),
+    (lambda n, x: explainers.evaluate(n, x, "saliency", targets=1), BadOption, misspelled("targets", "target")),
+    (lambda n, x: explainers.recommend(n, x, targets=1), BadOption, misspelled("targets", "target")),
+    (lambda n, x: explainers.list_layers(n, x, forwards=n), BadOption, misspelled("forwards", "forward")),
+]
+NO_CLASSES: list[Any] = [
+    # Row P27
+    *(np.array([1.0, 2.0, 0.0]), np.array([True, False, True]), np.array([[1, 2, 0]]), np.array(["a", "b", "c"])),
+    *(np.float64(1), np.bool_(True), [[1], [2], [0]], [1.0, 2.0, 0.0], torch.tensor([1.0, 2.0, 0.0])),
+    *(torch.tensor(True), torch.tensor([1, 2, 0], device="meta"), {1, 2, 0}, "cat", Logit, [True, False, True]),
+]
+COUNTS: list[Callable[[], Any]] = [
+    # Row P25
+    *(list, lambda: [1], lambda: [0, 1], lambda: torch.tensor([0, 1]), lambda: np.array([0, 1, 2, 3])),
+    *(lambda: Logit([0, 1]), lambda: Probability([0, 1]), lambda: Sum(Logit(0), Logit([0, 1]))),
+    *(lambda: Similarity(torch.ones(2, 7)), lambda: MaskScores(torch.ones(2, 5, 5), 1)),
+    *(lambda: MaskScores(torch.ones(5, 5), [0, 1]), lambda: Through([0, 1], "net.conv1", [0])),
+]
+CREATED: list[Callable[[], Any]] = [
+    *(lambda: Sum(), lambda: Sum(None), lambda: Sum(unit("conv1", 0)), lambda: Sum(Through(1, "conv1", [0]))),
+    *(lambda: Contrast(1, []), lambda: Contrast([1, 2, 0], 0), lambda: Contrast(1, 1)),
+    *(lambda: Through(1, "conv1", []), lambda: Through(1, "conv1", None), lambda: Through(1, "conv1", 1.5)),
+    lambda: Through(Through(1, "conv1", [0]), "conv2", [0]),
+    *(lambda: Similarity(torch.full((7,), NAN)), lambda: Similarity(torch.zeros(7)), lambda: Similarity("cat")),
+    *(lambda: MaskScores(torch.zeros(4, 4), 1), lambda: MaskScores(-torch.ones(4, 4), 1)),
+    *(lambda: MaskScores(torch.full((4, 4), INF), 1), lambda: MaskScores(torch.ones(4), 1)),
+    *(lambda: MaskScores(torch.ones(4, 4), True), lambda: MaskScores(torch.ones(4, 4), ["cat"])),
+    *(lambda: BoxScores(torch.zeros(4), (1,)), lambda: BoxScores(torch.zeros(0, 4), ())),
+    *(lambda: BoxScores(torch.tensor([[5.0, 5, 1, 1]]), (1,)), lambda: BoxScores(BOX, (1, 2))),
+    *(lambda: BoxScores(BOX, ("cat",)), lambda: BoxScores(BOX, (1,), overlap=2)),
+    *(lambda: Logit(-1), lambda: Logit(True), lambda: Logit(1.5), lambda: Logit("cat"), lambda: Logit([True])),
+]
+TARGETS: list[Row] = [
+    *((lambda n, x, t=t: saliency(n, x, t), (BadTarget, TypeError), "^target is ") for t in NO_CLASSES),  # type: ignore[misc]
+    *((lambda n, x, make=make: make(), (BadTarget, TypeError), "Give|give|Use") for make in CREATED),  # type: ignore[misc]
+    *(
+        (lambda n, x, make=make, name=name: explain(name, n, x, make()), BadTarget, "given for 3 images")  # type: ignore[misc]
+        for make in COUNTS
+        for name in ("saliency", "grad_cam", "occlusion", "lrp")
+    ),
+    *((lambda n, x, make=make: grad_cam_sweep(n, x, make()), BadTarget, "given for 3 images") for make in COUNTS),  # type: ignore[misc]
+    (lambda n, x: saliency(n, x, -1), BadTarget, "-1"),
+    (lambda n, x: saliency(n, x, unit("net.conv1", 0, at=5)), BadTarget, "at=5"),
+    (lambda n, x: saliency(n, x, unit("net.conv2", 1, at=(1.5, 2))), BadTarget, "at="),
+    (lambda n, x: saliency(n, x, unit("net.conv2", 1, at="top")), BadTarget, "at="),
+    (lambda n, x: saliency(n, x, unit("net.conv2", "a")), BadTarget, "channel"),
+    (lambda n, x: saliency(n, x, unit("net.conv2", True)), BadTarget, "channel"),
+]
+DISPLAY: list[Row] = [
+    (lambda n, x: overlay(torch.randn(3, 12, 16), MAP), ValueError, "normalized"),
+    (lambda n, x: overlay(torch.rand(1, 3, 12, 16), MAP), ValueError, "For a batch"),
+    (lambda n, x: overlay(torch.rand(5, 12, 16), MAP), ValueError, "shape"),
+    (lambda n, x: overlay(torch.ones(3, 12, 16).long(), MAP), (TypeError, ValueError), "uint8"),  # type: ignore[list-item]
+    (lambda n, x: overlay("cat.png", MAP), TypeError, "PIL.Image.open"),  # type: ignore[arg-type]
+    (lambda n, x: overlay(torch.rand(3, 12, 16), MAP, limits=(1, 0)), BadOption, "limits="),
+    (lambda n, x: overlay(torch.rand(3, 12, 16), MAP, opacity="half"), BadOption, "opacity"),  # type: ignore[arg-type]
+    (lambda n, x: explainers.regions(MAP, 12), ValueError, "size 12"),  # type: ignore[arg-type]
+    (lambda n, x: explainers.regions(MAP, (12, 16), threshold="half"), BadOption, "threshold"),  # type: ignore[arg-type]
+    *((lambda n, x, m=m: explainers.fuse(m), BadOption, "The maps have shapes") for m in ({}, {"a": MAP})),  # type: ignore[misc]
+]
+BEFORE_A_PASS = {
+    "images": IMAGES, "models": MODELS, "layers": LAYERS, "options": OPTIONS, "keywords": KEYWORDS,
+    "targets": TARGETS, "display": DISPLAY,
+}  # fmt: skip
+
+
+def check(row: Row, net: Any, images: Tensor) -> None:
+    call, error, words = row
+    with pytest.raises(error, match=words) as caught:
+        call(net, images)
+    text = str(caught.value)
+    assert isinstance(caught.value, (ValueError, TypeError)) and 15 < len(text) < 600 and "\n" not in text
+
+
+@pytest.mark.parametrize("subject", BEFORE_A_PASS)
+def test_wrong_uses_are_refused_before_any_forward_pass(subject: str) -> None:
+    for k, row in enumerate(BEFORE_A_PASS[subject]):
+        net = Counting().eval()
+        check(row, net, random_images())
+        assert net.calls == [0], f"{subject} {k} ran the network before it was refused"
 
 
 def segmentation() -> nn.Module:
     return settle(DictNet().double())
 
 
-# Targets
+def mapped(shape: tuple[int, ...], class_: int = 1) -> Any:
+    return saliency(segmentation(), random_images(), MaskScores(torch.ones(shape), class_))
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        np.array([1, 2, 0]),
-        np.array([1, 2, 0], dtype=np.uint8),
-        [np.int64(1), 2, torch.tensor(0)],
-        torch.tensor([1, 2, 0]),
-    ],
-)
-def test_arrays_and_their_numbers_are_classes(target):
-    torch.testing.assert_close(
-        saliency(curved(), random_images(), target), saliency(curved(), random_images(), [1, 2, 0])
-    )
-
-
-@pytest.mark.parametrize("target", [np.int64(2), np.array(2), torch.tensor(2)])
-def test_a_numpy_number_is_one_class_for_all_images(target):
-    torch.testing.assert_close(saliency(curved(), random_images(), target), saliency(curved(), random_images(), 2))
-    assert explain("saliency", curved(), random_images(), target).target == [2, 2, 2]
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        np.array([1.0, 2.0, 0.0]),
-        np.array([True, False, True]),
-        np.array([[1, 2, 0]]),
-        np.array(["a", "b", "c"]),
-        np.float64(1),
-        np.bool_(True),
-        [[1], [2], [0]],
-        [1.0, 2.0, 0.0],
-        torch.tensor([1.0, 2.0, 0.0]),
-        torch.tensor(True),
-        torch.tensor([1, 2, 0], device="meta"),
-        {1, 2, 0},
-        "cat",
-        Logit,
-    ],
-    ids=lambda target: f"{type(target).__name__} {target}"[:40],
-)
-def test_an_invalid_class_is_refused(target):
-    with pytest.raises((BadTarget, TypeError), match="^target is "):
-        saliency(curved(), random_images(), target)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: [0, 1, 2],
-        lambda: torch.tensor([0, 1, 2]),
-        lambda: np.array([0, 1, 2]),
-        list,
-        lambda: Logit([0, 1, 2]),
-        lambda: Probability([0, 1, 2]),
-        lambda: Sum(Logit(0), Logit([0, 1, 2])),
-        lambda: Similarity(torch.ones(3, 7)),
-        lambda: MaskScores(torch.ones(3, 5, 5), 1),
-        lambda: MaskScores(torch.ones(5, 5), [0, 1, 2]),
-        lambda: Through([0, 1, 2], "net.conv1", [0]),
-        lambda: unit("net.conv1", 0, at=5),
-    ],
-)
-@pytest.mark.parametrize(
-    "name", ["saliency", "grad_cam", "occlusion", "lrp", "finer_cam", "rise", "integrated_gradients"]
-)
-def test_another_number_of_targets_is_refused_before_any_forward_pass(make, name):
-    net = Counting().eval()
-    if name == "finer_cam" and isinstance(make(), Probability):
-        pytest.skip("it takes logits")
-    with pytest.raises(BadTarget, match=r"given for 2 images|at=5"):
-        METHODS[name](net, random_images(2), make())
-    with pytest.raises(BadTarget, match=r"given for 2 images|at=5"):
-        explain(name, net, random_images(2), make())
-    with pytest.raises(BadTarget, match=r"given for 2 images|at=5"):
-        grad_cam_sweep(net, random_images(2), make())
-    assert net.calls == [0]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Sum(),
-        lambda: Sum(None),
-        lambda: Sum(unit("conv1", 0)),
-        lambda: Sum(Through(1, "conv1", [0])),
-        lambda: Contrast(1, []),
-        lambda: Contrast([1, 2, 0], 0),
-        lambda: Contrast(1, 1),
-        lambda: Through(1, "conv1", []),
-        lambda: Through(1, "conv1", None),
-        lambda: Through(1, "conv1", 1.5),
-        lambda: Through(Through(1, "conv1", [0]), "conv2", [0]),
-        lambda: Similarity(torch.full((7,), NAN)),
-        lambda: Similarity(torch.zeros(7)),
-        lambda: Similarity(torch.tensor(1.0)),
-        lambda: Similarity("cat"),
-        lambda: MaskScores(torch.zeros(4, 4), 1),
-        lambda: MaskScores(-torch.ones(4, 4), 1),
-        lambda: MaskScores(torch.full((4, 4), INF), 1),
-        lambda: MaskScores(torch.ones(4), 1),
-        lambda: MaskScores(torch.ones(4, 4), True),
-        lambda: MaskScores(torch.ones(4, 4), []),
-        lambda: MaskScores(torch.ones(4, 4), ["cat"]),
-        lambda: BoxScores(torch.zeros(4), (1,)),
-        lambda: BoxScores(torch.zeros(0, 4), ()),
-        lambda: BoxScores(torch.tensor([[5.0, 5, 1, 1]]), (1,)),
-        lambda: BoxScores(torch.tensor([[0.0, 0, 1, 1]]), (1, 2)),
-        lambda: BoxScores(torch.tensor([[0.0, 0, 1, 1]]), ("cat",)),
-        lambda: BoxScores(torch.tensor([[0.0, 0, 1, 1]]), (1,), overlap=2),
-    ],
-)
-def test_an_invalid_target_is_refused_on_creation(make):
-    with pytest.raises(BadTarget, match=r"Give|give|Use"):
-        make()
-
-
-@pytest.mark.parametrize(
-    "at", [5, (1,), (1, 2, 3), (1.5, 2), ("a", "b"), True, "top", ((1, 2), (3, 4)), (-1, 0), (99, 0)]
-)
-def test_an_invalid_cell_is_refused(at):
-    with pytest.raises(BadTarget, match=r"at=|Cell"):
-        saliency(curved(), random_images(), unit("conv2", 1, at=at))
-
-
-@pytest.mark.parametrize("channel", ["a", 1.5, [1], None, True, -1, 99])
-def test_an_invalid_channel_is_refused(channel):
-    with pytest.raises(BadTarget, match=r"channel|Channel"):
-        saliency(curved(), random_images(), unit("conv2", channel))
-    with pytest.raises(BadTarget, match=r"channel|Channel"):
-        saliency(curved(), random_images(), 1, through=("conv2", [channel]))
-
-
-def test_cells_and_channels_of_numpy():
-    net, x = curved(), random_images()
-    expected = saliency(net, x, unit("conv2", 1, at=(1, 2)))
-    for at in (np.array([1, 2]), [1, 2], torch.tensor([1, 2])):
-        torch.testing.assert_close(saliency(net, x, unit("conv2", np.int64(1), at=at)), expected)
-    some = saliency(net, x, 1, through=("conv2", [1, 2]))
-    for channels in (np.array([1, 2]), torch.tensor([1, 2]), range(1, 3)):
-        torch.testing.assert_close(saliency(net, x, 1, through=("conv2", channels)), some)
-
-
-GRADIENTS = [
-    "saliency",
-    "grad_cam",
-    "integrated_gradients",
-    "lrp",
-    "deep_lift",
-    "smooth_grad",
-    "layer_cam",
-    "full_grad",
+AFTER_A_PASS: list[Row] = [
+    # Images
+    (lambda n, x: saliency(n, zeros(1, 1, 3, 12, 16)), BadImages, r"give images\[0\]"),
+    (lambda n, x: saliency(n, zeros(2, 2, 3, 12, 16)), BadImages, r"give images\.flatten\(0, 1\)"),
+    (lambda n, x: saliency(n, x[:, :1]), BadImages, "has 1 channel, but the model takes 3.*images.expand"),
+    (lambda n, x: saliency(curved(1), x), BadImages, "has 3 channels, but the model takes 1.*images.mean"),
+    (lambda n, x: saliency(n, zeros(1, 16, 16, 3)), BadImages, "images.permute"),
+    (lambda n, x: saliency(curved(7), x), BadImages, r"Give images \[N, 7, H, W\]"),
+    # Layers and options
+    (lambda n, x: grad_cam(n, x, 1, layer="net.conv3"), LayerNotFound, "'net.conv3'.*'net.conv2'"),
+    (lambda n, x: grad_cam(n, x, 1, layer=nn.ReLU()), LayerNotFound, "ReLU"),
+    (lambda n, x: explainers.gradient_shap(n, x, 1, baselines=x * NAN), BadOption, "baselines contains nan"),
+    (lambda n, x: explainers.gradient_shap(n, x, 1, baselines=x.numpy()), BadOption, "baselines is a NumPy array"),
+    (lambda n, x: saliency(n, x, 1, through=("net.conv2", [-1])), BadTarget, "channel"),
+    (lambda n, x: grad_cam(n, x, layer="net.head"), explainers.NoSpatialOutput, "head"),
+    (lambda n, x: integrated_gradients(plain().half(), x.half(), 1, baseline=1e6), BadOption, "torch.float16"),
+    # Classes, cells and channels that do not exist (row P07)
+    (lambda n, x: saliency(n, x, 5000), BadTarget, "5000.*7"),
+    (lambda n, x: METHODS["rise"](n, x, [0, 1, 7]), BadTarget, "Class 7 does not exist"),
+    (lambda n, x: saliency(n, x, Contrast(1, 70)), BadTarget, "7 scores"),
+    (lambda n, x: saliency(n, x, unit("net.conv2", 1, at=(99, 0))), BadTarget, "Cell"),
+    (lambda n, x: saliency(n, x, unit("net.conv2", 99)), BadTarget, "[Cc]hannel"),
+    (lambda n, x: saliency(n, x, 1, through=("net.conv2", [99])), BadTarget, "[Cc]hannel"),
+    # Outputs that do not fit the target
+    (lambda n, x: saliency(n, x, lambda scores: scores), BadTarget, "one score"),
+    (lambda n, x: saliency(n, x, lambda scores: scores.sum()), BadTarget, "one score"),
+    (lambda n, x: saliency(n, x, lambda scores: 3.0), BadTarget, "float"),
+    (lambda n, x: occlusion(n, x, lambda scores: scores[:1, 0]), BadTarget, "one score"),
+    (lambda n, x: saliency(n, x, Similarity(torch.ones(5))), BadTarget, r"5 values, .* shape \(3, 7\)"),
+    (lambda n, x: saliency(segmentation(), x, Similarity(torch.ones(9))), BadTarget, r"output\['out'\] \(3, 4, 12"),
+    (lambda n, x: mapped((13, 16)), BadTarget, r"output has \(12, 16\).*interpolate"),
+    (lambda n, x: mapped((1, 16)), BadTarget, r"output has \(12, 16\).*interpolate"),
+    (lambda n, x: mapped((12, 16), 99), BadTarget, "0 to 3"),
+    (lambda n, x: saliency(n, x, MaskScores(torch.ones(12, 16), 1)), BadTarget, r"\[N, K, H, W\]"),
+    (lambda n, x: saliency(n, x, BoxScores(BOX, [3])), BadTarget, "BoxScores needs detections"),
 ]
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+def test_wrong_uses_that_a_forward_pass_shows_are_refused() -> None:
+    for row in AFTER_A_PASS:
+        check(row, Counting().eval(), random_images())
+
+
+WRONG_BASELINES = [
+    *(NAN, -INF, torch.full((3, 12, 16), NAN), torch.tensor(INF), torch.zeros(2, 12, 16), "blurr", True, [0.0] * 3),
+    *(torch.zeros(3, 12, 16).bool(), torch.zeros(3, 12, 16, device="meta"), np.zeros((3, 12, 16))),
+]
+
+
+def test_invalid_baselines_are_refused_by_every_method_with_one() -> None:
+    net = Counting(plain()).eval()
+    for name, method in METHODS.items():
+        options = {"base": "integrated_gradients"} if name == "forgrad" else {}
+        for baseline in WRONG_BASELINES if "baseline" in method.options else ():
+            with pytest.raises(BadOption, match="^baseline"):
+                method(net, random_images(2), 1, baseline=baseline, **options)
+
+
 @pytest.mark.parametrize(
-    "target",
-    [
+    "name", "saliency grad_cam integrated_gradients lrp deep_lift smooth_grad layer_cam full_grad".split()
+)
+def test_a_target_that_detaches_is_refused_by_gradient_methods(name: str) -> None:
+    for target in (
         lambda output: output[:, 1].detach(),
         lambda output: output.argmax(1).double(),
-        lambda output: torch.ones(len(output)),
         lambda output: torch.tensor(output[:, 1].tolist()),
-    ],
-)
-def test_a_target_that_detaches_is_refused_by_gradient_methods(name, target):
-    with pytest.raises(BadTarget, match="without a gradient.*occlusion"):
-        METHODS[name](plain(), random_images(2), target)
-
-
-def test_a_target_that_detaches_works_for_methods_without_gradients():
-    net, x = plain(), random_images(2)
-    expected = occlusion(net, x, 1, window=6, stride=6)
-    torch.testing.assert_close(occlusion(net, x, lambda output: output[:, 1].detach(), window=6, stride=6), expected)
-
-
-def test_a_score_that_does_not_depend_on_the_layer_is_not_a_wrong_target():
-    """The auxiliary head uses the layer, the score of the other head does not: its gradient is zero, and reported."""
-
-    class Forked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.side = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
-
-        def forward(self, x):
-            return {"out": self.conv(x).mean((2, 3)), "aux": self.side(x).mean((2, 3))}
-
-    e = explain("grad_cam", Forked().eval(), torch.randn(1, 3, 8, 8), lambda output: output["out"][:, 0], layer="side")
-    assert "no_gradient" in [finding.code for finding in e.findings[0]]
-
-
-# Targets of other outputs
-
-
-def test_similarity_finds_its_tensor_or_lists_the_available_lengths():
-    net, x = segmentation(), random_images()
-    with pytest.raises(BadTarget, match=r"5 values, but the model returned a tensor of shape \(3, 7\)"):
-        saliency(curved(), x, Similarity(torch.ones(5)))
-    with pytest.raises(BadTarget, match=r"7 values, but the model .* a dict with output\['out'\] \(3, 4, 12, 16\)"):
-        saliency(net, x, Similarity(torch.ones(7)))
-
-    class Pooled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = curved()
-
-        def forward(self, x):
-            return {"maps": x, "pooled": self.net(x)}
-
-    inside = saliency(Pooled().eval(), x, Similarity(np.ones(7)))
-    torch.testing.assert_close(inside, saliency(curved(), x, Similarity(torch.ones(7))))
-
-
-def test_mask_scores_need_a_mask_of_the_outputs_size():
-    net, x = segmentation(), random_images()
-    for shape in ((13, 16), (1, 16), (12, 1)):
-        with pytest.raises(BadTarget, match=r"output has \(12, 16\).*interpolate"):
-            saliency(net, x, MaskScores(torch.ones(shape), 1))
-    with pytest.raises(BadTarget, match=r"\[N, K, H, W\]"):
-        saliency(curved(), x, MaskScores(torch.ones(12, 16), 1))
-    for class_ in (-1, 99):
-        with pytest.raises(BadTarget, match="0 to 3"):
-            saliency(net, x, MaskScores(torch.ones(12, 16), class_))
-
-
-def test_mask_scores_are_a_mean_for_any_weights_with_one_mask_per_image():
-    net, x = segmentation(), random_images()
-    out = net(x)["out"]
-    faint = MaskScores(np.full((12, 16), 1e-3), 2)(net(x))
-    torch.testing.assert_close(faint, out[:, 2].mean((1, 2)), check_dtype=False, rtol=1e-5, atol=1e-6)
-    masks = torch.zeros(3, 12, 16, dtype=torch.bool)
-    for i in range(3):
-        masks[i, i : i + 4, 2 : 5 + i] = True
-    torch.testing.assert_close(
-        MaskScores(masks, 1)({"logits": out}), torch.stack([o[1][m].mean() for o, m in zip(out, masks, strict=True)])
-    )
-    together = occlusion(net, x, MaskScores(masks, 1), window=6, stride=6, batch_size=4)
-    alone = [occlusion(net, x[i : i + 1], MaskScores(masks[i], 1), window=6, stride=6) for i in range(3)]
-    torch.testing.assert_close(together, torch.cat(alone))
-
-
-def test_box_scores_only_use_detections():
-    target = BoxScores([[0, 0, 10, 10]], np.array([3]))
-    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0).long(), "scores": torch.zeros(0)}
-    one = {"boxes": torch.tensor([[0.0, 0, 10, 10]]), "labels": torch.tensor([3]), "scores": torch.tensor([0.9])}
-    assert target([nothing, one]).tolist() == pytest.approx([0, 0.9])
-    for output in (
-        {"loss": torch.ones(1)},
-        torch.ones(2, 5),
-        [],
-        [{"boxes": torch.ones(2, 4)}],
-        [{**one, "labels": [3]}],
     ):
-        with pytest.raises(BadTarget, match="BoxScores needs detections"):
-            target(output)
-    with pytest.raises(BadTarget, match="BoxScores"):
-        saliency(curved(), random_images(), target)
+        with pytest.raises(BadTarget, match="without a gradient.*occlusion"):
+            METHODS[name](plain(), random_images(2), target)
+
+
+def test_errors_of_the_network_itself_are_not_changed() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("the size of this network is wrong")
+
+    with pytest.raises(ValueError, match="the size of this network is wrong"):
+        saliency(Broken().eval(), random_images())

@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from torch import nn
 
 from explainers import ExplainerError, deconvnet, grad_cam, guided_backprop, guided_grad_cam, saliency
 from tests.support.nets import Activated, plain, random_images, rel, residual, settle
@@ -33,13 +32,12 @@ def guided_by_hand(net, x, classes):
     return torch.autograd.grad(total, leaf)[0]
 
 
+@pytest.mark.parametrize("act", [F.relu, F.relu6])
 @pytest.mark.parametrize("method", [guided_backprop, deconvnet], ids=lambda m: m.__name__)
-@pytest.mark.parametrize("act", [F.relu, torch.relu], ids=["F.relu", "torch.relu"])
 def test_p57_functional_relus_are_guided(method, act):
-    x = random_images()
-    expected = method(settle(Activated(nn.ReLU()).double()), x, 1)
-    assert torch.equal(method(settle(Activated(act).double()), x, 1), expected)
-    assert rel(expected, saliency(settle(Activated(act).double()), x, 1)) > 0.1
+    """test_p57_every_form_of_a_relu_gives_the_same_map has all methods."""
+    net, x = settle(Activated(act).double()), random_images()
+    assert rel(method(net, x, 1), saliency(net, x, 1)) > 0.1
 
 
 @pytest.mark.parametrize(
@@ -52,37 +50,12 @@ def test_p57_other_activations_are_refused_by_name(method, act):
         method(settle(Activated(act).double()), random_images(), 1)
 
 
-@pytest.mark.parametrize(("build", "name"), [("efficientnet_b0", "SiLU"), ("mobilenet_v3_small", "Hardswish")])
-def test_p57_networks_of_other_activations_are_refused(build, name):
-    net = settle(getattr(torchvision.models, build)(weights=None))
-    with pytest.raises(ExplainerError, match=name):
-        guided_backprop(net, noise_images(1), 1)
-
-
-def test_p57_mobilenet_v2_is_guided_at_its_relu6_or_refused():
-    net, x = settle(torchvision.models.mobilenet_v2(weights=None)), noise_images(1)
-    try:
-        found = guided_backprop(net, x, 1)
-    except ExplainerError as refusal:
-        assert "6" in str(refusal)
-    else:
-        assert rel(found, saliency(net, x, 1)) > 0.1
-
-
 @pytest.mark.parametrize("build", ["densenet121", "resnet18"])
 def test_p58_every_relu_of_a_network_is_guided(build):
     net, x = settle(getattr(torchvision.models, build)(weights=None)), noise_images()
     expected = guided_by_hand(net, x, [1, 2])
     assert rel(guided_backprop(net, x, [1, 2]), expected) < 1e-5
     assert rel(saliency(net, x, [1, 2]), expected) > 0.1
-
-
-def test_p59_three_images_give_three_maps():
-    net, x = residual(), random_images(3)
-    batch = guided_backprop(net, x)
-    assert batch.shape == x.shape
-    for i in range(3):
-        torch.testing.assert_close(batch[i : i + 1], guided_backprop(net, x[i : i + 1]), rtol=1e-10, atol=1e-14)
 
 
 def test_p60_the_interpolation_is_named_and_matters():
