@@ -14,24 +14,12 @@ from explainers.metrics.settings import EvaluationSettings
 from explainers.perturbation.baselines import baseline_of
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import grid, superpixels
-from tests.support.nets import curved, plain, random_images, residual
+from tests.support.nets import LinearScore, curved, plain, random_images, residual
 
 CLASSES = [0, 1, 2]
 GENERATOR = torch.Generator().manual_seed(3)
 IMAGES, BASELINE = random_images(), random_images(seed=8)
 MAPS = torch.rand(3, 12, 16, generator=GENERATOR, dtype=torch.float64)
-
-
-class Linear(nn.Module):
-    """Two scores of 3 x 12 x 16 images, the sum of w x and zero, in float64."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(random_images(1, seed=5)[0])
-
-    def forward(self, x):
-        score = (x * self.weight).sum((1, 2, 3))
-        return torch.stack([score, torch.zeros_like(score)], 1)
 
 
 def measure(metric, net, maps, x=IMAGES, *, baseline=BASELINE, target=0, controls=False, **options):
@@ -253,7 +241,7 @@ def test_no_map_predicts_a_constant_score(metric):
 @pytest.mark.parametrize("metric", ["infidelity", "mu_fidelity"])
 def test_m12_contributions_of_a_linear_model_win_against_100_random_maps(metric):
     """Closed form: the sum over a part of w (x - baseline) is the score that the part's loss costs."""
-    net = Linear()
+    net = LinearScore(3, 12, 16).eval()
     exact = (net.weight * (IMAGES - BASELINE)).detach()
     with evaluator(net, IMAGES, EvaluationSettings(target=0, metrics=metric, baseline=BASELINE)) as judge:
         best = judge(exact).values[metric]

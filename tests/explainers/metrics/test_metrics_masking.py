@@ -8,24 +8,10 @@ from torch import Tensor, nn
 
 import explainers
 from explainers import evaluate
-from explainers.metrics.formulas.masking import area
 from explainers.metrics.metric import ranks
 from explainers.perturbation import imputation
 from tests.explainers.metrics.test_imputation import by_hand
-
-
-class Linear(nn.Module):
-    """Two classes of 12 x 12 images: the sum of w x, and zero; in float64."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.weight = nn.Parameter(torch.randn(1, 12, 12, generator=generator, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        score = (x * self.weight).sum((1, 2, 3))
-        return torch.stack([score, torch.zeros_like(score)], 1)
-
+from tests.support.nets import LinearScore
 
 IMAGES = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 BASELINE = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -33,7 +19,7 @@ BASELINE = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(2), 
 
 @pytest.fixture
 def model() -> nn.Module:
-    return Linear().eval()
+    return LinearScore(1, 12, 12).eval()
 
 
 def measured(model: nn.Module, maps: Tensor, images: Tensor = IMAGES, baseline: Tensor = BASELINE, **options):
@@ -117,15 +103,6 @@ def test_ties_are_ranked_in_random_order():
     assert ranks(heat)[30, 7] == 0
 
 
-def test_area_is_the_trapezoidal_rule():
-    assert area(torch.tensor([1.0, 0.0, 4.0])).item() == pytest.approx((0.5 + 2.0) / 2)
-
-
-def test_both_metrics_are_in_the_table():
-    assert list(explainers.METRICS)[:2] == ["deletion", "insertion"]
-    assert [each.higher for each in list(explainers.METRICS.values())[:2]] == [False, True]
-
-
 def test_road_by_hand(model, monkeypatch):
     """A loop: without the highest and the lowest of each level, imputed by the dense system; half the difference."""
     monkeypatch.setattr(imputation, "TOLERANCE", 1e-12)
@@ -172,14 +149,11 @@ def test_average_drop_increase_and_gain_by_hand():
     found = evaluate(Bright(), image, heat - 1, target=0, metrics=metrics, controls=False)
     assert [found.values[name].item() for name in metrics] == pytest.approx([0.75, 0.0, 0.0])
     image[0, :, 2:, 2:] = -0.4  # the network takes any values; without the dark quarter the mean rises
-    brighter = image.mean().item()
-    heat = torch.ones(1, 4, 4)
+    before, after, heat = image.mean().item(), 0.5 * 12 / 16, torch.ones(1, 4, 4)
     heat[0, 2:, 2:] = 0.0
     found = evaluate(Bright(), image, heat, target=0, metrics=metrics, controls=False)
-    dimmed = 0.5 * 12 / 16
-    assert [found.values[name].item() for name in metrics] == pytest.approx(
-        [0.0, 1.0, (dimmed - brighter) / (1 - brighter)]
-    )
+    expected = [0.0, 1.0, (after - before) / (1 - before)]
+    assert [found.values[name].item() for name in metrics] == pytest.approx(expected)
 
 
 def test_meaningless_shares_are_nan_with_a_reason(model):
