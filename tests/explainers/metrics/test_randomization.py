@@ -495,7 +495,7 @@ def test_refusals_name_what_was_given_and_what_to_do():
     cases = [
         (BadOption, "order='up'.*cascade", plainly, "saliency", {"order": "up"}),
         (BadOption, "seeds=0", plainly, "saliency", {"seeds": 0}),
-        (BadOption, "compare=True", plainly, "saliency", {"compare": True}),
+        (BadOption, "Omit compare", plainly, "saliency", {"compare": True}),
         (BadOption, "budget='1'", plainly, "saliency", {"budget": "1"}),
         (BadOption, "seed=-1", plainly, "saliency", {"seed": -1}),
         (BadOption, "Unknown method 'salience'.*saliency", plainly, "salience", {}),
