@@ -80,10 +80,10 @@ def test_regions_cover_images_of_every_size():
     """Every pixel is in a region, so the map has the whole sum."""
     net = settle(nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 6)).double())
     for size in ((1, 1), (3, 5), (12, 16), (60, 125)):
-        x = nn.functional.interpolate(random_images(3, 3, 6, 8), size, mode="bilinear")
+        x = nn.functional.interpolate(random_images(1, 3, 6, 8), size, mode="bilinear")
         black, white = image_extremes(x)
-        expected = (net(x) - (net(black) + net(white)) / 2)[range(3), CLASSES].detach()
-        found = xrai(net, x, CLASSES, channels="sum")
+        expected = (net(x) - (net(black) + net(white)) / 2)[:, 2].detach()
+        found = xrai(net, x, 2, channels="sum")
         assert found.shape[1:] == size
         torch.testing.assert_close(found.sum((1, 2)), expected, rtol=1e-6, atol=1e-10)
 

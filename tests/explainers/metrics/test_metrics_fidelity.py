@@ -254,29 +254,6 @@ def test_m12_contributions_of_a_linear_model_win_against_100_random_maps(metric)
     assert bool((sign * measure(metric, net, -exact) < sign * torch.stack(others).mean(0)).all()), "signs count"
 
 
-def test_infidelity_under_noise_of_a_batch_equals_single_images():
-    """test_metrics_contracts has the other metrics."""
-    net, maps = residual(), saliency(residual(), IMAGES, 0)
-    options = {"samples": 10, "perturbation": "noise"}
-    whole = measure("infidelity", net, maps, batch_size=7, seed=3, **options)
-    for n in range(3):
-        one = slice(n, n + 1)
-        alone = measure("infidelity", net, maps[one], IMAGES[one], baseline=BASELINE[one], seed=3, **options)
-        torch.testing.assert_close(alone, whole[one], rtol=1e-9, atol=1e-12)
-    assert not torch.allclose(whole, measure("infidelity", net, maps, seed=4, **options), rtol=1e-3)
-
-
-@pytest.mark.parametrize("metric", ["infidelity", "mu_fidelity"])
-def test_a_stopped_call_returns_the_value_so_far(metric):
-    net = curved()
-
-    part = measure(metric, net, MAPS, samples=30, batch_size=5, progress=lambda p: False, controls=True)
-    assert bool(part.values[metric][1:].isnan().all())
-    assert part.reasons[metric][1:] == ["the call was stopped"] * 2
-    five = measure(metric, net, MAPS, samples=5)
-    torch.testing.assert_close(part.values[metric][0], five[0], rtol=1e-9, atol=0)
-
-
 # Completeness
 
 

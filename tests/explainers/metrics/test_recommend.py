@@ -97,14 +97,10 @@ def test_the_message_says_if_no_map_is_better_than_the_controls():
 
 def test_comparisons_are_adjusted_for_all_maps_that_were_tried():
     """A difference is significant among six comparisons and not among sixty. Repeated maps do not count."""
-    one = found(tried("a", 0.45, 0.55)).rows[0]
-    assert one.comparisons["deletion"]["random"].verdict == "better" and one.beats("random")
-
     first = tried("a", 0.45, 0.55)
     repeated = [RankedMap(f"b{k}", None, 0.1, 20, first.evaluation, same_as="a") for k in range(10)]
-    assert {row.comparisons["deletion"]["random"].p_adjusted for row in found(first, *repeated).rows} == {
-        one.comparisons["deletion"]["random"].p_adjusted
-    }
+    one = found(first, *repeated).rows[0]
+    assert one.comparisons["deletion"]["random"].verdict == "better" and one.beats("random")
 
     result = found(first, *(tried(f"c{k}", 0.5, 0.5) for k in range(9)))
     best = result.best
@@ -121,24 +117,15 @@ def test_comparisons_are_adjusted_for_all_maps_that_were_tried():
 
 def test_numbers_are_those_of_evaluate_for_the_methods_own_map():
     net, images = net_and_images(2)
+    given: dict[str, Any] = {"baseline": "mean", "precision": "float32"}
+    with nothing_left(net, images), torch.inference_mode():
+        found = recommend(net, images, methods=[*CAMS, "saliency"], layers=["layer1", "layer2"], steps=6, **given)
 
-    result = recommend(
-        net,
-        images,
-        methods=[*CAMS, "saliency"],
-        layers=["layer1", "layer2"],
-        budget=60,
-        steps=6,
-        baseline="mean",
-        precision="float32",
-    )
-
-    assert len(result) == result.total == 7 and result.target == net(images).argmax(1).tolist()
-    full = [row for row in result.rows if row.steps == 6]
-    assert full
-    for row in result.rows:
+    assert len(found) == found.total == 7 and found.target == net(images).argmax(1).tolist()
+    assert any(row.steps == 6 for row in found.rows)
+    for row in found.rows:
         own = explain(row.method, net, images, compare=False, **({"layer": row.layer} if row.layer else {}))
-        expected = evaluate(net, images, own, steps=row.steps, baseline="mean", precision="float32")
+        expected = evaluate(net, images, own, steps=row.steps, **given)
         torch.testing.assert_close(row.evaluation.maps, resize(own.map, (24, 32)), rtol=1e-4, atol=1e-6)
         for name in ("deletion", "insertion"):
             torch.testing.assert_close(row.evaluation.values[name], expected.values[name], rtol=1e-3, atol=1e-5)
@@ -252,20 +239,6 @@ def test_progress_can_stop_with_partial_results_or_raise():
 
     with nothing_left(net, images), pytest.raises(KeyError):
         recommend(net, images, methods=CAMS, budget=60, progress=fail)
-
-
-@pytest.mark.parametrize("mode", ["train", "inference"])
-def test_there_are_no_side_effects(mode):
-    net, images = net_and_images(2)
-    given: dict[str, Any] = {"methods": [*CAMS, "saliency"], "layers": ["layer2"], "steps": 6, "precision": "float32"}
-    expected = recommend(net, images, **given)
-    net.train(mode == "train")
-    with nothing_left(net, images), torch.inference_mode(mode == "inference"):
-        result = recommend(net, images, **given)
-
-    assert [row.name for row in expected.rows] == [row.name for row in result.rows] and len(result) > len(CAMS)
-    for one, other in zip(expected.rows, result.rows, strict=True):
-        assert one.values == pytest.approx(other.values, rel=1e-4)
 
 
 # The table and refusals

@@ -114,12 +114,12 @@ def test_the_target_of_an_explanation_and_the_names_of_methods_are_used():
     assert torch.allclose(found.scores, model(images).softmax(1).diagonal(1)[:3])
     by_name = remove_brightest(model, images, "input_x_gradient", target=[1, 2, 3], samples=2)
     assert torch.allclose(by_name.without_brightest, found.without_brightest, atol=1e-6)
-    other = remove_brightest(model, images, explanation, target=0, samples=2)
-    assert other.target == [0, 0, 0] and torch.equal(other.mask, found.mask)
-    first = remove_brightest(model, images, explanation.map, samples=2)
-    assert first.target == model(images).argmax(1).tolist(), "each image's top class"
-    contrast = remove_brightest(model, images, explanation.map, target=explainers.Contrast(1, 2), samples=2)
-    assert contrast.unit == "score of the target" and contrast.target.startswith("Contrast(")
+    for maps, target, expected in (
+        (explanation, 0, [0, 0, 0]),
+        (explanation.map, None, model(images).argmax(1).tolist()),
+        (explanation.map, explainers.Contrast(1, 2), "Contrast(class_=1, against=2)"),
+    ):
+        assert remove_brightest(model, images, maps, target=target, samples=2).target == expected
 
 
 def test_progress_can_stop_the_call():
