@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from explainers import UnsupportedModel, describe, list_layers
+from explainers import UnsupportedModel, describe
 from tests.support.nets import Twice, plain, random_images
 from tests.support.traces import nothing_left
 
@@ -72,14 +72,6 @@ def test_repeated_calls_have_their_own_rows():
     assert rows["conv#0"].multiply_adds > rows["conv#1"].multiply_adds > 0
     assert rows["conv#0"].parameters == rows["conv#1"].parameters
     assert rows["conv#1"].receptive_field == (9, 9)
-
-
-def test_receptive_fields_are_those_of_single_layers():
-    net, images = plain().eval(), random_images(1, height=40, width=48).double()
-    found = {layer.name: layer for layer in describe(net.double(), images).layers}
-    for layer in list_layers(net, images, spatial=True):
-        left, top, right, bottom = layer.receptive_field(tuple((side - 1) // 2 for side in layer.grid))
-        assert found[layer.name].receptive_field == (bottom - top, right - left)
 
 
 class Attention(nn.Module):

@@ -132,21 +132,27 @@ def test_an_exact_map_is_better_and_its_negative_worse():
     assert verdicts(evaluate(model, images[:7], exact[:7], target=0, score="logit", baseline="zeros")) == {"few"}
 
 
-def made(values: list[float], controls: dict[str, list[float]], random: list[float] | None = None) -> Evaluation:
-    """An evaluation by deletion, for which lower is better; `random` are the values of the random maps."""
+def made(
+    values: list[float], controls: dict[str, list[float]], random: list[float] | None = None, **others: list[float]
+) -> Evaluation:
+    """An evaluation by deletion, for which lower is better; `random` are the values of the random maps.
+
+    Other metrics have the same controls.
+    """
+    measured = {"deletion": values, **others}
     found = torch.tensor(random or [0.5, 0.7, 0.55, 0.65, 0.45, 0.75]).expand(len(values), -1)
     return Evaluation(
-        values={"deletion": torch.tensor(values)},
-        controls={"deletion": {name: torch.tensor(each) for name, each in controls.items()}},
-        spread={"deletion": found.std(1)},
+        values={metric: torch.tensor(each) for metric, each in measured.items()},
+        controls={metric: {name: torch.tensor(each) for name, each in controls.items()} for metric in measured},
+        spread=dict.fromkeys(measured, found.std(1)),
         curves={},
         control_curves={},
-        reasons={"deletion": [""] * len(values)},
+        reasons={metric: [""] * len(values) for metric in measured},
         maps=torch.zeros(len(values), 2, 2),
         method=None,
         layer=None,
         target=None,
-        random_values={"deletion": found},
+        random_values=dict.fromkeys(measured, found),
     )
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import explainers
 from explainers import METHODS, BadOption, LayerNotFound, Recommendation, evaluate, explain, recommend
 from explainers.maps.resize import resize
-from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.recommendation import PartialRecommendation, RankedMap, rank_maps
+from tests.explainers.metrics.test_evaluation import made
 from tests.support.nets import LinearScore, plain, random_images, residual
 from tests.support.traces import nothing_left
 
@@ -29,22 +29,9 @@ def net_and_images(n: int = 1) -> tuple[nn.Module, Tensor]:
 
 def tried(name: str, deletion: float, insertion: float, steps: int = 20, **more: Any) -> RankedMap:
     """Return the row of one image with these values, and with controls that all have the value 0.5."""
-    values = {"deletion": torch.tensor([deletion]), "insertion": torch.tensor([insertion])}
-    pairs = 0.5 + 0.01 * torch.tensor([[-1.0, 1, 1, -1, -1, 1, 1, -1]])
-    evaluation = Evaluation(
-        values=values,
-        controls={name: dict.fromkeys(("random", "edge", "center"), torch.tensor([0.5])) for name in values},
-        spread={name: torch.tensor([0.01]) for name in values},
-        random_values=dict.fromkeys(values, pairs),
-        curves={},
-        control_curves={},
-        reasons={name: [""] for name in values},
-        maps=torch.zeros(1, 4, 4),
-        method=None,
-        layer=None,
-        target=[0],
-    )
-    return RankedMap(name, None, 0.1, steps, evaluation, **more)
+    controls = {control: [0.5] for control in ("random", "edge", "center")}
+    random = [0.5 + 0.01 * sign for sign in (-1, 1, 1, -1, -1, 1, 1, -1)]
+    return RankedMap(name, None, 0.1, steps, made([deletion], controls, random, insertion=[insertion]), **more)
 
 
 def found(*rows: RankedMap) -> Recommendation:
