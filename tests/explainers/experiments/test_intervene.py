@@ -242,6 +242,7 @@ def test_top_classes_include_those_of_both_sides():
         ({"cells": torch.ones(5, 8, dtype=torch.bool)}, "the layer has a grid of (6, 8)"),
         ({"cells": [(0, -1)]}, "does not exist"),
         ({"cells": [3]}, "Cell 3 does not exist"),
+        ({"cells": [(0, 0, 0)]}, "Cell (0, 0, 0) does not exist"),
         ({"value": float("nan")}, "value=nan"),
         ({"value": "median"}, "value='median'"),
         ({"value": True}, "value=True"),

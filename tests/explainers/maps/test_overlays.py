@@ -300,6 +300,7 @@ def test_every_8_bit_mode_and_float_dtype_is_accepted(mode):
         ({"limits": (0, float("inf"))}, ValueError, "finite"),
         ({"photo": Image.new("I;16", (4, 4))}, TypeError, "8 bits"),
         ({"photo": Image.new("F", (4, 4))}, TypeError, "8 bits"),
+        ({"photo": "dog.jpg"}, TypeError, "Give a Pillow image"),
     ],
 )
 def test_wrong_use_is_refused_with_the_remedy(change, error, word):

@@ -152,8 +152,13 @@ def test_the_stability_does_not_depend_on_the_batch_size(method: str) -> None:
         assert -1 <= one["stability"] <= 1 and one["stability"] == pytest.approx(other["stability"], abs=1e-3)
 
 
-def test_judge_refuses_tests_of_other_images() -> None:
-    net, images = Bright(0.0).eval(), torch.rand(2, 3, 32, 32)
-    explanation = explainers.explain("saliency", net, images, 0)
+def test_judge_uses_tests_of_the_same_images() -> None:
+    net, images = curved(), random_images(2)
+    net.head.weight.data *= 50  # prefers a class
+    explanation = explainers.explain("grad_cam", net, images, layer="act2")
+    for word, method in (("hardly depends", lambda _, x, __: x[:, 0]), ("depends", lambda *_: torch.randn(2, 9, 9))):
+        test = explainers.randomization_test(net, images, method)
+        for verdict in explainers.judge(explanation, randomization=test):
+            assert verdict.sentence == f"Not compared with controls; {word} on the weights."
     with pytest.raises(explainers.BadImages, match="of 1 images, the explanation of 2"):
         explainers.judge(explanation, explainers.evaluate(net, images[:1], explanation.map[:1], steps=2))
