@@ -62,16 +62,6 @@ def test_half_of_the_probability_needs_more_pixels():
     assert "half of the probability" in repr(half)
 
 
-def test_every_image_has_its_own_size():
-    images = torch.zeros(3, 3, 6, 8)
-    for n, ones in enumerate((48, 20, 10)):
-        images[n, 0].view(-1)[-ones:] = 1
-    found = smallest_region(Counts(10), images, ramps(3), baseline=0.0)
-    assert found.mask.flatten(1).sum(1).tolist() == [10, 10, 10]
-    gone = smallest_region(Counts(10), images, ramps(3), baseline=0.0, goal="change")
-    assert gone.mask.flatten(1).sum(1).tolist() == [39, 11, 1]
-
-
 def test_goals_that_are_reached_at_once_or_never():
     images = torch.ones(1, 3, 6, 8)
     at_once = smallest_region(Counts(0), images, ramps(), baseline=0.0)  # the baseline alone is class 1

@@ -91,9 +91,3 @@ def test_hsic_detects_dependence_that_the_mean_does_not():
     found = cells_of_map(hsic(Cells(lambda a, b, c, d: a * (2 * b - 1)), WHITE, 0, cells=2))
     assert found[0] > 0.01 and found[1] > 0.01
     torch.testing.assert_close(found[2:], torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-12)
-
-
-def test_stopped_after_one_image_the_map_is_zero():
-    for method in (sobol, hsic):
-        found = method(curved(), random_images(1), 1, batch_size=1, progress=lambda partial: False)
-        assert torch.equal(found, torch.zeros_like(found))
