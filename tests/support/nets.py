@@ -196,6 +196,19 @@ class Weighted(nn.Module):
         return self.fc(x.flatten(1))
 
 
+class LinearScore(nn.Module):
+    """Two scores in float64: the sum of w x, and zero. The exact map is w (x - baseline)."""
+
+    def __init__(self, *shape: int, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = (x * self.weight).flatten(1).sum(1)
+        return torch.stack([score, torch.zeros_like(score)], 1)
+
+
 class Uniform(nn.Module):
     """A 1x1 convolution of a constant image: activation 1, head weight +-1, so the true Grad-CAM is +-1/(h w)."""
 

@@ -121,12 +121,9 @@ def test_a_log_has_a_chart_for_each_statistic_and_the_loss():
     html = log._repr_html_()
     assert html.count("<svg") == len(log.statistics) + 1
     assert html.count(">log scale<") == 3
-    assert repr(log).startswith("GradientLog(18 gradients of 6 tensors, steps 0 to 2, loss ")
-    assert len(repr(log)) < 120
-    assert all(f"<title>{name}</title>" in html for name in log.names)
-    assert "18 gradients of 6 tensors." in html
+    assert repr(log).startswith("GradientLog(18 gradients of 6 tensors, steps 0 to 2, loss ") and len(repr(log)) < 120
+    assert all(f"<title>{name}</title>" in html for name in log.names) and "18 gradients of 6 tensors." in html
     assert "0 gradients of 0 tensors." in GradientLog()._repr_html_()
-    assert repr(GradientLog()) == "GradientLog(0 gradients of 0 tensors)"
 
 
 def test_findings_are_below_the_charts_of_a_log():
@@ -167,9 +164,8 @@ def test_points_of_a_chart_are_at_their_positions():
     assert "<b" not in line_chart("a<b", {"<b>": [(0, 1)]}, x="<b>", y="<b>")[0].svg()
 
 
-@pytest.mark.parametrize(
-    ("values", "labels"),
-    [
+def test_labels_of_a_linear_axis_are_whole_and_differ():
+    for values, labels in (
         ([-0.00016, 0.0001], ["0.0001", "0", "-0.0001", "-0.00016"]),
         ([0, 2.3e-7], ["2.3e-07", "2e-07", "1e-07", "0"]),
         ([-1.5e9, 3e9], ["3e+09", "2e+09", "0", "-1.5e+09"]),
@@ -177,53 +173,32 @@ def test_points_of_a_chart_are_at_their_positions():
         ([-1e-12, -1e-13], ["-1e-13", "-5e-13", "-1e-12"]),
         ([-1.7e308, 1.7e308], ["1.7e+308", "-1.7e+308"]),
         ([123456, 123456], ["123456"]),
-        ([1e20, 1e20], ["1e+20"]),
         ([-1e-7, -1e-7], ["-1e-07"]),
         ([0, 0], ["0"]),
-    ],
-)
-def test_labels_of_a_linear_axis_are_whole_and_differ(values, labels):
-    found, _, ((first, last),) = drawn({"line": list(enumerate(values))})
-    assert found == labels
-    assert (first[1] > last[1]) == (values[0] < values[1])
+    ):
+        found, _, ((first, last),) = drawn({"line": list(enumerate(values))})
+        assert found == labels
+        assert (first[1] > last[1]) == (values[0] < values[1])
 
 
-@pytest.mark.parametrize(
-    ("values", "note", "labels"),
-    [
-        ([100, 1e-2], "", ["100", "10", "1", "0.1", "0.01"]),
-        ([1e-12, 1e3], "", ["1000", "1", "0.0001", "1e-08", "1e-12"]),
-        ([0.5, 0.7], "", ["0.7", "0.5"]),
-        ([3, 3], "", ["3"]),
+def test_a_logarithmic_axis_says_so_and_what_it_leaves_out():
+    """An axis without positive values is linear."""
+    for values, note, labels in (
+        ([100, 1e-2], None, ["100", "10", "1", "0.1", "0.01"]),
+        ([1e-12, 1e3], None, ["1000", "1", "0.0001", "1e-08", "1e-12"]),
+        ([0.5, 0.7], None, ["0.7", "0.5"]),
         ([1, 0, 1e-2], "Values of 0 are left out.", ["1", "0.1", "0.01"]),
         ([1, -1, 1e-2], "Values of 0 and below are left out.", ["1", "0.1", "0.01"]),
-    ],
-)
-def test_a_logarithmic_axis_says_so_and_what_it_leaves_out(values, note, labels):
-    found, texts, points = drawn({"norm": list(enumerate(values))}, logarithmic=True)
-    assert found == labels
-    assert "log scale" in texts
-    assert [text for text in texts if "left out" in text] == ([note] if note else [])
-    assert len(points) == (2 if note else 1)  # the line is interrupted
+        ([0, 0], None, ["0"]),
+        ([-1, 0], None, ["0", "-0.5", "-1"]),
+    ):
+        found, texts, points = drawn({"norm": list(enumerate(values))}, logarithmic=True)
+        assert found == labels
+        assert ("log scale" in texts) == (max(values) > 0)
+        assert [text for text in texts if "left out" in text] == ([note] if note else [])
+        assert len(points) == (2 if note else 1)  # the line is interrupted
 
 
-@pytest.mark.parametrize(("values", "labels"), [([0, 0], ["0"]), ([-1, 0], ["0", "-0.5", "-1"])])
-def test_an_axis_without_positive_values_is_linear(values, labels):
-    found, texts, _ = drawn({"norm": list(enumerate(values))}, logarithmic=True)
-    assert found == labels
-    assert "log scale" not in texts
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, ""),
-        (True, "True"),
-        (12345, "12,345"),
-        (0.123456, "0.1235"),
-        (math.nan, "not measured"),
-        ("<i>", "&lt;i&gt;"),
-    ],
-)
-def test_cells_of_tables(value, text):
-    assert cells(table_html(["a"], [[value]]))[1] == [text]
+def test_cells_of_tables():
+    texts = {None: "", True: "True", 12345: "12,345", 0.123456: "0.1235", math.nan: "not measured", "<i>": "&lt;i&gt;"}
+    assert cells(table_html(["a"], [[value] for value in texts]))[1:] == [[text] for text in texts.values()]

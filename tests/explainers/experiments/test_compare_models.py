@@ -24,24 +24,22 @@ def images(count: int = 6):
 
 def test_a_model_equals_itself():
     net, x = plain(), images(8)
-    found = compare_models(net, copy.deepcopy(net), x)
-    assert found.changed == []
-    assert found.first_difference is None
+    with nothing_left(net, x):
+        found = compare_models(net, copy.deepcopy(net), x)
+    assert found.changed == [] and found.first_difference is None
     assert set(found.differences.values()) == {0.0}
     torch.testing.assert_close(found.map_correlations, torch.ones(8).double())
     torch.testing.assert_close(found.similarity.diagonal(), torch.ones(len(found.layers_a)))
     torch.testing.assert_close(found.scores_a, net(x))
-    assert nothing_left(net)
 
 
 def test_the_first_changed_layer_is_found():
     net, x = plain(), images()
-    names = [name for name, module in net.named_modules() if isinstance(module, nn.Conv2d)]
     other = copy.deepcopy(net)
-    other.get_submodule(names[1]).weight.data *= -1
+    other.conv2.weight.data *= -1
     found = compare_models(net, other, x)
-    assert found.first_difference == names[1]
-    earlier = list(found.differences)[: list(found.differences).index(names[1])]
+    assert found.first_difference == "conv2"
+    earlier = list(found.differences)[: list(found.differences).index("conv2")]
     assert earlier and all(found.differences[name] == 0 for name in earlier)
     assert compare_models(net, other, x, tolerance=10).first_difference is None
 
@@ -103,18 +101,7 @@ def test_cka_and_its_interval_by_hand():
     assert linear_cka(gram_matrix(x), gram_matrix(x)) == pytest.approx((1, 1, 1))
 
 
-@pytest.mark.parametrize("count", [8, 20])
-def test_the_mean_over_unrelated_features_is_zero_and_their_intervals_include_it(count):
-    """The biased estimate is 0.96 for 20 images. The standard deviation is about √(2 / (n (n − 3)))."""
-    found = [linear_cka(*map(gram_matrix, random_features((count, 300), (count, 200), seed=k))) for k in range(300)]
-    values = torch.tensor(found)[:, 0]
-    deviation = math.sqrt(2 / (count * (count - 3)))
-    assert abs(float(values.mean())) < 4 * deviation / math.sqrt(300) and float(values.min()) < 0
-    assert float(values.std()) == pytest.approx(deviation, rel=0.15)
-    assert sum(low == 0 for _, low, _ in found) >= 285 and all(0 <= low <= high <= 1 for _, low, high in found)
-
-
-@pytest.mark.parametrize(("share", "decay"), [(0.3, 0), (0.3, 2), (0.8, 1), (0.98, 2)])
+@pytest.mark.parametrize(("share", "decay"), [(0.3, 0), (0.3, 2), (0.98, 2)])
 def test_intervals_cover_the_value_of_the_population(share, decay):
     """Features with covariance Λ that share a part: the CKA of the population is that part. Nine images."""
     scale = torch.arange(1, 101).double() ** (-decay / 2)
@@ -126,35 +113,26 @@ def test_intervals_cover_the_value_of_the_population(share, decay):
     assert covered >= 184  # 2.5 standard errors below 95%
 
 
-def test_layers_without_a_similarity():
-    x, y = random_features((9, 4), (9, 4))
-    one, two = (torch.zeros(9, 4).double().index_put((torch.arange(k),), x[:k]) for k in (1, 2))
-    rounded = torch.full((9, 4), 0.1) + 1e-9 * x.float()
-    for features in (torch.full((9, 4), 0.1), rounded, one, two):
-        assert all(map(math.isnan, linear_cka(gram_matrix(features), gram_matrix(y))))
-    assert all(map(math.isnan, linear_cka(gram_matrix(x[:7]), gram_matrix(y[:7]))))
-
-
-def test_few_and_equal_images_are_not_tested():
+def test_few_and_equal_images_and_constant_layers_are_not_tested():
     few = compare_models(plain(), plain(), images(7))
     assert few.similarity.isnan().all() and few.similarity_interval.isnan().all()
     assert few.similarity_note.startswith("Not tested: needs at least 8 different images; given: 7.")
     repeated = compare_models(plain(), plain(), images(5).repeat(3, 1, 1, 1))
     assert repeated.similarity.isnan().all() and "given: 15, 5 of them different" in repeated.similarity_note
-    enough, twice = images(8), torch.cat([images(8), images(8)[:3]])
-    once, more = (compare_models(plain(), plain(), each) for each in (enough, twice))
+    once, more = (compare_models(plain(), plain(), x) for x in (images(8), torch.cat([images(8), images(8)[:3]])))
     assert once.similarity_note == "" and float(once.similarity_interval[0, 0, 0]) == pytest.approx(1)
     torch.testing.assert_close(more.similarity, once.similarity)
     torch.testing.assert_close(more.similarity_interval, once.similarity_interval)
-
-
-def test_constant_layers_are_not_tested():
     net = plain()
-    first = next(module for module in net.modules() if isinstance(module, nn.Conv2d))
-    first.weight.data.zero_()
-    found = compare_models(net, plain(), images(9))
-    assert found.similarity.isnan().all() and found.similarity_note.startswith("Not tested for ")
-    assert "same output for all images" in found.similarity_note
+    net.conv1.weight.data.zero_()
+    constant = compare_models(net, plain(), images(9))
+    assert constant.similarity.isnan().all() and "same output for all images" in constant.similarity_note
+
+    x, y = random_features((9, 4), (9, 4))
+    one, two = (torch.zeros(9, 4).double().index_put((torch.arange(k),), x[:k]) for k in (1, 2))
+    rounded = torch.full((9, 4), 0.1) + 1e-9 * x.float()
+    for features in (torch.full((9, 4), 0.1), rounded, one, two):
+        assert all(map(math.isnan, linear_cka(gram_matrix(features), gram_matrix(y))))
 
 
 def test_reasons_for_maps_without_a_correlation():
@@ -190,20 +168,3 @@ def test_reasons_for_maps_without_a_correlation():
 def test_wrong_uses_are_refused(keywords, error, message):
     with pytest.raises(error, match=message):
         compare_models(**({"model_a": plain(), "model_b": plain(), "images": images()} | keywords))
-
-
-def test_outputs_of_stages_are_not_kept(monkeypatch: pytest.MonkeyPatch):
-    """Each Gram matrix is computed when its stage returns, not after the pass."""
-    net, x = plain(), images()
-    runs: list[bool] = [False]
-    during: list[bool] = []
-    module = "explainers.experiments.comparison.compare.gram_matrix"
-    monkeypatch.setattr(module, lambda output: (during.append(runs[-1]), gram_matrix(output))[1])
-    hooks = [
-        net.register_forward_pre_hook(lambda *_: runs.append(True)),
-        net.register_forward_hook(lambda *_: runs.append(False)),
-    ]
-    compare_models(net, net, x)
-    for hook in hooks:
-        hook.remove()
-    assert during and all(during)

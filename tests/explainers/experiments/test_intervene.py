@@ -11,22 +11,20 @@ from torch import Tensor, nn
 from explainers import (
     AddNoise,
     BadOption,
-    BadTarget,
     Clamp,
     Intervention,
     LayerNotFound,
     LayerRanRepeatedly,
     NoSpatialOutput,
+    Partial,
     Scale,
     Swap,
-    UnsupportedModel,
     channel_effects,
     grad_cam,
     intervene,
     patch_effects,
 )
-from tests.support.nets import Twice, plain, random_images, residual, settle
-from tests.support.pretended_device import WITHOUT_FLOAT64, pretended_devices
+from tests.support.nets import Twice, plain, random_images, settle
 from tests.support.token_nets import plain_vit
 from tests.support.traces import nothing_left
 
@@ -57,17 +55,13 @@ def images(seed: int = 7) -> Tensor:
     return random_images(2, seed=seed).double()
 
 
-def clamped(a: Tensor) -> Tensor:
-    return a.clamp(0.1, 0.2)
-
-
 @pytest.mark.parametrize(
     ("value", "new"),
     [
         (0, torch.zeros_like),
         (1.5, lambda a: torch.full_like(a, 1.5)),
         (Scale(-2), lambda a: -2 * a),
-        (Clamp(0.1, 0.2), clamped),
+        (Clamp(0.1, 0.2), lambda a: a.clamp(0.1, 0.2)),
         (Clamp(high=0.2), lambda a: a.clamp(max=0.2)),
         ("mean", lambda a: a.mean((2, 3), keepdim=True).expand_as(a)),
         (torch.tensor([2.0, 3.0]).view(2, 1, 1), lambda a: torch.tensor([2.0, 3.0]).view(2, 1, 1).expand_as(a)),
@@ -80,12 +74,13 @@ def test_scores_are_those_of_the_changed_output_by_hand(value, new):
     a = net.first(x)
     changed = a.clone()
     changed[:, CHOSEN] = new(a[:, CHOSEN]).to(a)
-    result = intervene(net, x, "first", channels=CHOSEN, value=value)
+    with nothing_left(net, x):
+        result = intervene(net, x, "first", channels=CHOSEN, value=value)
     torch.testing.assert_close(result.after, net.rest(changed))
     torch.testing.assert_close(result.before, net(x))
     torch.testing.assert_close(result.change, result.after - result.before)
-    assert result.change.abs().min() > 0
-    assert nothing_left(net)
+    assert result.change.abs().min() > 0 and result.score == "softmax"
+    assert "first, 2 channels" in repr(result)
 
 
 def test_cells_change_only_where_they_are():
@@ -121,47 +116,21 @@ def test_patching_position_by_position_by_hand():
     for source, values in ((other, b), (other[:1], b[:1].expand_as(b))):
         for channels in (None, CHOSEN):
             which = range(6) if channels is None else channels
-            found = patch_effects(net, x, source, 3, layer="first", channels=channels, batch_size=7)
+            with nothing_left(net, x, source):
+                found = patch_effects(net, x, source, 3, layer="first", channels=channels, batch_size=7)
             assert found.shape == (2, 6, 8)
             for row, column in ((0, 0), (2, 5), (5, 7)):
                 changed = a.clone()
                 changed[:, which, row, column] = values[:, which, row, column]
                 torch.testing.assert_close(found[:, row, column], (net.rest(changed) - net(x))[:, 3])
-    result = intervene(net, x, "first", channels=CHOSEN, cells=[(2, 5)], value=Swap(other))
-    torch.testing.assert_close(
-        patch_effects(net, x, other, 3, layer="first", channels=CHOSEN)[:, 2, 5], result.change[:, 3]
-    )
     assert not patch_effects(net, x, x, layer="first").any()
-    assert nothing_left(net)
-
-
-def test_patching_tokens_skips_the_class_token():
-    net, x, other = (
-        plain_vit(extra=1),
-        random_images(1, height=32, width=48),
-        random_images(1, height=32, width=48, seed=8),
-    )
-    found = patch_effects(net, x, other, 2, layer="blocks.0")
-    for cell in ((0, 0), (0, 2), (1, 1)):
-        one = intervene(net, x, "blocks.0", cells=[cell], value=Swap(other))
-        torch.testing.assert_close(found[0][cell], one.change[0, 2])
-    stopped = patch_effects(net, x, other, 2, layer="blocks.0", batch_size=1, progress=lambda step: step.done < 2)
-    torch.testing.assert_close(stopped.flatten()[:2], found.flatten()[:2])
+    stopped = patch_effects(net, x[:1], other[:1], 3, layer="first", channels=CHOSEN, batch_size=1, progress=two_steps)
+    torch.testing.assert_close(stopped.flatten()[:2], found[0].flatten()[:2])
     assert not stopped.flatten()[2:].any()
 
 
-def test_wrong_patches_are_refused():
-    net = halves()
-    for others, keywords, error in (
-        (torch.zeros(1, 3, 5, 5).double(), {}, "Resize them to the same size"),
-        (images(), {"channels": 6}, "Channel 6 does not exist"),
-        (3, {}, "Swap needs a tensor of images"),
-    ):
-        with pytest.raises(BadOption, match=error):
-            patch_effects(net, images(), others, **({"layer": "first"} | keywords))
-    with pytest.raises(NoSpatialOutput):
-        patch_effects(net, images(), images(8), layer="head")
-    assert nothing_left(net)
+def two_steps(partial: Partial) -> bool:
+    return partial.done < 2
 
 
 def test_noise_has_the_given_size_and_is_reproducible():
@@ -186,34 +155,26 @@ def test_removing_one_channel_agrees_with_channel_effects():
         torch.testing.assert_close(drop, effects[:, channel])
 
 
-def test_cells_of_tokens_skip_the_class_token():
-    net = plain_vit(extra=1)
-    x = random_images(1, height=32, width=48)
-    tokens, name = {}, "blocks.0"
-    outputs = net.get_submodule(name).register_forward_hook(lambda m, i, o: tokens.update(a=o.clone()))
-    net(x)
-    outputs.remove()
-    a = tokens["a"]
-    result = intervene(net, x, name, channels=[0, 2], cells=[(0, 1)], value=lambda old: old + 1)
+@pytest.mark.parametrize(("cells", "positions"), [([(0, 1)], [2]), (None, range(7))])
+def test_cells_of_tokens_skip_the_class_token_and_all_positions_include_it(cells, positions):
+    """Token 0 is the class token, 1 and 2 are the first two cells."""
+    net, x, other = plain_vit(extra=1), *(random_images(1, height=32, width=48, seed=seed) for seed in (7, 8))
 
     def edit(module, inputs, output):
         output = output.clone()
-        output[:, 2, [0, 2]] += 1  # token 0 is the class token, 1 and 2 are the first two cells
+        for position in positions:
+            output[:, position, [0, 2]] += 1
         return output
 
-    hook = net.get_submodule(name).register_forward_hook(edit)
+    hook = net.get_submodule("blocks.0").register_forward_hook(edit)
     expected = net(x)
     hook.remove()
-    assert a.shape[1] > 3
+    result = intervene(net, x, "blocks.0", channels=[0, 2], cells=cells, value=lambda old: old + 1)
     torch.testing.assert_close(result.after, expected)
-
-
-def test_every_position_of_tokens_includes_the_class_token():
-    net, x = plain_vit(extra=1), random_images(1, height=32, width=48)
-    hook = net.get_submodule("blocks.0").register_forward_hook(lambda m, i, o: torch.zeros_like(o))
-    expected = net(x)
-    hook.remove()
-    torch.testing.assert_close(intervene(net, x, "blocks.0").after, expected)
+    if cells:
+        patched = patch_effects(net, x, other, 2, layer="blocks.0")
+        one = intervene(net, x, "blocks.0", cells=cells, value=Swap(other))
+        torch.testing.assert_close(patched[0, 0, 1], one.change[0, 2])
 
 
 def test_a_layer_without_positions_has_channels():
@@ -245,112 +206,75 @@ def test_rows_that_run_separately_get_their_own_values():
 
 
 def test_maps_under_the_intervention_are_those_of_a_changed_network():
+    """Only in the calling thread."""
     net, x = halves(), images()
+    expected, elsewhere = net(x), []
     result = intervene(net, x, "first", channels=CHOSEN)
     with result.applied(net):
         changed = grad_cam(net, x, 3, layer="second")
         torch.testing.assert_close(net(x), result.after)
+        thread = threading.Thread(target=lambda: elsewhere.append(net(x)))
+        thread.start()
+        thread.join()
+    torch.testing.assert_close(elsewhere[0], expected)
     net.second[0].weight.data[:, CHOSEN] = 0
     torch.testing.assert_close(changed, grad_cam(net, x, 3, layer="second"))
 
 
-def test_only_the_calling_thread_is_changed():
-    net, x = halves(), images()
-    expected, seen = net(x), []
-    with intervene(net, x, "first").applied(net):
-        thread = threading.Thread(target=lambda: seen.append(net(x)))
-        thread.start()
-        thread.join()
-    torch.testing.assert_close(seen[0], expected)
-
-
-def test_top_classes_before_and_after():
-    net, x = halves(), images()
-    result = intervene(net, x, "first", value=Scale(30))
-    (first, _) = result.top(2)
-    before, after = result.before.softmax(1)[0], result.after.softmax(1)[0]
-    expected = dict.fromkeys([*before.topk(2).indices.tolist(), *after.topk(2).indices.tolist()])
-    assert [each.class_index for each in first] == list(expected)
-    for each in first:
-        assert each.before == pytest.approx(float(before[each.class_index]))
-        assert each.change == pytest.approx(float(after[each.class_index] - before[each.class_index]))
-    assert result.score == "softmax"
-    assert "first, 6 channels, Scale(factor=30)" in repr(result)
-
-
 def test_top_classes_include_those_of_both_sides():
     before, after = torch.tensor([[3.0, 2.0, 1.0, 0.0]]), torch.tensor([[0.0, 1.0, 2.0, 3.0]])
-    result = Intervention("layer", (0,), None, "", before, after, "logit", lambda output: output)
-    (rows,) = result.top(2)
-    assert [tuple(row) for row in rows] == [(0, 3, 0), (1, 2, 1), (3, 0, 3), (2, 1, 2)]
-    assert [row.change for row in rows] == [-3, -1, 3, 1]
-
-
-def test_results_are_on_the_models_device():
-    net, x = halves().float(), images().float()
-    expected = intervene(net, x, "first", channels=CHOSEN, value=AddNoise(0.5)).after
-    with pretended_devices():
-        moved = halves().float().to(WITHOUT_FLOAT64)
-        result = intervene(moved, x.to(WITHOUT_FLOAT64), "first", channels=CHOSEN, value=AddNoise(0.5))
-        assert result.after.device == WITHOUT_FLOAT64
-        torch.testing.assert_close(result.after.cpu(), expected)
-        assert result.top(1)[0]
+    for score, values in (("logit", (before[0], after[0])), ("softmax", (before.softmax(1)[0], after.softmax(1)[0]))):
+        (rows,) = Intervention("layer", (0,), None, "", before, after, score, lambda output: output).top(2)
+        for row, k in zip(rows, (0, 1, 3, 2), strict=True):
+            numbers = [float(each[k]) for each in values]
+            assert tuple(row) == pytest.approx((k, *numbers)) and row.change == pytest.approx(numbers[1] - numbers[0])
 
 
 @pytest.mark.parametrize(
-    ("keywords", "error", "message"),
+    ("keywords", "message"),
     [
-        ({"channels": 6}, BadOption, "Channel 6 does not exist: layer 'first' has channels 0 to 5"),
-        ({"channels": -1}, BadOption, "Channel -1 does not exist"),
-        ({"channels": []}, BadOption, "channels is empty"),
-        ({"channels": "all"}, BadOption, "channels='all' is not valid"),
-        ({"channels": 1.5}, BadOption, "channels=1.5 is not valid"),
-        ({"cells": []}, BadOption, "cells is empty"),
-        ({"cells": torch.zeros(6, 8, dtype=torch.bool)}, BadOption, "cells is empty"),
-        ({"cells": torch.ones(5, 8, dtype=torch.bool)}, BadOption, "the layer has a grid of (6, 8)"),
-        ({"cells": [(6, 0)]}, BadOption, "Cell (6, 0) does not exist"),
-        ({"cells": [(0, -1)]}, BadOption, "does not exist"),
-        ({"cells": [3]}, BadOption, "Cell 3 does not exist"),
-        ({"value": float("nan")}, BadOption, "value=nan is not valid"),
-        ({"value": "median"}, BadOption, "value='median' is not valid"),
-        ({"value": True}, BadOption, "value=True is not valid"),
-        ({"value": None}, BadOption, "value=None is not valid"),
-        ({"value": torch.zeros(5, 1, 1)}, BadOption, "does not broadcast"),
-        ({"value": torch.full((1, 1, 1), float("inf"))}, BadOption, "not finite"),
-        ({"value": lambda a: a[:, :1]}, BadOption, "must return a tensor of the same shape"),
-        ({"value": lambda a: 3}, BadOption, "The function returned an int"),
-        ({"value": Swap(torch.zeros(1, 3, 5, 5).double())}, BadOption, "Resize them to the same size"),
-        ({"value": Swap(torch.zeros(3, 3, 12, 16).double())}, BadOption, "Give one, or one for each"),
-        ({"value": Swap(torch.zeros(1, 3, 12, 16, dtype=torch.uint8))}, BadOption, "finite floating-point"),
-        ({"layer": "firs"}, LayerNotFound, "Did you mean 'first'"),
-        ({"score": "soft"}, BadOption, "score='soft' is not valid"),
-        ({"chanels": 3}, BadOption, "channels"),
+        ({"channels": 6}, "Channel 6 does not exist: layer 'first' has channels 0 to 5"),
+        ({"channels": -1}, "Channel -1 does not exist"),
+        ({"channels": []}, "channels is empty"),
+        ({"channels": "all"}, "channels='all'"),
+        ({"cells": []}, "cells is empty"),
+        ({"cells": torch.zeros(6, 8, dtype=torch.bool)}, "cells is empty"),
+        ({"cells": torch.ones(5, 8, dtype=torch.bool)}, "the layer has a grid of (6, 8)"),
+        ({"cells": [(0, -1)]}, "does not exist"),
+        ({"cells": [3]}, "Cell 3 does not exist"),
+        ({"cells": [(0, 0, 0)]}, "Cell (0, 0, 0) does not exist"),
+        ({"value": float("nan")}, "value=nan"),
+        ({"value": "median"}, "value='median'"),
+        ({"value": True}, "value=True"),
+        ({"value": torch.zeros(5, 1, 1)}, "does not broadcast"),
+        ({"value": torch.full((1, 1, 1), float("inf"))}, "not finite"),
+        ({"value": lambda a: a[:, :1]}, "must return a tensor of the same shape"),
+        ({"value": lambda a: 3}, "The function returned an int"),
+        ({"value": Swap(torch.zeros(1, 3, 5, 5).double())}, "Resize them to the same size"),
+        ({"value": Swap(torch.zeros(3, 3, 12, 16).double())}, "Give one, or one for each"),
+        ({"value": Swap(torch.zeros(1, 3, 12, 16, dtype=torch.uint8))}, "finite floating-point"),
+        ({"score": "soft"}, "score='soft'"),
+        ({"chanels": 3}, "channels"),
     ],
 )
-def test_wrong_uses_are_refused(keywords, error, message):
-    net = halves()
-    with pytest.raises(error) as raised:
-        intervene(net, images(), **({"layer": "first"} | keywords))
+def test_wrong_uses_are_refused(keywords, message):
+    net, x = halves(), images()
+    with pytest.raises(BadOption) as raised, nothing_left(net, x):
+        intervene(net, x, **({"layer": "first"} | keywords))
     assert message in str(raised.value)
-    assert nothing_left(net)
 
 
-@pytest.mark.parametrize(
-    "create", [lambda: Clamp(), lambda: Clamp(2, 1), lambda: Scale(float("inf")), lambda: AddNoise(-1), lambda: Swap(3)]
-)
-def test_wrong_values_are_refused(create):
-    with pytest.raises(BadOption):
-        create()
-
-
-def test_kinds_of_networks_and_layers():
-    x = random_images(1)
+def test_other_wrong_uses_are_refused():
+    net, x = halves(), images()
+    for create in (Clamp, lambda: Clamp(2, 1), lambda: Scale(float("inf")), lambda: AddNoise(-1), lambda: Swap(3)):
+        with pytest.raises(BadOption):
+            create()
+    with pytest.raises(BadOption, match="Resize them to the same size"):
+        patch_effects(net, x, torch.zeros(1, 3, 5, 5).double(), layer="first")
+    with pytest.raises(NoSpatialOutput):
+        patch_effects(net, x, images(8), layer="head")
+    with pytest.raises(LayerNotFound, match="Did you mean 'first'"):
+        intervene(net, x, "firs")
     with pytest.raises(LayerRanRepeatedly, match="Name the call"):
         intervene(settle(Twice().double()), x, "relu")
-    once = intervene(settle(Twice().double()), x, "relu#1")
-    assert once.layer == "relu#1"
-    assert intervene(residual(), x).layer
-    with pytest.raises(BadTarget):
-        intervene(nn.Sequential(nn.Conv2d(3, 2, 3)).double().eval(), x, "0", 1)
-    with pytest.raises(UnsupportedModel):
-        intervene(torch.jit.script(plain()), x, "0")
+    assert intervene(settle(Twice().double()), x, "relu#1").layer == "relu#1"

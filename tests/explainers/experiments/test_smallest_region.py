@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from explainers import BadOption, explain, smallest_region
-from tests.support.nets import residual
+from explainers.perturbation.baselines import baseline_of
+from tests.support.nets import random_images, residual
 from tests.support.traces import nothing_left
 
 
@@ -59,20 +60,6 @@ def test_half_of_the_probability_needs_more_pixels():
         assert int(half.mask.sum()) == max(17, need) and half.classes == [2]
         assert need > 17 or score == "sigmoid"
     assert "half of the probability" in repr(half)
-    with pytest.raises(BadOption, match="needs probabilities"):
-        smallest_region(Three(17), images, ramps(), goal="half", score="logit")
-    with pytest.raises(BadOption, match="score='sofmax'"):
-        smallest_region(Three(17), images, ramps(), score="sofmax")
-
-
-def test_every_image_has_its_own_size():
-    images = torch.zeros(3, 3, 6, 8)
-    for n, ones in enumerate((48, 20, 10)):
-        images[n, 0].view(-1)[-ones:] = 1
-    found = smallest_region(Counts(10), images, ramps(3), baseline=0.0)
-    assert found.mask.flatten(1).sum(1).tolist() == [10, 10, 10]
-    gone = smallest_region(Counts(10), images, ramps(3), baseline=0.0, goal="change")
-    assert gone.mask.flatten(1).sum(1).tolist() == [39, 11, 1]
 
 
 def test_goals_that_are_reached_at_once_or_never():
@@ -87,46 +74,42 @@ def test_goals_that_are_reached_at_once_or_never():
 @pytest.mark.parametrize("goal", ["keep", "change"])
 @pytest.mark.parametrize("baseline", ["blur", "mean", 0.0])
 def test_a_region_reaches_the_goal_and_one_pixel_less_does_not(goal, baseline):
-    from explainers.perturbation.baselines import baseline_of
-
-    net, images = residual(), torch.randn(3, 3, 12, 16, generator=torch.Generator().manual_seed(3)).double()
+    net, images = residual(), random_images(seed=3)
     e = explain("grad_cam", net, images, relu=False)
     with nothing_left(net):
         found = smallest_region(net, images, e, goal=goal, baseline=baseline)
     single = smallest_region(net, images[1:2], e.map[1:2], goal=goal, baseline=baseline)
     assert torch.equal(single.mask[0], found.mask[1])
     cover, values = baseline_of(images, baseline), e.upsample((12, 16))
+
+    def reaches(n, pixels):
+        inside = torch.zeros(12 * 16, dtype=torch.bool).index_fill(0, pixels, True).reshape(12, 16)
+        shown, hidden = (images, cover) if goal == "keep" else (cover, images)
+        same = int(net(torch.where(inside, shown[n], hidden[n])[None]).argmax()) == found.classes[n]
+        return same == (goal == "keep")
+
     for n in range(3):
-        count = int(found.mask[n].sum())
-        order = values[n].flatten().argsort(descending=True, stable=True)
-        same = []
-        for k in (count, count - 1):
-            inside = torch.zeros(12 * 16, dtype=torch.bool).index_fill(0, order[: max(k, 0)], True).reshape(12, 16)
-            shown, hidden = (images, cover) if goal == "keep" else (cover, images)
-            scores = net(torch.where(inside, shown[n], hidden[n])[None])
-            same.append(int(scores.argmax()) == found.classes[n])
+        count, order = int(found.mask[n].sum()), values[n].flatten().argsort(descending=True, stable=True)
+        assert reaches(n, order[:count]) == bool(found.reached[n])
         if not bool(found.reached[n]):
             assert count == 12 * 16
-            assert same[0] != (goal == "keep")
-            continue
-        assert same[0] == (goal == "keep")
-        assert count == 0 or same[1] != (goal == "keep")
+        else:
+            assert count == 0 or not reaches(n, order[: count - 1])
 
 
 def test_wrong_uses_are_refused():
-    net, images = residual(), torch.rand(2, 3, 12, 16).double()
-    for maps, message in (
-        (torch.ones(2, 4, 4), "constant"),
-        (torch.full((2, 4, 4), torch.nan), "not finite"),
+    net, images, maps = residual(), torch.rand(2, 3, 12, 16).double(), torch.rand(2, 4, 4)
+    for given, options, message in (
+        (torch.ones(2, 4, 4), {}, "constant"),
+        (torch.full((2, 4, 4), torch.nan), {}, "not finite"),
+        (torch.rand(3, 4, 4), {}, "one map"),
+        (torch.rand(2, 3, 4, 4), {}, "one map"),
+        (1.5, {}, "one map"),
+        ("map", {}, "Unknown method 'map'"),
+        (maps, {"goal": "remove"}, "goal='remove'"),
+        (maps, {"baseline": "sharpen"}, "baseline"),
+        (maps, {"goal": "half", "score": "logit"}, "needs probabilities"),
+        (maps, {"score": "sofmax"}, "score='sofmax'"),
     ):
         with pytest.raises(BadOption, match=message):
-            smallest_region(net, images, maps)
-    for maps in (torch.rand(3, 4, 4), torch.rand(2, 3, 4, 4), 1.5):
-        with pytest.raises(BadOption, match="one map"):
-            smallest_region(net, images, maps)
-    with pytest.raises(BadOption, match="Unknown method 'map'"):
-        smallest_region(net, images, "map")
-    with pytest.raises(BadOption, match="goal='remove'"):
-        smallest_region(net, images, torch.rand(2, 4, 4), goal="remove")
-    with pytest.raises(BadOption, match="baseline"):
-        smallest_region(net, images, torch.rand(2, 4, 4), baseline="sharpen")
+            smallest_region(net, images, given, **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from PIL import Image
@@ -11,7 +13,6 @@ from torch.nn import functional
 import explainers
 from explainers import BadImages, BadOption, NoSpatialOutput, UnsupportedOperation, trace_attention, trace_value
 from saliscope.zoo import catalog
-from tests.saliscope.browser.conftest import ROOT
 from tests.support.nets import random_images, residual, settle
 from tests.support.token_nets import conv_next, plain_vit, swin_v1, vit
 from tests.support.traces import nothing_left
@@ -29,12 +30,9 @@ def hooked(net: nn.Module, layer: str, x: Tensor) -> Tensor:
 
 def lite0() -> tuple[nn.Module, Tensor]:
     model = catalog.load_model("efficientnet_lite0")
-    return model.network, model.prepare(Image.open(ROOT / "assets/examples/cat.jpg").convert("RGB"))
-
-
-def convolutions() -> list[str]:
-    network = catalog.load_model("efficientnet_lite0").network
-    return [name for name, module in network.named_modules() if isinstance(module, nn.Conv2d)]
+    return model.network, model.prepare(
+        Image.open(Path(__file__).parents[3] / "assets/examples/cat.jpg").convert("RGB")
+    )
 
 
 def agree(trace: explainers.ValueTrace, value: Tensor) -> None:
@@ -44,24 +42,22 @@ def agree(trace: explainers.ValueTrace, value: Tensor) -> None:
     assert abs(trace.computed - trace.value) <= 1e-5 * size, (trace.layer, trace.computed, trace.value)
 
 
-def cells(height: int, width: int) -> list[tuple[int, int]]:
-    return [(0, 0), (height // 2, width // 3), (height - 1, width - 1)]
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("name", convolutions())
-def test_every_convolution_of_the_built_in_network(name: str) -> None:
+def test_convolutions_of_the_built_in_network() -> None:
     """Depthwise, strided, padded and pointwise: the bare output, and the one after batch norm and activation."""
     network, x = lite0()
-    parent = name.rpartition(".")[0]
-    for layer in (name, parent):
-        output = hooked(network, layer, x)[0]
-        for k, (row, column) in enumerate(cells(*output.shape[1:])):
-            channel = k * (len(output) - 1) // 2
-            trace = trace_value(network, x, layer, channel, (row, column), path=1)
-            assert trace.sum.kind == "convolution" and trace.sum.name == name
-            agree(trace, output[channel, row, column])
-    assert [step.kind for step in trace.steps][:1] == ["batch_norm"]
+    modules = {name: each for name, each in network.named_modules() if isinstance(each, nn.Conv2d)}
+    kinds = {(each.kernel_size, each.stride, each.groups > 1): name for name, each in reversed(modules.items())}
+    assert len(kinds) >= 5
+    for name in kinds.values():
+        for layer in (name, name.rpartition(".")[0]):
+            output = hooked(network, layer, x)[0]
+            height, width = output.shape[1:]
+            for k, (row, column) in enumerate(((0, 0), (height // 2, width // 3), (height - 1, width - 1))):
+                channel = k * (len(output) - 1) // 2
+                trace = trace_value(network, x, layer, channel, (row, column), path=1)
+                assert trace.sum.kind == "convolution" and trace.sum.name == name
+                agree(trace, output[channel, row, column])
+        assert [step.kind for step in trace.steps][:1] == ["batch_norm"]
 
 
 def test_blocks_and_other_networks() -> None:
@@ -75,17 +71,17 @@ def test_blocks_and_other_networks() -> None:
     assert trace.steps[1].numbers["added"] == pytest.approx(float(skip))
     logits = trace_value(network, x, "classifier", 281)
     agree(logits, network(x)[0, 281])
+    large = random_images(1, height=64, width=64)
     for net, image, layer in (
-        (residual(), random_images(1), None),
-        (conv_next(), torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)).double(), "features.3"),
-        (swin_v1(), torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)).double(), "features.3"),
-        (vit(), torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)).double(), "encoder.layers"),
+        (residual(), random_images(1), "layer2"),
+        (conv_next(), large, "features.3"),
+        (swin_v1(), large, "features.3"),
+        (vit(), large, "encoder.layers"),
     ):
-        layer = layer or explainers.default_layer(net, image)
         maps = explainers.feature_maps(net, image, layer=layer)[0]
-        trace = trace_value(net, image, layer, 1, (1, 0))
+        with nothing_left(net, image):
+            trace = trace_value(net, image, layer, 1, (1, 0))
         assert trace.value == pytest.approx(float(maps[1, 1, 0])) == pytest.approx(trace.computed, rel=1e-9), layer
-        assert nothing_left(net)
 
 
 class Parts(nn.Module):
@@ -138,7 +134,6 @@ def test_a_patch_by_hand() -> None:
         assert trace.value == pytest.approx(float(norm[0, channel, row, column])) == pytest.approx(trace.computed)
         largest = max((float(p.abs()), k) for k, p in enumerate(total.products.flatten()))[1]
         assert total.strongest(1)[0] == tuple(int(i) for i in torch.unravel_index(torch.tensor(largest), (2, 3, 3)))
-    assert nothing_left(net)
 
 
 def test_the_strongest_path_by_hand() -> None:
@@ -173,22 +168,18 @@ def test_attention_scores_of_small_transformers(fused: bool) -> None:
     q, k, _ = net.blocks[1].attn.qkv(tokens).reshape(1, 7, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
     weights = (q @ k.mT / 2).softmax(-1)
     for head, query, key in ((0, 0, 0), (1, 2, 6), (1, 6, 3)):
-        trace = trace_attention(net, x, "blocks.1", head=head, query=query, key=key)
+        with nothing_left(net, x):
+            trace = trace_attention(net, x, "blocks.1", head=head, query=query, key=key)
         assert trace.value == pytest.approx(float(weights[0, head, query, key]))
         assert trace.computed == pytest.approx(trace.value, rel=1e-9)
         scale = 1 if fused else 0.5  # the explicit one scales the queries
         torch.testing.assert_close(trace.sum.inputs, scale * q[0, head, query].detach())
         torch.testing.assert_close(trace.sum.weights, k[0, head, key].detach())
         assert [step.kind for step in trace.steps] == (["scale", "softmax"] if fused else ["softmax"])
-    assert nothing_left(net)
-
-
-def test_multi_head_attention_of_torch() -> None:
-    net = vit()
-    x = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)).double()
-    weights = explainers.attention_heads(net, x, layer="encoder.layers.encoder_layer_1")[0]
-    trace = trace_attention(net, x, "encoder.layers.encoder_layer_1", head=1, query=0, key=6)
-    assert trace.value == pytest.approx(float(weights[1].flatten()[5])) == pytest.approx(trace.computed)
+    multi, x = vit(), random_images(1, height=64, width=64)
+    expected = explainers.attention_heads(multi, x, layer="encoder.layers.encoder_layer_1")[0][1].flatten()[5]
+    trace = trace_attention(multi, x, "encoder.layers.encoder_layer_1", head=1, query=0, key=6)
+    assert trace.value == pytest.approx(float(expected)) == pytest.approx(trace.computed)
     assert "softmax" in str(trace) and "8 products" in str(trace)
 
 
@@ -206,9 +197,8 @@ def test_multi_head_attention_of_torch() -> None:
 def test_wrong_uses_are_refused(keywords, error, message) -> None:
     net, x = parts()
     given = {"image": x, "layer": "norm", "channel": 0, "cell": (0, 0)} | keywords
-    with pytest.raises(error, match=message):
+    with nothing_left(net, x), pytest.raises(error, match=message):
         trace_value(net, given.pop("image"), **given)
-    assert nothing_left(net)
 
 
 def test_operations_without_products_are_refused() -> None:

@@ -23,15 +23,12 @@ def test_two_components_by_hand():
     assert [each.peak for each in found] == [4.0, 3.0]
     assert [each.share for each in found] == [pytest.approx(12 / 15), pytest.approx(3 / 15)]
     assert found[0].mask.sum() == 3 and found[0].mask[1, 2:5].all()
-
-
-def test_the_threshold_is_a_fraction_of_the_maximum():
     assert len(regions(two_blobs(), (6, 8), threshold=0.75)) == 2
     assert len(regions(two_blobs(), (6, 8), threshold=0.76)) == 1
-
-
-def test_small_components_are_left_out():
-    assert len(regions(two_blobs(), (6, 8), least=2 / 48)) == 1
+    assert len(regions(two_blobs(), (6, 8), least=2 / 48)) == 1, "small components are left out"
+    assert len(regions(torch.eye(4), (4, 4))) == 4, "diagonal cells are separate"
+    for nothing in (0.0, -1.0):
+        assert regions(torch.full((3, 3), nothing), (9, 9)) == []
 
 
 def test_boxes_are_in_image_pixels():
@@ -42,16 +39,6 @@ def test_boxes_are_in_image_pixels():
 
     left, top, right, bottom = found.box
     assert 20 <= left < 30 < right <= 40 and 10 <= top < 15 < bottom <= 20
-
-
-def test_diagonal_cells_are_separate_components():
-    map = torch.eye(4)
-    assert len(regions(map, (4, 4))) == 4
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0])
-def test_nothing_positive_has_no_regions(value):
-    assert regions(torch.full((3, 3), value), (9, 9)) == []
 
 
 def test_wrong_use_is_refused():

@@ -20,37 +20,23 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "assets" / "examples").glob("*.jp
 SHARMA = [
     ((50.0, 2.6772, -79.7751), (50.0, 0.0, -82.7485), 2.0425),
     ((50.0, 3.1571, -77.2803), (50.0, 0.0, -82.7485), 2.8615),
-    ((50.0, 2.8361, -74.0200), (50.0, 0.0, -82.7485), 3.4412),
-    ((50.0, -1.3802, -84.2814), (50.0, 0.0, -82.7485), 1.0),
-    ((50.0, -1.1848, -84.8006), (50.0, 0.0, -82.7485), 1.0),
-    ((50.0, -0.9009, -85.5211), (50.0, 0.0, -82.7485), 1.0),
     ((50.0, 0.0, 0.0), (50.0, -1.0, 2.0), 2.3669),
-    ((50.0, -1.0, 2.0), (50.0, 0.0, 0.0), 2.3669),
     ((50.0, 2.49, -0.001), (50.0, -2.49, 0.0009), 7.1792),
-    ((50.0, 2.49, -0.001), (50.0, -2.49, 0.0010), 7.1792),
     ((50.0, 2.49, -0.001), (50.0, -2.49, 0.0011), 7.2195),
-    ((50.0, 2.49, -0.001), (50.0, -2.49, 0.0012), 7.2195),
     ((50.0, -0.001, 2.49), (50.0, 0.0009, -2.49), 4.8045),
     ((50.0, -0.001, 2.49), (50.0, 0.0011, -2.49), 4.7461),
     ((50.0, 2.5, 0.0), (50.0, 0.0, -2.5), 4.3065),
     ((50.0, 2.5, 0.0), (73.0, 25.0, -18.0), 27.1492),
-    ((50.0, 2.5, 0.0), (61.0, -5.0, 29.0), 22.8977),
     ((50.0, 2.5, 0.0), (56.0, -27.0, -3.0), 31.9030),
-    ((50.0, 2.5, 0.0), (58.0, 24.0, 15.0), 19.4535),
-    ((50.0, 2.5, 0.0), (50.0, 3.1736, 0.5854), 1.0),
     ((60.2574, -34.0099, 36.2677), (60.4626, -34.1751, 39.4387), 1.2644),
-    ((63.0109, -31.0961, -5.8663), (62.8187, -29.7946, -4.0864), 1.2630),
-    ((35.0831, -44.1164, 3.7933), (35.0232, -40.0716, 1.5901), 1.8645),
     ((22.7233, 20.0904, -46.6940), (23.0331, 14.9730, -42.5619), 2.0373),
-    ((90.8027, -2.0831, 1.4410), (91.1528, -1.6435, 0.0447), 1.4441),
     ((6.7747, -0.2908, -2.4247), (5.8714, -0.0985, -2.2286), 0.6377),
-    ((2.0776, 0.0795, -1.1350), (0.9033, -0.0636, -0.5514), 0.9082),
 ]
 
 
-@pytest.mark.parametrize(("first", "second", "expected"), SHARMA)
-def test_ciede2000_of_the_published_pairs(first, second, expected):
-    assert ciede2000(list(first), list(second)) == pytest.approx(expected, abs=1e-4)
+def test_ciede2000_of_the_published_pairs():
+    for first, second, expected in SHARMA:
+        assert ciede2000(list(first), list(second)) == pytest.approx(expected, abs=1e-4), (first, second)
 
 
 def test_lab_of_white_and_red():
@@ -71,57 +57,43 @@ def pixels(drawn: Image.Image) -> Tensor:
     return torch.frombuffer(bytearray(drawn.tobytes()), dtype=torch.uint8).view(drawn.height, drawn.width, 3)
 
 
-def halves(drawn: Image.Image, axis: int) -> list[list[float]]:
-    """The mean color of either half, as L*a*b*."""
-    return [lab(half.double().mean(dim=(0, 1))).tolist() for half in pixels(drawn).chunk(2, dim=axis)]
+def halves(drawn: Image.Image) -> list[list[float]]:
+    """The mean color of the upper and the lower half, as L*a*b*."""
+    return [lab(half.double().mean(dim=(0, 1))).tolist() for half in pixels(drawn).chunk(2)]
 
 
-def coarse(share: float, axis: int, sign: float = 1) -> Tensor:
-    """A 7 x 7 map with `share` of its largest value on the first half; the largest is one cell where that is less."""
+def coarse(share: float, sign: float = 1) -> Tensor:
+    """A 7 x 7 map with `share` of its largest value on the upper half; the largest is one cell if that is less."""
     map = torch.zeros(7, 7)
     map[:3] = share
     if share < 1:
         map[0, 0] = 1
-    return sign * (map if axis == 0 else map.T)
+    return sign * map
 
 
-def fine(share: float, axis: int, sign: float = 1) -> Tensor:
+def fine(share: float, sign: float = 1) -> Tensor:
     """The same at 224 x 224, as attributions of pixels are: one in three has a value, of any size up to the share."""
     spread = torch.rand(224, 224, generator=torch.Generator().manual_seed(0))
     map = share * torch.where(spread < 2 / 3, 0.2, 1.0)
     map[112:] = 0
     if share < 1:
         map[:8, :60] = 1.0
-    return sign * (map if axis == 0 else map.T)
-
-
-@pytest.mark.parametrize("sign", [1, -1], ids=["positive", "negative"])
-@pytest.mark.parametrize("axis", [0, 1], ids=["above", "left"])
-@pytest.mark.parametrize("map", [coarse, fine])
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_a_map_high_on_one_half_changes_the_colors_of_that_half_only(path, map, axis, sign):
-    """ΔE against a zero map: at least 20 on that half, and less than a third of it on the other."""
-    image = load_image(path)
-    drawn = halves(overlay(image, map(1.0, axis, sign)), axis)
-    muted = halves(overlay(image, 1e-9 * map(1.0, axis, sign), limits=(0, 1)), axis)
-
-    changed = [ciede2000(a, b) for a, b in zip(muted, drawn, strict=True)]
-
-    assert view(map(1.0, axis, sign)).fine is (map is fine)
-    assert changed[0] >= 20, changed
-    assert changed[1] < changed[0] / 3, changed
+    return sign * map
 
 
 @pytest.mark.parametrize("sign", [1, -1], ids=["positive", "negative"])
 @pytest.mark.parametrize("map", [coarse, fine])
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_a_value_of_30_percent_of_the_maximum_is_visible(path, map, sign):
-    """A value at 30% of the maximum changes the mean color by at least 8."""
+def test_a_map_high_on_one_half_changes_the_colors_of_that_half_only(path, map, sign):
+    """ΔE against a zero map: at least 20 on that half, 8 at 30% of the maximum, and less than a third on the other."""
     image = load_image(path)
-    drawn = halves(overlay(image, map(0.3, 0, sign)), 0)
-    muted = halves(overlay(image, 1e-9 * map(0.3, 0, sign), limits=(0, 1)), 0)
-
-    assert ciede2000(muted[0], drawn[0]) >= 8
+    assert view(map(1.0, sign)).fine is (map is fine)
+    for share, least in ((1.0, 20), (0.3, 8)):
+        drawn = halves(overlay(image, map(share, sign)))
+        muted = halves(overlay(image, 1e-9 * map(share, sign), limits=(0, 1)))
+        changed = [ciede2000(a, b) for a, b in zip(muted, drawn, strict=True)]
+        assert changed[0] >= least, (share, changed)
+        assert share < 1 or changed[1] < changed[0] / 3, changed
 
 
 @pytest.mark.parametrize("map", [torch.zeros(7, 7), 1e-9 * torch.randn(224, 224)], ids=["coarse", "fine"])

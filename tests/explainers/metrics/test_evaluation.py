@@ -9,17 +9,15 @@ from dataclasses import fields
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import Tensor
 
 import explainers
 from explainers import Contrast, Evaluation, Probability, evaluate, explain
 from explainers.maps.resize import resize
 from explainers.metrics.comparison import mean_and_error
-from explainers.metrics.run import evaluator
 from explainers.metrics.settings import EvaluationSettings
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
-from tests.explainers.metrics.test_metrics_masking import Linear
-from tests.support.nets import random_images, residual
+from tests.support.nets import LinearScore, random_images, residual
 
 BOTH = ("deletion", "insertion")
 
@@ -37,40 +35,26 @@ def test_settings_are_the_keywords_of_evaluate_with_the_same_defaults():
 
 
 def test_every_form_of_maps_gives_the_same_numbers():
+    """A function runs in the caller's gradient mode; `magnitude` ranks by size."""
     model, images = residual(), random_images()
-    target = [1, 2, 3]
-    explanation = explain("input_x_gradient", model, images, target)
-    raw = explainers.input_x_gradient(model, images, target)
-    first = evaluate(model, images, explanation, steps=4)
-    assert first.target == target and first.method == "input_x_gradient"
-    same(first, evaluate(model, images, raw, target=target, steps=4))
-    same(first, evaluate(model, images, raw.sum(1), target=target, steps=4))
-    same(first, evaluate(model, images, "input_x_gradient", target=target, steps=4))
-    same(
-        first, evaluate(model, images, lambda x: explainers.input_x_gradient(model, x, target), target=target, steps=4)
-    )
-    cam = explain("grad_cam", model, images, target)
-    same(
-        evaluate(model, images, cam, steps=4),
-        evaluate(model, images, resize(cam.map, (12, 16)), target=target, steps=4),
-    )
-
-
-def test_a_function_runs_in_the_callers_gradient_mode():
-    model, images = residual(), random_images()
+    settings = {"target": [1, 2, 3], "steps": 4}
 
     def gradient(x: Tensor) -> Tensor:
         x = x.clone().requires_grad_()
-        return torch.autograd.grad(model(x)[:, 1].sum(), x)[0]
+        scores = model(x).gather(1, torch.tensor([[1], [2], [3]]))
+        return x * torch.autograd.grad(scores.sum(), x)[0]
 
-    expected = explainers.saliency(model, images, 1)
-    same(evaluate(model, images, gradient, target=1), evaluate(model, images, expected, target=1))
-
-
-def test_magnitude_ranks_by_size():
-    model, images = residual(), random_images()
-    maps = torch.randn(3, 12, 16, generator=torch.Generator().manual_seed(0))
-    same(evaluate(model, images, maps, magnitude=True), evaluate(model, images, maps.abs()))
+    raw = explainers.input_x_gradient(model, images, settings["target"])
+    explanation = explain("input_x_gradient", model, images, settings["target"])
+    first = evaluate(model, images, explanation, steps=4)
+    assert first.target == [1, 2, 3] and first.method == "input_x_gradient"
+    for maps in (raw, raw.sum(1), "input_x_gradient", gradient):
+        same(first, evaluate(model, images, maps, **settings))
+    cam = explain("grad_cam", model, images, settings["target"])
+    enlarged = resize(cam.map, (12, 16))
+    same(evaluate(model, images, cam, steps=4), evaluate(model, images, enlarged, **settings))
+    signed = raw.sum(1)
+    same(evaluate(model, images, signed, magnitude=True), evaluate(model, images, signed.abs()))
 
 
 def test_what_curves_contain():
@@ -105,54 +89,24 @@ def test_an_explanation_with_a_text_target_needs_the_target_again():
 def test_controls_are_the_methods_of_that_name_and_random_ones_come_in_pairs():
     """12 x 16 pixels in 4 steps: the curve of a negated map is the reversed curve, bit for bit."""
     model, images = residual(), random_images()
-    found = evaluate(model, images, "saliency", target=1, steps=4, seed=5)
+    settings = {"target": 1, "steps": 4}
+    found = evaluate(model, images, "saliency", seed=5, **settings)
     for name, heat in (("edge", edge_map(images)), ("center", center_map(images))):
-        alone = evaluate(model, images, heat, target=1, steps=4, seed=5, controls=False)
+        alone = evaluate(model, images, heat, seed=5, controls=False, **settings)
         for metric in BOTH:
             torch.testing.assert_close(found.controls[metric][name], alone.values[metric])
             torch.testing.assert_close(found.control_curves[metric][name], alone.curves[metric])
     drawn = [random_map(images, seed=seed) for seed in (5, 6, 7, 8)]
-    several = [
-        evaluate(model, images, h, target=1, steps=4, controls=False) for each in drawn for h in (each, 1 - each)
-    ]
+    several = [evaluate(model, images, h, controls=False, **settings) for each in drawn for h in (each, 1 - each)]
     for metric in BOTH:
         values = torch.stack([each.values[metric] for each in several])
         # Ties within a cell are in another random order here than in the mirrored ranks.
         torch.testing.assert_close(found.controls[metric]["random"], values.mean(0), rtol=0.02, atol=0)
         torch.testing.assert_close(found.random_values[metric], values.T, rtol=0.05, atol=0)
         torch.testing.assert_close(found.spread[metric], found.random_values[metric].std(1))
-        if metric in found.random_curves:
-            single, mean = found.random_curves[metric], found.control_curves[metric]["random"]
-            assert single.shape[:2] == found.random_values[metric].shape
-            torch.testing.assert_close(single.mean(1), mean)
         curves = torch.stack([each.curves[metric] for each in several]).mean(0)
         torch.testing.assert_close(found.control_curves[metric]["random"], curves, rtol=0.05, atol=0)
-        assert bool((curves[:, 0] - curves[:, -1]).abs().max() > 0.3 * curves.max()), (
-            "a reversed curve would be detected"
-        )
-
-
-def test_controls_are_computed_once_for_several_maps_of_the_images():
-    model, images, rows = residual(), random_images(), []
-    model.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
-    with evaluator(model, images, EvaluationSettings(target=1, steps=4)) as judge:
-        first = judge("saliency")
-        ran = sum(rows)
-        second = judge("grad_cam")
-        assert sum(rows) - ran < ran / 3
-    same(second, evaluate(model, images, "grad_cam", target=1, steps=4))
-    assert torch.equal(first.controls["deletion"]["edge"], second.controls["deletion"]["edge"])
-
-
-def test_forward_passes_are_few():
-    """Steps - 1 a curve and shared ends: of one map 2 x 19, the baseline, and the image twice, once for its class."""
-    model, images, rows = residual(), random_images(1), []
-    model.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
-    evaluate(model, images, torch.rand(1, 12, 16), controls=False)
-    assert sum(rows) == 38 + 3 + 11 + 1, "the first call compares 11 rows and profiles one"
-    rows.clear()
-    evaluate(model, images, torch.rand(1, 12, 16))
-    assert sum(rows) == 3 + 38 * 3 + 19 * 8, "random maps come in pairs that share their curves"
+        assert bool((curves[:, 0] - curves[:, -1]).abs().max() > 0.3 * curves.max()), "not symmetric"
 
 
 def verdicts(found: Evaluation) -> set[str]:
@@ -160,7 +114,7 @@ def verdicts(found: Evaluation) -> set[str]:
 
 
 def test_an_exact_map_is_better_and_its_negative_worse():
-    model = Linear().eval()
+    model = LinearScore(1, 12, 12).eval()
     images = torch.randn(8, 1, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     exact = (model.weight * images)[:, 0].detach()
     best = evaluate(model, images, exact, target=0, score="logit", baseline="zeros")
@@ -178,38 +132,27 @@ def test_an_exact_map_is_better_and_its_negative_worse():
     assert verdicts(evaluate(model, images[:7], exact[:7], target=0, score="logit", baseline="zeros")) == {"few"}
 
 
-def test_uninformative_maps_are_not_significantly_different_from_random_maps():
-    """On 20 images of a linear model, whose exact maps beat them all."""
-    model, generator = Linear().eval(), torch.Generator().manual_seed(0)
-    images = torch.randn(20, 1, 12, 12, generator=generator, dtype=torch.float64)
-    exact = (model.weight * images)[:, 0].detach()
-    shuffled = exact.flatten(1)[:, torch.randperm(144, generator=generator)].view_as(exact)
-    noise = torch.rand(20, 12, 12, generator=generator)
-    same = {"target": 0, "score": "logit", "baseline": "zeros", "metrics": (*BOTH, "road"), "steps": 12}
-    best = evaluate(model, images, exact, controls=False, **same)
-    for kind, maps in {"constant": torch.ones_like(exact), "shuffled": shuffled, "random": noise}.items():
-        found = evaluate(model, images, maps, **same)
-        assert {found.compare(metric, "random").verdict for metric in found.values} == {"level"}, kind
-        for metric, values in best.values.items():
-            better = values < found.values[metric] if metric == "deletion" else values > found.values[metric]
-            assert bool(better.all()), kind
+def made(
+    values: list[float], controls: dict[str, list[float]], random: list[float] | None = None, **others: list[float]
+) -> Evaluation:
+    """An evaluation by deletion, for which lower is better; `random` are the values of the random maps.
 
-
-def made(values: list[float], controls: dict[str, list[float]], random: list[float] | None = None) -> Evaluation:
-    """An evaluation by deletion, for which lower is better; `random` are the values of the random maps."""
+    Other metrics have the same controls.
+    """
+    measured = {"deletion": values, **others}
     found = torch.tensor(random or [0.5, 0.7, 0.55, 0.65, 0.45, 0.75]).expand(len(values), -1)
     return Evaluation(
-        values={"deletion": torch.tensor(values)},
-        controls={"deletion": {name: torch.tensor(each) for name, each in controls.items()}},
-        spread={"deletion": found.std(1)},
+        values={metric: torch.tensor(each) for metric, each in measured.items()},
+        controls={metric: {name: torch.tensor(each) for name, each in controls.items()} for metric in measured},
+        spread=dict.fromkeys(measured, found.std(1)),
         curves={},
         control_curves={},
-        reasons={"deletion": [""] * len(values)},
+        reasons={metric: [""] * len(values) for metric in measured},
         maps=torch.zeros(len(values), 2, 2),
         method=None,
         layer=None,
         target=None,
-        random_values={"deletion": found},
+        random_values=dict.fromkeys(measured, found),
     )
 
 
@@ -258,32 +201,9 @@ def test_equal_differences_are_not_infinitely_significant(count, verdict):
 
 def test_one_image_with_random_maps_of_one_value_is_not_significant():
     """The odd one out of one map and k random ones has a p-value of 1 / (k + 1)."""
-    equal = [0.5] * 6
-    other = made([0.2], {"random": [0.5], "edge": [0.5]}, equal).comparisons["deletion"]
-    assert {each.p for each in other.values()} == {1 / 4} and {each.verdict for each in other.values()} == {"level"}
-    same = made([0.5], {"random": [0.5 + 1e-8], "edge": [0.5]}, equal).comparisons["deletion"]
-    assert {each.p for each in same.values()} == {1.0} and {each.verdict for each in same.values()} == {"level"}
-
-
-def test_the_number_of_comparisons_counts():
-    """A difference that is significant by itself is not, as one of three."""
-    found = made([0.1] * 6, {"edge": [0.2] * 6, "random": [0.2, 0] * 3, "center": [0.0, 0.2] * 3})
-    assert found.unadjusted["deletion"]["edge"].verdict == "better"
-    assert found.unadjusted["deletion"]["edge"].p_adjusted == 2**-5
-    places = found.comparisons["deletion"]
-    assert places["edge"].p_adjusted == 3 * 2**-5 and places["edge"].verdict == "few"
-
-
-def test_a_constant_network_has_no_better_map():
-    class Constant(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.tensor([[0.3, 0.1]]).expand(len(x), 2) + 0 * x.mean((1, 2, 3))[:, None]
-
-    for count, verdict in ((1, "level"), (3, "few"), (9, "level")):
-        found = evaluate(Constant(), torch.rand(count, 1, 8, 8), torch.rand(count, 8, 8), steps=4)
-        assert verdicts(found) == {verdict} and "nan" not in str(found)
-        places = [place for by_control in found.comparisons.values() for place in by_control.values()]
-        assert {(place.p, place.difference) for place in places} == {(1.0, 0.0)}
+    for value, random, p in ((0.2, 0.5, 1 / 4), (0.5, 0.5 + 1e-8, 1.0)):
+        places = made([value], {"random": [random], "edge": [0.5]}, [0.5] * 6).comparisons["deletion"]
+        assert {(each.p, each.verdict) for each in places.values()} == {(p, "level")}
 
 
 def test_images_without_a_value_are_excluded():

@@ -72,23 +72,3 @@ def test_the_tolerance_is_kept_and_the_batch_changes_nothing():
     for k in range(6):
         alone = impute(images[k : k + 1], removed[k : k + 1])[0]
         torch.testing.assert_close(found[k], alone, rtol=0, atol=1e-5 * float(ranges[k]))
-
-
-def test_a_linear_image_is_imputed_exactly_inside():
-    """Identity: a plane is its own weighted mean, so a hole away from the border is filled with the plane."""
-    rows, columns = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="ij")
-    image = (2 * rows - 3 * columns + 7)[None, None].double()
-    removed = torch.zeros(1, 32, 32, dtype=torch.bool)
-    removed[:, 5:20, 9:27] = True
-    torch.testing.assert_close(impute(image, removed), image, rtol=0, atol=0.02)
-
-
-def test_few_steps_are_enough(monkeypatch):
-    """Square holes of 32 px, as random maps of coarse cells make them: coarse grids must know where the border is."""
-    cycles, cycle = [], imputation._cycle
-    monkeypatch.setattr(imputation, "_cycle", lambda r, grids, level=0: cycles.append(level) or cycle(r, grids, level))
-    generator = torch.Generator().manual_seed(0)
-    images = torch.nn.functional.avg_pool2d(torch.randn(1, 3, 128, 128, generator=generator), 9, 1, 4)
-    cells = torch.rand(1, 4, 4, generator=generator) < 0.5
-    impute(images, cells.repeat_interleave(32, 1).repeat_interleave(32, 2))
-    assert cycles.count(0) <= 5

@@ -111,7 +111,7 @@ def test_imputation_is_grad_cams(images, maps, share, monkeypatch):
 # Where they are wrong
 
 
-def test_m01_a_constant_map_has_no_order(net):
+def test_m01_a_constant_map_has_no_order():
     """torchcam deletes a constant map from top to bottom, which beats chance if the object is at the top."""
     image = torch.zeros(1, 3, 32, 32)
     image[:, :, :8] = 3.0  # the only object

@@ -7,13 +7,14 @@ import math
 import pytest
 import torch
 
-from explainers import METRICS, BadOption, evaluate
+from explainers import evaluate
 from explainers.metrics.formulas.shape import within
-from tests.support.nets import check_once, curved, random_images
+from tests.support.nets import curved, random_images
 
 REGIONAL = ("pointing_game", "relevance_mass", "relevance_rank")
 BOX = torch.tensor([[10, 5, 16, 9]])
 """Columns 10 to 15, rows 5 to 8: 24 pixels."""
+UPPER = torch.tensor([[[True, True, True], [False, False, False]]])
 
 
 def measure(metric, heat, region=None, **options):
@@ -36,87 +37,71 @@ def random_maps(count=3, seed=0):
 # Without a region
 
 
-def test_sparseness_is_the_mean_difference_of_all_pairs():
-    """Oracle: the Gini index is Σ_ij |a_i - a_j| / (2 n Σ a), of magnitudes."""
+@pytest.mark.parametrize("factor", [1, -1e-9])
+def test_sparseness_is_the_mean_difference_of_all_pairs(factor):
+    """Oracle: the Gini index is Σ_ij |a_i - a_j| / (2 n Σ a), of magnitudes (M13): neither scale nor sign matters."""
     maps = random_maps()
     a = maps.flatten(1).abs()
     pairs = (a[:, :, None] - a[:, None]).abs().sum((1, 2))
     expected = pairs / (2 * a.shape[1] * a.sum(1))
-    torch.testing.assert_close(measure("sparseness", maps)[0], expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(measure("sparseness", factor * maps)[0], expected, rtol=1e-10, atol=0)
 
 
-def test_complexity_by_a_loop():
+@pytest.mark.parametrize("factor", [1, -1e-9])
+def test_complexity_by_a_loop(factor):
     maps = random_maps()
-    for value, heat in zip(measure("complexity", maps)[0].tolist(), maps.flatten(1).abs().tolist(), strict=True):
+    found = measure("complexity", factor * maps)[0].tolist()
+    for value, heat in zip(found, maps.flatten(1).abs().tolist(), strict=True):
         shares = [each / sum(heat) for each in heat]
-        assert value == pytest.approx(-sum(share * math.log(share) for share in shares), rel=1e-12)
+        assert value == pytest.approx(-sum(share * math.log(share) for share in shares), rel=1e-10)
 
 
 def test_m13_limits_of_sparseness_and_complexity():
     one, even = torch.zeros(24, 40), -2 * torch.ones(24, 40)
     one[3, 4] = -5
-    (first, second), _ = measure("sparseness", torch.stack([one, even]))
-    assert first.item() == pytest.approx(1 - 1 / 960) and second.item() == pytest.approx(0, abs=1e-12)
-    (first, second), _ = measure("complexity", torch.stack([one, even]))
-    assert first.item() == 0 and second.item() == pytest.approx(math.log(960))
+    maps = torch.stack([one, even, torch.zeros(24, 40)])
+    for metric, limits in (("sparseness", [1 - 1 / 960, 0]), ("complexity", [0, math.log(960)])):
+        values, reasons = measure(metric, maps)
+        assert values[:2].tolist() == pytest.approx(limits, abs=1e-12) and bool(values[2].isnan())
+        assert reasons == ["", "", "the map is zero everywhere"]
     assert math.exp(measure("complexity", (torch.arange(960) < 96).view(24, 40).float())[0]) == pytest.approx(96)
-
-
-@pytest.mark.parametrize("metric", ["sparseness", "complexity"])
-def test_a_map_of_zeros_has_neither(metric):
-    values, reasons = measure(metric, torch.stack([torch.zeros(24, 40), torch.ones(24, 40)]))
-    assert values.isnan().tolist() == [True, False]
-    assert reasons == ["the map is zero everywhere", ""]
-
-
-def test_m13_neither_scale_nor_sign_matters():
-    maps = random_maps()
-    for metric in ("sparseness", "complexity"):
-        torch.testing.assert_close(measure(metric, -1e-9 * maps)[0], measure(metric, maps)[0], rtol=1e-10, atol=0)
 
 
 # Pointing game
 
 
-@pytest.mark.parametrize("reach", [0, 1, 1.5, 3, 7.3, 15, 60])
 @pytest.mark.parametrize("size", [(9, 23), (30, 1), (1, 40)])
-def test_reach_is_euclidean(reach, size):
+def test_reach_is_euclidean(size):
     """Oracle: all distances between pixels."""
     masks = torch.rand(2, *size, generator=torch.Generator().manual_seed(1)) < 0.04
     masks[0, 0, 0] = True
     masks[1] = False
     rows, columns = torch.meshgrid(*map(torch.arange, size), indexing="ij")
     places = torch.stack([rows, columns], -1).double().view(-1, 2)
-    near = (torch.cdist(places, places[masks[0].flatten()]) <= reach + 1e-9).any(1).view(size)
-    found = within(masks, reach)
-    assert torch.equal(found[0], near) and not bool(found[1].any())
+    distances = torch.cdist(places, places[masks[0].flatten()]).amin(1).view(size)
+    for reach in (0, 1, 1.5, 3, 7.3, 15, 60):
+        found = within(masks, reach)
+        assert torch.equal(found[0], distances <= reach + 1e-9) and not bool(found[1].any()), reach
 
 
 @pytest.mark.parametrize(
     ("row", "column", "tolerance", "hit"),
     [
-        (6, 12, 0, 1),  # inside
         (8, 15, 0, 1),  # the last pixel inside
         (9, 15, 0, 0),
-        (9, 15, 1, 1),
         (6, 18, 2.9, 0),  # three pixels right of the last column
         (6, 18, 3, 1),
         (11, 19, 4.9, 0),  # three down, four right
         (11, 19, 5, 1),
+        (6, 30, None, 1),  # 15 pixels by default
+        (6, 31, None, 0),
     ],
 )
 def test_a_hit_is_inside_or_within_the_tolerance(row, column, tolerance, hit):
     heat = -random_maps(1)[0].abs() - 1
     heat[row, column] = -0.5
-    assert measure("pointing_game", heat, BOX, tolerance=tolerance)[0].item() == hit
-
-
-def test_the_tolerance_is_15_pixels_by_default():
-    assert METRICS["pointing_game"].options["tolerance"].default == 15
-    for column, hit in ((30, 1), (31, 0)):
-        heat = torch.zeros(24, 40)
-        heat[6, column] = 1
-        assert measure("pointing_game", heat, BOX)[0].item() == hit
+    options = {} if tolerance is None else {"tolerance": tolerance}
+    assert measure("pointing_game", heat, BOX, **options)[0].item() == hit
 
 
 def test_m06_tied_maxima_count_as_one_picked_at_random():
@@ -130,24 +115,18 @@ def test_m06_tied_maxima_count_as_one_picked_at_random():
 # Relevance mass and rank
 
 
-def test_m07_relevance_mass_by_hand():
+def test_m07_relevance_mass_and_rank_by_hand():
     """Quantus divides signed sums: 2 inside, 1 and -2.9 outside make 20."""
     peak = torch.zeros(24, 40)
     peak[6, 12], peak[0, 0], peak[20, 30] = 2, 1, -2.9
     assert measure("relevance_mass", peak, BOX)[0].item() == pytest.approx(2 / 3)
     heat = torch.tensor([[3.0, 1.0, -7.0], [2.0, -1.0, 4.0]])
-    inside = torch.tensor([[[True, True, True], [False, False, False]]])
-    assert measure("relevance_mass", heat, inside)[0].item() == pytest.approx(4 / 10)
-    assert measure("relevance_mass", -heat, inside)[0].item() == pytest.approx(7 / 8)
-    values, reasons = measure("relevance_mass", -heat.abs(), inside)
+    assert measure("relevance_mass", heat, UPPER)[0].item() == pytest.approx(4 / 10)
+    assert measure("relevance_mass", -heat, UPPER)[0].item() == pytest.approx(7 / 8)
+    values, reasons = measure("relevance_mass", -heat.abs(), UPPER)
     assert bool(values.isnan()) and reasons == ["the map has no positive values"]
-
-
-def test_relevance_rank_by_hand():
-    heat = torch.tensor([[3.0, 1.0, -7.0], [2.0, -1.0, 4.0]])
-    inside = torch.tensor([[[True, True, True], [False, False, False]]])
-    assert measure("relevance_rank", heat, inside)[0].item() == pytest.approx(1 / 3), "of 4, 3, 2 the 3 is inside"
-    assert measure("relevance_rank", -heat, inside)[0].item() == pytest.approx(2 / 3), "of 7, 1, -1 the 7 and the -1"
+    assert measure("relevance_rank", heat, UPPER)[0].item() == pytest.approx(1 / 3), "of 4, 3, 2 the 3 is inside"
+    assert measure("relevance_rank", -heat, UPPER)[0].item() == pytest.approx(2 / 3), "of 7, 1, -1 the 7 and the -1"
 
 
 def test_m08_ties_at_the_last_rank_count_by_their_share():
@@ -156,18 +135,8 @@ def test_m08_ties_at_the_last_rank_count_by_their_share():
     Quantus assigns the ranks in memory order.
     """
     heat = torch.tensor([[5.0, 2.0, 0.0], [2.0, 2.0, 2.0]])
-    inside = torch.tensor([[[True, True, True], [False, False, False]]])
-    assert measure("relevance_rank", heat, inside)[0].item() == pytest.approx((1 + 2 / 4) / 3)
-    assert measure("relevance_rank", torch.ones(2, 3), inside)[0].item() == pytest.approx(3 / 6)
-
-
-@pytest.mark.parametrize("metric", ["relevance_mass", "relevance_rank"])
-def test_a_map_of_the_region_is_perfect_and_its_inverse_is_the_worst(metric):
-    mask = torch.zeros(24, 40)
-    mask[5:9, 10:16] = 1
-    assert measure(metric, mask, BOX)[0].item() == 1
-    assert measure(metric, 1 - mask, BOX)[0].item() == 0
-    assert measure(metric, torch.ones(24, 40), BOX)[0].item() == pytest.approx(24 / 960)
+    assert measure("relevance_rank", heat, UPPER)[0].item() == pytest.approx((1 + 2 / 4) / 3)
+    assert measure("relevance_rank", torch.ones(2, 3), UPPER)[0].item() == pytest.approx(3 / 6)
 
 
 # All
@@ -182,26 +151,3 @@ def test_boxes_and_masks_are_the_same_region():
         torch.testing.assert_close(measure(metric, maps, boxes)[0], measure(metric, maps, masks)[0])
         alone = torch.cat([measure(metric, maps[n], boxes[n : n + 1])[0] for n in range(3)])
         torch.testing.assert_close(measure(metric, maps, boxes)[0], alone)
-
-
-@pytest.mark.parametrize("metric", REGIONAL)
-def test_a_region_is_required(metric):
-    with pytest.raises(BadOption, match=f"{metric} compares the map with a region. Give region="):
-        measure(metric, random_maps())
-    with pytest.raises(BadOption, match="covers no pixel"):
-        measure(metric, random_maps(1), torch.zeros(1, 24, 40))
-
-
-def test_no_shape_metric_runs_the_network_itself():
-    passed = []
-    net = curved()
-    check_once(net, random_images(1, height=24, width=40))
-    net.register_forward_hook(lambda *_: passed.append(1))
-    names = ("sparseness", "complexity", *REGIONAL)
-    found = evaluate(
-        net, random_images(1, height=24, width=40), random_maps(1), metrics=names, region=BOX, precision="float32"
-    )
-    assert len(passed) <= 2, "the scores of the image, which fix the class"
-    assert all(bool(found.values[name].isfinite()) and set(found.controls[name]) == {"random", "edge", "center"}
-               for name in names)  # fmt: skip
-    assert METRICS["sparseness"].higher is None and METRICS["relevance_mass"].higher is True

@@ -5,25 +5,20 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from scipy import stats
 from torch import Tensor, nn
 
 import explainers
 from explainers import METHODS, BadOption, LayerNotFound, Recommendation, evaluate, explain, recommend
 from explainers.maps.resize import resize
-from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.recommendation import PartialRecommendation, RankedMap, rank_maps
-from saliscope.zoo import load_model
-from tests.support.nets import plain, random_images, residual
+from tests.explainers.metrics.test_evaluation import made
+from tests.support.nets import LinearScore, plain, random_images, residual
 from tests.support.traces import nothing_left
-
-ASSETS = Path(__file__).parents[3] / "assets" / "examples"
 
 CAMS = ["grad_cam", "layer_cam", "hires_cam"]
 
@@ -32,27 +27,11 @@ def net_and_images(n: int = 1) -> tuple[nn.Module, Tensor]:
     return residual().float(), random_images(n, 3, 24, 32).float()
 
 
-def measured(deletion: float, insertion: float, control: float = 0.5) -> Evaluation:
-    """Return an evaluation of one image with these values, and with controls that all have the same value."""
-    values = {"deletion": torch.tensor([deletion]), "insertion": torch.tensor([insertion])}
-    controls = {name: {each: torch.tensor([control]) for each in ("random", "edge", "center")} for name in values}
-    return Evaluation(
-        values=values,
-        controls=controls,
-        spread={name: torch.tensor([0.01]) for name in values},
-        random_values={name: control + 0.01 * torch.tensor([[-1.0, 1, 1, -1, -1, 1, 1, -1]]) for name in values},
-        curves={},
-        control_curves={},
-        reasons={name: [""] for name in values},
-        maps=torch.zeros(1, 4, 4),
-        method=None,
-        layer=None,
-        target=[0],
-    )
-
-
 def tried(name: str, deletion: float, insertion: float, steps: int = 20, **more: Any) -> RankedMap:
-    return RankedMap(name, None, 0.1, steps, measured(deletion, insertion), **more)
+    """Return the row of one image with these values, and with controls that all have the value 0.5."""
+    controls = {control: [0.5] for control in ("random", "edge", "center")}
+    random = [0.5 + 0.01 * sign for sign in (-1, 1, 1, -1, -1, 1, 1, -1)]
+    return RankedMap(name, None, 0.1, steps, made([deletion], controls, random, insertion=[insertion]), **more)
 
 
 def found(*rows: RankedMap) -> Recommendation:
@@ -105,14 +84,10 @@ def test_the_message_says_if_no_map_is_better_than_the_controls():
 
 def test_comparisons_are_adjusted_for_all_maps_that_were_tried():
     """A difference is significant among six comparisons and not among sixty. Repeated maps do not count."""
-    one = found(tried("a", 0.45, 0.55)).rows[0]
-    assert one.comparisons["deletion"]["random"].verdict == "better" and one.beats("random")
-
     first = tried("a", 0.45, 0.55)
     repeated = [RankedMap(f"b{k}", None, 0.1, 20, first.evaluation, same_as="a") for k in range(10)]
-    assert {row.comparisons["deletion"]["random"].p_adjusted for row in found(first, *repeated).rows} == {
-        one.comparisons["deletion"]["random"].p_adjusted
-    }
+    one = found(first, *repeated).rows[0]
+    assert one.comparisons["deletion"]["random"].verdict == "better" and one.beats("random")
 
     result = found(first, *(tried(f"c{k}", 0.5, 0.5) for k in range(9)))
     best = result.best
@@ -129,24 +104,15 @@ def test_comparisons_are_adjusted_for_all_maps_that_were_tried():
 
 def test_numbers_are_those_of_evaluate_for_the_methods_own_map():
     net, images = net_and_images(2)
+    given: dict[str, Any] = {"baseline": "mean", "precision": "float32"}
+    with nothing_left(net, images), torch.inference_mode():
+        found = recommend(net, images, methods=[*CAMS, "saliency"], layers=["layer1", "layer2"], steps=6, **given)
 
-    result = recommend(
-        net,
-        images,
-        methods=[*CAMS, "saliency"],
-        layers=["layer1", "layer2"],
-        budget=60,
-        steps=6,
-        baseline="mean",
-        precision="float32",
-    )
-
-    assert len(result) == result.total == 7 and result.target == net(images).argmax(1).tolist()
-    full = [row for row in result.rows if row.steps == 6]
-    assert full
-    for row in result.rows:
+    assert len(found) == found.total == 7 and found.target == net(images).argmax(1).tolist()
+    assert any(row.steps == 6 for row in found.rows)
+    for row in found.rows:
         own = explain(row.method, net, images, compare=False, **({"layer": row.layer} if row.layer else {}))
-        expected = evaluate(net, images, own, steps=row.steps, baseline="mean", precision="float32")
+        expected = evaluate(net, images, own, steps=row.steps, **given)
         torch.testing.assert_close(row.evaluation.maps, resize(own.map, (24, 32)), rtol=1e-4, atol=1e-6)
         for name in ("deletion", "insertion"):
             torch.testing.assert_close(row.evaluation.values[name], expected.values[name], rtol=1e-3, atol=1e-5)
@@ -191,23 +157,10 @@ def test_a_map_that_is_the_same_is_measured_once():
     assert rows["hires_cam"].steps == rows["grad_cam"].steps and len(result.compared) <= 2
 
 
-class Linear(nn.Module):
-    """Logits that are linear in the image, with a different weight for each pixel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        weight = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        self.weight = nn.Parameter(weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.einsum("nchw,kchw->nk", x, self.weight)
-
-
 def test_the_exact_map_of_a_linear_model_is_recommended():
     """If the logit is Σ w x, input x gradient orders pixels by contribution, which is optimal for deletion."""
-    net, images = Linear(), random_images(12, 3, 16, 16)
-    methods = ["saliency", "smooth_grad", "input_x_gradient", "occlusion", "guided_backprop"]
-    methods = [name for name in methods if METHODS[name].applies(net) is None]
+    net, images = LinearScore(3, 16, 16).eval(), random_images(12, 3, 16, 16)
+    methods = ["saliency", "smooth_grad", "input_x_gradient", "occlusion"]
 
     result = recommend(net, images, methods=methods, target=0, budget=60, baseline=0.0, score="logit")
 
@@ -217,22 +170,6 @@ def test_the_exact_map_of_a_linear_model_is_recommended():
     assert not next(row for row in result.rows if row.method == "saliency").beats("random")
 
 
-@pytest.mark.slow
-def test_on_the_default_network_the_best_map_of_a_dog_is_better_than_random_maps():
-    model = load_model("auto")
-    with Image.open(ASSETS / "dog.jpg") as dog:
-        image = model.prepare(dog)
-
-    result = recommend(
-        model.network, image, methods=["grad_cam", "layer_cam"], layers=["stages.0", "head"], budget=60, steps=10
-    )
-
-    best = result.best
-    assert best is not None and best.name == "grad_cam at head"
-    assert best.evaluation.compare("insertion", "random").verdict == "better"
-    assert result.rows[-1].name == "grad_cam at stages.0" and not result.rows[-1].beats("random")
-
-
 def test_metrics_that_run_the_method_again_get_the_method():
     net, images = net_and_images()
 
@@ -240,15 +177,6 @@ def test_metrics_that_run_the_method_again_get_the_method():
 
     assert len(result) == 3 and all(math.isfinite(row.values["sensitivity_max"]) for row in result.rows)
     assert result.agreement == {} and result.best is not None
-
-
-def test_refused_methods_are_listed_with_their_reason():
-    net, images = net_and_images()
-
-    result = recommend(net, images, methods=["cam", "grad_cam"], layers=["layer1", "layer2"], budget=60, steps=4)
-
-    assert set(result.refused) == {"cam at layer1"} and "linear" in result.refused["cam at layer1"]
-    assert len(result) == 3 and "tried all 4" in str(result)
 
 
 def test_networks_without_spatial_layers_get_input_methods():
@@ -267,29 +195,17 @@ def test_networks_without_spatial_layers_get_input_methods():
 # Time limit
 
 
-class Slow(nn.Module):
-    """A network that takes two milliseconds a row."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        time.sleep(0.002 * len(x))
-        return self.net(x)
-
-
 def test_the_time_limit_is_kept_and_long_methods_share_the_remaining_time():
     net, images = net_and_images()
+    net.register_forward_pre_hook(lambda module, inputs: time.sleep(0.002 * len(inputs[0])))
 
     began = time.monotonic()
-    result = recommend(Slow(net).eval(), images, methods=["grad_cam", "rise", "kernel_shap"], budget=1)
+    result = recommend(net, images, methods=["grad_cam", "rise", "kernel_shap"], budget=1)
     took = time.monotonic() - began
 
     assert took < 3 and result.best is not None
     assert all(row.cut == METHODS[row.method].long for row in result.rows) and any(row.cut for row in result.rows)
-    least = recommend(net, images, methods=CAMS, budget=1e-6)
-    assert len(least) <= 1
+    assert len(recommend(net, images, methods=CAMS, budget=1e-6)) <= 1
 
 
 def test_progress_can_stop_with_partial_results_or_raise():
@@ -312,72 +228,26 @@ def test_progress_can_stop_with_partial_results_or_raise():
         recommend(net, images, methods=CAMS, budget=60, progress=fail)
 
 
-def test_a_long_method_is_stopped_inside():
-    net, images = net_and_images()
-    calls: list[float] = []
-
-    def stop(partial: PartialRecommendation) -> bool:
-        calls.append(partial.fraction)
-        return len(calls) < 2
-
-    result = recommend(net, images, methods=["rise"], budget=60, progress=stop)
-
-    assert len(calls) == 2 and len(result) == 0 and "There is no map" in str(result)
-
-
-@pytest.mark.parametrize("mode", ["train", "inference", "float64"])
-def test_there_are_no_side_effects(mode):
-    net, images = net_and_images(2)
-    if mode == "train":
-        net.train()
-    elif mode == "float64":
-        net, images = net.double(), images.double()
-    given: dict[str, Any] = {
-        "methods": [*CAMS, "saliency", "smooth_grad"],
-        "budget": 60,
-        "steps": 6,
-        "precision": "float32",
-    }
-    with nothing_left(net, images), torch.inference_mode(mode == "inference"):
-        result = recommend(net, images, **given)
-
-    again = recommend(residual().to(images.dtype), images, **given)
-    assert [row.name for row in again.rows] == [row.name for row in result.rows] and len(again) > len(CAMS)
-    for one, other in zip(again.rows, result.rows, strict=True):
-        assert one.values == pytest.approx(other.values, rel=1e-4)
-
-
 # The table and refusals
-
-
-def test_the_table_has_a_line_for_each_map():
-    net, images = net_and_images()
-
-    result = recommend(net, images, methods=CAMS, layers=["layer1", "layer2"], budget=60, steps=6)
-
-    rows = result.to_rows()
-    assert len(rows) == 6 and rows[0]["method"] == result.best.method and rows[0]["layer"] == result.best.layer
-    for key in ("rank", "seconds", "deletion", "insertion", "deletion_beside_random", "insertion_beside_edge", "steps"):
-        assert key in rows[0]
-    assert str(result).count("\n") >= 6 + 3 and result.best.name in str(result).splitlines()[0]
 
 
 def test_refusals_name_what_was_given_and_what_to_do():
     net, images = net_and_images()
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
-        (BadOption, "budget=0 is not valid", {"budget": 0}),
-        (BadOption, "budget=True is not valid", {"budget": True}),
+        (BadOption, "budget=0", {"budget": 0}),
+        (BadOption, "budget=True", {"budget": True}),
         (BadOption, "Unknown metric 'deletoin'.*deletion", {"metrics": ["deletoin"]}),
-        (BadOption, "metrics=\\[\\] is not valid", {"metrics": []}),
+        (BadOption, "metrics=\\[\\]", {"metrics": []}),
         (BadOption, "complexity has no better direction", {"metrics": ["complexity"]}),
         (BadOption, "Unknown method 'grad_camm'.*grad_cam", {"methods": ["grad_camm"]}),
-        (BadOption, "methods=3 is not valid", {"methods": 3}),
+        (BadOption, "methods=3", {"methods": 3}),
         (BadOption, "Cannot use attention_rollout", {"methods": ["attention_rollout"]}),
         (BadOption, "Cannot use feature_maps. It returns features", {"methods": ["feature_maps"]}),
-        (BadOption, "layers=3 is not valid", {"layers": 3}),
+        (BadOption, "layers=3", {"layers": 3}),
         (LayerNotFound, "no layer 'layer9'", {"layers": ["layer9"]}),
         (BadOption, "no option 'stepz'.*steps", {"stepz": 4}),
-        (BadOption, "steps=1 is not valid", {"steps": 1}),
+        (BadOption, "steps=1", {"steps": 1}),
+        (BadOption, "progress=3", {"progress": 3}),
     ]
     for error, words, keywords in cases:
         with nothing_left(net, images), pytest.raises(error, match=words):
@@ -408,26 +278,38 @@ def test_a_map_reuses_a_value_only_if_it_would_be_the_same() -> None:
 
 def test_means_of_other_images_do_not_compare() -> None:
     """A row without a value for an image is ranked after a row with one."""
-    nan = math.nan
-
-    def row(name: str, values: list[float]) -> RankedMap:
-        one = measured(0.5, 0.5)
+    nan, rows = math.nan, []
+    for name, values in (("partly", [nan, 0.0, nan]), ("good", [0.2, 0.3, nan]), ("bad", [0.8, 0.9, nan])):
+        row = tried(name, 0.5, 0.5)
         both = {"deletion": torch.tensor(values), "insertion": torch.tensor(values)}
-        return RankedMap(name, None, 0.1, 20, replace(one, values=both, controls={}))
-
-    rows = [row("partly", [nan, 0.0, nan]), row("good", [0.2, 0.3, nan]), row("bad", [0.8, 0.9, nan])]
+        rows.append(replace(row, evaluation=replace(row.evaluation, values=both, controls={})))
 
     assert [each.method for each in rank_maps(rows, ["deletion"])] == ["good", "bad", "partly"]
 
 
-def test_a_layer_without_height_and_width_does_not_exclude_others() -> None:
-    found = recommend(
-        residual(), random_images(1), layers=["layer2", "avgpool"], methods=["grad_cam", "layer_cam", "saliency"]
-    )
-    assert {row.name for row in found.rows} == {"grad_cam at layer2", "layer_cam at layer2", "saliency"}
-    assert set(found.refused) == {"grad_cam at avgpool", "layer_cam at avgpool"}
+def test_refused_methods_and_layers_are_listed_with_their_reason() -> None:
+    net, images = net_and_images()
+    methods = ["cam", "grad_cam", "saliency"]
+
+    found = recommend(net, images, layers=["layer1", "layer2", "avgpool"], methods=methods, steps=4)
+
+    assert {row.name for row in found.rows} == {"cam at layer2", "grad_cam at layer1", "grad_cam at layer2", "saliency"}
+    assert set(found.refused) == {"cam at layer1", "cam at avgpool", "grad_cam at avgpool"}
+    assert "linear" in found.refused["cam at layer1"] and "tried all" in str(found)
+    best, rows = found.best, found.to_rows()
+    assert best is not None and len(rows) == 4 and (rows[0]["method"], rows[0]["layer"]) == (best.method, best.layer)
+    assert {"rank", "seconds", "steps", "deletion", "insertion", "insertion_beside_edge"} <= set(rows[0])
+    assert best.name in str(found).splitlines()[0] and all(row.name in str(found) for row in found.rows)
 
 
-def test_the_reason_for_the_end_of_the_search_is_reported() -> None:
-    stopped = recommend(residual(), random_images(1), methods=["rise"], progress=lambda step: False)
+def test_a_long_method_is_stopped_inside_and_the_reason_is_reported() -> None:
+    calls: list[float] = []
+
+    def stop(partial: PartialRecommendation) -> bool:
+        calls.append(partial.fraction)
+        return len(calls) < 2
+
+    stopped = recommend(residual(), random_images(1), methods=["rise"], progress=stop)
+
+    assert len(calls) == 2 and len(stopped) == 0
     assert stopped.is_stopped and "was stopped before the first map." in str(stopped)

@@ -6,37 +6,25 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import explainers
 from explainers import BadOption, evaluate, remove_brightest
-from tests.support.nets import random_images, residual
-
-
-class Linear(nn.Module):
-    """Two classes: the sum of w x, and zero; in float64."""
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight.double())
-
-    def forward(self, x: Tensor) -> Tensor:
-        score = (x * self.weight).flatten(1).sum(1)
-        return torch.stack([score, torch.zeros_like(score)], 1)
-
+from tests.support.nets import LinearScore, random_images, residual
 
 GENERATOR = torch.Generator().manual_seed(0)
-WEIGHT = torch.randn(1, 10, 20, generator=GENERATOR, dtype=torch.float64)
+NET = LinearScore(1, 10, 20).eval()
+WEIGHT = NET.weight.detach()
 IMAGES = torch.rand(3, 1, 10, 20, generator=GENERATOR, dtype=torch.float64)
 BASELINE = torch.rand(3, 1, 10, 20, generator=GENERATOR, dtype=torch.float64)
 MAPS = torch.rand(3, 10, 20, generator=GENERATOR, dtype=torch.float64)
 
 
-def removed(maps: Tensor, count: int | None = None, **options) -> explainers.Removal:
-    """The result for the first `count` images, by default as many as there are maps."""
-    count = len(maps) if count is None else count
-    settings = {"target": 0, "baseline": BASELINE[:count], "score": "logit"} | options
-    return remove_brightest(Linear(WEIGHT).eval(), IMAGES[:count], maps, **settings)
+def removed(maps: Tensor, images: Tensor | None = None, **options) -> explainers.Removal:
+    """The result for the first images, by default as many as there are maps."""
+    images = IMAGES[: len(maps)] if images is None else images
+    settings = {"target": 0, "baseline": BASELINE[: len(images)], "score": "logit"} | options
+    return remove_brightest(NET, images, maps, **settings)
 
 
 def test_scores_of_a_linear_network_by_hand():
@@ -60,12 +48,12 @@ def test_scores_of_a_linear_network_by_hand():
 
 
 def test_random_places_are_uniform_and_equal_for_all_images():
-    """A single pixel of a network that returns one pixel's value: the share of hits, and their places."""
-    places = torch.zeros(4, 5)
+    """A network that returns one pixel's value: the share of hits, and their places."""
+    places, network = torch.zeros(4, 5), LinearScore(1, 4, 5).eval()
     places[1, 2] = 1.0
-    network = Linear(torch.arange(20.0).view(1, 4, 5)).eval()
-    images, baseline = torch.ones(2, 1, 4, 5, dtype=torch.float64), torch.zeros(2, 1, 4, 5, dtype=torch.float64)
-    options = {"target": 0, "baseline": baseline, "score": "logit", "share": 0.05, "samples": 1000}
+    network.weight.data = torch.arange(20.0).double().view(1, 4, 5)
+    images = torch.ones(2, 1, 4, 5, dtype=torch.float64)
+    options = {"target": 0, "baseline": 0.0, "score": "logit", "share": 0.05, "samples": 1000}
     found = remove_brightest(network, images, places.double().expand(2, 4, 5), **options)
     counts = torch.bincount((190 - found.without_random[0]).round().long(), minlength=20)
     assert len(counts) == 20 and float(((counts - 50) ** 2 / 50).sum()) < 43.8, "chi-squared, 19 degrees, p = 0.001"
@@ -74,27 +62,24 @@ def test_random_places_are_uniform_and_equal_for_all_images():
     assert not torch.equal(found.without_random, other.without_random)
 
 
-@pytest.mark.parametrize("score", ["probability", "logit"])
-def test_the_score_is_a_point_of_the_deletion_curve(score):
+def test_the_score_is_a_point_of_the_deletion_curve():
     """With ties: both break them in the same random order."""
     maps = (4 * MAPS).round()
-    options = {"target": 0, "baseline": "blur", "score": score, "seed": 3}
-    curve = evaluate(Linear(WEIGHT).eval(), IMAGES, maps, steps=20, controls=False, **options).curves["deletion"]
-    found = removed(maps, share=0.2, **options)
-    assert torch.allclose(found.without_brightest, curve[:, 4]) and torch.allclose(found.scores, curve[:, 0])
-    assert found.unit == {"probability": "softmax probability", "logit": "logit"}[score]
+    for score, unit in (("probability", "softmax probability"), ("logit", "logit")):
+        options = {"target": 0, "baseline": "blur", "score": score, "seed": 3}
+        curve = evaluate(NET, IMAGES, maps, steps=20, controls=False, **options).curves["deletion"]
+        found = removed(maps, share=0.2, **options)
+        assert torch.allclose(found.without_brightest, curve[:, 4]) and torch.allclose(found.scores, curve[:, 0])
+        assert found.unit == unit
+    assert not torch.equal(found.mask, removed(maps, share=0.2, seed=1).mask)
 
 
 def test_rows_do_not_depend_on_each_other_or_the_batch_size():
-    together, small = removed(MAPS), removed(MAPS, batch_size=2)
+    together = removed(MAPS)
     for n in range(3):
-        one = remove_brightest(
-            Linear(WEIGHT).eval(), IMAGES[n : n + 1], MAPS[n : n + 1], target=0, baseline=BASELINE[n : n + 1],
-            score="logit",
-        )  # fmt: skip
+        one = removed(MAPS[n : n + 1], images=IMAGES[n : n + 1], baseline=BASELINE[n : n + 1], batch_size=2)
         assert torch.allclose(one.without_random[0], together.without_random[n])
         assert torch.allclose(one.without_brightest[0], together.without_brightest[n])
-    assert torch.allclose(small.without_random, together.without_random)
 
 
 def test_maps_are_resized_and_attributions_summed_over_their_channels():
@@ -104,13 +89,12 @@ def test_maps_are_resized_and_attributions_summed_over_their_channels():
     rows, columns = found.mask[0].nonzero().unbind(1)
     assert len(rows) == 10 and rows.max() < 5 and columns.min() > 14, "the upper right corner"
     attributions = torch.stack([MAPS[:1] - 2.0, torch.full_like(MAPS[:1], 1.9)], 1)
-    images = IMAGES[:1].expand(1, 2, 10, 20)
-    network = Linear(WEIGHT.expand(2, 10, 20)).eval()
-    both = remove_brightest(network, images, attributions, target=0, share=0.05)
+    both = remove_brightest(LinearScore(2, 10, 20), IMAGES[:1].expand(1, 2, 10, 20), attributions, target=0, share=0.05)
     assert torch.equal(both.mask, removed(MAPS[:1], share=0.05).mask)
 
 
 def test_only_positive_values_are_removed_and_the_share_is_the_true_one():
+    """The number of pixels is rounded down: 0.29 x 200 is 57.99999999999999 in floating point."""
     maps = torch.full((2, 10, 20), -1.0, dtype=torch.float64)
     maps[0, 3, 4:7], maps[1] = 0.5, MAPS[1]
     found = removed(maps)
@@ -118,30 +102,8 @@ def test_only_positive_values_are_removed_and_the_share_is_the_true_one():
     sparse = torch.zeros(1, 10, 20, dtype=torch.float64)
     sparse[0, 9, 19] = 1e-300
     assert removed(sparse).mask.sum() == 1
-
-
-@pytest.mark.parametrize("share, pixels", [(0.29, 58), (0.99, 198), (0.01, 2)])
-def test_the_number_of_pixels_is_the_share_rounded_down(share, pixels):
-    """0.29 x 200 is 57.99999999999999 in floating point."""
-    assert removed(MAPS[:1], share=share).mask.sum() == pixels
-
-
-def test_ties_are_broken_in_random_order():
-    maps = torch.zeros(1, 10, 20, dtype=torch.float64)
-    maps[0, :, :10] = 1.0
-    mask = removed(maps).mask[0]
-    assert mask.sum() == 40 and not mask[:, 10:].any() and mask[:5].any() and mask[5:].any()
-    assert not torch.equal(mask, removed(maps, seed=1).mask[0])
-
-
-def test_a_map_that_supports_the_class_lowers_its_score_below_all_random_places():
-    """The optimal map of a linear network is w (x - b); its negative raises the score."""
-    best = (WEIGHT * (IMAGES - BASELINE))[:, 0]
-    found = removed(best)
-    assert (found.without_brightest < found.without_random.amin(1)).all()
-    against = removed(-best)
-    assert (against.without_brightest > against.without_random.amax(1)).all()
-    assert (against.without_brightest > against.scores).all()
+    for share, pixels in ((0.29, 58), (0.99, 198), (0.01, 2)):
+        assert removed(MAPS[:1], share=share).mask.sum() == pixels
 
 
 def test_the_target_of_an_explanation_and_the_names_of_methods_are_used():
@@ -152,66 +114,44 @@ def test_the_target_of_an_explanation_and_the_names_of_methods_are_used():
     assert torch.allclose(found.scores, model(images).softmax(1).diagonal(1)[:3])
     by_name = remove_brightest(model, images, "input_x_gradient", target=[1, 2, 3], samples=2)
     assert torch.allclose(by_name.without_brightest, found.without_brightest, atol=1e-6)
-    other = remove_brightest(model, images, explanation, target=0, samples=2)
-    assert other.target == [0, 0, 0] and torch.equal(other.mask, found.mask)
-    first = remove_brightest(model, images, explanation.map, samples=2)
-    assert first.target == model(images).argmax(1).tolist(), "each image's top class"
-    contrast = remove_brightest(model, images, explanation.map, target=explainers.Contrast(1, 2), samples=2)
-    assert contrast.unit == "score of the target" and contrast.target.startswith("Contrast(")
+    for maps, target, expected in (
+        (explanation, 0, [0, 0, 0]),
+        (explanation.map, None, model(images).argmax(1).tolist()),
+        (explanation.map, explainers.Contrast(1, 2), "Contrast(class_=1, against=2)"),
+    ):
+        assert remove_brightest(model, images, maps, target=target, samples=2).target == expected
 
 
 def test_progress_can_stop_the_call():
     steps = []
-
-    def stop(step) -> bool:
-        steps.append(step)
-        return len(steps) < 2
-
-    found = removed(MAPS[:1], batch_size=2, progress=stop)
-    assert [step.done for step in steps] == [2, 4] and steps[0].map is None
-    assert found.without_brightest.isfinite().all() and found.without_random[0, :2].isfinite().all()
-    assert found.without_random[0, 2:].isnan().all()
-
-
-def test_scores_of_a_network_that_returns_nan_are_nan():
-    found = remove_brightest(Linear(math.nan * WEIGHT).eval(), IMAGES, MAPS, target=0, score="logit", samples=2)
-    assert found.scores.isnan().all() and found.without_brightest.isnan().all()
+    found = removed(MAPS[:1], batch_size=2, progress=lambda step: steps.append(step.done) or len(steps) < 2)
+    assert steps == [2, 4] and found.without_brightest.isfinite().all()
+    assert found.without_random[0, :2].isfinite().all() and found.without_random[0, 2:].isnan().all()
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    ("change", "options", "message"),
     [
-        (lambda maps: torch.ones_like(maps), "The map of image 0 is constant"),
-        (lambda maps: torch.where(torch.arange(3).view(3, 1, 1) == 2, 3.0, maps), "The map of image 2 is constant"),
-        (lambda maps: torch.full_like(maps, 0.1)[:, :3, :3], "The map of image 0 is constant"),
-        (lambda maps: maps - 1.0, "has no positive values"),
-        (lambda maps: torch.where(maps > 0.9, torch.nan, maps), "Give finite maps"),
-        (lambda maps: torch.where(maps > 0.9, torch.inf, maps), "Give finite maps"),
-        (lambda maps: maps[:2], "Give one map per image"),
-        (lambda maps: maps > 0.5, "Give floats"),
+        (lambda maps: torch.where(torch.arange(3).view(3, 1, 1) == 2, 3.0, maps), {}, "The map of image 2 is constant"),
+        (lambda maps: torch.full_like(maps, 0.1)[:, :3, :3], {}, "The map of image 0 is constant"),
+        (lambda maps: maps - 1.0, {}, "has no positive values"),
+        (lambda maps: torch.where(maps > 0.9, torch.nan, maps), {}, "Give finite maps"),
+        (lambda maps: torch.where(maps > 0.9, torch.inf, maps), {}, "Give finite maps"),
+        (lambda maps: maps[:2], {}, "Give one map per image"),
+        (lambda maps: maps > 0.5, {}, "Give floats"),
+        *((lambda maps: maps, {"share": share}, "share") for share in (0, 1, math.nan, "0.2")),
+        *((lambda maps: maps, {"samples": samples}, "samples") for samples in (0, 2.5)),
+        (lambda maps: maps, {"progress": 1}, "progress"),
     ],
 )
-def test_maps_without_a_brightest_part_are_refused(change, message):
+def test_wrong_maps_and_options_are_refused(change, options, message):
     with pytest.raises(BadOption, match=message):
-        removed(change(MAPS), len(IMAGES))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"share": share} for share in (0, 1, math.nan, "0.2")),
-        *({"samples": samples} for samples in (0, 2.5)),
-        {"progress": 1},
-    ],
-)
-def test_wrong_options_are_refused(options):
-    with pytest.raises(BadOption, match=next(iter(options))):
-        removed(MAPS, **options)
+        removed(change(MAPS), IMAGES, **options)
 
 
 def test_videos_are_moved_along_all_axes():
     video, maps = torch.rand(1, 1, 4, 5, 6, dtype=torch.float64), torch.rand(1, 4, 5, 6, dtype=torch.float64)
-    network = Linear(torch.randn(1, 4, 5, 6)).eval()
+    network = LinearScore(1, 4, 5, 6).eval()
     found = remove_brightest(network, video, maps, target=0, score="logit", baseline=0.0)
     assert found.mask.shape == (1, 4, 5, 6) and found.mask.sum() == 24
     assert found.without_random.std() > 0

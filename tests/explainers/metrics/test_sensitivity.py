@@ -72,40 +72,22 @@ def test_sobol_by_jansens_estimator_on_the_same_points():
         torch.testing.assert_close(found[n], (moved / variance)[labels], rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", [sobol, hsic], ids=lambda m: m.__name__)
-@pytest.mark.parametrize(("scale", "shift"), [(1000.0, 0.0), (1e-4, 0.0), (-1.0, 0.0), (1.0, 50.0)])
-def test_neither_scale_nor_shift_of_the_score_matters(method, scale, shift):
+@pytest.mark.parametrize("method", [sobol, hsic])
+def test_neither_scale_nor_shift_of_the_score_matters(method):
     """A peer's HSIC takes the median score as the width of its kernel, which moves with the logit's constant."""
 
     def function(a, b, c, d):
         return a * b + 0.3 * c
 
     expected = method(Cells(function), WHITE, 0, cells=2, samples=64)
-    found = method(Cells(function, scale, shift), WHITE, 0, cells=2, samples=64)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
     assert (expected >= 0).all() and expected.max() > 2 * expected.min()
+    for scale, shift in ((1000.0, 0.0), (1e-4, 0.0), (-1.0, 0.0), (1.0, 50.0)):
+        found = method(Cells(function, scale, shift), WHITE, 0, cells=2, samples=64)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_hsic_detects_dependence_that_the_mean_does_not():
     """Cell a decides the variance of the score; its mean is 0 either way. c and d have no influence."""
-
-    def scattered(a, b, c, d):
-        return a * (2 * b - 1)
-
-    found = cells_of_map(hsic(Cells(scattered), WHITE, 0, cells=2))
+    found = cells_of_map(hsic(Cells(lambda a, b, c, d: a * (2 * b - 1)), WHITE, 0, cells=2))
     assert found[0] > 0.01 and found[1] > 0.01
     torch.testing.assert_close(found[2:], torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-12)
-
-
-def test_hsic_of_sampled_masks_approaches_that_of_all_masks():
-    """9 cells, 512 coalitions: 400 sampled ones rank the cells nearly alike."""
-    net, x = curved(), random_images(1)
-    exact, drawn = (hsic(net, x, 2, cells=3, samples=samples).flatten(1) for samples in (512, 400))
-    assert (exact - drawn).norm() < 0.35 * exact.norm()
-    assert exact.argmax() == drawn.argmax()
-
-
-def test_stopped_after_one_image_the_map_is_zero():
-    for method in (sobol, hsic):
-        found = method(curved(), random_images(1), 1, batch_size=1, progress=lambda partial: False)
-        assert torch.equal(found, torch.zeros_like(found))

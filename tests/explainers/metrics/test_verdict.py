@@ -11,10 +11,9 @@ from torch import nn
 import explainers
 from explainers.verdict.facts import Facts, has_preference
 from explainers.verdict.rules import CLAUSES, RULES, judge_facts
+from tests.support.nets import curved, random_images
 
-LEVEL = dict.fromkeys(("random", "edge", "center"), "level")
-BETTER = dict.fromkeys(("random", "edge", "center"), "better")
-WORSE = dict.fromkeys(("random", "edge", "center"), "worse")
+LEVEL, BETTER, WORSE = (dict.fromkeys(("random", "edge", "center"), word) for word in ("level", "better", "worse"))
 BLOB = "a centered blob"
 CODES = [rule.code for rule in RULES]
 
@@ -90,26 +89,23 @@ def test_each_clause_follows_from_the_results() -> None:
         assert any(start in each or start[:1].upper() + start[1:] in each for each in said), words
 
 
-@pytest.mark.parametrize(
-    ("probabilities", "exclusive", "prefers"),
-    [
+def test_a_preference_is_more_than_equal_classes() -> None:
+    equal, nan = [0.998 / 999] * 999, float("nan")
+    cases: list[tuple[tuple[float, ...], bool, bool | None]] = [
         ((0.61, 0.39), True, True),
         ((0.59, 0.41), True, False),
-        ((0.002, *[0.998 / 999] * 999), True, False),
-        ((0.02, *[0.98 / 999] * 999), True, True),
+        ((0.002, *equal), True, False),
+        ((0.02, *equal), True, True),
         ((0.5, 0.45, 0.55), False, False),
         ((0.5, 0.02, 0.55), False, True),
         ((0.45,), False, False),
         ((0.95,), False, True),
         ((), True, None),
-        ((float("nan"), 0.5), True, None),
+        ((nan, 0.5), True, None),
         ((1.0, 0.0), True, True),
-    ],
-)
-def test_a_preference_is_more_than_equal_classes(
-    probabilities: tuple[float, ...], exclusive: bool, prefers: bool | None
-) -> None:
-    assert has_preference(probabilities, exclusive) is prefers
+    ]
+    for probabilities, exclusive, prefers in cases:
+        assert has_preference(probabilities, exclusive) is prefers, probabilities[:3]
 
 
 def test_a_share_of_the_score_decides_what_is_too_small() -> None:
@@ -131,20 +127,22 @@ class Bright(nn.Module):
         return torch.stack([10 * own + chance, 1 - own], 1)
 
 
-@pytest.mark.parametrize(("noise", "is_noise"), [(0.0, False), (50.0, True)])
-def test_halves_of_the_masks_agree_if_the_map_is_not_noise(noise: float, is_noise: bool) -> None:
-    """The score of the second network is chance, so its complete map is noise."""
+def test_halves_of_the_masks_agree_if_the_map_is_not_noise() -> None:
+    """The score of the second network is chance, so its complete map is noise; so is the map of one mask."""
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    found = explainers.explain("rise", Bright(noise).eval(), images, 0, samples=256, cells=4)
-    assert found.is_complete
-    assert [each.code == "noise" for each in found.verdicts] == [is_noise] * 2
+    for noise, is_noise in ((0.0, False), (50.0, True)):
+        found = explainers.explain("rise", Bright(noise).eval(), images, 0, samples=256, cells=4)
+        assert found.is_complete and [each.code == "noise" for each in found.verdicts] == [is_noise] * 2
+    (one,) = explainers.explain("rise", Bright(0.0), images[:1], 0, batch_size=1, progress=lambda part: False).verdicts
+    assert one.code in ("noise", "too_small", "constant")
+    some = explainers.explain("occlusion", Bright(0.0), images[:1], 0, batch_size=9, progress=lambda part: False)
+    assert some.verdicts[0].code == "stopped"
+    assert some.verdicts[0].sentence.endswith("of the samples, and its stability is not known.")
 
 
 @pytest.mark.parametrize("method", ["rise", "mc_rise", "smooth_grad", "smooth_grad_squared"])
-def test_the_stability_is_that_of_every_second_sample(method: str) -> None:
-    """It does not depend on the batch size, and is the correlation of two maps of RISE by hand."""
-    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Softplus(), nn.Flatten(), nn.Linear(3600, 3)).eval()
+def test_the_stability_does_not_depend_on_the_batch_size(method: str) -> None:
+    net, images = curved(), random_images(2)
     options = {"cells": 4} if "rise" in method else {}
     parts = [
         explainers.explain(method, net, images, 0, samples=33, batch_size=size, **options).statistics
@@ -154,17 +152,13 @@ def test_the_stability_is_that_of_every_second_sample(method: str) -> None:
         assert -1 <= one["stability"] <= 1 and one["stability"] == pytest.approx(other["stability"], abs=1e-3)
 
 
-def test_the_stability_of_one_mask_is_unknown_and_the_map_noise() -> None:
-    net, images = Bright(0.0).eval(), torch.rand(1, 3, 32, 32)
-    (one,) = explainers.explain("rise", net, images, 0, batch_size=1, progress=lambda part: False).verdicts
-    assert one.code in ("noise", "too_small", "constant")
-    some = explainers.explain("occlusion", net, images, 0, batch_size=9, progress=lambda part: False)
-    (verdict,) = some.verdicts
-    assert verdict.code == "stopped" and verdict.sentence.endswith("of the samples, and its stability is not known.")
-
-
-def test_judge_refuses_tests_of_other_images() -> None:
-    net, images = Bright(0.0).eval(), torch.rand(2, 3, 32, 32)
-    explanation = explainers.explain("saliency", net, images, 0)
+def test_judge_uses_tests_of_the_same_images() -> None:
+    net, images = curved(), random_images(2)
+    net.head.weight.data *= 50  # prefers a class
+    explanation = explainers.explain("grad_cam", net, images, layer="act2")
+    for word, method in (("hardly depends", lambda _, x, __: x[:, 0]), ("depends", lambda *_: torch.randn(2, 9, 9))):
+        test = explainers.randomization_test(net, images, method)
+        for verdict in explainers.judge(explanation, randomization=test):
+            assert verdict.sentence == f"Not compared with controls; {word} on the weights."
     with pytest.raises(explainers.BadImages, match="of 1 images, the explanation of 2"):
         explainers.judge(explanation, explainers.evaluate(net, images[:1], explanation.map[:1], steps=2))
