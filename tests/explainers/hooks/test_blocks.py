@@ -139,6 +139,7 @@ def test_a_wrapped_model_is_unwrapped(block: Block, wrap: str) -> None:
         model: Any = net
         if wraps:
             model = torch.compile(net, backend="eager") if wrap == "compile" else nn.DataParallel(net)
+        model(random_images())  # compiled code does not see hooks that are registered later
         with nothing_left(net), block(model) as seen:
             found.append((step(model, random_images()), dict(seen.outputs) if hasattr(seen, "outputs") else {}))
     (plain, recorded), (wrapped, also_recorded) = found

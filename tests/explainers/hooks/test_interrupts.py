@@ -20,8 +20,6 @@ from tests.support.interrupts import interrupt
 from tests.support.nets import random_images, residual
 from tests.support.traces import hook_count
 
-MODES = {"no_grad": torch.no_grad, "enable_grad": torch.enable_grad, "inference_mode": torch.inference_mode}
-
 
 def layers_anew(net: nn.Module, x: torch.Tensor) -> None:
     profile._known.clear()
@@ -54,39 +52,29 @@ def torch_state(net: nn.Module) -> list[Any]:
     ]
 
 
-def points(total: int, step: int) -> range:
-    return range(1, total + 1, step)
-
-
-def check_call(name: str, mode: str, count: int) -> None:
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts inside `__del__`
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        *((name, 13) for name in CALLS if name not in ("lrp", "list_layers")),
+        *(pytest.param(name, 150, marks=pytest.mark.slow) for name in CALLS),
+    ],
+)
+def test_the_callers_state_after_an_interrupt(name, count):
     net, x = residual().float(), random_images(1).float()
     call = CALLS[name]
     call(net, x)
-    with MODES[mode]():
-        total = interrupt(lambda: call(net, x))
-        for at in points(total, max(1, total // count)):
-            before = torch_state(net)
-            interrupt(lambda: call(net, x), at)
-            assert torch_state(net) == before, at
-        # Nothing changes later, when tracebacks and generators are freed.
-        gc.collect()
-        assert torch_state(net) == before
+    for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+        with mode():
+            total = interrupt(lambda: call(net, x))
+            for at in range(1, total + 1, max(1, total // count)):
+                before = torch_state(net)
+                interrupt(lambda: call(net, x), at)
+                assert torch_state(net) == before, (at, mode)
+            # Nothing changes later, when tracebacks and generators are freed.
+            gc.collect()
+            assert torch_state(net) == before, mode
     torch.testing.assert_close(saliency(net, x, 1), saliency(net, x, 1))
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts inside `__del__`
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in ("lrp", "list_layers")])
-def test_the_callers_state_after_an_interrupt(name, mode):
-    check_call(name, mode, 13)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", CALLS)
-def test_the_callers_state_after_an_interrupt_at_many_instructions(name, mode):
-    check_call(name, mode, 2000)
 
 
 def block(name: str, net: nn.Module, parameter: nn.Parameter) -> Any:
@@ -112,7 +100,7 @@ def test_hooks_of_a_block_after_an_interrupt(name, step):
 
     run()
     hooks = hook_count(net)
-    for at in points(interrupt(run, files=files), step):
+    for at in range(1, interrupt(run, files=files) + 1, step):
         interrupt(run, at, files)
         assert hook_count(net) == hooks, at
         assert list(parameter._backward_hooks) == [mine.id], at
