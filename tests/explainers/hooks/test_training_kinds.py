@@ -22,6 +22,7 @@ from explainers import (
     replace_gradient,
     scale_gradients,
 )
+from explainers.hooks.live import LiveInstances
 
 
 def small(**kind: Any) -> nn.Sequential:
@@ -263,7 +264,7 @@ def test_a_log_can_be_copied_and_pickled_during_training(duplicate: Callable[[Gr
 
 
 def test_live_instances_follow_creation_and_deletion():
-    from explainers.hooks.live import LiveInstances
+    """Also if as many are created as deleted, of subclasses, and after `gc.freeze`."""
 
     class Base:
         pass
@@ -273,12 +274,10 @@ def test_live_instances_follow_creation_and_deletion():
 
     live = LiveInstances(Base)
     assert live.get() == []
-    one = Base()
-    assert live.get() == [one]
-    two = Derived()
+    one, two = Base(), Derived()
     assert set(live.get()) == {one, two}
     del one
-    three = Base()  # the number of instances is the same as before
+    three = Base()
     assert set(live.get()) == {two, three}
     gc.freeze()
     try:
@@ -286,5 +285,6 @@ def test_live_instances_follow_creation_and_deletion():
         assert set(live.get()) == {two, three, four}
     finally:
         gc.unfreeze()
+    assert set(live.get()) == {two, three, four}
     del two, three
     assert live.get() == [four]
