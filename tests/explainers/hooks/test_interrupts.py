@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils import _python_dispatch
 from torch.utils.checkpoint import CheckpointFunction
 
 from explainers import capture, edit_gradients, edit_outputs, explain, grad_cam, list_layers, lrp, occlusion, saliency
+from explainers.errors import UnsupportedOperation
 from explainers.findings import is_recording
 from explainers.hooks.gradient_queue import queue_of_this_thread
 from explainers.layers import profile
@@ -26,11 +28,17 @@ def layers_anew(net: nn.Module, x: torch.Tensor) -> None:
     list_layers(net, x)
 
 
+def lrp_or_refusal(net: nn.Module, x: torch.Tensor) -> None:
+    """Torch's own mode stack may fail in an interrupted `__exit__`, which LRP reports as its own error."""
+    with contextlib.suppress(UnsupportedOperation):
+        lrp(net, x, 1)
+
+
 CALLS = {
     "saliency": lambda net, x: saliency(net, x, 1),
     "grad_cam": lambda net, x: grad_cam(net, x, 1, layer="layer2"),
     "explain": lambda net, x: explain("grad_cam", net, x, 1),
-    "lrp": lambda net, x: lrp(net, x, 1),
+    "lrp": lrp_or_refusal,
     "list_layers": layers_anew,
     "occlusion in bfloat16": lambda net, x: occlusion(net, x, 1, window=8, stride=8, precision="bf16"),
 }
