@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.project.sources import ROOT, files, parse
+
 DECODERS = {
     "Image": {"open"},
     "ImageFile": {"Parser"},
@@ -33,7 +34,7 @@ OWN_FILES = {
 
 def uses(path: Path) -> Iterator[str]:
     """Yield the decoders that a file names: as an attribute of a module, or imported on their own."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, (ast.Name, ast.Attribute)):
             module = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
             if node.attr in DECODERS.get(module, ()):
@@ -44,12 +45,11 @@ def uses(path: Path) -> Iterator[str]:
 
 
 def test_the_page_decodes_no_files_in_its_process() -> None:
-    files = [*(ROOT / "saliscope/page").rglob("*.py"), *(ROOT / "saliscope/session").rglob("*.py")]
-    files += [ROOT / "saliscope/cli/serving.py", ROOT / "app.py"]
-    found = {str(path.relative_to(ROOT)): set(uses(path)) for path in files}
+    places = ("saliscope/page", "saliscope/session", "saliscope/cli/serving.py", "app.py")
+    found = {path.relative_to(ROOT).as_posix(): set(uses(path)) for place in places for path in files(place)}
     unknown = {name: names - {OWN_FILES.get(name)} for name, names in found.items()}
     assert {name: names for name, names in unknown.items() if names} == {}
-    assert len(files) > 100
+    assert len(found) > 100
 
 
 def test_decoders_are_found(tmp_path: Path) -> None:

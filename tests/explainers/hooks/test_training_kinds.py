@@ -22,6 +22,7 @@ from explainers import (
     replace_gradient,
     scale_gradients,
 )
+from explainers.hooks.live import LiveInstances
 
 
 def small(**kind: Any) -> nn.Sequential:
@@ -115,7 +116,7 @@ def test_hooks_that_only_read_gradients_are_compatible_with_a_norm():
 # GradScaler
 
 
-@pytest.mark.parametrize("limits", [{"norm": 0.5}, {"value": 0.3}, {"value": 0.3, "norm": 0.5}], ids=str)
+@pytest.mark.parametrize("limits", [{"norm": 0.5}, {"value": 0.3}], ids=str)
 def test_limits_apply_to_the_unscaled_gradients(limits):
     expected, net = small(), small()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -129,14 +130,6 @@ def test_limits_apply_to_the_unscaled_gradients(limits):
     for row, other in zip(log.rows, wanted.rows, strict=True):
         assert dict(row.statistics) == pytest.approx(dict(other.statistics), rel=1e-4, abs=1e-6)
         assert dict(row.arrived) == pytest.approx(dict(other.arrived), rel=1e-4, abs=1e-6)
-
-
-def test_noise_has_its_deviation_after_unscaling():
-    scaler, v = torch.amp.GradScaler("cpu", init_scale=1024.0), nn.Parameter(torch.zeros(10_000))
-    with add_gradient_noise([v], std=0.1, scaler=scaler):
-        scaler.scale(v.sum()).backward()
-    scaler.unscale_(torch.optim.SGD([v], lr=1.0))
-    assert float(v.grad.std()) == pytest.approx(0.1, rel=0.05) and float(v.grad.mean()) == pytest.approx(1, rel=0.01)
 
 
 NEEDS_SCALE: dict[str, Callable[..., Any]] = {
@@ -185,32 +178,27 @@ def embedding(sparse: bool) -> nn.Sequential:
     return nn.Sequential(nn.Embedding(6, 3, sparse=sparse), nn.Linear(3, 2))
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        lambda net: clip_gradients(net, value=0.5),
-        lambda net: clip_gradients(net, norm=0.5),
-        lambda net: scale_gradients(net, {"0.*": 3}),
-        lambda net: freeze(net, "0.*"),
-        lambda net: replace_gradient(net[0].weight, lambda g: g * 2),
-        lambda net: record_gradients(net, histograms=3),
-    ],
-    ids=["value", "norm", "scale", "freeze", "replace", "record"],
-)
-def test_sparse_gradients_are_edited_and_recorded_like_dense_ones(block):
+def test_sparse_gradients_are_edited_and_recorded_like_dense_ones():
     """The word 1 occurs twice: its two stored rows are one row of the gradient."""
-    found = []
-    for sparse in (True, False):
-        net = embedding(sparse)
-        with block(net), record_gradients(net, histograms=2) as log:
-            for words in ([1, 1, 4], [1, 2, 2]):
-                (100 * net(torch.tensor(words)).pow(2).sum()).backward()
-        assert net[0].weight.grad.is_sparse == sparse
-        found.append(([p.grad.to_dense() for p in net.parameters()], log.rows))
-    assert close(found[0][0], found[1][0])
-    for row, other in zip(found[0][1], found[1][1], strict=True):
-        assert dict(row.statistics) == pytest.approx(dict(other.statistics), rel=1e-5, abs=1e-6)
-        assert row.histogram == other.histogram
+    for name, block in {
+        "value": lambda net: clip_gradients(net, value=0.5),
+        "norm": lambda net: clip_gradients(net, norm=0.5),
+        "scale": lambda net: scale_gradients(net, {"0.*": 3}),
+        "freeze": lambda net: freeze(net, "0.*"),
+        "replace": lambda net: replace_gradient(net[0].weight, lambda g: g * 2),
+    }.items():
+        found = []
+        for sparse in (True, False):
+            net = embedding(sparse)
+            with block(net), record_gradients(net, histograms=2) as log:
+                for words in ([1, 1, 4], [1, 2, 2]):
+                    (100 * net(torch.tensor(words)).pow(2).sum()).backward()
+            assert net[0].weight.grad.is_sparse == sparse, name
+            found.append(([p.grad.to_dense() for p in net.parameters()], log.rows))
+        assert close(found[0][0], found[1][0]), name
+        for row, other in zip(found[0][1], found[1][1], strict=True):
+            assert dict(row.statistics) == pytest.approx(dict(other.statistics), rel=1e-5, abs=1e-6), name
+            assert row.histogram == other.histogram, name
 
 
 def test_noise_on_sparse_gradients_is_refused():
@@ -222,74 +210,38 @@ def test_noise_on_sparse_gradients_is_refused():
 # Complex and empty gradients, copies of a log
 
 
-def test_statistics_of_complex_gradients():
+def test_complex_gradients():
     v = nn.Parameter(torch.zeros(4, dtype=torch.complex64))
     pull = torch.tensor([3 + 4j, 0, 1j, -2], dtype=torch.complex64)
     with record_gradients([v], histograms=2) as log, clip_gradients([v], norm=1):
         v.backward(pull)
     size = torch.linalg.vector_norm(pull)
-    assert dict(log.rows[0].statistics) == pytest.approx(
-        {
-            "norm": float(size),
-            "mean": float(pull.mean().abs()),
-            "std": float(pull.std()),
-            "max": 5,
-            "zero_fraction": 0.25,
-        }
-    )
+    wanted = {"norm": float(size), "mean": float(pull.mean().abs()), "std": float(pull.std()), "max": 5}
+    assert dict(log.rows[0].statistics) == pytest.approx(wanted | {"zero_fraction": 0.25})
     assert sum(log.rows[0].histogram) == 8
     assert torch.allclose(v.grad, pull / size)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("size", [1, 1000, 100_000])
-def test_statistics_equal_those_in_float64(dtype: torch.dtype, size: int):
-    """The largest magnitude is that of a negative value, and every seventh value is zero."""
-    pull = torch.linspace(-3, 2, size).where(torch.arange(size) % 7 != 1, 0).to(dtype)
-    v = nn.Parameter(torch.zeros(size, dtype=dtype))
-    with record_gradients([v]) as log:
-        v.backward(pull)
-    exact = pull.double()
-    assert dict(log.rows[0].statistics) == pytest.approx(
-        {
-            "norm": float(exact.norm()),
-            "mean": float(exact.mean()),
-            "std": float(exact.std()) if size > 1 else 0,
-            "max": 3,
-            "zero_fraction": float((exact == 0).double().mean()),
-        },
-        rel=1e-9,
-    )
-
-
-def test_a_large_complex_gradient_is_reduced_in_blocks():
-    v = nn.Parameter(torch.zeros(70_000, dtype=torch.complex64))
-    pull = torch.randn(70_000, dtype=torch.complex64)
-    with record_gradients([v]) as log:
-        v.backward(pull)
-    found = log.rows[0].statistics
-    assert found["std"] == pytest.approx(float(pull.std()), rel=1e-4)
-    assert found["mean"] == pytest.approx(float(pull.mean().abs()), rel=1e-3)
-    assert found["max"] == pytest.approx(float(pull.abs().max()))
-
-
-def test_complex_noise_and_clipping():
-    v = nn.Parameter(torch.zeros(10_000, dtype=torch.complex64))
-    with add_gradient_noise([v], std=0.1):
-        v.backward(torch.ones_like(v))
-    assert float(v.grad.real.std()) == pytest.approx(0.1, rel=0.05)
-    assert float(v.grad.imag.std()) == pytest.approx(0.1, rel=0.05)
     with pytest.raises(BadOption, match="complex"), clip_gradients([v], value=1):
         raise AssertionError("never entered")
 
 
-def test_empty_gradients_have_finite_statistics():
+@pytest.mark.parametrize("scale", [None, 1024.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_noise_has_its_deviation_after_unscaling(dtype, scale):
+    v = nn.Parameter(torch.zeros(10_000, dtype=dtype))
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+    with add_gradient_noise([v], std=0.1, scaler=scaler):
+        scaler.scale(v.real.sum()).backward()
+    found = v.grad / (scale or 1.0)
+    assert float(found.real.std()) == pytest.approx(0.1, rel=0.05) and float(found.real.mean()) == pytest.approx(
+        1, rel=0.01
+    )
+    assert not dtype.is_complex or float(found.imag.std()) == pytest.approx(0.1, rel=0.05)
+
+
+def test_empty_gradients_can_be_edited_and_recorded():
     net = nn.ModuleDict({"empty": nn.Embedding(0, 3), "other": nn.Linear(3, 1)})
-    with (
-        clip_gradients(net, norm=1, value=2),
-        add_gradient_noise(net, std=0.1),
-        record_gradients(net, histograms=2) as log,
-    ):
+    clip, noise = clip_gradients(net, norm=1, value=2), add_gradient_noise(net, std=0.1)
+    with clip, noise, record_gradients(net, histograms=2) as log:
         (net["empty"].weight.sum() + net["other"](torch.ones(3))).sum().backward()
     row = next(row for row in log.rows if row.name == "empty.weight")
     assert set(row.statistics.values()) == {0.0} and row.size == 0
@@ -312,7 +264,7 @@ def test_a_log_can_be_copied_and_pickled_during_training(duplicate: Callable[[Gr
 
 
 def test_live_instances_follow_creation_and_deletion():
-    from explainers.hooks.live import LiveInstances
+    """Also if as many are created as deleted, of subclasses, and after `gc.freeze`."""
 
     class Base:
         pass
@@ -322,12 +274,10 @@ def test_live_instances_follow_creation_and_deletion():
 
     live = LiveInstances(Base)
     assert live.get() == []
-    one = Base()
-    assert live.get() == [one]
-    two = Derived()
+    one, two = Base(), Derived()
     assert set(live.get()) == {one, two}
     del one
-    three = Base()  # the number of instances is the same as before
+    three = Base()
     assert set(live.get()) == {two, three}
     gc.freeze()
     try:
@@ -335,5 +285,6 @@ def test_live_instances_follow_creation_and_deletion():
         assert set(live.get()) == {two, three, four}
     finally:
         gc.unfreeze()
+    assert set(live.get()) == {two, three, four}
     del two, three
     assert live.get() == [four]
