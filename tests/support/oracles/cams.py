@@ -91,8 +91,11 @@ def _element_wise(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return sum((a[:, k] * g[:, k]).clamp(min=0) for k in range(a.shape[1]))
 
 
-def _smooth_plus_plus(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Three copies of each image, one after the other; means of G, G^2 and G^3, and the clean activations."""
+def smooth_plus_plus(net: nn.Module, x: Tensor, classes: list[int], of_last: str = "") -> Tensor:
+    """Three copies of each image, one after the other; means of G, G^2 and G^3, and the clean activations.
+
+    `of_last`, "activation" or "gradient", is what a peer takes from the last noisy copy instead (row P32).
+    """
     maps = []
     for image, c in zip(x, classes, strict=True):
         a = act_grad(net, net.act2, image[None], [c])[0][0]
@@ -101,11 +104,12 @@ def _smooth_plus_plus(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
         for _ in range(3):
             noise = generator.normal_noise(0, 1, *image.shape)[0].double()
             noisy = image + 0.2 * (image.max() - image.min()) * noise
-            grads.append(act_grad(net, net.act2, noisy[None], [c])[1][0])
+            last, g, _ = act_grad(net, net.act2, noisy[None], [c])
+            grads.append(g[0])
         m1, m2, m3 = (sum(g**p for g in grads) / 3 for p in (1, 2, 3))
         alpha = m2 / (2 * m2 + a.sum((1, 2), keepdim=True) * m3)
-        weights = (alpha * m1.relu()).sum((1, 2))
-        maps.append(torch.einsum("k,khw->hw", weights, a).relu())
+        weights = (alpha * (grads[-1] if of_last == "gradient" else m1).relu()).sum((1, 2))
+        maps.append(torch.einsum("k,khw->hw", weights, last[0] if of_last == "activation" else a).relu())
     return torch.stack(maps)
 
 
@@ -170,18 +174,24 @@ def _fem(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return result
 
 
-def _shapley(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """dy/dA - H A / 2, the Hessian-vector product by central differences of gradients at (1 ± s) A."""
-
-    def rest(scores: Tensor) -> Tensor:
-        own = scores[range(len(classes)), classes]
-        return own + own - scores.exp().sum(1).log()
-
+def second_order(
+    net: nn.Module, layer: nn.Module, x: Tensor, score: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """(A, dy/dA - H A / 2), the Hessian-vector product by central differences of gradients at (1 ± s) A."""
     step = 1e-4
-    a, g = gradient_at(net, net.act2, x, rest)
-    more, less = (gradient_at(net, net.act2, x, rest, 1 + s)[1] for s in (step, -step))
-    weights = (g - (more - less) / (2 * step) / 2).mean((2, 3))
-    return torch.einsum("nk,nkhw->nhw", weights, a).relu()
+    a, g = gradient_at(net, layer, x, score)
+    more, less = (gradient_at(net, layer, x, score, 1 + s)[1] for s in (step, -step))
+    return a, g - (more - less) / (4 * step)
+
+
+def rest(classes: list[int]) -> Callable[[Tensor], Tensor]:
+    """Logit plus log-probability."""
+    return lambda scores: 2 * scores[range(len(classes)), classes] - scores.exp().sum(1).log()
+
+
+def _shapley(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a, g = second_order(net, net.act2, x, rest(classes))
+    return torch.einsum("nk,nkhw->nhw", g.mean((2, 3)), a).relu()
 
 
 def _finer(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -316,7 +326,7 @@ ORACLES: dict[str, Oracle] = {
     "smooth_grad_cam_pp": Oracle(
         "Grad-CAM++ of mean powers of the gradients, the same noise sampled by hand",
         curved,
-        _smooth_plus_plus,
+        smooth_plus_plus,
         layer="act2",
         options={"samples": 3, "sigma": 0.2, "seed": 3},
         bites=cut,
