@@ -7,22 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import explainers
-from explainers import BadImages, BadTarget, Logit, UnsupportedModel, explain, full_grad, full_gradients
+from explainers import Logit, explain, full_grad, full_gradients
 from explainers.maps.resize import rank_correlation
-from tests.support.nets import Activated, Twice, curved, plain, random_images, residual, settle
+from tests.support.nets import Activated, Reused, curved, plain, random_images, residual, settle
 
 CLASSES = [2, 0, 4]
-
-
-class Reused(Twice):
-    """`Twice` without its tanh: one convolution and one in-place ReLU used again, all piecewise linear."""
-
-    def forward(self, x):
-        x = self.relu(self.stem(x))
-        x = self.relu(self.conv(x))
-        x = self.relu(self.conv(x[:, :, ::2, ::2]))
-        return self.fc(x.mean((2, 3)))
 
 
 class Deep(nn.Module):
@@ -74,18 +63,6 @@ def test_p43_the_signed_map_sums_to_the_score_minus_non_spatial_terms(name):
     assert (signed < 0).any() and (signed > 0).any()
 
 
-def test_p43_on_resnet_18_in_float32():
-    import torchvision
-
-    net = settle(torchvision.models.resnet18(weights=None))
-    images = torch.randn(2, 3, 64, 96, generator=torch.Generator().manual_seed(1))
-    found = full_gradients(net, images, [3, 5])
-    scale = found.scores.abs().clamp(min=0.1)
-    assert ((found.total() - found.scores).abs() < 1e-4 * scale).all()
-    assert next(iter(found.biases)) == "bn1" and len(found.biases) == 20 and found.elsewhere.any()
-    assert not any(told.code == "incomplete" for row in explain("full_grad", net, images, 3).findings for told in row)
-
-
 def test_bias_term_of_batch_norm_by_hand():
     net, images = residual(), random_images()
     leaf = images.clone()
@@ -98,36 +75,6 @@ def test_bias_term_of_batch_norm_by_hand():
     added = (net.bn1.bias - net.bn1.running_mean * scale).detach().view(1, -1, 1, 1)
     torch.testing.assert_close(full_gradients(net, images, 1).biases["bn1"], added * g, rtol=1e-10, atol=1e-13)
     torch.testing.assert_close(added + scale.detach().view(1, -1, 1, 1) * first.detach(), out.detach())
-
-
-def test_the_magnitude_map_sums_the_resized_terms():
-    net, images = residual(), random_images()
-    found = full_gradients(net, images, CLASSES)
-    parts = [found.input, *found.biases.values()]
-    maps = [F.interpolate(p.abs().sum(1, keepdim=True), (12, 16), mode="bilinear", align_corners=False) for p in parts]
-    torch.testing.assert_close(full_grad(net, images, CLASSES), sum(maps)[:, 0])
-
-
-def test_the_map_scales_with_the_score():
-    """No per-layer normalization: ten times the head's weights give ten times the map."""
-    net, images = residual(), random_images()
-    first = full_grad(net, images, 1)
-    for parameter in net.fc.parameters():
-        parameter.data *= 10
-    torch.testing.assert_close(full_grad(net, images, 1), 10 * first)
-
-
-@pytest.mark.parametrize("size", [(12, 16), (13, 9), (30, 40), (4, 5)])
-def test_resizing_preserves_the_sum(size):
-    from explainers.methods.gradients.bias_gradients import _spread
-
-    maps = torch.randn(2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    spread = _spread(maps, size, None)
-    assert tuple(spread.shape) == (2, *size)
-    torch.testing.assert_close(spread.sum((1, 2)), maps.sum((1, 2)), rtol=1e-12, atol=1e-12)
-    if size == (30, 40):  # integer factors: bilinear resize, divided by the pixels of a cell
-        plain = F.interpolate(maps[None], size, mode="bilinear", align_corners=False)[0] / 25
-        torch.testing.assert_close(spread, plain)
 
 
 def test_the_unattributed_remainder_is_a_finding():
@@ -203,17 +150,6 @@ def test_biases_of_layer_norms_run_along_the_channels(make, side):
     found = full_gradients(net, image, 1)
 
     torch.testing.assert_close(float(found.total()), bias_terms(net, image, 1), rtol=1e-6, atol=1e-8)
-
-
-def test_wrong_use_is_refused():
-    with pytest.raises(BadTarget):
-        full_gradients(plain(), random_images(), 7)
-    with pytest.raises(BadImages):
-        full_gradients(plain(), random_images()[0], 1)
-    traced = torch.jit.trace(plain(), random_images())
-    with pytest.raises(UnsupportedModel):
-        full_grad(traced, random_images(), 1)
-    assert "traced" in explainers.METHODS["full_grad"].applies(traced)
 
 
 def test_full_grad_agrees_in_rank_with_grad_cam_package(capsys):
