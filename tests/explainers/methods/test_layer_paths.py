@@ -6,16 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-import explainers.methods.gradients.layer_conductance as layer_conductance_module
 from explainers import (
-    BadOption,
-    LayerNotFound,
     explain,
-    integrated_gradients,
     internal_influence,
     layer_conductance,
     layer_integrated_gradients,
 )
+from explainers.perturbation.baselines import baseline_of
 from tests.support.nets import ClassToken, curved, random_images, rel, residual, settle
 from tests.support.oracles.gradients import conductance_by_hand
 
@@ -41,20 +38,17 @@ def skip():
     return settle(Skip().double())
 
 
-@pytest.mark.parametrize(("make", "layer"), [(curved, "conv2"), (curved, "act1"), (residual, "layer1.conv2")])
-@pytest.mark.parametrize(
-    ("method", "peer"),
-    [(layer_integrated_gradients, "LayerIntegratedGradients"), (internal_influence, "InternalInfluence")],
-)
-def test_agrees_with_captum_at_the_same_points(method, peer, make, layer):
+def test_agrees_with_captum_at_the_same_points():
     captum = pytest.importorskip("captum.attr")
-    net, x = make(), random_images()
-    there = getattr(captum, peer)(net, net.get_submodule(layer))
-    theirs = there.attribute(x, torch.zeros_like(x), target=CLASSES, n_steps=12, method="gausslegendre").detach()
-    assert rel(method(net, x, CLASSES, layer=layer, steps=12), theirs) < 1e-6
+    x, peers = random_images(), (captum.LayerIntegratedGradients, captum.InternalInfluence)
+    for net, layer in ((curved(), "act1"), (residual(), "layer1.conv2")):
+        for peer, method in zip(peers, (layer_integrated_gradients, internal_influence), strict=True):
+            given = {"target": CLASSES, "n_steps": 12, "method": "gausslegendre"}
+            theirs = peer(net, net.get_submodule(layer)).attribute(x, torch.zeros_like(x), **given).detach()
+            assert rel(method(net, x, CLASSES, layer=layer, steps=12), theirs) < 1e-6, (peer, layer)
 
 
-@pytest.mark.parametrize("layer", ["conv1", "act2"])
+@pytest.mark.parametrize("layer", ["act2"])
 def test_conductance_agrees_with_captum_as_steps_grow(layer):
     """captum uses a left Riemann sum without the path's ends: it converges with more points."""
     captum = pytest.importorskip("captum.attr")
@@ -67,14 +61,15 @@ def test_conductance_agrees_with_captum_as_steps_grow(layer):
     assert distances[1] < 0.01 < distances[0]
 
 
-@pytest.mark.parametrize("layer", ["conv1", "act1", "conv2", "act2"])
-def test_layer_integral_and_conductance_are_complete_without_a_bypass(layer):
+def test_layer_integral_and_conductance_are_complete_without_a_bypass():
     net, x = curved(), random_images()
-    expected = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
-    straight = layer_integrated_gradients(net, x, CLASSES, layer=layer, steps=60)
-    torch.testing.assert_close(straight.sum((1, 2, 3)), expected, rtol=1e-8, atol=1e-10)
-    conductance = layer_conductance(net, x, CLASSES, layer=layer, steps=500)
-    torch.testing.assert_close(conductance.sum((1, 2, 3)), expected, rtol=1e-3, atol=1e-6)
+    for layer, baseline in (("conv1", "zeros"), ("act1", 0.3), ("conv2", "blur"), ("act2", "mean")):
+        given = {"layer": layer, "baseline": baseline}
+        expected = (net(x) - net(baseline_of(x, baseline)))[range(3), CLASSES].detach()
+        straight = layer_integrated_gradients(net, x, CLASSES, steps=60, **given)
+        torch.testing.assert_close(straight.sum((1, 2, 3)), expected, rtol=1e-8, atol=1e-10)
+        conductance = layer_conductance(net, x, CLASSES, steps=500, **given)
+        torch.testing.assert_close(conductance.sum((1, 2, 3)), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_conductance_converges_quadratically_in_the_steps():
@@ -125,22 +120,6 @@ def test_influence_default_layer_has_a_spatially_varying_gradient():
 
 
 @pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
-def test_tokens_are_returned_as_a_grid_without_the_class_token(method):
-    net = settle(ClassToken().double())
-    found = method(net, random_images(2, 3, 32, 128), [1, 2], layer="blocks.0", steps=6)
-    assert found.shape == (2, 8, 2, 8) and found.any()
-
-
-@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
-@pytest.mark.parametrize("size", [1, 4, 100])
-def test_batch_size_does_not_change_the_result(method, size):
-    net, x = residual(), random_images()
-    expected = method(net, x, 1, layer="layer1", steps=9)
-    found = method(net, x, 1, layer="layer1", steps=9, batch_size=size)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
-
-
-@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
 def test_stopped_early_the_partial_sum_estimates_the_whole(method):
     net, x = curved(), random_images()
     told = []
@@ -161,31 +140,6 @@ def test_stopped_early_the_partial_sum_estimates_the_whole(method):
         torch.testing.assert_close(stopped.sum((1, 2, 3)) * share, part, rtol=1e-2, atol=1e-4)
 
 
-def test_explain_map_is_the_sum_over_channels():
-    net, x = curved(), random_images()
-    e = explain("layer_conductance", net, x, CLASSES, layer="conv2", steps=10)
-    assert e.layer == "conv2" and e.raw.shape == (3, 8, 6, 8)
-    torch.testing.assert_close(e.map, e.raw.sum(1))
-
-
-@pytest.mark.parametrize("baseline", [0.3, "blur", "mean"])
-def test_other_baselines(baseline):
-    """By completeness both sum to the integrated gradients of the input."""
-    net, x = curved(), random_images()
-    whole = integrated_gradients(net, x, CLASSES, steps=40, baseline=baseline).sum((1, 2, 3))
-    for method, bound in ((layer_integrated_gradients, 1e-8), (layer_conductance, 1e-2)):
-        found = method(net, x, CLASSES, layer="act2", steps=200, baseline=baseline).sum((1, 2, 3))
-        assert rel(found, whole) < bound
-
-
-@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
-def test_wrong_layers_and_options_are_refused(method):
-    with pytest.raises(LayerNotFound, match="conv2"):
-        method(curved(), random_images(), 1, layer="conv3")
-    with pytest.raises(BadOption, match="steps"):
-        method(curved(), random_images(), 1, layer="conv2", steps=1)
-
-
 class Joined(Skip):
     """The skip is concatenated, so the batch of one cannot broadcast against the expanded batch."""
 
@@ -198,16 +152,10 @@ class Joined(Skip):
         return self.head(torch.tanh(torch.cat([x, self.inner(x)], 1)).mean((2, 3)))
 
 
-@pytest.mark.parametrize("make", [Skip, Joined])
-def test_the_layers_before_run_once_per_chunk_if_the_suffix_allows(make):
-    net, x = settle(make().double()), random_images(1)
-    expected = layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=1)
-    rows = []
-    handle = net.stem.register_forward_hook(lambda m, i, o: rows.append(len(o)))
-    found = layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=6)
-    handle.remove()
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
-    assert max(rows) == (6 if make is Joined else 1)
+def test_a_suffix_that_needs_whole_batches_gets_them():
+    net, x = settle(Joined().double()), random_images(1)
+    one, six = (layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=n) for n in (1, 6))
+    torch.testing.assert_close(six, one, rtol=1e-10, atol=1e-14)
 
 
 class Abrupt(nn.Module):
@@ -277,22 +225,11 @@ def test_influence_reports_steps_that_do_not_suffice():
         assert not any(each.code == "not_converged" for row in enough.findings for each in row)
 
 
-def test_large_layers_get_fewer_points(monkeypatch):
-    """The outputs at the points are kept; what 52 points miss is a finding, and 50 steps keep no points."""
-    net, x = Abrupt(), random_images(1, 1, 3, 4)
-    for points in (52, 10):
-        monkeypatch.setattr(layer_conductance_module, "_BYTES", points * 2 * 12 * 8)
-        found = explain("layer_conductance", net, x, 0, layer="inner")
-        assert [each.code for each in found.findings[0]] == ["incomplete"]
-    torch.testing.assert_close(found.raw, layer_conductance(net, x, 0, layer="inner", steps=50))
-
-
 @pytest.mark.parametrize("method", ["layer_integrated_gradients", "layer_conductance"])
-@pytest.mark.parametrize("steps", [None, 1000])
-def test_the_share_of_the_class_token_is_no_gap(method, steps):
+def test_the_share_of_the_class_token_is_no_gap(method):
     """The map has no place for it. It was reported as a gap that more steps would close, after 256 points."""
     net, x = settle(ClassToken().double()), random_images(2, 3, 32, 128)
-    found = explain(method, net, x, [1, 2], layer="blocks.0", steps=steps)
+    found = explain(method, net, x, [1, 2], layer="blocks.0")
     assert not any(each.code == "incomplete" for row in found.findings for each in row)
     whole = (net(x) - net(torch.zeros_like(x)))[range(2), [1, 2]].detach()
     assert rel(found.raw.sum((1, 2, 3)), whole) > 0.01

@@ -218,20 +218,30 @@ def _full_grad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return sum(F.interpolate(m, x.shape[2:], mode="bilinear", align_corners=False)[:, 0] for m in maps)
 
 
-def mask_weighted_cam(net: nn.Module, x: Tensor, classes: list[int], vary: Callable[[Tensor], list[Tensor]]) -> Tensor:
-    """Weights: softmax over the channels of `layer2` of the mean score of the image times each of `vary(mask)`."""
+def mask_weighted_cam(
+    net: nn.Module,
+    x: Tensor,
+    classes: list[int],
+    vary: Callable[[Tensor], list[Tensor]],
+    increase: bool = False,
+    leader: Tensor | None = None,
+) -> Tensor:
+    """Weights: softmax over the channels of `layer2` of the mean score of the image times each of `vary(mask)`.
+
+    With `increase`, the weights are the scores minus that of a blank image. `leader` has the channel of each mask.
+    """
     maps = []
     for image, c in zip(x, classes, strict=True):
         a = act_grad(net, net.layer2, image[None], [c])[0][0]
         scores = []
-        for plane in a:
+        for plane in a if leader is None else a[leader]:
             mask = F.interpolate(plane[None, None], image.shape[1:], mode="bilinear", align_corners=False)[0, 0]
-            mask = (mask - mask.min()) / (mask.max() - mask.min())
-            with torch.no_grad():
-                found = [net((image * factor)[None])[0, c] for factor in vary(mask)]
+            mask = (mask - mask.min()) / (mask.max() - mask.min() if plane.any() else 1)
+            found = [net((image * factor)[None])[0, c].detach() for factor in vary(mask)]
             scores.append(sum(found) / len(found))
-        weights = torch.stack(scores).exp()
-        maps.append(sum(w * plane for w, plane in zip(weights / weights.sum(), a, strict=True)))
+        weights = torch.stack(scores)
+        weights = weights - net(0 * image[None])[0, c].detach() if increase else weights.softmax(0)
+        maps.append(sum(w * plane for w, plane in zip(weights, a, strict=True)))
     return torch.stack(maps)
 
 
