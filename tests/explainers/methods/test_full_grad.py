@@ -42,39 +42,27 @@ NETS = {
 }
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_p43_input_and_bias_terms_sum_to_the_score(name):
-    net, images = NETS[name](), random_images()
-    expected = net(images)[range(3), CLASSES].detach()
-
-    found = full_gradients(net, images, CLASSES)
-
-    torch.testing.assert_close(found.total(), expected, rtol=1e-11, atol=1e-12)
-    torch.testing.assert_close(found.scores, expected)
-    assert all(part.abs().max() > 0 for part in (found.input, found.elsewhere, *found.biases.values()))
-
-
-@pytest.mark.parametrize("name", ["residual, reused in-place ReLU", "hidden layers"])
-def test_p43_the_signed_map_sums_to_the_score_minus_non_spatial_terms(name):
-    net, images = NETS[name](), random_images()
-    signed = full_grad(net, images, CLASSES, magnitude=False)
-    found = full_gradients(net, images, CLASSES)
-    torch.testing.assert_close(signed.sum((1, 2)), found.scores - found.elsewhere, rtol=1e-10, atol=1e-11)
-    assert (signed < 0).any() and (signed > 0).any()
+def test_p43_input_and_bias_terms_sum_to_the_score():
+    images = random_images()
+    for name, build in NETS.items():
+        net = build()
+        expected = net(images)[range(3), CLASSES].detach()
+        found = full_gradients(net, images, CLASSES)
+        torch.testing.assert_close(found.total(), expected, rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(found.scores, expected)
+        assert all(part.abs().max() > 0 for part in (found.input, found.elsewhere, *found.biases.values())), name
 
 
-def test_bias_term_of_batch_norm_by_hand():
-    net, images = residual(), random_images()
-    leaf = images.clone()
-    first = net.conv1(leaf)
-    out = net.bn1(first).detach().requires_grad_()
-    net.bn1.register_forward_hook(lambda *_: out.clone())
-    (g,) = torch.autograd.grad(net(images)[:, 1].sum(), out)
-    net.bn1._forward_hooks.clear()
-    scale = net.bn1.weight / (net.bn1.running_var + net.bn1.eps).sqrt()
-    added = (net.bn1.bias - net.bn1.running_mean * scale).detach().view(1, -1, 1, 1)
-    torch.testing.assert_close(full_gradients(net, images, 1).biases["bn1"], added * g, rtol=1e-10, atol=1e-13)
-    torch.testing.assert_close(added + scale.detach().view(1, -1, 1, 1) * first.detach(), out.detach())
+@pytest.mark.parametrize("height", [12, 13])
+def test_p43_the_signed_map_sums_to_the_score_minus_non_spatial_terms(height):
+    """Resizing preserves sums, also by factors that are not whole numbers."""
+    nets = [residual()] + [NETS["hidden layers"]()] * (height == 12)
+    for net in nets:
+        images = random_images(height=height)
+        signed = full_grad(net, images, CLASSES, magnitude=False)
+        found = full_gradients(net, images, CLASSES)
+        torch.testing.assert_close(signed.sum((1, 2)), found.scores - found.elsewhere, rtol=1e-10, atol=1e-11)
+        assert (signed < 0).any() and (signed > 0).any()
 
 
 def test_the_unattributed_remainder_is_a_finding():
@@ -142,29 +130,25 @@ class Logits(nn.Module):
         return output if isinstance(output, torch.Tensor) else output.logits
 
 
-@pytest.mark.parametrize(("make", "side"), [(Norms, 16), (convnext, 32), (convnext, 64)])
+@pytest.mark.parametrize(("make", "side"), [(Norms, 16), (convnext, 64)])
 def test_biases_of_layer_norms_run_along_the_channels(make, side):
     net = nn.Sequential(settle(make().double().eval()), Logits())
     image = torch.randn(1, 3, side, side, dtype=torch.float64)
-
     found = full_gradients(net, image, 1)
-
     torch.testing.assert_close(float(found.total()), bias_terms(net, image, 1), rtol=1e-6, atol=1e-8)
 
 
-def test_full_grad_agrees_in_rank_with_grad_cam_package(capsys):
+def test_full_grad_agrees_in_rank_with_grad_cam_package():
     """The package normalizes each channel of each layer to [0, 1] before the sum."""
     package = pytest.importorskip("pytorch_grad_cam")
     import torchvision
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = torchvision.models.resnet18(weights=None).eval()
-        for module in net.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.running_mean.normal_(0, 0.1)
-                module.bias.data.normal_(0, 0.1)
+    net = torchvision.models.resnet18(weights=None).eval()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.bias.data.normal_(0, 0.1)
     images = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(2))
     ours = full_grad(net, images, Logit([3, 5]))
     found = torch.from_numpy(package.FullGrad(net, [])(images, [ClassifierOutputTarget(k) for k in (3, 5)]))

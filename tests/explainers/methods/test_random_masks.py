@@ -71,17 +71,15 @@ def test_d_rise_without_a_target_explains_the_best_detection():
     assert found.findings[0][0].code == "best_detection"
 
 
-@pytest.mark.parametrize(
-    "name", ["fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"]
-)
-def test_d_rise_is_offered_for_detectors(name):
+def test_d_rise_is_offered_for_detectors():
     torchvision = pytest.importorskip("torchvision")
-    with torch.device("meta"):
-        net = torchvision.models.get_model(name, weights=None, weights_backbone=None)
-    assert METHODS["d_rise"].applies(net) is None and METHODS["d_rise"].applies(nn.DataParallel(net)) is None
+    for name in ("fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"):
+        with torch.device("meta"):
+            net = torchvision.models.get_model(name, weights=None, weights_backbone=None)
+        assert METHODS["d_rise"].applies(net) is None and METHODS["d_rise"].applies(nn.DataParallel(net)) is None
 
 
-def test_d_rise_is_not_offered_for_classifiers_but_accepts_them():
+def test_d_rise_is_offered_for_lists_of_boxes_but_accepts_classifiers():
     assert "Use rise" in METHODS["d_rise"].applies(curved())
     assert METHODS["d_rise"].applies(Detector()) is None
     assert d_rise(curved(), random_images(1), 1, samples=4).isfinite().all()
@@ -122,14 +120,12 @@ def test_mc_rise_takes_colors_in_the_models_units():
     assert seen.max() > 0.1
 
 
-def test_mc_rise_with_one_channel_has_dark_and_light():
+def test_mc_rise_with_one_channel_has_dark_and_light_and_refuses_other_shapes():
     x = torch.rand(1, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert mc_rise(Product(), x, 0, samples=20, color=1).isfinite().all()
     with pytest.raises(BadOption, match="color=2"):
         mc_rise(Product(), x, 0, samples=20, color=2)
 
-
-@pytest.mark.parametrize("colors", [torch.zeros(2), torch.zeros(2, 4), torch.zeros(0, 3)])
-def test_colors_of_another_shape_are_refused(colors):
-    with pytest.raises(BadOption, match="colors"):
-        mc_rise(curved(), random_images(1), 1, samples=4, colors=colors)
+    for colors in (torch.zeros(2), torch.zeros(2, 4), torch.zeros(0, 3)):
+        with pytest.raises(BadOption, match="colors"):
+            mc_rise(curved(), random_images(1), 1, samples=4, colors=colors)
