@@ -285,12 +285,8 @@ def test_factors_of_a_layer_with_negative_values():
 
 
 def test_factors_of_an_all_zero_layer_are_zero():
-    found = deep_feature_factorization(Activated(nn.ReLU()).eval(), torch.full((1, 3, 6, 8), -1e3), layer="act#0")
-    assert tuple(found.shape) == (1, 5, 6, 8) and found.isfinite().all()
-    from explainers.methods.cams.nmf import factors_of
-
-    maps, directions = factors_of(torch.zeros(4, 3, 5), 2, 0)
-    assert not maps.any() and not directions.any()
+    found = feature_factors(Activated(nn.ReLU()).eval(), torch.full((1, 3, 6, 8), -1e3), 1, layer="act#0", components=2)
+    assert tuple(found.maps.shape) == (1, 2, 6, 8) and found.maps.isfinite().all() and found.directions.isfinite().all()
 
 
 # Agreement with other libraries

@@ -48,16 +48,15 @@ def test_agrees_with_captum_at_the_same_points():
             assert rel(method(net, x, CLASSES, layer=layer, steps=12), theirs) < 1e-6, (peer, layer)
 
 
-@pytest.mark.parametrize("layer", ["act2"])
-def test_conductance_agrees_with_captum_as_steps_grow(layer):
+def test_conductance_agrees_with_captum_as_steps_grow():
     """captum uses a left Riemann sum without the path's ends: it converges with more points."""
     captum = pytest.importorskip("captum.attr")
     net, x = curved(), random_images()
-    there = captum.LayerConductance(net, net.get_submodule(layer))
-    distances = []
+    ours, distances = layer_conductance(net, x, CLASSES, layer="act2", steps=300), []
     for steps in (10, 300):
-        theirs = there.attribute(x, torch.zeros_like(x), target=CLASSES, n_steps=steps).detach()
-        distances.append(rel(layer_conductance(net, x, CLASSES, layer=layer, steps=300), theirs))
+        given = {"target": CLASSES, "n_steps": steps}
+        theirs = captum.LayerConductance(net, net.act2).attribute(x, torch.zeros_like(x), **given)
+        distances.append(rel(ours, theirs.detach()))
     assert distances[1] < 0.01 < distances[0]
 
 
@@ -121,23 +120,17 @@ def test_influence_default_layer_has_a_spatially_varying_gradient():
 
 @pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
 def test_stopped_early_the_partial_sum_estimates_the_whole(method):
-    net, x = curved(), random_images()
-    told = []
-
-    def watch(partial):
-        told.append(partial)
-        return partial.fraction < 0.5
-
-    stopped = method(net, x, CLASSES, layer="conv2", steps=40, batch_size=4, progress=watch)
+    net, x, told = curved(), random_images(), []
+    options = {"batch_size": 4, "progress": lambda partial: told.append(partial) or partial.fraction < 0.5}
+    stopped = method(net, x, CLASSES, layer="conv2", steps=40, **options)
     assert 0.5 <= told[-1].fraction < 0.65
-    drawn = stopped.norm(dim=1) if method is internal_influence else stopped.sum(1)
-    torch.testing.assert_close(told[-1].map, drawn)
-    if method is not layer_conductance:
-        assert rel(stopped, method(net, x, CLASSES, layer="conv2", steps=40)) < 0.1
-    else:
+    torch.testing.assert_close(told[-1].map, stopped.norm(dim=1) if method is internal_influence else stopped.sum(1))
+    if method is layer_conductance:
         share = (told[-1].done - 1) / 40
         part = (net(share * x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
         torch.testing.assert_close(stopped.sum((1, 2, 3)) * share, part, rtol=1e-2, atol=1e-4)
+    else:
+        assert rel(stopped, method(net, x, CLASSES, layer="conv2", steps=40)) < 0.1
 
 
 class Joined(Skip):

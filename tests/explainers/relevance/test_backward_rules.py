@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from explainers import deconvnet, guided_backprop, guided_grad_cam
-from tests.support.nets import OneConv, act_grad, plain, ramp, random_images, residual, settle
+from tests.support.nets import OneConv, act_grad, plain, ramp, random_images, residual
 
 CLASSES = [2, 0, 5]
 RULES = [guided_backprop, deconvnet]
@@ -49,26 +48,3 @@ def test_guided_backprop_agrees_with_captum_where_all_relus_are_modules():
     for theirs, ours in ((captum.GuidedBackprop, guided_backprop), (captum.Deconvolution, deconvnet)):
         expected = theirs(plain()).attribute(x.clone(), CLASSES).detach()
         torch.testing.assert_close(ours(net, x, CLASSES), expected, rtol=1e-12, atol=1e-15)
-
-
-@each_rule
-def test_max_pool_and_dropout_keep_their_gradients(method):
-    """The rule applies only to ReLUs."""
-
-    class Pooled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(3, 4, 3, padding=1)
-            self.drop = nn.Dropout(0.5)
-            self.fc = nn.Linear(4, 7)
-
-        def forward(self, x):
-            return self.fc(self.drop(F.max_pool2d(self.conv(x).relu(), 2)).mean((2, 3)))
-
-    net, x = settle(Pooled().double()), random_images()
-    z = net.conv(x).detach()
-    y = z.relu().requires_grad_()
-    (g,) = torch.autograd.grad(net.fc(F.max_pool2d(y, 2).mean((2, 3)))[range(3), CLASSES].sum(), y)
-    g = g.clamp(min=0) * ((z > 0) if method is guided_backprop else 1)
-    expected = F.conv_transpose2d(g, net.conv.weight, padding=1).detach()
-    torch.testing.assert_close(method(net, x, CLASSES), expected, rtol=1e-11, atol=1e-14)

@@ -28,17 +28,15 @@ def biased(build):
     return net
 
 
-@pytest.mark.parametrize("composite", COMPOSITES)
 @pytest.mark.parametrize("build", [plain, residual], ids=["plain", "residual"])
-def test_without_biases_in_the_denominators_the_sum_is_the_score(build, composite):
+def test_without_biases_in_the_denominators_the_sum_is_the_score(build):
     """zero_bias=True conserves the whole score at ε = 0; zero_bias=False loses what the biases absorb."""
     net, x = biased(build), random_images()
-
-    kept = lrp(net, x, CLASSES, composite=composite, zero_bias=True)
-
-    torch.testing.assert_close(sums(kept), scores(net, x), rtol=1e-8, atol=1e-10)
-    absorbed = 1 - sums(lrp(net, x, CLASSES, composite=composite)) / scores(net, x)
-    assert (absorbed.abs() > 0.05).all()
+    for composite in COMPOSITES:
+        kept = lrp(net, x, CLASSES, composite=composite, zero_bias=True)
+        torch.testing.assert_close(sums(kept), scores(net, x), rtol=1e-8, atol=1e-10)
+        absorbed = 1 - sums(lrp(net, x, CLASSES, composite=composite)) / scores(net, x)
+        assert (absorbed.abs() > 0.05).all(), composite
 
 
 def test_zero_bias_by_hand_in_every_place_of_a_constant():
@@ -96,8 +94,7 @@ def test_the_share_that_biases_absorb_is_stated_with_a_remedy_that_works():
     again = explain("lrp", net, x, CLASSES, **large[0]["absorbed"].remedy)
     assert not any("absorbed" in row for row in codes(again))
     given = codes(explain("lrp", net, x, CLASSES, rule="epsilon"))
-    remedies = [row["absorbed"].remedy for row in given if "absorbed" in row and row["absorbed"].remedy]
-    assert all(remedy == {"zero_bias": True, "rule": None} for remedy in remedies)
+    assert {"zero_bias": True, "rule": None} in [row["absorbed"].remedy for row in given if "absorbed" in row]
 
 
 def test_few_positive_contributions_by_hand():

@@ -176,30 +176,17 @@ def test_batch_norm_is_merged_on_both_sides(rule):
 
 
 def test_unmerged_batch_norm_is_an_affine_layer():
-    """Between a ReLU and a ReLU nothing can be merged: R_x = s x / (s x + t + eps sign) R."""
-
-    class Alone(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bn = nn.BatchNorm2d(3)
-            self.fc = nn.Linear(3, 7)
-
-        def forward(self, x):
-            return self.fc(self.bn(x.relu()).relu().mean((2, 3)))
-
-    net, x = settle(Alone().double()), random_images(1)
-    s = net.bn.weight / (net.bn.running_var + net.bn.eps).sqrt()
-    t = net.bn.bias - net.bn.running_mean * s
-    with torch.no_grad():
-        down = (1, 3, 1, 1)
-        z = s.view(down) * x.relu() + t.view(down)
-        a = z.relu()
-        pooled = a.mean((2, 3))
-        y = net.fc(pooled)[0, 2]
-        r = pooled * net.fc.weight[2] * y / (y + 1e-3 * y.sign())
-        r = a / a.sum((2, 3), keepdim=True) * r[:, :, None, None]
-        expected = s.view(down) * x.relu() / (z + 1e-3 * z.sign()) * r
-    torch.testing.assert_close(lrp(net, x, 2, rule="epsilon", epsilon=1e-3), expected, rtol=1e-9, atol=1e-11)
+    """Between a ReLU and a ReLU nothing can be merged: it is a convolution of 1 x 1 in groups of one channel."""
+    layers = [nn.ReLU(), nn.BatchNorm2d(3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 7)]
+    net, conv = settle(nn.Sequential(*layers).double()), nn.Conv2d(3, 3, 1, groups=3).double()
+    norm = net[1]
+    scale = (norm.weight / (norm.running_var + norm.eps).sqrt()).detach()
+    conv.weight.data = scale.view(3, 1, 1, 1)
+    conv.bias.data = (norm.bias - norm.running_mean * scale).detach()
+    other = nn.Sequential(net[0], conv, *net[2:])
+    for rule in ("epsilon", "gamma"):
+        found, expected = (lrp(each, random_images(1), 2, rule=rule, epsilon=1e-3) for each in (net, other))
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
 # Equivalent forms of one network
@@ -278,13 +265,13 @@ def constant_norm(x, shape, weight, bias, eps=1e-5):
 
 
 class Constants(nn.Module):
-    """A network with a gate, a layer norm and attention, plain or with the constants detached by hand."""
+    """A network with a gate, a layer norm and attention of mixed heads; with `cut`, their constants are detached."""
 
     def __init__(self, cut: bool) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 4, 4, bias=False)
         self.squeeze, self.widen = nn.Linear(8, 4), nn.Linear(4, 8)
-        self.ln = nn.LayerNorm(8)
+        self.ln, self.mix = nn.LayerNorm(8), nn.Linear(2, 2)
         self.qkv, self.out = nn.Linear(8, 24, bias=False), nn.Linear(8, 8, bias=False)
         self.fc = nn.Linear(8, 7, bias=False)
         object.__setattr__(self, "cut", cut)
@@ -297,10 +284,11 @@ class Constants(nn.Module):
         x = x * (gate.detach() if cut else gate)
         x = x.flatten(2).transpose(1, 2)
         y = constant_norm(x, 8, self.ln.weight, self.ln.bias) if cut else self.ln(x)
-        q, k, v = self.qkv(y).chunk(3, -1)
-        weights = (q @ k.transpose(1, 2) / 8**0.5).softmax(-1)
+        q, k, v = self.qkv(y).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        weights = self.mix((q @ k.transpose(-2, -1) / 2).softmax(-1).permute(0, 2, 3, 1)).permute(0, 3, 1, 2) * 0.5
+        weights = 1 + weights / weights.sum(-1, keepdim=True)
         y = (weights.detach() if cut else weights) @ v
-        x = x + self.out(y)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
         x = x * (F.gelu(x) / x).detach() if cut else F.gelu(x)
         return self.fc(x.mean(1))
 

@@ -11,8 +11,8 @@ from torch import nn
 
 import explainers
 from explainers import BadOption, UnsupportedOperation, deep_lift, excitation_backprop, lrp
-from tests.explainers.relevance.test_relevance import Operation, WithOperation, input_x_gradient, sums, without_bias
-from tests.support.nets import random_images, rel, settle
+from tests.explainers.relevance.test_relevance import Operation, WithOperation, sums, without_bias
+from tests.support.nets import random_images, settle
 
 
 def change(net, x, baseline, classes):
@@ -259,34 +259,6 @@ def test_excitation_of_negative_means_and_enlarged_logits_is_not_lost():
     settle(head.double())[2].bias.data.fill_(-50.0)
     found = excitation_backprop(head, random_images(2), lambda output: output[:, 1].mean((1, 2)))
     assert (sums(found) > 0.7).all(), "relevance is only lost at inactive ReLUs"
-
-
-class Heads(nn.Module):
-    """Attention whose heads are mixed after the softmax and normed again, with the weights cut by hand or not."""
-
-    def __init__(self, cut):
-        super().__init__()
-        self.conv, self.mix = nn.Conv2d(3, 8, 4, 4, bias=False), nn.Linear(2, 2)
-        self.qkv, self.fc = nn.Linear(8, 24, bias=False), nn.Linear(8, 7, bias=False)
-        object.__setattr__(self, "cut", cut)
-
-    def forward(self, x):
-        x = self.conv(x).flatten(2).transpose(1, 2)
-        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-        weights = (q @ k.transpose(-2, -1)).softmax(-1)
-        weights = self.mix(weights.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) * 0.5 + 0.1
-        weights /= weights.sum(-1, keepdim=True)
-        weights = weights.detach() if self.cut else weights
-        return self.fc((weights @ v).transpose(1, 2).flatten(2).mean(1))
-
-
-def test_mixed_attention_heads_are_constants_too():
-    """Oracle: input x gradient with the attention weights detached by hand."""
-    nets = [settle(Heads(cut).double()) for cut in (False, True)]
-    x = random_images(2)
-    found, expected = lrp(nets[0], x, [1, 2], rule="epsilon"), input_x_gradient(nets[1], x, [1, 2])
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-11)
-    assert rel(input_x_gradient(nets[0], x, [1, 2]), expected) > 0.01
 
 
 @pytest.mark.parametrize("method", [lrp, excitation_backprop], ids=lambda m: m.__name__)

@@ -13,7 +13,7 @@ from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import act_grad, curved, plain, residual
 
 from .features import drops_by_hand
-from .oracle import Oracle, cut
+from .oracle import Expected, Oracle, cut
 
 
 def zhou(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -314,87 +314,65 @@ def _positive(expected: Tensor) -> bool:
     return bool((expected >= 0).all() and expected.max() > 1.5 * expected.mean())
 
 
+def _of_curved(truth: str, expected: Expected, **more: Any) -> Oracle:
+    """At the last grid of `curved`, whose gradients differ by cell."""
+    return Oracle(truth, curved, expected, layer="act2", **more)
+
+
+def _of_plain(truth: str, expected: Expected, **more: Any) -> Oracle:
+    """At the last grid of `plain`, before a pooled linear head."""
+    return Oracle(truth, plain, expected, layer="relu2", **more)
+
+
+def _of_residual(truth: str, expected: Expected, **more: Any) -> Oracle:
+    return Oracle(truth, residual, expected, **{"layer": "layer2", "bites": _positive} | more)
+
+
+_NOISE = {"samples": 3, "sigma": 0.2, "seed": 3}
+
 ORACLES: dict[str, Oracle] = {
-    "grad_cam": Oracle(
-        "Zhou et al. 2016: CAM / (h w) under a pooled linear head", plain, zhou, layer="relu2", bites=cut
-    ),
-    "grad_cam_pp": Oracle("equation 19, cell by cell", curved, _plus_plus, layer="act2", bites=cut),
-    "hires_cam": Oracle("sum of gradient x activation, channel by channel", curved, _hires, layer="act2"),
-    "layer_cam": Oracle(
-        "positive gradients x activation, channel by channel", curved, _layer_cam, layer="act2", bites=cut
-    ),
-    "xgrad_cam": Oracle("weights of axiom-based Grad-CAM by hand", curved, _xgrad, layer="act2", bites=cut),
-    "ablation_cam": Oracle("a loop over single channels", residual, _ablation, layer="layer2", bites=cut),
-    "cam": Oracle("the head's weights times the activations", plain, _cam, layer="relu2"),
-    "element_wise_grad_cam": Oracle(
-        "positive products of gradient and activation, channel by channel",
-        curved,
-        _element_wise,
-        layer="act2",
-        bites=_positive,
-    ),
-    "smooth_grad_cam_pp": Oracle(
+    "grad_cam": _of_plain("Zhou et al. 2016: CAM / (h w) under a pooled linear head", zhou, bites=cut),
+    "grad_cam_pp": _of_curved("equation 19, cell by cell", _plus_plus, bites=cut),
+    "hires_cam": _of_curved("sum of gradient x activation, channel by channel", _hires),
+    "layer_cam": _of_curved("positive gradients x activation, channel by channel", _layer_cam, bites=cut),
+    "xgrad_cam": _of_curved("weights of axiom-based Grad-CAM by hand", _xgrad, bites=cut),
+    "ablation_cam": _of_residual("a loop over single channels", _ablation, bites=cut),
+    "cam": _of_plain("the head's weights times the activations", _cam),
+    "element_wise_grad_cam": _of_curved("positive products, channel by channel", _element_wise, bites=_positive),
+    "smooth_grad_cam_pp": _of_curved(
         "Grad-CAM++ of mean powers of the gradients, the same noise sampled by hand",
-        curved,
         smooth_plus_plus,
-        layer="act2",
-        options={"samples": 3, "sigma": 0.2, "seed": 3},
+        options=_NOISE,
         bites=cut,
     ),
-    "eigen_cam": Oracle("eigenvectors of the channels' covariance", plain, _eigen, layer="relu2"),
-    "eigen_grad_cam": Oracle(
-        "eigenvectors of the covariance of gradient x activation", curved, _eigen_grad, layer="act2"
+    "eigen_cam": _of_plain("eigenvectors of the channels' covariance", _eigen),
+    "eigen_grad_cam": _of_curved("eigenvectors of the covariance of gradient x activation", _eigen_grad),
+    "seg_eigen_cam": _of_curved("eigenvectors of the covariance of |gradient| x activation, equation 13", _seg_eigen),
+    "kpca_cam": _of_plain("kernel PCA entry by entry and by power iteration", _kernel, rtol=1e-7),
+    "fem": _of_plain("strong cells counted one by one", _fem, bites=_positive),
+    "shapley_cam": _of_curved(
+        "the Hessian term from differences of gradients", _shapley, rtol=1e-6, atol=1e-9, bites=cut
     ),
-    "seg_eigen_cam": Oracle(
-        "eigenvectors of the covariance of |gradient| x activation, equation 13", curved, _seg_eigen, layer="act2"
-    ),
-    "kpca_cam": Oracle("kernel PCA entry by entry and by power iteration", plain, _kernel, layer="relu2", rtol=1e-7),
-    "fem": Oracle("strong cells counted one by one", plain, _fem, layer="relu2", bites=_positive),
-    "shapley_cam": Oracle(
-        "the Hessian term from differences of gradients",
-        curved,
-        _shapley,
-        layer="act2",
-        rtol=1e-6,
-        atol=1e-9,
-        bites=cut,
-    ),
-    "finer_cam": Oracle("gradients of class and references one by one", curved, _finer, layer="act2", bites=cut),
+    "finer_cam": _of_curved("gradients of class and references one by one", _finer, bites=cut),
     "full_grad": Oracle("the network written out, part by part", plain, _full_grad, bites=_positive),
-    "score_cam": Oracle(
-        "one masked image at a time", residual, _score, layer="layer2", options={"relu": False}, bites=_positive
-    ),
-    "ss_cam": Oracle(
+    "score_cam": _of_residual("one masked image at a time", _score, options={"relu": False}),
+    "ss_cam": _of_residual(
         "one noisy mask at a time, the same noise sampled by hand",
-        residual,
         _smoothed,
-        layer="layer2",
         options={"samples": 2, "sigma": 0.5, "seed": 3},
-        bites=_positive,
     ),
-    "is_cam": Oracle(
-        "one masked image at a time, i / N bright",
-        residual,
-        _integrated,
-        layer="layer2",
-        options={"steps": 5},
-        bites=_positive,
-    ),
-    "refine_cam": Oracle(
+    "is_cam": _of_residual("one masked image at a time, i / N bright", _integrated, options={"steps": 5}),
+    "refine_cam": _of_residual(
         "product of two layers' maps by hand",
-        residual,
         _refined,
+        layer=None,
         options={"layers": ["layer2", "layer1"], "inner": "grad_cam"},
         bites=cut,
     ),
-    "sess": Oracle(
-        "five windows one by one", residual, _sess, layer="layer2", options={"scales": 2, "growth": 0.5}, bites=cut
-    ),
-    "deep_feature_factorization": Oracle(
+    "sess": _of_residual("five windows one by one", _sess, options={"scales": 2, "growth": 0.5}, bites=cut),
+    "deep_feature_factorization": _of_plain(
         "the first singular vector, which for one factor is the best fit",
-        plain,
         _one_factor,
-        layer="relu2",
         options={"components": 1},
         rtol=1e-3,
         atol=1e-4,

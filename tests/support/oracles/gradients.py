@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import Cubic, act_grad, curved, random_images, settle
 
-from .oracle import Oracle
+from .oracle import Oracle, unsigned
 
 
 def differences(net: nn.Module, x: Tensor, classes: list[int], step: float = 1e-5) -> Tensor:
@@ -59,6 +60,11 @@ def filtered(pixels: Tensor, cutoff: float) -> Tensor:
                 real, imaginary = (pixels * cos).sum((-2, -1)), (pixels * sin).sum((-2, -1))
                 result += (real[..., None, None] * cos + imaginary[..., None, None] * sin) / (height * width)
     return result
+
+
+def _low_waves(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    sizes = [gradient(net, image, c).abs().amax(0) for image, c in zip(x, classes, strict=True)]
+    return filtered(torch.stack(sizes), 3.0).abs()
 
 
 def legendre(steps: int) -> list[tuple[float, float]]:
@@ -255,47 +261,27 @@ def _small_cubic() -> nn.Module:
     return settle(Cubic((3, 6, 8), 6).double())
 
 
-def _uneven(expected: Tensor) -> bool:
-    return float(expected.std()) > 0
+def _of_noise(truth: str, merge: Callable[[Tensor], Tensor], *bites: Callable[[Tensor], bool]) -> Oracle:
+    """From the gradients [N, samples, C, H, W] at noisy images."""
+    more: dict[str, Any] = {"bites": bites[0]} if bites else {}
+    options = {"samples": 4, "sigma": 0.2, "seed": 3}
+    return Oracle(truth, curved, lambda net, x, c: merge(noisy_gradients(net, x, c)), options=options, **more)
 
-
-_NOISE = {"samples": 4, "sigma": 0.2, "seed": 3}
 
 ORACLES: dict[str, Oracle] = {
-    "saliency": Oracle("central differences", curved, differences, images=_tiny, rtol=1e-6, atol=1e-9),
+    "saliency": Oracle("central differences", curved, differences, _tiny, rtol=1e-6, atol=1e-9),
     "input_x_gradient": Oracle(
-        "central differences x image",
-        curved,
-        lambda net, x, c: x * differences(net, x, c),
-        images=_tiny,
-        rtol=1e-6,
-        atol=1e-9,
+        "central differences x image", curved, lambda net, x, c: x * differences(net, x, c), _tiny, rtol=1e-6, atol=1e-9
     ),
-    "smooth_grad": Oracle(
-        "the same noise sampled by hand", curved, lambda net, x, c: noisy_gradients(net, x, c).mean(1), options=_NOISE
-    ),
-    "smooth_grad_squared": Oracle(
-        "the same noise sampled by hand",
-        curved,
-        lambda net, x, c: noisy_gradients(net, x, c).square().mean(1),
-        options=_NOISE,
-        bites=_uneven,
-    ),
-    "var_grad": Oracle(
-        "the same noise sampled by hand, torch's biased variance",
-        curved,
-        lambda net, x, c: noisy_gradients(net, x, c).var(1, unbiased=False),
-        options=_NOISE,
-        bites=_uneven,
-    ),
+    "smooth_grad": _of_noise("the same noise sampled by hand", lambda g: g.mean(1)),
+    "smooth_grad_squared": _of_noise("the same noise sampled by hand", lambda g: g.square().mean(1), unsigned),
+    "var_grad": _of_noise("the same noise, torch's biased variance", lambda g: g.var(1, unbiased=False), unsigned),
     "forgrad": Oracle(
         "wave by wave from the definition of the Fourier series",
         curved,
-        lambda net, x, c: filtered(
-            torch.stack([gradient(net, p, k).abs().amax(0) for p, k in zip(x, c, strict=True)]), 3.0
-        ).abs(),
+        _low_waves,
         options={"cutoff": 3.0, "base": "saliency"},
-        bites=_uneven,
+        bites=unsigned,
     ),
     "integrated_gradients": Oracle(
         "closed form of a cubic polynomial", _cubic, lambda net, x, c: net.integrated(x, c), options={"steps": 4}
@@ -342,11 +328,11 @@ ORACLES: dict[str, Oracle] = {
         curved,
         _xrai,
         options={"steps": 40, "segments": quarters()},
-        bites=_uneven,
+        bites=unsigned,
     ),
     "random_control": Oracle(
-        "cells of four pixels by hand", curved, _random, options={"cells": 3, "seed": 9}, bites=_uneven
+        "cells of four pixels by hand", curved, _random, options={"cells": 3, "seed": 9}, bites=unsigned
     ),
-    "edge_control": Oracle("Sobel's sums, pixel by pixel", curved, _sobel, bites=_uneven),
-    "center_control": Oracle("the bell, pixel by pixel", curved, _centre, options={"width": 0.2}, bites=_uneven),
+    "edge_control": Oracle("Sobel's sums, pixel by pixel", curved, _sobel, bites=unsigned),
+    "center_control": Oracle("the bell, pixel by pixel", curved, _centre, options={"width": 0.2}, bites=unsigned),
 }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import Weighted, curved, random_images, settle
 
-from .oracle import Oracle
+from .oracle import Expected, Oracle
 
 
 def occlusion_by_hand(
@@ -351,22 +351,19 @@ def _uneven(expected: Tensor) -> bool:
     return bool((expected >= 0).all() and (expected.flatten(1).std(1) > 0.1 * expected.flatten(1).mean(1)).all())
 
 
-_MASKS = {"samples": 40, "cells": 3, "p": 0.6, "seed": 3}
+def _of_masks(truth: str, expected: Expected) -> Oracle:
+    options = {"samples": 40, "cells": 3, "p": 0.6, "seed": 3}
+    return Oracle(truth, curved, expected, options=options, rtol=1e-6, atol=1e-8)
+
 
 ORACLES: dict[str, Oracle] = {
     "occlusion": Oracle(
         "closed form of a linear model", _weighted, _linear_occlusion, options={"window": (5, 4), "stride": (5, 4)}
     ),
     "feature_ablation": Oracle("a loop over single cells", curved, ablation_by_hand, options={"masks": (3, 4)}),
-    "rise": Oracle(
-        "the same masks drawn and enlarged by hand", curved, rise_by_hand, options=_MASKS, rtol=1e-6, atol=1e-8
-    ),
-    "d_rise": Oracle(
-        "RISE by hand: what differs is the target", curved, rise_by_hand, options=_MASKS, rtol=1e-6, atol=1e-8
-    ),
-    "mc_rise": Oracle(
-        "the same colored masks sampled by hand", curved, mc_rise_by_hand, options=_MASKS, rtol=1e-6, atol=1e-8
-    ),
+    "rise": _of_masks("the same masks drawn and enlarged by hand", rise_by_hand),
+    "d_rise": _of_masks("RISE by hand: what differs is the target", rise_by_hand),
+    "mc_rise": _of_masks("the same colored masks sampled by hand", mc_rise_by_hand),
     "lime": Oracle(
         "coefficients of a linear model",
         _weighted,
