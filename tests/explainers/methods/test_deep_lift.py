@@ -130,18 +130,7 @@ def test_max_pool_attributes_its_difference_by_hand():
         assert found.tolist() == [0.0, 6.0, 0.0, -10.0]
 
 
-# Products and operations composed of them
-
-
-def test_product_rule_in_closed_form():
-    """Closed form: a b − a' b' = (a − a') (b + b') / 2 + (b − b') (a + a') / 2."""
-    net = nn.Sequential(
-        Operation(lambda v: v[:, :1] * v[:, 1:2]), nn.Flatten(), Operation(lambda v: v.sum(1, keepdim=True))
-    )
-    x, start = random_images(2, 2), torch.full((2, 2, 12, 16), 0.7, dtype=torch.float64)
-    a, b = x[:, :1], x[:, 1:]
-    expected = torch.cat([(a - 0.7) * (b + 0.7) / 2, (b - 0.7) * (a + 0.7) / 2], 1)
-    torch.testing.assert_close(deep_lift(net.double(), x, 0, baseline=start), expected, rtol=1e-10, atol=1e-12)
+# Networks with attention
 
 
 def test_transformers_and_constant_operands_are_complete():

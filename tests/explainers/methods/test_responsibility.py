@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-import explainers
 from explainers import Contrast, Logit, MaskScores, Probability, Unit, explain, rex, smallest_region
 
 WHITE = torch.ones(1, 1, 2, 2, dtype=torch.float64)
@@ -201,11 +200,3 @@ def test_stopped_after_three_percent_the_map_is_that_of_the_first_steps():
     found = explain("rex", net, image, 1, steps=30, batch_size=100, progress=lambda step: step.fraction < 0.03)
     assert (found.done, found.total) == (300, 9000) and not found.is_complete
     assert torch.equal(found.map, rex(net, image, 1, steps=1))
-
-
-def test_seed_and_batch_size():
-    net, image = Parts((8, 14, 8, 14), (44, 50, 48, 54), least=torch.max), torch.ones(1, 1, 64, 64)
-    expected = rex(net, image, seed=1, samples=4)
-    assert torch.equal(rex(net, image.expand(2, -1, -1, -1), seed=1, samples=4, batch_size=7)[1:], expected)
-    assert not torch.equal(rex(net, image, seed=2, samples=4), expected)
-    assert explainers.METHODS["rex"].stochastic

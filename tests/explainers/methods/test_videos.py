@@ -115,12 +115,10 @@ def test_grad_cam_by_hand() -> None:
     (g,) = torch.autograd.grad(NET[4:](a)[:, 2].sum(), a)
     expected = torch.einsum("nk,nkthw->nthw", g.mean((2, 3, 4)), a).detach()
     torch.testing.assert_close(explainers.grad_cam(NET, CLIPS, 2, layer="3", relu=False), expected)
-    found = explainers.explain("grad_cam", NET, CLIPS, 2, layer="3")
-    assert "2 maps of 2x3x5" in repr(found)
     fine = explainers.explain("saliency", NET, CLIPS, 2)
     peaks = [tuple(map(int, torch.unravel_index(heat.argmax(), heat.shape))) for heat in fine.map]
     assert [each["peak"] for each in fine.statistics] == peaks and any(frame > 0 for frame, _, _ in peaks)
-    assert found.upsample((5, 10, 14)).shape == (2, 5, 10, 14)
+    found = explainers.explain("grad_cam", NET, CLIPS, 2, layer="3")
     torch.testing.assert_close(found.upsample((4, 3, 5))[:, 1], 0.75 * found.map[:, 0] + 0.25 * found.map[:, 1])
 
 

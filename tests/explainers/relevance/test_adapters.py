@@ -79,28 +79,11 @@ class Decomposed(Adapted):
         return merged
 
 
-class Several(nn.Module):
-    """A layer with two adapters, both active."""
-
-    def __init__(self, base: nn.Module) -> None:
-        super().__init__()
-        self.one = Adapted(base)
-        self.two = Adapted(base)
-
-    def forward(self, x):
-        return self.one(x) + self.two.up(self.two.down(x)) * self.two.scale
-
-    def merge(self) -> nn.Module:
-        self.one.merge()
-        return self.two.merge()
-
-
 FORMS = {
     "outer": Adapted,
     "inner": partial(Adapted, inner=True),
     "DoRA": Decomposed,
     "DoRA again": partial(Decomposed, again=True),
-    "several": Several,
 }
 
 

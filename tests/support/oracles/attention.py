@@ -20,11 +20,15 @@ def wide_images() -> Tensor:
     return random_images(3, 3, 32, 128)
 
 
+def cut_into_patches(x: Tensor, patch: int) -> Tensor:
+    """[N, rows * columns, channels * patch * patch]."""
+    cut = x.unfold(2, patch, patch).unfold(3, patch, patch)  # n, channel, row, column, patch, patch
+    return cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
 def attend_by_hand(net: nn.Module, x: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
     """Attention weights [N, heads, T, T] and tokens after each block, and the scores: matrix products and softmaxes."""
-    n, patch = len(x), net.conv_proj.kernel_size[0]
-    cut = x.unfold(2, patch, patch).unfold(3, patch, patch)  # n, channel, row, column, patch, patch
-    cut = cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+    n, cut = len(x), cut_into_patches(x, net.conv_proj.kernel_size[0])
     tokens = cut @ net.conv_proj.weight.flatten(1).T + net.conv_proj.bias
     tokens = torch.cat([net.class_token.expand(n, -1, -1), tokens], 1) + net.positions
     weights, after = [], []
@@ -36,7 +40,7 @@ def attend_by_hand(net: nn.Module, x: Tensor) -> tuple[list[Tensor], list[Tensor
     return weights, after, _scores(net, tokens)
 
 
-def _heads(block: nn.Module, tokens: Tensor) -> list[list[Tensor]]:
+def heads_of(block: nn.Module, tokens: Tensor) -> list[list[Tensor]]:
     """Queries, keys and values, head by head."""
     y = _norm(block.ln_1, tokens)
     qkv = y @ block.attention.in_proj_weight.T + block.attention.in_proj_bias
@@ -45,7 +49,7 @@ def _heads(block: nn.Module, tokens: Tensor) -> list[list[Tensor]]:
 
 def _attend(block: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The weights, as leaves of the graph where nothing before them is one, and the mixed values of all heads."""
-    heads = list(zip(*_heads(block, tokens), strict=True))
+    heads = list(zip(*heads_of(block, tokens), strict=True))
     a = torch.stack([_softmax(q @ k.mT / q.shape[-1] ** 0.5) for q, k, _ in heads], 1)
     a = a if a.requires_grad else a.detach().requires_grad_()
     return a, torch.cat([a[:, i] @ v for i, (_, _, v) in enumerate(heads)], -1)
@@ -119,7 +123,7 @@ def _grad_eclip(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     block, rows = net.blocks[1], []
     _, after, _ = attend_by_hand(net, x)
     tokens = after[0].detach()
-    q, k, v = (torch.cat(part, -1) for part in _heads(block, tokens))
+    q, k, v = (torch.cat(part, -1) for part in heads_of(block, tokens))
     mixed = _attend(block, tokens)[1].detach().requires_grad_()
     scores = _scores(net, _after_attention(block, tokens, mixed))
     (g,) = torch.autograd.grad(scores[range(len(x)), classes].sum(), mixed)

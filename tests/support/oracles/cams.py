@@ -13,7 +13,7 @@ from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import act_grad, curved, plain, residual
 
 from .features import drops_by_hand
-from .oracle import Expected, Oracle, cut
+from .oracle import Expected, Oracle, cut, each_image
 
 
 def zhou(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -91,26 +91,24 @@ def _element_wise(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return sum((a[:, k] * g[:, k]).clamp(min=0) for k in range(a.shape[1]))
 
 
-def smooth_plus_plus(net: nn.Module, x: Tensor, classes: list[int], of_last: str = "") -> Tensor:
+@each_image
+def smooth_plus_plus(net: nn.Module, image: Tensor, c: int, of_last: str = "") -> Tensor:
     """Three copies of each image, one after the other; means of G, G^2 and G^3, and the clean activations.
 
     `of_last`, "activation" or "gradient", is what a peer takes from the last noisy copy instead (row P32).
     """
-    maps = []
-    for image, c in zip(x, classes, strict=True):
-        a = act_grad(net, net.act2, image[None], [c])[0][0]
-        generator = PerImageGenerators(1, 3)
-        grads = []
-        for _ in range(3):
-            noise = generator.normal_noise(0, 1, *image.shape)[0].double()
-            noisy = image + 0.2 * (image.max() - image.min()) * noise
-            last, g, _ = act_grad(net, net.act2, noisy[None], [c])
-            grads.append(g[0])
-        m1, m2, m3 = (sum(g**p for g in grads) / 3 for p in (1, 2, 3))
-        alpha = m2 / (2 * m2 + a.sum((1, 2), keepdim=True) * m3)
-        weights = (alpha * (grads[-1] if of_last == "gradient" else m1).relu()).sum((1, 2))
-        maps.append(torch.einsum("k,khw->hw", weights, last[0] if of_last == "activation" else a).relu())
-    return torch.stack(maps)
+    a = act_grad(net, net.act2, image[None], [c])[0][0]
+    generator = PerImageGenerators(1, 3)
+    grads = []
+    for _ in range(3):
+        noise = generator.normal_noise(0, 1, *image.shape)[0].double()
+        noisy = image + 0.2 * (image.max() - image.min()) * noise
+        last, g, _ = act_grad(net, net.act2, noisy[None], [c])
+        grads.append(g[0])
+    m1, m2, m3 = (sum(g**p for g in grads) / 3 for p in (1, 2, 3))
+    alpha = m2 / (2 * m2 + a.sum((1, 2), keepdim=True) * m3)
+    weights = (alpha * (grads[-1] if of_last == "gradient" else m1).relu()).sum((1, 2))
+    return torch.einsum("k,khw->hw", weights, last[0] if of_last == "activation" else a).relu()
 
 
 def component(planes: Tensor) -> Tensor:
@@ -194,16 +192,14 @@ def _shapley(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return torch.einsum("nk,nkhw->nhw", g.mean((2, 3)), a).relu()
 
 
-def _finer(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _finer(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """Image by image: minus 0.6 times the mean of the three nearest logits."""
-    maps = []
-    for image, c in zip(x, classes, strict=True):
-        scores = net(image[None])[0].tolist()
-        others = sorted((k for k in range(len(scores)) if k != c), key=lambda k: abs(scores[k] - scores[c]))[:3]
-        a, own, _ = act_grad(net, net.act2, image[None], [c])
-        g = own - 0.2 * sum(act_grad(net, net.act2, image[None], [k])[1] for k in others)
-        maps.append((g.mean((2, 3), keepdim=True) * a).sum(1)[0].relu())
-    return torch.stack(maps)
+    scores = net(image[None])[0].tolist()
+    others = sorted((k for k in range(len(scores)) if k != c), key=lambda k: abs(scores[k] - scores[c]))[:3]
+    a, own, _ = act_grad(net, net.act2, image[None], [c])
+    g = own - 0.2 * sum(act_grad(net, net.act2, image[None], [k])[1] for k in others)
+    return (g.mean((2, 3), keepdim=True) * a).sum(1)[0].relu()
 
 
 def _full_grad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -218,10 +214,11 @@ def _full_grad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return sum(F.interpolate(m, x.shape[2:], mode="bilinear", align_corners=False)[:, 0] for m in maps)
 
 
+@each_image
 def mask_weighted_cam(
     net: nn.Module,
-    x: Tensor,
-    classes: list[int],
+    image: Tensor,
+    c: int,
     vary: Callable[[Tensor], list[Tensor]],
     increase: bool = False,
     leader: Tensor | None = None,
@@ -230,19 +227,16 @@ def mask_weighted_cam(
 
     With `increase`, the weights are the scores minus that of a blank image. `leader` has the channel of each mask.
     """
-    maps = []
-    for image, c in zip(x, classes, strict=True):
-        a = act_grad(net, net.layer2, image[None], [c])[0][0]
-        scores = []
-        for plane in a if leader is None else a[leader]:
-            mask = F.interpolate(plane[None, None], image.shape[1:], mode="bilinear", align_corners=False)[0, 0]
-            mask = (mask - mask.min()) / (mask.max() - mask.min() if plane.any() else 1)
-            found = [net((image * factor)[None])[0, c].detach() for factor in vary(mask)]
-            scores.append(sum(found) / len(found))
-        weights = torch.stack(scores)
-        weights = weights - net(0 * image[None])[0, c].detach() if increase else weights.softmax(0)
-        maps.append(sum(w * plane for w, plane in zip(weights, a, strict=True)))
-    return torch.stack(maps)
+    a = act_grad(net, net.layer2, image[None], [c])[0][0]
+    scores = []
+    for plane in a if leader is None else a[leader]:
+        mask = F.interpolate(plane[None, None], image.shape[1:], mode="bilinear", align_corners=False)[0, 0]
+        mask = (mask - mask.min()) / (mask.max() - mask.min() if plane.any() else 1)
+        found = [net((image * factor)[None])[0, c].detach() for factor in vary(mask)]
+        scores.append(sum(found) / len(found))
+    weights = torch.stack(scores)
+    weights = weights - net(0 * image[None])[0, c].detach() if increase else weights.softmax(0)
+    return sum(w * plane for w, plane in zip(weights, a, strict=True))
 
 
 def _score(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -253,20 +247,18 @@ def _integrated(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return mask_weighted_cam(net, x, classes, lambda mask: [mask * i / 5 for i in range(1, 6)])
 
 
-def _smoothed(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _smoothed(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """Noise in the order of the method: every channel's first copy, then every channel's second."""
-    maps = []
-    for image, c in zip(x, classes, strict=True):
-        generator = PerImageGenerators(1, 3)
-        count = len(act_grad(net, net.layer2, image[None], [c])[0][0])
-        drawn = [generator.normal_noise(0, 1, *image.shape[1:])[0].double() for _ in range(2 * count)]
-        copies = iter(zip(drawn[:count], drawn[count:], strict=True))
+    generator = PerImageGenerators(1, 3)
+    count = len(act_grad(net, net.layer2, image[None], [c])[0][0])
+    drawn = [generator.normal_noise(0, 1, *image.shape[1:])[0].double() for _ in range(2 * count)]
+    copies = iter(zip(drawn[:count], drawn[count:], strict=True))
 
-        def vary(mask: Tensor, copies=copies) -> list[Tensor]:
-            return [mask + 0.5 * noise for noise in next(copies)]
+    def vary(mask: Tensor) -> list[Tensor]:
+        return [mask + 0.5 * noise for noise in next(copies)]
 
-        maps.append(mask_weighted_cam(net, image[None], [c], vary)[0])
-    return torch.stack(maps)
+    return mask_weighted_cam(net, image[None], [c], vary)[0]
 
 
 def _refined(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -279,25 +271,23 @@ def _refined(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return (shown[0] * shown[1])[:, 0]
 
 
-def _sess(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _sess(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """Two sizes, 12 x 16 and 18 x 24: one window, then the four corners."""
-    maps = []
-    for image, c in zip(x, classes, strict=True):
-        large = F.interpolate(image[None], (18, 24), mode="bilinear", align_corners=False)[0]
-        places = [(image, 0, 0), *((large, y, z) for y in (0, 6) for z in (0, 8))]
-        rows = []
-        for whole, y, z in places:
-            a, g, scores = act_grad(net, net.layer2, whole[None, :, y : y + 12, z : z + 16], [c])
-            small = (g.mean((2, 3), keepdim=True) * a).sum(1, keepdim=True).relu()
-            canvas = torch.zeros(1, 1, *whole.shape[1:], dtype=x.dtype)
-            canvas[..., y : y + 12, z : z + 16] = F.interpolate(small, (12, 16), mode="bilinear", align_corners=False)
-            back = F.interpolate(canvas, (12, 16), mode="bilinear", align_corners=False)[0, 0]
-            rows.append((scores.softmax(1)[0, c], back))
-        highest = max(p for p, _ in rows)
-        counts = sum((back > 0).double() for _, back in rows)
-        total = sum(p / highest * back for p, back in rows)
-        maps.append(torch.where(counts > 0, total / counts, 0))
-    return torch.stack(maps)
+    large = F.interpolate(image[None], (18, 24), mode="bilinear", align_corners=False)[0]
+    places = [(image, 0, 0), *((large, y, z) for y in (0, 6) for z in (0, 8))]
+    rows = []
+    for whole, y, z in places:
+        a, g, scores = act_grad(net, net.layer2, whole[None, :, y : y + 12, z : z + 16], [c])
+        small = (g.mean((2, 3), keepdim=True) * a).sum(1, keepdim=True).relu()
+        canvas = torch.zeros(1, 1, *whole.shape[1:], dtype=image.dtype)
+        canvas[..., y : y + 12, z : z + 16] = F.interpolate(small, (12, 16), mode="bilinear", align_corners=False)
+        back = F.interpolate(canvas, (12, 16), mode="bilinear", align_corners=False)[0, 0]
+        rows.append((scores.softmax(1)[0, c], back))
+    highest = max(p for p, _ in rows)
+    counts = sum((back > 0).double() for _, back in rows)
+    total = sum(p / highest * back for p, back in rows)
+    return torch.where(counts > 0, total / counts, 0)
 
 
 def _one_factor(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:

@@ -6,12 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tests.support.nets import random_images
 
 CLASSES = [2, 0, 5]
 Expected = Callable[[nn.Module, Tensor, list[int]], Tensor]
+
+
+def each_image(of_one: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Expected values of a batch [N, C, H, W] and its classes from those of one image [C, H, W] and its class."""
+
+    def expected(net: nn.Module, x: Tensor, classes: list[int], *args: Any, **options: Any) -> Tensor:
+        return torch.stack([of_one(net, image, c, *args, **options) for image, c in zip(x, classes, strict=True)])
+
+    return expected
 
 
 @dataclass(frozen=True)
