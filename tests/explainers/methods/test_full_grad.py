@@ -14,21 +14,12 @@ from tests.support.nets import Activated, Reused, curved, plain, random_images, 
 CLASSES = [2, 0, 4]
 
 
-class Deep(nn.Module):
+def deep():
     """A hidden linear layer with batch norm, whose biases have no position; a transposed convolution."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 3, stride=2, padding=1)
-        self.up = nn.ConvTranspose2d(6, 4, 2, stride=2)
-        self.bn = nn.BatchNorm2d(4, affine=False)
-        self.hidden = nn.Linear(4 * 6 * 8, 10)
-        self.norm = nn.BatchNorm1d(10)
-        self.fc = nn.Linear(10, 7)
-
-    def forward(self, x):
-        x = F.max_pool2d(F.leaky_relu(self.bn(self.up(F.relu(self.conv(x)))), 0.1), 2)
-        return self.fc(F.relu(self.norm(self.hidden(x.flatten(1)))))
+    first = [nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose2d(6, 4, 2, stride=2)]
+    second = [nn.BatchNorm2d(4, affine=False), nn.LeakyReLU(0.1), nn.MaxPool2d(2), nn.Flatten()]
+    head = [nn.Linear(4 * 6 * 8, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 7)]
+    return settle(nn.Sequential(*first, *second, *head).double())
 
 
 NETS = {
@@ -38,7 +29,7 @@ NETS = {
     "functional ReLU": lambda: settle(Activated(F.relu).double()),
     "functional in-place ReLU": lambda: settle(Activated(lambda x: F.relu(x, inplace=True)).double()),
     "one convolution twice": lambda: settle(Reused().double()),
-    "hidden layers": lambda: settle(Deep().double()),
+    "hidden layers": deep,
 }
 
 

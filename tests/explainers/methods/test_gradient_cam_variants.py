@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -219,21 +221,13 @@ def test_gradient_cam_variants_through_chosen_channels():
 # Layouts
 
 
-class BothWays(nn.Module):
+def both_ways():
     """The same activations twice: channels first, then channels last."""
+    from torchvision.ops import Permute
 
-    def __init__(self):
-        super().__init__()
-        import torchvision
-
-        self.body = plain()[:4]
-        self.there = torchvision.ops.Permute([0, 2, 3, 1])
-        self.back = torchvision.ops.Permute([0, 3, 1, 2])
-        self.act = nn.Tanh()
-        self.head = nn.Linear(8, 7)
-
-    def forward(self, x):
-        return self.head(self.act(self.back(self.there(self.body(x)))).mean((2, 3)))
+    layers = {"body": plain()[:4], "there": Permute([0, 2, 3, 1]), "back": Permute([0, 3, 1, 2]), "act": nn.Tanh()}
+    head = {"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "head": nn.Linear(8, 7)}
+    return settle(nn.Sequential(OrderedDict(layers | head)).double())
 
 
 OF_ANY_LAYOUT = [
@@ -247,7 +241,7 @@ def test_every_cam_is_the_same_for_channels_last_layers_and_reads_tokens_as_a_gr
     for name in OF_ANY_LAYOUT:
         method = explainers.METHODS[name]
         small = {key: 2 for key in ("samples", "steps") if key in method.options}
-        net, images = settle(BothWays().double()), random_images()
+        net, images = both_ways(), random_images()
         first, last = (method(net, images, CLASSES, layer=layer, **small) for layer in ("body", "there"))
         torch.testing.assert_close(last, first, rtol=1e-9, atol=1e-11)
         assert tuple(first.shape) == (3, 6, 8) and first.any(), name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -193,20 +195,13 @@ def test_conductance_reports_steps_that_do_not_suffice(around, code):
     assert not any(each.code == code for row in enough.findings for each in row)
 
 
-class Stepped(nn.Module):
-    """The sum of ReLU(a - 0.3): the gradient of a positive unit jumps from 0 to 1 where the path crosses 0.3."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        score = (self.inner(x) - 0.3).relu().flatten(1).sum(1)
-        return torch.stack([score, -score], 1)
-
-
 def test_influence_reports_steps_that_do_not_suffice():
-    net, x = Stepped(), random_images(2, 1, 3, 4)
+    # The gradient of a positive unit jumps from 0 to 1 where the path crosses 0.3.
+    net = nn.Sequential(
+        OrderedDict(inner=nn.Identity(), step=nn.Threshold(0.3, 0.3), flat=nn.Flatten(), fc=nn.Linear(12, 2))
+    )
+    net.fc.weight.data = torch.tensor([[1.0], [-1.0]]).expand(2, 12)
+    net, x = net.double(), random_images(2, 1, 3, 4)
     true = (1 - 0.3 / x).where(x > 0.3, 0)
     few = explain("internal_influence", net, x, 0, layer="inner", steps=7)
     assert [each.code for row in few.findings for each in row] == ["not_converged"] * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -100,17 +102,9 @@ def test_the_share_that_biases_absorb_is_stated_with_a_remedy_that_works():
 def test_few_positive_contributions_by_hand():
     """By hand: |z| = 3 z⁺ divides by z⁺, |z| = 19 z⁺ by z⁻, as the rule's table says."""
 
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.fc = nn.Conv2d(2, 2, 1, bias=False), nn.Linear(2, 2, bias=False)
-
-        def forward(self, x):
-            return self.fc(self.conv(x).mean((2, 3)))
-
-    net = Two().double()
-    net.conv.weight.data = torch.tensor([[1.0, -4.0], [1.0, -20.0]], dtype=torch.float64).view(2, 2, 1, 1)
-    net.fc.weight.data = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    net = nn.Sequential(nn.Conv2d(2, 2, 1, bias=False), nn.Flatten(), nn.Linear(2, 2, bias=False)).double()
+    net[0].weight.data = torch.tensor([[1.0, -4.0], [1.0, -20.0]], dtype=torch.float64).view(2, 2, 1, 1)
+    net[2].weight.data = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     x = torch.ones(1, 2, 1, 1, dtype=torch.float64)
 
     assert lrp(net, x, 0).flatten().tolist() == [-3.0, 0.0]
@@ -120,20 +114,12 @@ def test_few_positive_contributions_by_hand():
 def test_cancellation_is_reported_with_a_remedy():
     """By hand: alpha_beta gives -y to a unit of size 1e-4, and its inputs, which cancel in it, get 1e4 y each."""
 
-    class Cancelling(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv1, self.conv2 = nn.Conv2d(2, 2, 1, bias=False), nn.Conv2d(2, 1, 1, bias=False)
-            self.fc = nn.Linear(1, 2, bias=False)
-
-        def forward(self, x):
-            return self.fc(self.conv2(self.conv1(x)).mean((2, 3)))
-
-    net, x = Cancelling().double(), torch.ones(1, 2, 1, 1, dtype=torch.float64)
+    layers = {"conv1": nn.Conv2d(2, 2, 1, bias=False), "conv2": nn.Conv2d(2, 1, 1, bias=False)}
+    net = nn.Sequential(OrderedDict(layers, flat=nn.Flatten(), fc=nn.Linear(1, 2, bias=False))).double()
     net.conv1.weight.data = torch.tensor([[1, 0], [1, 1e-4 - 1]], dtype=torch.float64).view(2, 2, 1, 1)
     net.conv2.weight.data = torch.tensor([1.0, -1.0], dtype=torch.float64).view(1, 2, 1, 1)
     net.fc.weight.data = torch.tensor([[1.0], [0.5]], dtype=torch.float64)
-    options = {"rule": {"conv2": "alpha_beta", "conv1": "epsilon"}}
+    options, x = {"rule": {"conv2": "alpha_beta", "conv1": "epsilon"}}, torch.ones(1, 2, 1, 1, dtype=torch.float64)
     e = explain("lrp", net, x, 0, **options)
 
     (row,) = codes(e)

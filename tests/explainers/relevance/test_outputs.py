@@ -134,16 +134,6 @@ def test_gradients_inside_the_forward_pass_are_refused(network: type[nn.Module],
             assert network is Functional and torch.isclose(found.sum(), model(images)[0, 1] - bias), name
 
 
-class Small(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 4, 3, bias=False), nn.Linear(4, 3, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.conv(x).relu().mean((2, 3)))
-        return scores
-
-
 @pytest.mark.parametrize(
     ("target", "linear"),
     [
@@ -158,7 +148,8 @@ class Small(nn.Module):
 )
 def test_lrp_says_when_its_sum_is_not_the_score(target: Any, linear: bool) -> None:
     torch.manual_seed(0)
-    network, images = Small(), torch.randn(2, 3, 8, 8)
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3, bias=False))
+    network, images = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), *head), torch.randn(2, 3, 8, 8)
 
     found = explainers.explain("lrp", network, images, target, rule="epsilon")
 

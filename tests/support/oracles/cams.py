@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import act_grad, curved, plain, residual
 
-from .features import drops_by_hand
+from .features import drops_by_hand, through
 from .oracle import Expected, Oracle, cut, each_image
 
 
@@ -57,22 +57,6 @@ def _xgrad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 def _ablation(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     drops, a = drops_by_hand(net, net.layer2, x, classes)
     return torch.einsum("nk,nkhw->nhw", drops, a).relu()
-
-
-def through(net: nn.Module, layer: nn.Module, x: Tensor, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """(change(layer output), scores computed from it)."""
-    kept = []
-
-    def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        kept.append(change(output))
-        return kept[-1].clone()
-
-    handle = layer.register_forward_hook(hook)
-    try:
-        scores = net(x)
-    finally:
-        handle.remove()
-    return kept[0], scores
 
 
 def gradient_at(net: nn.Module, layer: nn.Module, x: Tensor, score: Callable[[Tensor], Tensor], size: float = 1.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,35 +14,35 @@ from .attention import attend_by_hand, two_blocks, wide_images
 from .oracle import Oracle
 
 
-class _Silencer:
-    """A forward hook that sets one channel of the output to zero and records the result."""
+def through(net: nn.Module, layer: nn.Module, x: Tensor, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """(change(layer output), scores computed from it)."""
+    kept = []
 
-    def __init__(self) -> None:
-        self.channel: int | None = None
-        self.output: Tensor | None = None
+    def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        kept.append(change(output))
+        return kept[-1].clone()
 
-    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        self.output = output.clone()
-        if self.channel is not None:
-            self.output[:, self.channel] = 0
-        return self.output.clone()
+    handle = layer.register_forward_hook(hook)
+    try:
+        scores = net(x)
+    finally:
+        handle.remove()
+    return kept[0], scores
 
 
 def drops_by_hand(net: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) -> tuple[Tensor, Tensor]:
     """(score - score without channel k, activations), one image and one channel at a time."""
     drops, kept = [], []
     for image, c in zip(x, classes, strict=True):
-        silencer = _Silencer()
-        handle = layer.register_forward_hook(silencer)
-        with torch.no_grad():
-            full = net(image[None])[0, c]
-            kept.append(silencer.output[0])
-            row = []
-            for k in range(len(kept[-1])):
-                silencer.channel = k
-                row.append(full - net(image[None])[0, c])
-        handle.remove()
-        drops.append(torch.stack(row))
+        a, full = through(net, layer, image[None], torch.clone)
+        row = []
+        for k in range(a.shape[1]):
+            _, without = through(
+                net, layer, image[None], lambda output, k=k: output.index_fill(1, torch.tensor([k]), 0)
+            )
+            row.append(full[0, c] - without[0, c])
+        kept.append(a[0].detach())
+        drops.append(torch.stack(row).detach())
     return torch.stack(drops), torch.stack(kept)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -115,15 +117,9 @@ def _mean_over_baselines(net: nn.Module, x: Tensor, classes: list[int]) -> Tenso
 
 ORACLES: dict[str, Oracle] = {
     "guided_backprop": Oracle(
-        "Springenberg et al. 2015 as transposed convolutions",
-        plain,
-        lambda net, x, c: rule_by_hand(net, x, c, gate=True),
+        "Springenberg et al. 2015 as transposed convolutions", plain, partial(rule_by_hand, gate=True)
     ),
-    "deconvnet": Oracle(
-        "Zeiler and Fergus 2014 as transposed convolutions",
-        plain,
-        lambda net, x, c: rule_by_hand(net, x, c, gate=False),
-    ),
+    "deconvnet": Oracle("Zeiler and Fergus 2014 as transposed convolutions", plain, partial(rule_by_hand, gate=False)),
     "guided_grad_cam": Oracle(
         "product of the two closed forms", plain, _guided_cam, layer="relu2", options={"interpolate": "nearest"}
     ),
