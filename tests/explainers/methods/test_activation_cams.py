@@ -22,8 +22,7 @@ from explainers import (
     kpca_cam,
     seg_eigen_cam,
 )
-from explainers.maps.resize import resize
-from tests.support.nets import Activated, Residual, curved, plain, random_images, rel, settle
+from tests.support.nets import Activated, curved, plain, random_images, rel, settle
 from tests.support.oracles.cams import kernel_component, with_sign_of
 
 CLASSES = [2, 0, 5]
@@ -274,46 +273,3 @@ def test_factors_of_a_layer_with_negative_values():
 def test_factors_of_an_all_zero_layer_are_zero():
     found = feature_factors(Activated(nn.ReLU()).eval(), torch.full((1, 3, 6, 8), -1e3), 1, layer="act#0", components=2)
     assert tuple(found.maps.shape) == (1, 2, 6, 8) and found.maps.isfinite().all() and found.directions.isfinite().all()
-
-
-# Agreement with other libraries
-
-
-def scaled(maps, size):
-    """pytorch-grad-cam's normalization: ReLU, min-max, bilinear, min-max."""
-
-    def stretch(m):
-        low, high = m.amin((1, 2), keepdim=True), m.amax((1, 2), keepdim=True)
-        return (m - low) / (high - low)
-
-    return stretch(resize(stretch(maps.relu()), size))
-
-
-def test_maps_agree_with_grad_cam_package_up_to_sign():
-    package = pytest.importorskip("pytorch_grad_cam")
-    from pytorch_grad_cam.seg_eigen_cam import SegEigenCAM
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
-
-    images = random_images(1).float()
-    for theirs, ours in (
-        (package.EigenCAM, eigen_cam),
-        (package.EigenGradCAM, eigen_grad_cam),
-        (package.KPCA_CAM, kpca_cam),
-        (package.FEM, fem),
-        (SegEigenCAM, seg_eigen_cam),
-    ):
-        net = settle(Residual(width=12))
-        signed = ours(net, images, 3, layer="layer2")
-        with theirs(net, [net.layer2]) as extractor:
-            found = torch.from_numpy(extractor(images, [ClassifierOutputTarget(3)]))
-        apart = min(float((scaled(sign * signed, images.shape[2:]) - found).abs().max()) for sign in (1, -1))
-        assert apart < 1e-4, ours
-
-
-def test_cam_agrees_with_torchcam():
-    torchcam = pytest.importorskip("torchcam.methods")
-    net, images = settle(Residual(width=8)), random_images(1).float()
-    with torchcam.CAM(net, "layer2", fc_layer="fc", input_shape=(3, 12, 16)) as extractor:
-        net(images)
-        expected = extractor(3, normalized=False)[0]
-    assert rel(cam(net, images, 3, layer="layer2"), expected) < 1e-5

@@ -20,7 +20,7 @@ from explainers import (
     layer_cam,
     xgrad_cam,
 )
-from explainers.maps.resize import reduce_channels
+from explainers.maps.resize import reduce_channels, resize
 from tests.support.nets import (
     OneConv,
     Residual,
@@ -171,13 +171,54 @@ def test_grad_cam_and_hires_cam_agree_with_captum():
 
 def test_cams_agree_with_torchcam():
     torchcam = pytest.importorskip("torchcam.methods")
-    net = settle(Residual(width=16))
-    images = random_images(1).float()
-    for theirs, ours in (("XGradCAM", xgrad_cam), ("LayerCAM", layer_cam), ("GradCAM", grad_cam)):
-        with getattr(torchcam, theirs)(net, target_layer="layer2") as extractor:
-            scores = net(images)
-            expected = extractor(3, scores, normalized=False)[0]
-        assert rel(ours(net, images, 3, layer="layer2"), expected) < 1e-5 and expected.any(), theirs
+    net, images = settle(Residual(width=16)), random_images(1).float()
+    for theirs, ours, options in (
+        ("XGradCAM", "xgrad_cam", {}),
+        ("LayerCAM", "layer_cam", {}),
+        ("GradCAM", "grad_cam", {}),
+        ("CAM", "cam", {"fc_layer": "fc"}),
+        ("FinerCAM", "finer_cam", {}),
+    ):
+        if not hasattr(torchcam, theirs):  # FinerCAM of new versions
+            continue
+        with getattr(torchcam, theirs)(net, "layer2", input_shape=(3, 12, 16), **options) as extractor:
+            expected = extractor(3, net(images), normalized=False)[0]
+        assert rel(METHODS[ours](net, images, 3, layer="layer2"), expected) < 1e-5 and expected.any(), theirs
+
+
+def scaled(maps):
+    """pytorch-grad-cam's normalization for images of 12 x 16: ReLU, min-max, bilinear, min-max."""
+
+    def stretch(m):
+        low, high = m.amin((1, 2), keepdim=True), m.amax((1, 2), keepdim=True)
+        return (m - low) / (high - low)
+
+    return stretch(resize(stretch(maps.relu()), (12, 16)))
+
+
+def test_maps_agree_with_grad_cam_package_up_to_the_sign_of_components():
+    package = pytest.importorskip("pytorch_grad_cam")
+    from pytorch_grad_cam.seg_eigen_cam import SegEigenCAM
+    from pytorch_grad_cam.utils import model_targets
+
+    logit, images = model_targets.ClassifierOutputTarget(3), random_images(1).float()
+    for theirs, target, ours, options in (
+        (package.EigenCAM, logit, "eigen_cam", {}),
+        (package.EigenGradCAM, logit, "eigen_grad_cam", {}),
+        (package.KPCA_CAM, logit, "kpca_cam", {}),
+        (package.FEM, logit, "fem", {}),
+        (SegEigenCAM, logit, "seg_eigen_cam", {}),
+        (package.ShapleyCAM, model_targets.ClassifierOutputReST(3), "shapley_cam", {}),
+        (package.ShapleyCAM, model_targets.ClassifierOutputSoftmaxTarget(3), "shapley_cam", {"score": "probability"}),
+        (package.FinerCAM, None, "finer_cam", {"weighting": "likely", "strength": 1.0}),
+        (package.GradCAMElementWise, logit, "element_wise_grad_cam", {}),
+    ):
+        net = settle(Residual(width=8))
+        with theirs(net, [net.layer2]) as extractor:
+            found = torch.from_numpy(extractor(images, target and [target]))
+        signed = METHODS[ours](settle(Residual(width=8)), images, target and 3, layer="layer2", **options)
+        signs = (1, -1) if "eigen" in ours or "kpca" in ours else (1,)
+        assert min(float((scaled(sign * signed) - found).abs().max()) for sign in signs) < 1e-4 and found.any(), ours
 
 
 def test_ablation_cam_agrees_with_grad_cam_package_if_the_score_is_positive():

@@ -11,7 +11,6 @@ from torch import nn
 import explainers
 from explainers import (
     BadTarget,
-    element_wise_grad_cam,
     explain,
     finer_cam,
     grad_cam,
@@ -19,7 +18,6 @@ from explainers import (
     shapley_cam,
     smooth_grad_cam_pp,
 )
-from tests.explainers.methods.test_activation_cams import scaled
 from tests.support.nets import (
     ClassToken,
     Residual,
@@ -117,20 +115,6 @@ def test_shapley_cam_leaves_probability_targets_unchanged():
     torch.testing.assert_close(shapley_cam(net, images, explainers.Probability(CLASSES), layer="act2"), asked)
 
 
-def test_shapley_cam_agrees_with_grad_cam_package():
-    pytest.importorskip("pytorch_grad_cam")
-    from pytorch_grad_cam import ShapleyCAM
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputReST, ClassifierOutputSoftmaxTarget
-
-    images = random_images(1).float()
-    for score, target in (("rest", ClassifierOutputReST(3)), ("probability", ClassifierOutputSoftmaxTarget(3))):
-        net = settle(Residual(width=8))
-        with ShapleyCAM(net, [net.layer2]) as extractor:
-            found = torch.from_numpy(extractor(images, [target]))
-        ours = shapley_cam(settle(Residual(width=8)), images, 3, layer="layer2", score=score)
-        assert float((scaled(ours, images.shape[2:]) - found).abs().max()) < 1e-4 and found.any(), score
-
-
 # Finer-CAM
 
 
@@ -178,33 +162,6 @@ def test_finer_cam_with_tied_scores_never_references_the_target():
         expected = grad_cam(net, images, lambda s, a=own, b=other: s[:, a] - 0.5 * s[:, b], layer="act2", relu=False)
         actual = finer_cam(net, images, own, layer="act2", references=1, strength=0.5, relu=False)
         torch.testing.assert_close(actual, expected)
-
-
-def test_finer_cam_agrees_with_torchcam():
-    torchcam = pytest.importorskip("torchcam.methods")
-    if not hasattr(torchcam, "FinerCAM"):
-        pytest.skip("this torchcam has no FinerCAM")
-    net, images = settle(Residual(width=16)), random_images(1).float()
-    with torchcam.FinerCAM(net, "layer2", input_shape=(3, 12, 16)) as extractor:
-        expected = extractor(3, net(images), normalized=False)[0]
-    assert rel(finer_cam(net, images, 3, layer="layer2"), expected) < 1e-5
-
-
-def test_finer_cam_and_element_wise_agree_with_grad_cam_package():
-    pytest.importorskip("pytorch_grad_cam.finer_cam")
-    from pytorch_grad_cam import FinerCAM, GradCAMElementWise
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
-
-    images, size = random_images(1).float(), (12, 16)
-    net = settle(Residual(width=8))
-    with FinerCAM(net, [net.layer2]) as extractor:
-        found = torch.from_numpy(extractor(images))
-    ours = finer_cam(settle(Residual(width=8)), images, layer="layer2", weighting="likely", strength=1.0)
-    assert float((scaled(ours, size) - found).abs().max()) < 1e-4 and found.any()
-    with GradCAMElementWise(net, [net.layer1]) as extractor:
-        found = torch.from_numpy(extractor(images, [ClassifierOutputTarget(3)]))
-    ours = element_wise_grad_cam(settle(Residual(width=8)), images, 3, layer="layer1")
-    assert float((scaled(ours, size) - found).abs().max()) < 1e-4
 
 
 def test_gradient_cam_variants_through_chosen_channels():

@@ -11,7 +11,7 @@ from torch import nn
 from explainers import feature_ablation, kernel_shap, lime, shapley_sampling
 from explainers.perturbation.segments import grid
 from tests.support.nets import Weighted, curved, random_images, settle
-from tests.support.oracles.masks import cells_of, over_area, shapley_map, value_of
+from tests.support.oracles.masks import cells_of, linear_cells, over_area, shapley_map, value_of
 
 CLASSES = [2, 0, 5]
 
@@ -48,9 +48,8 @@ def test_p103_lime_is_exact_on_a_linear_model_at_every_scale():
 
 def test_p103_lime_in_float32_and_on_many_parts():
     net, x = settle(Weighted((3, 12, 16), 6).double()), random_images()
-    terms = (net.fc.weight[CLASSES].view_as(x) * x).sum(1).detach()
     labels = grid(12, 16, 6, 8)
-    expected = torch.stack([over_area(torch.stack([t[labels == k].sum() for k in range(48)]), labels) for t in terms])
+    expected = torch.stack([over_area(each, labels) for each in linear_cells(net, x, CLASSES, labels)])
     torch.testing.assert_close(lime(net, x, CLASSES, masks=labels), expected, rtol=1e-3, atol=1e-4)
     single = lime(net.float(), x.float(), CLASSES, masks=labels)
     torch.testing.assert_close(single, expected.float(), rtol=2e-3, atol=2e-4)

@@ -248,16 +248,13 @@ def test_deletion_and_insertion_of_pixels_of_frames() -> None:
 def test_overlays_of_frames_have_common_limits(tmp_path: Any) -> None:
     explanation = explainers.explain("grad_cam", NET, CLIPS, 2, layer="0", relu=False)
     explanation.save(str(tmp_path / "clip.npz"))
-    explanation = explainers.Explanation.load(str(tmp_path / "clip.npz"))
     clips = (torch.rand(2, 5, 3, 40, 56) * 255).to(torch.uint8)
-    drawn = explanation.overlay_frames(clips)
+    drawn = explainers.Explanation.load(str(tmp_path / "clip.npz")).overlay_frames(clips)
     assert [len(frames) for frames in drawn] == [5, 5] and drawn[0][0].size == (56, 40)
-    map = torch.zeros(2, 4, 4)
+    map, frames = torch.zeros(2, 4, 4), [clips[0, 0], clips[0, 0]]
     map[0, 1, 1], map[1, 2, 2] = 1.0, 0.25
-    frames = [clips[0, 0], clips[0, 0]]
-    first, second = explainers.overlay_frames(frames, map)
+    _, second = explainers.overlay_frames(frames, map)
     assert second.tobytes() == explainers.overlay(frames[1], map[1], limits=(0, 1), colors="magma").tobytes()
-    assert first.tobytes() == explainers.overlay(frames[0], map[0]).tobytes()
     for refused in (lambda: explainers.overlay(frames[0], map), lambda: explanation.overlay(frames)):
         with pytest.raises(ValueError, match="overlay_frames"):
             refused()

@@ -113,7 +113,7 @@ def test_a_small_difference_of_large_outputs_is_not_lost():
 
 @pytest.mark.parametrize("quotient", [False, True])
 def test_products_and_quotients_in_closed_form(quotient):
-    """a b gives ((Δa (b + b') + Δb (a + a')) / 2; a = y b gives Δy = (Δa − ȳ Δb) / b̄, with the means of both ends."""
+    """a b gives (Δa (b + b') + Δb (a + a')) / 2; a = y b gives Δy = (Δa − ȳ Δb) / b̄, with means of both ends."""
     part = (lambda v: v[:, :1] / (2 + v[:, 1:])) if quotient else (lambda v: v[:, :1] * v[:, 1:])
     net = nn.Sequential(Operation(part), nn.Flatten(), Operation(lambda v: v.sum(1, keepdim=True))).double()
     x, start = random_images(2, 2).abs(), torch.full((2, 2, 12, 16), 0.7, dtype=torch.float64)

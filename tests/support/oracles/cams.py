@@ -144,16 +144,14 @@ def _kernel(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     )
 
 
-def _fem(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    a = net[:4](x).detach()
-    result = torch.zeros_like(a[:, 0])
-    for n in range(a.shape[0]):
-        for k in range(a.shape[1]):
-            mean = a[n, k].mean()
-            deviation = ((a[n, k] - mean) ** 2).mean().sqrt()
-            strong = [float(value > mean + 2 * deviation) for value in a[n, k].flatten()]
-            result[n] += sum(strong) / len(strong) * a[n, k]
-    return result
+@each_image
+def _fem(net: nn.Module, image: Tensor, c: int) -> Tensor:
+    total = 0.0
+    for plane in net[:4](image[None])[0].detach():
+        deviation = ((plane - plane.mean()) ** 2).mean().sqrt()
+        strong = [float(value > plane.mean() + 2 * deviation) for value in plane.flatten()]
+        total = total + sum(strong) / len(strong) * plane
+    return total
 
 
 def second_order(
@@ -274,13 +272,12 @@ def _sess(net: nn.Module, image: Tensor, c: int) -> Tensor:
     return torch.where(counts > 0, total / counts, 0)
 
 
-def _one_factor(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _one_factor(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """The best nonnegative rank-1 factor is the first singular vector, which has one sign (Perron-Frobenius)."""
-    found = []
-    for a in net[:4](x).detach():
-        u, s, _ = torch.linalg.svd(a.flatten(1).T)
-        found.append((u[:, 0] * s[0]).abs().view(1, *a.shape[1:]))
-    return torch.stack(found)
+    a = net[:4](image[None])[0].detach()
+    u, s, _ = torch.linalg.svd(a.flatten(1).T)
+    return (u[:, 0] * s[0]).abs().view(1, *a.shape[1:])
 
 
 def _positive(expected: Tensor) -> bool:

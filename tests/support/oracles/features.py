@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tests.support.nets import plain, residual
 
 from .attention import attend_by_hand, two_blocks, wide_images
-from .oracle import Oracle
+from .oracle import Oracle, each_image
 
 
 def through(net: nn.Module, layer: nn.Module, x: Tensor, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -51,15 +51,14 @@ def _heads(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return torch.stack([a[:, 0, 1:].reshape(-1, 2, 8) for a in attend_by_hand(net, x)[0][0].detach().unbind(1)], 1)
 
 
-def _principal(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Eigenvectors of the channels' covariance, image by image; the extreme value of each map is positive."""
-    rows = []
-    for cells in net[:3](x).detach().flatten(2):
-        centred = cells - cells.mean(1, keepdim=True)
-        _, vectors = torch.linalg.eigh(centred @ centred.T)
-        maps = vectors.flip(1)[:, :4].T @ centred
-        rows.append(torch.stack([m if m.max() > -m.min() else -m for m in maps]).reshape(4, 6, 8))
-    return torch.stack(rows)
+@each_image
+def _principal(net: nn.Module, image: Tensor, c: int) -> Tensor:
+    """Eigenvectors of the channels' covariance; the extreme value of each map is positive."""
+    cells = net[:3](image[None])[0].detach().flatten(1)
+    centred = cells - cells.mean(1, keepdim=True)
+    _, vectors = torch.linalg.eigh(centred @ centred.T)
+    maps = vectors.flip(1)[:, :4].T @ centred
+    return torch.stack([m if m.max() > -m.min() else -m for m in maps]).reshape(4, 6, 8)
 
 
 ORACLES: dict[str, Oracle] = {

@@ -125,16 +125,15 @@ def _orders_by_hand(net: nn.Module, image: Tensor, c: int) -> Tensor:
     return over_area(gains, labels)
 
 
-def linear_cells(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """What each of 3 x 4 cells adds to a linear model, (n, 12)."""
+def linear_cells(net: nn.Module, x: Tensor, classes: list[int], labels: Tensor) -> Tensor:
+    """What each cell adds to a linear model, (n, cells)."""
     terms = (net.fc.weight[classes].view_as(x) * x).sum(1).detach()
-    labels = cells_of(12, 16, 3, 4)
-    return torch.stack([terms[:, labels == cell].sum(1) for cell in range(12)], 1)
+    return torch.stack([terms[:, labels == cell].sum(1) for cell in labels.unique()], 1)
 
 
 def _lime_of_a_linear_model(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     labels = cells_of(12, 16, 3, 4)
-    return torch.stack([over_area(each, labels) for each in linear_cells(net, x, classes)])
+    return torch.stack([over_area(each, labels) for each in linear_cells(net, x, classes, labels)])
 
 
 def enlarged_by_hand(coarse: Tensor, shift: tuple[float, float], height: int, width: int) -> Tensor:
@@ -211,9 +210,8 @@ def mc_rise_by_hand(net: nn.Module, image: Tensor, c: int) -> Tensor:
 
 def _additive_shares(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     """Without interactions a cell's Sobol index is its squared effect over the sum of squares."""
-    terms = (net.fc.weight[classes].view_as(x) * x).sum(1).detach()
     labels = cells_of(12, 16, 2, 2)
-    effects = torch.stack([terms[:, labels == cell].sum(1) for cell in range(4)], 1)
+    effects = linear_cells(net, x, classes, labels)
     return (effects**2 / (effects**2).sum(1, keepdim=True))[:, labels]
 
 
