@@ -243,6 +243,16 @@ class Twice(nn.Module):
         return self.fc(torch.tanh(x).mean((2, 3)))
 
 
+class Reused(Twice):
+    """`Twice` without its tanh: one convolution and one in-place ReLU used again, all piecewise linear."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.stem(x))
+        x = self.relu(self.conv(x))
+        x = self.relu(self.conv(x[:, :, ::2, ::2]))
+        return self.fc(x.mean((2, 3)))
+
+
 class TupleLayer(nn.Module):
     """A layer that returns a pair, as attention and detectors' backbones do."""
 

@@ -22,30 +22,13 @@ from explainers import (
     kpca_cam,
     seg_eigen_cam,
 )
-from explainers.maps.resize import resize
-from tests.support.nets import Activated, Residual, act_grad, curved, plain, random_images, rel, residual, settle
-from tests.support.oracles.cams import component, kernel_component, with_sign_of
+from tests.support.nets import Activated, curved, plain, random_images, rel, settle
+from tests.support.oracles.cams import kernel_component, with_sign_of
 
 CLASSES = [2, 0, 5]
 
 
 # CAM
-
-
-def test_cam_is_grad_cam_times_the_number_of_cells():
-    net, images = plain(), random_images()
-
-    actual = cam(net, images, CLASSES, layer="relu2")
-
-    torch.testing.assert_close(actual, 48 * grad_cam(net, images, CLASSES, layer="relu2", relu=False))
-    assert (actual < 0).any(), "Zhou et al. have no ReLU"
-    assert torch.equal(cam(net, images, CLASSES, layer="relu2", relu=True), actual.relu())
-
-
-def test_cam_averages_to_the_logit_without_bias():
-    net, images = residual(), random_images()
-    logits = net(images)[range(3), CLASSES].detach() - net.fc.bias[CLASSES].detach()
-    torch.testing.assert_close(cam(net, images, CLASSES).mean((1, 2)), logits, rtol=1e-12, atol=1e-14)
 
 
 class Head(nn.Module):
@@ -72,11 +55,11 @@ def heads():
     }
 
 
-@pytest.mark.parametrize("name", heads())
-def test_cam_refuses_nonlinear_heads_with_the_reason(name):
-    net = settle(Head(heads()[name]).double())
-    with pytest.raises(UnsupportedModel, match=r"At layer 'body' the score's gradient (differs|depends).*hires_cam"):
-        cam(net, random_images(), CLASSES, layer="body")
+def test_cam_refuses_nonlinear_heads_with_the_reason():
+    for head in heads().values():
+        net = settle(Head(head).double())
+        with pytest.raises(UnsupportedModel, match=r"'body'.* gradient (differs|depends).*hires_cam"):
+            cam(net, random_images(), CLASSES, layer="body")
 
 
 def test_cam_detects_a_nonlinear_head_despite_tiny_activations():
@@ -90,21 +73,15 @@ def test_cam_detects_a_nonlinear_head_despite_tiny_activations():
         cam(net, random_images().float(), CLASSES, layer="body")
 
 
-def test_cam_accepts_a_head_of_one_by_one_convolutions():
-    """Pooling and the linear layer commute; CAM at the class maps is the class map itself."""
-    head = nn.Sequential(nn.Dropout(0.5), nn.Conv2d(8, 7, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    net, images = settle(Head(head).double()), random_images()
+def test_cam_accepts_a_head_of_one_by_one_convolutions_and_reads_the_pooled_layer():
+    """Pooling and the linear layer commute; SqueezeNet has a ReLU between them."""
+    pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    images = random_images()
+    net = settle(Head(nn.Sequential(nn.Dropout(0.5), nn.Conv2d(8, 7, 1), *pool)).double())
     a = net.body(images).detach()
     expected = torch.einsum("nk,nkhw->nhw", net.head[1].weight[CLASSES, :, 0, 0].detach(), a)
     torch.testing.assert_close(cam(net, images, CLASSES, layer="body"), expected, rtol=1e-12, atol=1e-14)
-    scores = net.head[1](a)[range(3), CLASSES].detach()
-    torch.testing.assert_close(cam(net, images, CLASSES, layer="head.1"), scores, rtol=1e-12, atol=1e-14)
-
-
-def test_cam_default_layer_is_the_pooled_one():
-    """SqueezeNet's head: convolution to classes, ReLU, pool; CAM reads the layer that is pooled."""
-    head = nn.Sequential(nn.Conv2d(8, 7, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    net, images = settle(Head(head).double()), random_images()
+    net = settle(Head(nn.Sequential(nn.Conv2d(8, 7, 1), nn.ReLU(), *pool)).double())
     e = explain("cam", net, images, CLASSES)
     assert e.layer == "head.1"
     torch.testing.assert_close(e.raw, net.head[:2](net.body(images))[range(3), CLASSES].detach())
@@ -116,15 +93,6 @@ def test_cam_refuses_a_probability_and_accepts_a_contrast():
         cam(net, images, explainers.Probability(CLASSES), layer="relu2")
     both = cam(net, images, 3, layer="relu2") - cam(net, images, 1, layer="relu2")
     torch.testing.assert_close(cam(net, images, explainers.Contrast(3, 1), layer="relu2"), both)
-
-
-def test_cam_runs_one_forward():
-    net, images, count = plain(), random_images(), []
-    cam(net, images, CLASSES, layer="relu2")
-    handle = net.conv1.register_forward_hook(lambda *a: count.append(1))
-    cam(net, images, CLASSES, layer="relu2")
-    handle.remove()
-    assert len(count) == 1
 
 
 def test_cam_with_a_head_of_fixed_batch_size():
@@ -175,7 +143,7 @@ def test_p40_the_sign_depends_on_neither_channel_order_nor_batch(method):
 
 @pytest.mark.parametrize("method", [eigen_cam, kpca_cam], ids=lambda m: m.__name__)
 def test_p40_the_component_correlates_positively_with_activation(method):
-    for seed in range(4):
+    for seed in range(2):
         net, images = settle(plain(), seed), random_images(5, seed=seed)
         maps = method(net, images, layer="relu2").flatten(1)
         strength = net[:4](images).detach().sum(1).flatten(1)
@@ -193,25 +161,10 @@ def test_sign_of_a_component_uncorrelated_with_activation():
 
 
 def test_components_of_constant_activations_are_zero():
-    class Even(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Identity()
-
-        def forward(self, x):
-            return self.layer(x).mean((2, 3))
-
+    net = nn.Sequential(nn.Identity(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     x = torch.full((1, 3, 4, 5), 0.7, dtype=torch.float64)
     for method in (eigen_cam, eigen_grad_cam, seg_eigen_cam, kpca_cam):
-        assert method(Even(), x, 0, layer="layer").abs().max() < 1e-12, method.__name__
-
-
-def test_eigen_cam_stops_the_forward_pass_at_the_layer():
-    net, images = residual(), random_images()
-    eigen_cam(net, images, layer="layer1")
-    net.fuse.light(AssertionError("continued"), 0)
-    eigen_cam(net, images, layer="layer1")
-    fem(net, images, layer="layer1")
+        assert method(net, x, 0, layer="0").abs().max() < 1e-12, method.__name__
 
 
 @pytest.mark.parametrize("gamma", [None, 0.3])
@@ -228,13 +181,12 @@ def test_kpca_cam_with_the_rbf_kernel(gamma):
 
 
 def test_kpca_cam_power_iteration_equals_the_eigendecomposition():
-    """Above 800 cells the eigenvector is found by power iteration."""
-    from explainers.methods.cams.activation_cams import _kernel_component, _largest_eigenpair
-
-    planes = feature_maps(plain(), random_images(1, 3, 28, 32), layer="relu1")[0]
+    """Above 800 cells the eigenvector is found by power iteration, which draws no global random numbers."""
+    net, images = plain(), random_images(1, 3, 28, 32)
+    planes = net[:2](images)[0].detach()
     state = torch.get_rng_state()
 
-    found = _kernel_component(planes, "sigmoid", 1 / 6)
+    found = kpca_cam(net, images, layer="relu1")[0]
 
     assert torch.equal(torch.get_rng_state(), state)
     rows = planes.flatten(1).T
@@ -244,7 +196,6 @@ def test_kpca_cam_power_iteration_equals_the_eigendecomposition():
     values, vectors = torch.linalg.eigh(alike)
     expected = with_sign_of((vectors[:, -1] * values[-1].sqrt()).view(28, 32), planes.sum(0))
     assert len(alike) > 800 and rel(found, expected) < 1e-6
-    assert float(_largest_eigenpair(alike)[0]) == pytest.approx(float(values[-1]), rel=1e-9)
 
 
 def test_kpca_cam_refuses_a_kernel_matrix_too_large_for_memory():
@@ -320,69 +271,5 @@ def test_factors_of_a_layer_with_negative_values():
 
 
 def test_factors_of_an_all_zero_layer_are_zero():
-    found = deep_feature_factorization(Activated(nn.ReLU()).eval(), torch.full((1, 3, 6, 8), -1e3), layer="act#0")
-    assert tuple(found.shape) == (1, 5, 6, 8) and found.isfinite().all()
-    from explainers.methods.cams.nmf import factors_of
-
-    maps, directions = factors_of(torch.zeros(4, 3, 5), 2, 0)
-    assert not maps.any() and not directions.any()
-
-
-def test_zero_factors_are_refused():
-    with pytest.raises(explainers.BadOption, match="components=0"):
-        feature_factors(plain(), random_images(), 1, components=0)
-
-
-# Agreement with other libraries
-
-
-def scaled(maps, size):
-    """pytorch-grad-cam's normalization: ReLU, min-max, bilinear, min-max."""
-
-    def stretch(m):
-        low, high = m.amin((1, 2), keepdim=True), m.amax((1, 2), keepdim=True)
-        return (m - low) / (high - low)
-
-    return stretch(resize(stretch(maps.relu()), size))
-
-
-@pytest.mark.parametrize(
-    ("room", "theirs", "ours"),
-    [
-        ("eigen_cam", "EigenCAM", eigen_cam),
-        ("eigen_grad_cam", "EigenGradCAM", eigen_grad_cam),
-        ("kpca_cam", "KPCA_CAM", kpca_cam),
-        ("fem", "FEM", fem),
-        ("seg_eigen_cam", "SegEigenCAM", seg_eigen_cam),
-    ],
-)
-def test_maps_agree_with_grad_cam_package_up_to_sign(room, theirs, ours):
-    pytest.importorskip("pytorch_grad_cam")
-    module = pytest.importorskip(f"pytorch_grad_cam.{room}")
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
-
-    net, images = settle(Residual(width=12)), random_images(1).float()
-    signed = ours(net, images, 3, layer="layer2")
-    with getattr(module, theirs)(net, [net.layer2]) as extractor:
-        found = torch.from_numpy(extractor(images, [ClassifierOutputTarget(3)]))
-    apart = min(float((scaled(sign * signed, images.shape[2:]) - found).abs().max()) for sign in (1, -1))
-    assert apart < 1e-4
-
-
-def test_cam_agrees_with_torchcam():
-    torchcam = pytest.importorskip("torchcam.methods")
-    net, images = settle(Residual(width=8)), random_images(1).float()
-    with torchcam.CAM(net, "layer2", fc_layer="fc", input_shape=(3, 12, 16)) as extractor:
-        net(images)
-        expected = extractor(3, normalized=False)[0]
-    assert rel(cam(net, images, 3, layer="layer2"), expected) < 1e-5
-
-
-def test_component_by_covariance_and_by_gradients_differ():
-    """The oracles of Eigen- and Eigen-Grad-CAM must tell the two methods apart."""
-    net, images = curved(), random_images()
-    a, g, _ = act_grad(net, net.act2, images, CLASSES)
-    first = torch.stack([with_sign_of(component(each), each.sum(0)) for each in a])
-    assert rel(eigen_cam(net, images, layer="act2"), first) < 1e-9
-    assert rel(eigen_grad_cam(net, images, CLASSES, layer="act2"), first) > 0.5
-    assert g.any()
+    found = feature_factors(Activated(nn.ReLU()).eval(), torch.full((1, 3, 6, 8), -1e3), 1, layer="act#0", components=2)
+    assert tuple(found.maps.shape) == (1, 2, 6, 8) and found.maps.isfinite().all() and found.directions.isfinite().all()

@@ -7,39 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import explainers
-from explainers import BadImages, BadTarget, Logit, UnsupportedModel, explain, full_grad, full_gradients
+from explainers import Logit, explain, full_grad, full_gradients
 from explainers.maps.resize import rank_correlation
-from tests.support.nets import Activated, Twice, curved, plain, random_images, residual, settle
+from tests.support.nets import Activated, Reused, curved, plain, random_images, residual, settle
 
 CLASSES = [2, 0, 4]
 
 
-class Reused(Twice):
-    """`Twice` without its tanh: one convolution and one in-place ReLU used again, all piecewise linear."""
-
-    def forward(self, x):
-        x = self.relu(self.stem(x))
-        x = self.relu(self.conv(x))
-        x = self.relu(self.conv(x[:, :, ::2, ::2]))
-        return self.fc(x.mean((2, 3)))
-
-
-class Deep(nn.Module):
+def deep():
     """A hidden linear layer with batch norm, whose biases have no position; a transposed convolution."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 3, stride=2, padding=1)
-        self.up = nn.ConvTranspose2d(6, 4, 2, stride=2)
-        self.bn = nn.BatchNorm2d(4, affine=False)
-        self.hidden = nn.Linear(4 * 6 * 8, 10)
-        self.norm = nn.BatchNorm1d(10)
-        self.fc = nn.Linear(10, 7)
-
-    def forward(self, x):
-        x = F.max_pool2d(F.leaky_relu(self.bn(self.up(F.relu(self.conv(x)))), 0.1), 2)
-        return self.fc(F.relu(self.norm(self.hidden(x.flatten(1)))))
+    first = [nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose2d(6, 4, 2, stride=2)]
+    second = [nn.BatchNorm2d(4, affine=False), nn.LeakyReLU(0.1), nn.MaxPool2d(2), nn.Flatten()]
+    head = [nn.Linear(4 * 6 * 8, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 7)]
+    return settle(nn.Sequential(*first, *second, *head).double())
 
 
 NETS = {
@@ -49,85 +29,31 @@ NETS = {
     "functional ReLU": lambda: settle(Activated(F.relu).double()),
     "functional in-place ReLU": lambda: settle(Activated(lambda x: F.relu(x, inplace=True)).double()),
     "one convolution twice": lambda: settle(Reused().double()),
-    "hidden layers": lambda: settle(Deep().double()),
+    "hidden layers": deep,
 }
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_p43_input_and_bias_terms_sum_to_the_score(name):
-    net, images = NETS[name](), random_images()
-    expected = net(images)[range(3), CLASSES].detach()
-
-    found = full_gradients(net, images, CLASSES)
-
-    torch.testing.assert_close(found.total(), expected, rtol=1e-11, atol=1e-12)
-    torch.testing.assert_close(found.scores, expected)
-    assert all(part.abs().max() > 0 for part in (found.input, found.elsewhere, *found.biases.values()))
-
-
-@pytest.mark.parametrize("name", ["residual, reused in-place ReLU", "hidden layers"])
-def test_p43_the_signed_map_sums_to_the_score_minus_non_spatial_terms(name):
-    net, images = NETS[name](), random_images()
-    signed = full_grad(net, images, CLASSES, magnitude=False)
-    found = full_gradients(net, images, CLASSES)
-    torch.testing.assert_close(signed.sum((1, 2)), found.scores - found.elsewhere, rtol=1e-10, atol=1e-11)
-    assert (signed < 0).any() and (signed > 0).any()
+def test_p43_input_and_bias_terms_sum_to_the_score():
+    images = random_images()
+    for name, build in NETS.items():
+        net = build()
+        expected = net(images)[range(3), CLASSES].detach()
+        found = full_gradients(net, images, CLASSES)
+        torch.testing.assert_close(found.total(), expected, rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(found.scores, expected)
+        assert all(part.abs().max() > 0 for part in (found.input, found.elsewhere, *found.biases.values())), name
 
 
-def test_p43_on_resnet_18_in_float32():
-    import torchvision
-
-    net = settle(torchvision.models.resnet18(weights=None))
-    images = torch.randn(2, 3, 64, 96, generator=torch.Generator().manual_seed(1))
-    found = full_gradients(net, images, [3, 5])
-    scale = found.scores.abs().clamp(min=0.1)
-    assert ((found.total() - found.scores).abs() < 1e-4 * scale).all()
-    assert next(iter(found.biases)) == "bn1" and len(found.biases) == 20 and found.elsewhere.any()
-    assert not any(told.code == "incomplete" for row in explain("full_grad", net, images, 3).findings for told in row)
-
-
-def test_bias_term_of_batch_norm_by_hand():
-    net, images = residual(), random_images()
-    leaf = images.clone()
-    first = net.conv1(leaf)
-    out = net.bn1(first).detach().requires_grad_()
-    net.bn1.register_forward_hook(lambda *_: out.clone())
-    (g,) = torch.autograd.grad(net(images)[:, 1].sum(), out)
-    net.bn1._forward_hooks.clear()
-    scale = net.bn1.weight / (net.bn1.running_var + net.bn1.eps).sqrt()
-    added = (net.bn1.bias - net.bn1.running_mean * scale).detach().view(1, -1, 1, 1)
-    torch.testing.assert_close(full_gradients(net, images, 1).biases["bn1"], added * g, rtol=1e-10, atol=1e-13)
-    torch.testing.assert_close(added + scale.detach().view(1, -1, 1, 1) * first.detach(), out.detach())
-
-
-def test_the_magnitude_map_sums_the_resized_terms():
-    net, images = residual(), random_images()
-    found = full_gradients(net, images, CLASSES)
-    parts = [found.input, *found.biases.values()]
-    maps = [F.interpolate(p.abs().sum(1, keepdim=True), (12, 16), mode="bilinear", align_corners=False) for p in parts]
-    torch.testing.assert_close(full_grad(net, images, CLASSES), sum(maps)[:, 0])
-
-
-def test_the_map_scales_with_the_score():
-    """No per-layer normalization: ten times the head's weights give ten times the map."""
-    net, images = residual(), random_images()
-    first = full_grad(net, images, 1)
-    for parameter in net.fc.parameters():
-        parameter.data *= 10
-    torch.testing.assert_close(full_grad(net, images, 1), 10 * first)
-
-
-@pytest.mark.parametrize("size", [(12, 16), (13, 9), (30, 40), (4, 5)])
-def test_resizing_preserves_the_sum(size):
-    from explainers.methods.gradients.bias_gradients import _spread
-
-    maps = torch.randn(2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    spread = _spread(maps, size, None)
-    assert tuple(spread.shape) == (2, *size)
-    torch.testing.assert_close(spread.sum((1, 2)), maps.sum((1, 2)), rtol=1e-12, atol=1e-12)
-    if size == (30, 40):  # integer factors: bilinear resize, divided by the pixels of a cell
-        plain = F.interpolate(maps[None], size, mode="bilinear", align_corners=False)[0] / 25
-        torch.testing.assert_close(spread, plain)
+@pytest.mark.parametrize("height", [12, 13])
+def test_p43_the_signed_map_sums_to_the_score_minus_non_spatial_terms(height):
+    """Resizing preserves sums, also by factors that are not whole numbers."""
+    nets = [residual()] + [NETS["hidden layers"]()] * (height == 12)
+    for net in nets:
+        images = random_images(height=height)
+        signed = full_grad(net, images, CLASSES, magnitude=False)
+        found = full_gradients(net, images, CLASSES)
+        torch.testing.assert_close(signed.sum((1, 2)), found.scores - found.elsewhere, rtol=1e-10, atol=1e-11)
+        assert (signed < 0).any() and (signed > 0).any()
 
 
 def test_the_unattributed_remainder_is_a_finding():
@@ -195,40 +121,25 @@ class Logits(nn.Module):
         return output if isinstance(output, torch.Tensor) else output.logits
 
 
-@pytest.mark.parametrize(("make", "side"), [(Norms, 16), (convnext, 32), (convnext, 64)])
+@pytest.mark.parametrize(("make", "side"), [(Norms, 16), (convnext, 64)])
 def test_biases_of_layer_norms_run_along_the_channels(make, side):
     net = nn.Sequential(settle(make().double().eval()), Logits())
     image = torch.randn(1, 3, side, side, dtype=torch.float64)
-
     found = full_gradients(net, image, 1)
-
     torch.testing.assert_close(float(found.total()), bias_terms(net, image, 1), rtol=1e-6, atol=1e-8)
 
 
-def test_wrong_use_is_refused():
-    with pytest.raises(BadTarget):
-        full_gradients(plain(), random_images(), 7)
-    with pytest.raises(BadImages):
-        full_gradients(plain(), random_images()[0], 1)
-    traced = torch.jit.trace(plain(), random_images())
-    with pytest.raises(UnsupportedModel):
-        full_grad(traced, random_images(), 1)
-    assert "traced" in explainers.METHODS["full_grad"].applies(traced)
-
-
-def test_full_grad_agrees_in_rank_with_grad_cam_package(capsys):
+def test_full_grad_agrees_in_rank_with_grad_cam_package():
     """The package normalizes each channel of each layer to [0, 1] before the sum."""
     package = pytest.importorskip("pytorch_grad_cam")
     import torchvision
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = torchvision.models.resnet18(weights=None).eval()
-        for module in net.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.running_mean.normal_(0, 0.1)
-                module.bias.data.normal_(0, 0.1)
+    net = torchvision.models.resnet18(weights=None).eval()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.bias.data.normal_(0, 0.1)
     images = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(2))
     ours = full_grad(net, images, Logit([3, 5]))
     found = torch.from_numpy(package.FullGrad(net, [])(images, [ClassifierOutputTarget(k) for k in (3, 5)]))

@@ -1,27 +1,24 @@
-"""Input-gradient methods: differences, identities, closed forms, published numbers, captum."""
+"""Input-gradient methods and their means over noise: identities, closed forms, noise, captum."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from explainers import explain, input_x_gradient, integrated_gradients, saliency, smooth_grad
-from tests.support.nets import Cubic, Weighted, curved, plain, random_images, rel, residual, settle
-from tests.support.oracles import differences
+from explainers import (
+    explain,
+    gradient_shap,
+    input_x_gradient,
+    integrated_gradients,
+    saliency,
+    smooth_grad,
+    smooth_grad_squared,
+    var_grad,
+)
+from tests.support.nets import Cubic, Scaled, curved, plain, random_images, rel, residual, settle
 
 CLASSES = [2, 0, 5]
-
-
-def test_saliency_is_the_signed_difference_quotient():
-    net, x = curved(), random_images(height=6, width=8)
-    found = saliency(net, x, CLASSES)
-    torch.testing.assert_close(found, differences(net, x, CLASSES), rtol=1e-6, atol=1e-9)
-    assert found.min() < 0 < found.max()
-
-
-def test_saliency_of_a_linear_model_is_its_weights():
-    net, x = settle(Weighted((3, 12, 16), 6).double()), random_images()
-    assert torch.equal(saliency(net, x, CLASSES), net.fc.weight.detach()[CLASSES].view_as(x))
+NOISY = [smooth_grad, smooth_grad_squared, var_grad, gradient_shap]
 
 
 def test_input_x_gradient_of_a_bias_free_relu_network_sums_to_the_logit():
@@ -33,76 +30,28 @@ def test_input_x_gradient_of_a_bias_free_relu_network_sums_to_the_logit():
     torch.testing.assert_close(input_x_gradient(net, x, CLASSES).sum((1, 2, 3)), expected, rtol=1e-10, atol=1e-13)
 
 
-def test_input_x_gradient_is_the_product():
-    net, x = residual(), random_images()
-    assert torch.equal(input_x_gradient(net, x, CLASSES), x * saliency(net, x, CLASSES))
-
-
-def test_integrated_gradients_are_complete_on_a_smooth_network():
-    net, x = curved(), random_images()
-    expected = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
-    found = integrated_gradients(net, x, CLASSES, steps=60)
-    torch.testing.assert_close(found.sum((1, 2, 3)), expected, rtol=1e-9, atol=1e-11)
-    coarse = integrated_gradients(net, x, CLASSES, steps=2)
-    assert (coarse.sum((1, 2, 3)) - expected).abs().max() > 1e-4, "two points must not be enough here"
-
-
-@pytest.mark.parametrize("steps", [2, 3, 7])
-def test_integrated_gradients_with_two_points_are_exact_for_cubics(steps):
+def test_integrated_gradients_with_two_points_are_exact_for_cubics():
     """Gauss-Legendre with n points is exact up to degree 2 n - 1 of the gradient's path."""
     net, x = settle(Cubic((3, 12, 16), 6).double()), random_images()
-    found = integrated_gradients(net, x, CLASSES, steps=steps)
-    torch.testing.assert_close(found, net.integrated(x, CLASSES), rtol=1e-11, atol=1e-13)
+    for steps in (2, 3, 7):
+        found = integrated_gradients(net, x, CLASSES, steps=steps)
+        torch.testing.assert_close(found, net.integrated(x, CLASSES), rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("baseline", [0.5, "tensor", "picture"])
-def test_integrated_gradients_from_other_baselines(baseline):
+def test_integrated_gradients_from_other_baselines():
     net, x = curved(), random_images()
-    start = {"tensor": torch.full((3, 1, 1), 0.3, dtype=torch.float64), "picture": random_images(seed=3)}.get(
-        baseline, baseline
-    )
-    full = torch.zeros_like(x) + start
-    expected = (net(x) - net(full))[range(3), CLASSES].detach()
-    found = integrated_gradients(net, x, CLASSES, steps=60, baseline=start)
-    torch.testing.assert_close(found.sum((1, 2, 3)), expected, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("baseline", ["blur", "mean", "noise"])
-def test_integrated_gradients_from_named_baselines(baseline):
-    net, x = curved(), random_images()
-    found = integrated_gradients(net, x, CLASSES, steps=30, baseline=baseline)
-    assert found.shape == x.shape and found.isfinite().all()
-    if baseline == "mean":
-        start = x.mean((2, 3), keepdim=True).expand_as(x)
-        expected = (net(x) - net(start))[range(3), CLASSES].detach()
-        torch.testing.assert_close(found.sum((1, 2, 3)), expected, rtol=1e-6, atol=1e-8)
-
-
-def test_smooth_grad_without_noise_is_saliency():
-    net, x = curved(), random_images()
-    torch.testing.assert_close(smooth_grad(net, x, CLASSES, sigma=0.0, samples=3), saliency(net, x, CLASSES))
-
-
-def test_smooth_grad_of_a_linear_model_is_its_weights():
-    net, x = settle(Weighted((3, 12, 16), 6).double()), random_images()
-    expected = net.fc.weight.detach()[CLASSES].view_as(x)
-    torch.testing.assert_close(smooth_grad(net, x, CLASSES, samples=5), expected, rtol=1e-12, atol=1e-14)
-
-
-def test_smooth_grad_noise_is_relative_to_the_image_range():
-    """Score sum x^2, gradient 2 x + 2 noise: over many samples the deviation is that of the noise."""
-
-    class Square(torch.nn.Module):
-        def forward(self, x):
-            return torch.stack([(x**2).sum((1, 2, 3)), x.sum((1, 2, 3))], 1)
-
-    x = random_images(2)
-    x[1] *= 10
-    found = smooth_grad(Square(), x, 0, samples=4, sigma=0.2)
-    noise = (found - 2 * x) / 2
-    for n in range(2):
-        expected = 0.2 * float(x[n].max() - x[n].min()) / 2  # the mean of 4 draws has half their deviation
-        assert float(noise[n].std()) == pytest.approx(expected, rel=0.1)
+    baselines = {
+        0.5: 0.5,
+        torch.full((3, 1, 1), 0.3, dtype=torch.float64): 0.3,
+        random_images(seed=3): random_images(seed=3),
+        "mean": x.mean((2, 3), keepdim=True),
+    }
+    for baseline, start in baselines.items():
+        expected = (net(x) - net(torch.zeros_like(x) + start))[range(3), CLASSES].detach()
+        found = integrated_gradients(net, x, CLASSES, steps=60, baseline=baseline)
+        torch.testing.assert_close(found.sum((1, 2, 3)), expected, rtol=1e-9, atol=1e-11)
+    for baseline in ("blur", "noise"):
+        assert integrated_gradients(net, x, CLASSES, steps=30, baseline=baseline).isfinite().all()
 
 
 def test_top_class_is_that_of_the_clean_image():
@@ -118,10 +67,7 @@ def test_top_class_is_that_of_the_clean_image():
 def test_explain_reduces_color_channels():
     net, x = curved(), random_images()
     pixels = saliency(net, x, CLASSES)
-    for how, expected in {
-        "sum": pixels.sum(1),
-        "norm": pixels.norm(dim=1),
-    }.items():
+    for how, expected in {"sum": pixels.sum(1), "norm": pixels.norm(dim=1)}.items():
         e = explain("saliency", net, x, CLASSES, reduce=how)
         torch.testing.assert_close(e.map, expected)
         assert torch.equal(e.raw, pixels)
@@ -131,36 +77,98 @@ def test_explain_reduces_color_channels():
         explain("saliency", net, x, CLASSES, reduce="average")
 
 
+# Means over noise
+
+
+def test_identities_of_the_mean_the_square_and_the_variance():
+    net, x = curved(), random_images()
+    given = {"samples": 7, "sigma": 0.3, "seed": 2}
+    expected = smooth_grad(net, x, CLASSES, **given) ** 2 + var_grad(net, x, CLASSES, **given)
+    torch.testing.assert_close(smooth_grad_squared(net, x, CLASSES, **given), expected, rtol=1e-10, atol=1e-14)
+    gradient = saliency(net, x, CLASSES)
+    torch.testing.assert_close(smooth_grad(net, x, CLASSES, sigma=0.0, samples=3), gradient)
+    torch.testing.assert_close(smooth_grad_squared(net, x, CLASSES, sigma=0.0), gradient**2)
+    assert var_grad(net, x, CLASSES, sigma=0.0).abs().max() < 1e-25
+
+
+def test_p97_noise_depends_on_the_seed_and_not_on_the_chunk_or_the_precision():
+    net, x = residual(), random_images()
+    for method in NOISY:
+        expected = method(net, x, [1, 2, 3], samples=8, seed=4)
+        for size in (1, 3, 100):
+            found = method(net, x[1:], [2, 3], samples=8, seed=4, batch_size=size)
+            torch.testing.assert_close(found, expected[1:], rtol=1e-9, atol=1e-14)
+        assert rel(method(net, x, [1, 2, 3], samples=8, seed=5), expected) > 0.01
+        coarse = method(curved().float(), x.float(), 1, samples=4)
+        assert coarse.dtype == torch.float32 and rel(coarse, method(curved(), x, 1, samples=4)) < 1e-5, method
+
+
+def test_p98_noise_is_relative_to_the_range_of_the_image():
+    """The same image in other units (and a model that converts them back) gives the same map in those units."""
+    x, given = random_images(2), {"samples": 5, "sigma": 0.2}
+    for method, power in ((smooth_grad_squared, 2), (var_grad, 2), (gradient_shap, 0)):
+        first = method(Scaled(1.0).eval(), x, 1, **given)
+        for scale in (255.0, 0.01):
+            found = method(Scaled(scale).eval(), x * scale, 1, **given) * scale**power
+            assert rel(found, first) < 1e-8, method
+
+
+def test_p98_the_variance_is_biased_by_default():
+    net, x = curved(), random_images()
+    biased, unbiased = (var_grad(net, x, 1, samples=5, unbiased=which) for which in (False, True))
+    torch.testing.assert_close(unbiased, biased * 5 / 4, rtol=1e-12, atol=0)
+    assert torch.equal(var_grad(net, x, 1, samples=5), biased)
+    for which in (False, True):
+        assert not var_grad(net, x, 1, samples=1, unbiased=which).any(), "one sample has no variance, not NaN"
+
+
+def test_a_small_variance_next_to_a_large_mean_keeps_its_precision():
+    """E[g²] − E[g]² would leave rounding noise in float32: 1e8 against 1e-2."""
+
+    class Steep(torch.nn.Module):
+        def forward(self, x):
+            return torch.stack([1e4 * x.sum((1, 2, 3)) + 0.05 * (x**2).sum((1, 2, 3)), x.sum((1, 2, 3))], 1)
+
+    x = random_images(1)
+    expected = var_grad(Steep(), x, 0, samples=6, batch_size=2)
+    found = var_grad(Steep(), x.float(), 0, samples=6, batch_size=2)
+    assert rel(found, expected) < 0.05 and expected.max() < 0.1
+
+
+def test_stopped_early_it_is_the_map_of_fewer_samples():
+    net, x = curved(), random_images(2)
+    for method in (smooth_grad_squared, var_grad):
+        maps = []
+        options = {"batch_size": 2, "progress": lambda partial, maps=maps: maps.append(partial.map) or partial.done < 4}
+        stopped = method(net, x, 1, samples=9, **options)
+        torch.testing.assert_close(stopped, method(net, x, 1, samples=4), rtol=1e-10, atol=1e-15)
+        torch.testing.assert_close(maps[-1], stopped.sum(1))
+
+
 # Agreement with captum
 
 
-def test_saliency_and_input_x_gradient_agree_with_captum():
+def test_gradients_agree_with_captum():
     captum = pytest.importorskip("captum.attr")
     net, x = residual(), random_images()
     assert torch.equal(saliency(net, x, CLASSES), captum.Saliency(net).attribute(x, CLASSES, abs=False).detach())
     theirs = captum.InputXGradient(net).attribute(x.clone(), CLASSES).detach()
     torch.testing.assert_close(input_x_gradient(net, x, CLASSES), theirs, rtol=1e-12, atol=1e-15)
+    theirs = captum.IntegratedGradients(net).attribute(x, target=CLASSES, n_steps=20, method="gausslegendre")
+    assert rel(integrated_gradients(net, x, CLASSES, steps=20), theirs.detach()) < 1e-6
 
 
-@pytest.mark.parametrize("steps", [5, 20])
-def test_integrated_gradients_agree_with_captum(steps):
-    captum = pytest.importorskip("captum.attr")
-    net, x = residual(), random_images()
-    theirs = (
-        captum.IntegratedGradients(net).attribute(x, target=CLASSES, n_steps=steps, method="gausslegendre").detach()
-    )
-    assert rel(integrated_gradients(net, x, CLASSES, steps=steps), theirs) < 1e-6
-
-
-def test_smooth_grad_agrees_with_captum_in_expectation():
-    """The draws differ: with many samples both approach the same expectation on a smooth network."""
+@pytest.mark.parametrize(
+    ("kind", "method", "bound"),
+    [("smoothgrad", smooth_grad, 0.05), ("smoothgrad_sq", smooth_grad_squared, 0.15), ("vargrad", var_grad, 0.15)],
+)
+def test_means_over_noise_agree_with_captum_in_expectation(kind, method, bound):
+    """Different random draws: with many samples both converge to the same expectation."""
     captum = pytest.importorskip("captum.attr")
     net, x = curved(), random_images(1)
-    torch.manual_seed(0)
-    deviation = 0.1 * float(x.max() - x.min())
-    theirs = captum.NoiseTunnel(captum.Saliency(net)).attribute(
-        x, target=2, nt_samples=500, nt_samples_batch_size=100, stdevs=deviation, nt_type="smoothgrad", abs=False
-    )
-    ours = smooth_grad(net, x, 2, samples=500, sigma=0.1)
-    assert rel(ours, theirs.detach()) < 0.05
-    assert rel(saliency(net, x, 2), theirs.detach()) > rel(ours, theirs.detach()), "the noise must matter"
+    options = {"nt_samples": 500, "nt_samples_batch_size": 100, "stdevs": 0.1 * float(x.max() - x.min())}
+    tunnel = captum.NoiseTunnel(captum.Saliency(net))
+    theirs = tunnel.attribute(x, target=2, nt_type=kind, abs=False, **options).detach()
+    ours = method(net, x, 2, samples=500, sigma=0.1)
+    assert rel(ours, theirs) < bound
+    assert rel(saliency(net, x, 2), theirs) > rel(ours, theirs), "the noise must matter"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
 
-import explainers.methods.gradients.layer_conductance as layer_conductance_module
 from explainers import (
-    BadOption,
-    LayerNotFound,
     explain,
-    integrated_gradients,
     internal_influence,
     layer_conductance,
     layer_integrated_gradients,
 )
+from explainers.perturbation.baselines import baseline_of
 from tests.support.nets import ClassToken, curved, random_images, rel, residual, settle
 from tests.support.oracles.gradients import conductance_by_hand
 
@@ -41,40 +40,37 @@ def skip():
     return settle(Skip().double())
 
 
-@pytest.mark.parametrize(("make", "layer"), [(curved, "conv2"), (curved, "act1"), (residual, "layer1.conv2")])
-@pytest.mark.parametrize(
-    ("method", "peer"),
-    [(layer_integrated_gradients, "LayerIntegratedGradients"), (internal_influence, "InternalInfluence")],
-)
-def test_agrees_with_captum_at_the_same_points(method, peer, make, layer):
+def test_agrees_with_captum_at_the_same_points():
     captum = pytest.importorskip("captum.attr")
-    net, x = make(), random_images()
-    there = getattr(captum, peer)(net, net.get_submodule(layer))
-    theirs = there.attribute(x, torch.zeros_like(x), target=CLASSES, n_steps=12, method="gausslegendre").detach()
-    assert rel(method(net, x, CLASSES, layer=layer, steps=12), theirs) < 1e-6
+    x, peers = random_images(), (captum.LayerIntegratedGradients, captum.InternalInfluence)
+    for net, layer in ((curved(), "act1"), (residual(), "layer1.conv2")):
+        for peer, method in zip(peers, (layer_integrated_gradients, internal_influence), strict=True):
+            given = {"target": CLASSES, "n_steps": 12, "method": "gausslegendre"}
+            theirs = peer(net, net.get_submodule(layer)).attribute(x, torch.zeros_like(x), **given).detach()
+            assert rel(method(net, x, CLASSES, layer=layer, steps=12), theirs) < 1e-6, (peer, layer)
 
 
-@pytest.mark.parametrize("layer", ["conv1", "act2"])
-def test_conductance_agrees_with_captum_as_steps_grow(layer):
+def test_conductance_agrees_with_captum_as_steps_grow():
     """captum uses a left Riemann sum without the path's ends: it converges with more points."""
     captum = pytest.importorskip("captum.attr")
     net, x = curved(), random_images()
-    there = captum.LayerConductance(net, net.get_submodule(layer))
-    distances = []
+    ours, distances = layer_conductance(net, x, CLASSES, layer="act2", steps=300), []
     for steps in (10, 300):
-        theirs = there.attribute(x, torch.zeros_like(x), target=CLASSES, n_steps=steps).detach()
-        distances.append(rel(layer_conductance(net, x, CLASSES, layer=layer, steps=300), theirs))
+        given = {"target": CLASSES, "n_steps": steps}
+        theirs = captum.LayerConductance(net, net.act2).attribute(x, torch.zeros_like(x), **given)
+        distances.append(rel(ours, theirs.detach()))
     assert distances[1] < 0.01 < distances[0]
 
 
-@pytest.mark.parametrize("layer", ["conv1", "act1", "conv2", "act2"])
-def test_layer_integral_and_conductance_are_complete_without_a_bypass(layer):
+def test_layer_integral_and_conductance_are_complete_without_a_bypass():
     net, x = curved(), random_images()
-    expected = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
-    straight = layer_integrated_gradients(net, x, CLASSES, layer=layer, steps=60)
-    torch.testing.assert_close(straight.sum((1, 2, 3)), expected, rtol=1e-8, atol=1e-10)
-    conductance = layer_conductance(net, x, CLASSES, layer=layer, steps=500)
-    torch.testing.assert_close(conductance.sum((1, 2, 3)), expected, rtol=1e-3, atol=1e-6)
+    for layer, baseline in (("conv1", "zeros"), ("act1", 0.3), ("conv2", "blur"), ("act2", "mean")):
+        given = {"layer": layer, "baseline": baseline}
+        expected = (net(x) - net(baseline_of(x, baseline)))[range(3), CLASSES].detach()
+        straight = layer_integrated_gradients(net, x, CLASSES, steps=60, **given)
+        torch.testing.assert_close(straight.sum((1, 2, 3)), expected, rtol=1e-8, atol=1e-10)
+        conductance = layer_conductance(net, x, CLASSES, steps=500, **given)
+        torch.testing.assert_close(conductance.sum((1, 2, 3)), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_conductance_converges_quadratically_in_the_steps():
@@ -125,65 +121,18 @@ def test_influence_default_layer_has_a_spatially_varying_gradient():
 
 
 @pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
-def test_tokens_are_returned_as_a_grid_without_the_class_token(method):
-    net = settle(ClassToken().double())
-    found = method(net, random_images(2, 3, 32, 128), [1, 2], layer="blocks.0", steps=6)
-    assert found.shape == (2, 8, 2, 8) and found.any()
-
-
-@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
-@pytest.mark.parametrize("size", [1, 4, 100])
-def test_batch_size_does_not_change_the_result(method, size):
-    net, x = residual(), random_images()
-    expected = method(net, x, 1, layer="layer1", steps=9)
-    found = method(net, x, 1, layer="layer1", steps=9, batch_size=size)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
-
-
-@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
 def test_stopped_early_the_partial_sum_estimates_the_whole(method):
-    net, x = curved(), random_images()
-    told = []
-
-    def watch(partial):
-        told.append(partial)
-        return partial.fraction < 0.5
-
-    stopped = method(net, x, CLASSES, layer="conv2", steps=40, batch_size=4, progress=watch)
+    net, x, told = curved(), random_images(), []
+    options = {"batch_size": 4, "progress": lambda partial: told.append(partial) or partial.fraction < 0.5}
+    stopped = method(net, x, CLASSES, layer="conv2", steps=40, **options)
     assert 0.5 <= told[-1].fraction < 0.65
-    drawn = stopped.norm(dim=1) if method is internal_influence else stopped.sum(1)
-    torch.testing.assert_close(told[-1].map, drawn)
-    if method is not layer_conductance:
-        assert rel(stopped, method(net, x, CLASSES, layer="conv2", steps=40)) < 0.1
-    else:
+    torch.testing.assert_close(told[-1].map, stopped.norm(dim=1) if method is internal_influence else stopped.sum(1))
+    if method is layer_conductance:
         share = (told[-1].done - 1) / 40
         part = (net(share * x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
         torch.testing.assert_close(stopped.sum((1, 2, 3)) * share, part, rtol=1e-2, atol=1e-4)
-
-
-def test_explain_map_is_the_sum_over_channels():
-    net, x = curved(), random_images()
-    e = explain("layer_conductance", net, x, CLASSES, layer="conv2", steps=10)
-    assert e.layer == "conv2" and e.raw.shape == (3, 8, 6, 8)
-    torch.testing.assert_close(e.map, e.raw.sum(1))
-
-
-@pytest.mark.parametrize("baseline", [0.3, "blur", "mean"])
-def test_other_baselines(baseline):
-    """By completeness both sum to the integrated gradients of the input."""
-    net, x = curved(), random_images()
-    whole = integrated_gradients(net, x, CLASSES, steps=40, baseline=baseline).sum((1, 2, 3))
-    for method, bound in ((layer_integrated_gradients, 1e-8), (layer_conductance, 1e-2)):
-        found = method(net, x, CLASSES, layer="act2", steps=200, baseline=baseline).sum((1, 2, 3))
-        assert rel(found, whole) < bound
-
-
-@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
-def test_wrong_layers_and_options_are_refused(method):
-    with pytest.raises(LayerNotFound, match="conv2"):
-        method(curved(), random_images(), 1, layer="conv3")
-    with pytest.raises(BadOption, match="steps"):
-        method(curved(), random_images(), 1, layer="conv2", steps=1)
+    else:
+        assert rel(stopped, method(net, x, CLASSES, layer="conv2", steps=40)) < 0.1
 
 
 class Joined(Skip):
@@ -198,16 +147,10 @@ class Joined(Skip):
         return self.head(torch.tanh(torch.cat([x, self.inner(x)], 1)).mean((2, 3)))
 
 
-@pytest.mark.parametrize("make", [Skip, Joined])
-def test_the_layers_before_run_once_per_chunk_if_the_suffix_allows(make):
-    net, x = settle(make().double()), random_images(1)
-    expected = layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=1)
-    rows = []
-    handle = net.stem.register_forward_hook(lambda m, i, o: rows.append(len(o)))
-    found = layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=6)
-    handle.remove()
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
-    assert max(rows) == (6 if make is Joined else 1)
+def test_a_suffix_that_needs_whole_batches_gets_them():
+    net, x = settle(Joined().double()), random_images(1)
+    one, six = (layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=n) for n in (1, 6))
+    torch.testing.assert_close(six, one, rtol=1e-10, atol=1e-14)
 
 
 class Abrupt(nn.Module):
@@ -252,20 +195,13 @@ def test_conductance_reports_steps_that_do_not_suffice(around, code):
     assert not any(each.code == code for row in enough.findings for each in row)
 
 
-class Stepped(nn.Module):
-    """The sum of ReLU(a - 0.3): the gradient of a positive unit jumps from 0 to 1 where the path crosses 0.3."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        score = (self.inner(x) - 0.3).relu().flatten(1).sum(1)
-        return torch.stack([score, -score], 1)
-
-
 def test_influence_reports_steps_that_do_not_suffice():
-    net, x = Stepped(), random_images(2, 1, 3, 4)
+    # The gradient of a positive unit jumps from 0 to 1 where the path crosses 0.3.
+    net = nn.Sequential(
+        OrderedDict(inner=nn.Identity(), step=nn.Threshold(0.3, 0.3), flat=nn.Flatten(), fc=nn.Linear(12, 2))
+    )
+    net.fc.weight.data = torch.tensor([[1.0], [-1.0]]).expand(2, 12)
+    net, x = net.double(), random_images(2, 1, 3, 4)
     true = (1 - 0.3 / x).where(x > 0.3, 0)
     few = explain("internal_influence", net, x, 0, layer="inner", steps=7)
     assert [each.code for row in few.findings for each in row] == ["not_converged"] * 2
@@ -277,22 +213,11 @@ def test_influence_reports_steps_that_do_not_suffice():
         assert not any(each.code == "not_converged" for row in enough.findings for each in row)
 
 
-def test_large_layers_get_fewer_points(monkeypatch):
-    """The outputs at the points are kept; what 52 points miss is a finding, and 50 steps keep no points."""
-    net, x = Abrupt(), random_images(1, 1, 3, 4)
-    for points in (52, 10):
-        monkeypatch.setattr(layer_conductance_module, "_BYTES", points * 2 * 12 * 8)
-        found = explain("layer_conductance", net, x, 0, layer="inner")
-        assert [each.code for each in found.findings[0]] == ["incomplete"]
-    torch.testing.assert_close(found.raw, layer_conductance(net, x, 0, layer="inner", steps=50))
-
-
 @pytest.mark.parametrize("method", ["layer_integrated_gradients", "layer_conductance"])
-@pytest.mark.parametrize("steps", [None, 1000])
-def test_the_share_of_the_class_token_is_no_gap(method, steps):
+def test_the_share_of_the_class_token_is_no_gap(method):
     """The map has no place for it. It was reported as a gap that more steps would close, after 256 points."""
     net, x = settle(ClassToken().double()), random_images(2, 3, 32, 128)
-    found = explain(method, net, x, [1, 2], layer="blocks.0", steps=steps)
+    found = explain(method, net, x, [1, 2], layer="blocks.0")
     assert not any(each.code == "incomplete" for row in found.findings for each in row)
     whole = (net(x) - net(torch.zeros_like(x)))[range(2), [1, 2]].detach()
     assert rel(found.raw.sum((1, 2, 3)), whole) > 0.01

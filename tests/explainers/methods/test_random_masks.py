@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from explainers import METHODS, BadOption, BoxScores, d_rise, explain, mc_rise, rise
-from explainers.methods.perturbation.random_masks import _BalancedNumbers
-from tests.support.nets import Weighted, curved, random_images
+from tests.support.nets import curved, random_images
 from tests.support.oracles.masks import enlarged_by_hand
 
 
@@ -41,63 +40,10 @@ def test_rise_converges_to_the_expectation_over_all_masks():
     assert (weighted / seen - mean)[0, 0] > 0.1
 
 
-@pytest.mark.parametrize("p", [0.5, 0.3])
-def test_each_mask_has_the_probability_of_the_paper(p):
-    """Oracle: the chance p^seen (1 - p)^covered of every pattern of 3 cells, over many seeds' first and later rows."""
-    patterns = torch.zeros(8)
-    for seed in range(600):
-        numbers, shifts = _BalancedNumbers(3, seed).next(6)
-        for row in (0, 5):
-            patterns[int(((numbers[row] < p).long() * torch.tensor([4, 2, 1])).sum())] += 1
-        assert bool(((numbers >= 0) & (numbers < 1)).all()) and shifts.shape == (6, 2)
-    chances = torch.tensor([p ** bin(k).count("1") * (1 - p) ** (3 - bin(k).count("1")) for k in range(8)])
-    torch.testing.assert_close(patterns / 1200, chances, rtol=0, atol=0.03)
-
-
-def test_masks_are_balanced_within_a_block():
-    """Every cell is seen in half of a block of 64, any two in all four combinations 16 times; blocks differ."""
-    stream = _BalancedNumbers(49, 7)
-    blocks = [stream.next(64)[0] < 0.5 for _ in range(2)]
-    for shown in blocks:
-        both = shown.double().T @ shown.double()
-        assert (both.diagonal() == 32).all() and (both[~torch.eye(49, dtype=torch.bool)] == 16).all()
-    assert not torch.equal(*blocks)
-
-
-def test_chunks_do_not_change_the_masks():
-    whole = _BalancedNumbers(9, 3).next(40)
-    stream = _BalancedNumbers(9, 3)
-    parts = [stream.next(count) for count in (1, 7, 16, 16)]
-    assert all(torch.equal(torch.cat(some), all_) for some, all_ in zip(zip(*parts, strict=True), whole, strict=True))
-
-
-def test_balanced_masks_have_less_variance_than_independent_ones(monkeypatch):
-    """On a score that is a sum over pixels. The noise of a map is its standard deviation over seeds."""
-    net, x = Weighted((1, 12, 12), 2).double(), torch.ones(1, 1, 12, 12, dtype=torch.float64)
-
-    def deviation():
-        maps = torch.stack([rise(net, x, 0, samples=64, cells=4, seed=seed)[0] for seed in range(8)])
-        return float(maps.std(0).mean())
-
-    balanced = deviation()
-    dice = torch.Generator().manual_seed(0)
-    monkeypatch.setattr(
-        _BalancedNumbers, "_block", lambda self: torch.rand(self._rows, self._size, generator=dice) < 0.5
-    )
-    assert balanced < 0.8 * deviation()
-
-
 def test_rise_masks_have_no_fixed_borders():
     """Without the random shift, all pixels of a cell would see the same masks and have the same value."""
     found = rise(Product(), torch.ones(1, 1, 4, 4, dtype=torch.float64), 0, samples=500, cells=2)[0]
     assert len(found.flatten().unique()) == 16
-
-
-def test_rise_finds_the_only_pixel_that_matters():
-    x = torch.ones(2, 1, 12, 16, dtype=torch.float64)
-    for found in rise(Product(), x, 1, samples=800, cells=6):
-        assert divmod(int(found.argmax()), 16) in [(y, z) for y in range(3) for z in range(1, 5)]
-        assert found[1, 2] > 0.15 and found[8:, 8:].abs().max() < 0.5 * found[1, 2]
 
 
 class Detector(nn.Module):
@@ -125,26 +71,18 @@ def test_d_rise_without_a_target_explains_the_best_detection():
     assert found.findings[0][0].code == "best_detection"
 
 
-@pytest.mark.parametrize(
-    "name", ["fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"]
-)
-def test_d_rise_is_offered_for_detectors(name):
+def test_d_rise_is_offered_for_detectors():
     torchvision = pytest.importorskip("torchvision")
-    with torch.device("meta"):
-        net = torchvision.models.get_model(name, weights=None, weights_backbone=None)
-    assert METHODS["d_rise"].applies(net) is None and METHODS["d_rise"].applies(nn.DataParallel(net)) is None
+    for name in ("fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"):
+        with torch.device("meta"):
+            net = torchvision.models.get_model(name, weights=None, weights_backbone=None)
+        assert METHODS["d_rise"].applies(net) is None and METHODS["d_rise"].applies(nn.DataParallel(net)) is None
 
 
-def test_d_rise_is_not_offered_for_classifiers_but_accepts_them():
+def test_d_rise_is_offered_for_lists_of_boxes_but_accepts_classifiers():
     assert "Use rise" in METHODS["d_rise"].applies(curved())
     assert METHODS["d_rise"].applies(Detector()) is None
     assert d_rise(curved(), random_images(1), 1, samples=4).isfinite().all()
-
-
-def test_d_rise_is_rise_for_a_classifier():
-    net, x = curved(), random_images(1)
-    same = {"samples": 20, "cells": 7, "batch_size": 20}  # a busy machine divides batches, and rounding, otherwise
-    assert torch.equal(d_rise(net, x, 1, **same), rise(net, x, 1, **same))
 
 
 class Redness(nn.Module):
@@ -182,14 +120,12 @@ def test_mc_rise_takes_colors_in_the_models_units():
     assert seen.max() > 0.1
 
 
-def test_mc_rise_with_one_channel_has_dark_and_light():
+def test_mc_rise_with_one_channel_has_dark_and_light_and_refuses_other_shapes():
     x = torch.rand(1, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert mc_rise(Product(), x, 0, samples=20, color=1).isfinite().all()
     with pytest.raises(BadOption, match="color=2"):
         mc_rise(Product(), x, 0, samples=20, color=2)
 
-
-@pytest.mark.parametrize("colors", [torch.zeros(2), torch.zeros(2, 4), torch.zeros(0, 3)])
-def test_colors_of_another_shape_are_refused(colors):
-    with pytest.raises(BadOption, match="colors"):
-        mc_rise(curved(), random_images(1), 1, samples=4, colors=colors)
+    for colors in (torch.zeros(2), torch.zeros(2, 4), torch.zeros(0, 3)):
+        with pytest.raises(BadOption, match="colors"):
+            mc_rise(curved(), random_images(1), 1, samples=4, colors=colors)

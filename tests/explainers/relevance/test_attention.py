@@ -6,7 +6,6 @@ import functools
 
 import pytest
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from explainers import (
@@ -23,7 +22,6 @@ from explainers import (
     unit,
 )
 from explainers.passes.attention.record import record_attention
-from explainers.passes.attention.watch import watch_attention
 from tests.support.nets import ClassToken, random_images, residual, settle
 from tests.support.oracles.attention import attend_by_hand, class_row, slopes_by_hand, two_blocks, wide_images
 from tests.support.token_nets import PlainViT, conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
@@ -51,18 +49,16 @@ def with_custom_attention(net: nn.Module, fused: bool) -> nn.Module:
     return other
 
 
-@pytest.mark.parametrize("fused", [True, False], ids=["fused kernel", "softmax written out"])
-@pytest.mark.parametrize("name", ATTENTION)
-def test_every_implementation_of_attention_gives_the_same_map(name, fused):
+def test_every_implementation_of_attention_gives_the_same_map():
     """Identity: `nn.MultiheadAttention` and hand-written attention of the same weights."""
     net = two_blocks()
     with torch.no_grad():
         net.positions.zero_()
-    expected = METHODS[name](net, wide_images(), CLASSES)
-
-    actual = METHODS[name](with_custom_attention(net, fused), wide_images(), CLASSES)
-
-    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
+    for name in ATTENTION:
+        expected = METHODS[name](net, wide_images(), CLASSES)
+        for fused in (True, False):
+            actual = METHODS[name](with_custom_attention(net, fused), wide_images(), CLASSES)
+            torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14, msg=name)
 
 
 def test_grad_eclip_needs_the_queries_and_keys():
@@ -90,62 +86,6 @@ def test_weights_and_gradients_by_hand():
     assert (seen.grid, seen.extra_tokens) == ((2, 8), 1)
 
 
-def test_gradients_by_finite_differences():
-    """Oracle: central differences in one attention weight of the first block at a time."""
-    net, x = two_blocks((1, 2)), random_images(1, 3, 16, 32)
-    (first, _), _, _ = attend_by_hand(net, x)
-    seen = record_attention(net, x, 3, gradients=True)
-
-    def score(weights: Tensor) -> float:
-        with torch.no_grad(), watch_attention(net, len(x), leaves=False) as calls:
-            # The first block's recorded weights are replaced before they are multiplied with the values.
-            keep, mode = calls, torch.overrides._get_current_function_mode()
-            inner = mode.keep
-            mode.keep = lambda each: (inner(each), weights if len(keep.attentions) == 1 else each)[1]
-            return float(net(x)[0, 3])
-
-    for head, row, column in ((0, 0, 1), (1, 0, 2), (0, 2, 1), (1, 1, 0)):
-        step = torch.zeros_like(first)
-        step[0, head, row, column] = 1e-5
-        slope = (score(first.detach() + step) - score(first.detach() - step)) / 2e-5
-        assert slope == pytest.approx(float(seen.gradients[0][0, head, row, column]), rel=1e-6, abs=1e-11)
-
-
-class Masked(nn.Module):
-    """Attention with a key padding mask and an attention mask, `need_weights=True`, batch first or second."""
-
-    def __init__(self, batch_first: bool) -> None:
-        super().__init__()
-        self.batch_first = batch_first
-        self.patch = nn.Conv2d(3, 8, 16, 16)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=batch_first)
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.patch(x).flatten(2).mT
-        later = torch.ones(8, 8, dtype=torch.bool).triu(2)
-        hidden = torch.zeros(len(x), 8, dtype=torch.bool)
-        hidden[:, 3] = True
-        tokens = tokens if self.batch_first else tokens.transpose(0, 1)
-        mixed, weights = self.attention(tokens, tokens, tokens, key_padding_mask=hidden, attn_mask=later)
-        mixed = mixed if self.batch_first else mixed.transpose(0, 1)
-        return self.head(mixed.mean(1) + weights.mean((1, 2))[:, None])
-
-
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_recording_with_masks_leaves_the_scores_unchanged(batch_first):
-    """Identity: recording leaves the scores unchanged; masked keys have weight 0."""
-    net, x = settle(Masked(batch_first).double()), random_images(2, 3, 32, 64)
-
-    with torch.no_grad(), watch_attention(net, len(x), leaves=False) as seen:
-        scores = net(x)
-
-    torch.testing.assert_close(scores, net(x).detach(), rtol=1e-12, atol=1e-14)
-    (only,) = seen.attentions
-    assert only.path == "attention" and only.weights.shape == (2, 2, 8, 8)
-    assert not only.weights[..., 3].any() and not only.weights.triu(2).any()
-
-
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_pytorchs_encoder_is_recorded_without_its_fast_path(norm_first):
     """In eval mode `nn.TransformerEncoder` runs one fused kernel, whose attention weights cannot be recorded."""
@@ -171,8 +111,7 @@ def test_pytorchs_encoder_is_recorded_without_its_fast_path(norm_first):
 # The rules
 
 
-@pytest.mark.parametrize("fusion", ["max", "min"])
-@pytest.mark.parametrize("ratio", [0.0, 0.5])
+@pytest.mark.parametrize(("fusion", "ratio"), [("max", 0.0), ("max", 0.5), ("min", 0.5)])
 def test_rollout_with_max_and_min_head_fusion_by_hand(fusion, ratio):
     """By hand, entry by entry: the smallest weights of a block are discarded, rows renormalized."""
     net, x = two_blocks(), wide_images()
@@ -193,25 +132,10 @@ def test_rollout_with_max_and_min_head_fusion_by_hand(fusion, ratio):
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
 
 
-def test_rollout_is_positive_and_sums_to_at_most_one():
-    """Identity: the sum is one minus the class token's own weight, or one for pooled patches."""
-    shares = attention_rollout(two_blocks(), wide_images())
-    pooled = attention_rollout(plain_vit(0, "patches"), wide_images())
-
-    assert (shares > 0).all() and (shares.sum((1, 2)) < 1).all()
-    torch.testing.assert_close(pooled.sum((1, 2)), torch.ones(3, dtype=pooled.dtype))
+READ = [(1, "first", [0]), (5, "first", [0]), (2, "two", [0, 1]), (4, "patches", range(4, 20))]
 
 
-@pytest.mark.parametrize(
-    ("extra", "reads", "rows"),
-    [
-        (1, "first", [0]),
-        (5, "first", [0]),
-        (2, "two", [0, 1]),
-        (0, "patches", range(16)),
-        (4, "patches", range(4, 20)),
-    ],
-)
+@pytest.mark.parametrize(("extra", "reads", "rows"), READ)
 def test_readout_rows_are_the_tokens_the_head_reads(extra, reads, rows):
     """By hand: the tokens that the head reads, with any number of extra tokens before the patches."""
     net, x = plain_vit(extra, reads), wide_images()
@@ -225,14 +149,6 @@ def test_readout_rows_are_the_tokens_the_head_reads(extra, reads, rows):
         relevance = relevance + (a * g).clamp(min=0).mean(1) @ relevance
     by_hand = relevance[:, list(rows)].mean(1)[:, extra:].reshape(3, 2, 8)
     torch.testing.assert_close(transformer_attribution(net, x, CLASSES), by_hand, rtol=1e-10, atol=1e-14)
-
-
-def test_attribution_depends_on_the_class_and_rollout_does_not():
-    net, x = two_blocks(), wide_images()
-
-    assert torch.equal(attention_rollout(net, x, 1), attention_rollout(net, x, 3))
-    assert not torch.allclose(transformer_attribution(net, x, 1), transformer_attribution(net, x, 3))
-    assert not torch.allclose(le_grad(net, x, 1), le_grad(net, x, 3))
 
 
 def test_le_grad_of_mean_tokens_by_hand():
@@ -311,20 +227,6 @@ def test_mean_query_and_networks_without_a_class_token():
     assert torch.equal(attention_heads(bare, x), attention_heads(bare, x, query="mean"))
 
 
-def test_token_pca_maps_are_centerd_orthogonal_and_ordered():
-    """Identities: maps are centered and orthogonal, variances descend and sum to the total variance."""
-    net, x = residual(), random_images()
-    maps = token_pca(net, x, layer="layer2", components=6).flatten(2)
-    a = METHODS["feature_maps"](net, x, layer="layer2").flatten(2)
-
-    spreads = maps.square().sum(2)
-    torch.testing.assert_close(maps.sum(2), torch.zeros(3, 6, dtype=maps.dtype), rtol=0, atol=1e-9)
-    torch.testing.assert_close(maps @ maps.mT, torch.diag_embed(spreads), rtol=1e-9, atol=1e-9)
-    assert (spreads.diff(dim=1) <= 0).all()
-    torch.testing.assert_close(spreads.sum(1), (a - a.mean(2, keepdim=True)).square().sum((1, 2)))
-    assert (maps.amax(2) >= -maps.amin(2)).all()
-
-
 def test_token_pca_components_beyond_the_rank_are_zero():
     """Six channels have six components, a constant image none."""
     net, x = residual(), random_images(1)
@@ -342,20 +244,27 @@ def test_token_pca_works_on_every_layout():
 # Refusals, contracts
 
 
+def hidden(form: str) -> nn.Module:
+    if form == "traced":
+        return torch.jit.trace(two_blocks(), wide_images(), check_trace=False)
+    return torch.export.export(two_blocks(), (wide_images(),)).module()
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("build", "size", "word"), [
-    (residual, (12, 16), "no attention between tokens"), (conv_next, (64, 96), "no attention between tokens"),
-    (swin_v1, (64, 96), "ShiftedWindowAttention"), (swin_v2, (64, 96), "ShiftedWindowAttentionV2"),
-    (max_vit, (64, 64), "windowed attention"),
-    (lambda: torch.jit.trace(two_blocks(), wide_images(), check_trace=False), (32, 128), "traced"),
-    (lambda: torch.export.export(two_blocks(), (wide_images(),)).module(), (32, 128), "exported"),
-], ids=["convolutions", "convnext", "swin", "swin v2", "maxvit", "traced", "exported"])  # fmt: skip
-def test_networks_without_attention_among_all_tokens_are_refused(build, size, word):
-    net = build()
-    for name in ATTENTION:
-        assert word in METHODS[name].applies(net)
-        with pytest.raises(UnsupportedModel, match=word):
-            METHODS[name](net, random_images(3, 3, *size))
+def test_networks_without_attention_among_all_tokens_are_refused():
+    for net, size, word in (
+        (residual(), (12, 16), "no attention between tokens"),
+        (conv_next(), (64, 96), "no attention between tokens"),
+        (swin_v1(), (64, 96), "ShiftedWindowAttention"),
+        (swin_v2(), (64, 96), "ShiftedWindowAttentionV2"),
+        (max_vit(), (64, 64), "windowed attention"),
+        (hidden("traced"), (32, 128), "traced"),
+        (hidden("exported"), (32, 128), "exported"),
+    ):
+        for name in ATTENTION:
+            assert word in METHODS[name].applies(net)
+            with pytest.raises(UnsupportedModel, match=word):
+                METHODS[name](net, random_images(3, 3, *size))
 
 
 def test_windowed_attention_is_refused_in_the_forward_pass():
@@ -400,35 +309,8 @@ def test_every_contract_check_passes(name):
     assert report, report
 
 
-@pytest.mark.parametrize("name", [*ATTENTION, "token_pca"])
-def test_a_map_keeps_nothing_larger_alive(name):
+def test_a_map_keeps_nothing_larger_alive():
     """A view would keep all attention weights alive: 12 heads of 197 x 197 for a map of 14 x 14."""
-    found = METHODS[name](two_blocks(), wide_images(), 1)
-
-    assert found._base is None and found.untyped_storage().nbytes() == found.numel() * 8
-
-
-def test_which_attention_methods_are_scale_free():
-    message = {name for name in ATTENTION if METHODS[name].scale_free}
-    assert "attention_rollout" in message and "transformer_attribution" not in message and "le_grad" not in message
-
-
-@pytest.mark.parametrize(("name", "options", "word"), [
-    ("attention_rollout", {"head_fusion": "median"}, "mean, max, min"), ("le_grad", {"score": "class"}, "logit"),
-    ("attention_rollout", {"discard_ratio": 1.0}, "0 to 0.99"), ("attention_heads", {"query": "all"}, "class, mean"),
-    ("token_pca", {"components": 0}, "1 to 64"), ("le_grad", {"layer": "blocks.0"}, "no option 'layer'"),
-])  # fmt: skip
-def test_wrong_options_are_refused_with_the_valid_values(name, options, word):
-    with pytest.raises(ValueError, match=word):
-        METHODS[name](two_blocks(), wide_images(), 1, **options)
-
-
-def test_torchvision_layer_names():
-    """A small instance of `vit_b_16`'s class: its layers are addressed by their usual names."""
-    net = settle(torchvision.models.VisionTransformer(96, 32, 2, 3, 12, 24, num_classes=5))
-    x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
-
-    e = explain("attention_heads", net, x, layer="encoder.layers.encoder_layer_0")
-
-    assert e.raw.shape == (1, 3, 3, 3) and e.layer == "encoder.layers.encoder_layer_0"
-    assert explain("attention_heads", net, x).layer == "encoder.layers.encoder_layer_1.self_attention"
+    for name in [*ATTENTION, "token_pca"]:
+        found = METHODS[name](two_blocks(), wide_images(), 1)
+        assert found._base is None and found.untyped_storage().nbytes() == found.numel() * 8, name

@@ -7,13 +7,14 @@ by the architecture.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from explainers import METHODS, UnsupportedModel, attention_heads, attention_rollout, le_grad, transformer_attribution
+from explainers import UnsupportedModel, attention_heads, attention_rollout, le_grad, transformer_attribution
 from tests.support.nets import random_images, settle
 from tests.support.oracles.attention import wide_images
 from tests.support.token_nets import Attention, PlainViT, plain_vit
@@ -67,15 +68,12 @@ SPELLINGS = {
 }
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("spelling", list(SPELLINGS))
-@pytest.mark.parametrize("count", [1, 3])
-def test_every_implementation_gives_the_same_map(spelling, count):
-    x = wide_images()[:count]
-    net = respelled(SPELLINGS[spelling])
-    for method in METHODS_OF_ATTENTION:
+def test_every_implementation_gives_the_same_map():
+    x = wide_images()[:2]
+    for method in (attention_rollout, le_grad):
         expected = method(plain_vit(1, fused=False), x, 1)
-        torch.testing.assert_close(method(net, x, 1), expected, rtol=1e-9, atol=1e-12)
+        for spelling, weigh in SPELLINGS.items():
+            torch.testing.assert_close(method(respelled(weigh), x, 1), expected, rtol=1e-9, atol=1e-12, msg=spelling)
 
 
 def by_hand(scores: Tensor, v: Tensor) -> Tensor:
@@ -138,15 +136,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("kind", list(REFUSED))
-@pytest.mark.parametrize("method", FOLLOWING)
-def test_one_block_that_cannot_be_followed_refuses_the_network(method, kind, count):
+@pytest.mark.parametrize("kind", REFUSED)
+def test_one_block_that_cannot_be_followed_refuses_the_network(kind):
     """The other block is unchanged, and would give a map by itself."""
     weigh, words = REFUSED[kind]
-
-    with pytest.raises(UnsupportedModel, match=words):
-        method(respelled(weigh, (0,)), wide_images()[:count], 1)
+    for method, count in product(FOLLOWING, (1, 2)):
+        with pytest.raises(UnsupportedModel, match=words):
+            method(respelled(weigh, (0,)), wide_images()[:count], 1)
 
 
 def test_a_block_that_is_not_called_attention():
@@ -223,8 +219,8 @@ TIMM = {
     "cait_xxs24_224": "after the softmax .linear.", "volo_d1_224": PARTS, "coat_lite_tiny": "does not call a softmax",
     "convit_tiny": "modifies its weights after the softmax", "nest_tiny": PARTS, "mvitv2_tiny": KEYS,
     "levit_128s": KEYS, "hiera_tiny_224": f"{KEYS}|{PARTS}", "tnt_s_legacy_patch16_224": PARTS,
-    "mobilevit_xxs": f"{PARTS}|{AMONG}|number of tokens differs", "mixer_s16_224": "no attention between tokens",
-    "swin_tiny_patch4_window7_224": "windowed attention", "vit_tiny_patch16_224": None, "beit_base_patch16_224": None,
+    "mobilevit_xxs": f"{PARTS}|{AMONG}|number of tokens differs",
+    "swin_tiny_patch4_window7_224": "windowed attention", "vit_tiny_patch16_224": None,
     "deit_tiny_distilled_patch16_224": None,
 }  # fmt: skip
 
@@ -232,11 +228,10 @@ TIMM = {
 @pytest.mark.sample
 @pytest.mark.parametrize("name", list(TIMM))
 def test_timm(name):
-    timm, words, size = pytest.importorskip("timm"), TIMM[name], 224 if "mixer" in name else 64
+    timm, words, size = pytest.importorskip("timm"), TIMM[name], 64
     torch.manual_seed(0)
-    sized = {} if size == 224 else {"img_size": size}
     try:
-        net = timm.create_model(name, num_classes=5, **sized)
+        net = timm.create_model(name, num_classes=5, img_size=size)
     except TypeError:  # a network that takes any size
         net = timm.create_model(name, num_classes=5)
     net, x = net.eval(), random_images(1, 3, size, size).float()
@@ -246,28 +241,3 @@ def test_timm(name):
         else:
             with pytest.raises(UnsupportedModel, match=words):
                 method(net, x, 1)
-
-
-def test_segformer_of_segmentation_models():
-    smp = pytest.importorskip("segmentation_models_pytorch")
-    torch.manual_seed(0)
-    net = smp.Segformer("mit_b0", encoder_weights=None, classes=3).eval()
-
-    with pytest.raises(UnsupportedModel, match=r"queries and .* keys"):
-        attention_rollout(net, random_images(1, 3, 64, 64).float(), lambda output: output[:, 1].mean((1, 2)))
-
-
-def test_every_attention_of_hugging_face():
-    """Both implementations record the same weights."""
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    torch.manual_seed(0)
-    maps = []
-    for implementation in ("eager", "sdpa"):
-        config = transformers.ViTConfig(image_size=64, patch_size=16, num_labels=5, **sizes)
-        config._attn_implementation = implementation
-        net = settle(transformers.ViTForImageClassification(config)).float()
-        maps.append(attention_rollout(net, random_images(2, 3, 64, 64).float(), 1))
-    assert maps[0].any()
-    torch.testing.assert_close(maps[0], maps[1])
-    assert METHODS["attention_rollout"].applies(net) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from itertools import product
 
 import pytest
@@ -13,7 +14,7 @@ from explainers import deep_lift, lrp
 from explainers.backward.decompositions import multi_head
 from explainers.backward.operations import STRUCTURE, Interception
 from explainers.passes.attention.operations import scaled_dot_product_attention
-from explainers.passes.attention.watch import AttentionTrace, _Watch
+from explainers.passes.attention.watch import watch_attention
 from tests.support.nets import random_images, settle
 
 N, HEADS, T, S, C = 2, 2, 5, 6, 8
@@ -46,24 +47,18 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("grouped", [False, True], ids=["", "grouped heads"])
-@pytest.mark.parametrize("name", MASKS)
-def test_decomposed_attention_equals_the_fused_kernel(name, grouped):
-    heads = 1 if grouped else HEADS
-    inputs = [
-        tensor(N, HEADS, T, C).requires_grad_(),
-        tensor(N, heads, S, C).requires_grad_(),
-        (2 * tensor(N, heads, S, C)).requires_grad_(),
-    ]
-    options = {**MASKS[name], "enable_gqa": grouped}
-    expected = F.scaled_dot_product_attention(*inputs, **options)
+def test_decomposed_attention_equals_the_fused_kernel():
+    for name, heads in product(MASKS, (HEADS, 1)):
+        shapes = [(N, HEADS, T, C), (N, heads, S, C), (N, heads, S, C)]
+        inputs = [(k * tensor(*shape)).requires_grad_() for k, shape in enumerate(shapes, 1)]
+        options = {**MASKS[name], "enable_gqa": heads == 1}
+        expected = F.scaled_dot_product_attention(*inputs, **options)
+        actual = scaled_dot_product_attention(*inputs, **options)
 
-    actual = scaled_dot_product_attention(*inputs, **options)
-
-    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14)
-    towards = tensor(*expected.shape)
-    for mine, its in zip(*(torch.autograd.grad(y, inputs, towards) for y in (actual, expected)), strict=True):
-        torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14, msg=name)
+        towards = tensor(*expected.shape)
+        for mine, its in zip(*(torch.autograd.grad(y, inputs, towards) for y in (actual, expected)), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-13, msg=name)
 
 
 # Multi-head attention
@@ -79,22 +74,19 @@ ATTENTION_MASKS = {
 PADDING = {"none": None, "bool": hidden(N, T), "float": tensor(N, T)}
 
 
-def watch():
-    """The mode that records attention weights."""
-    return _Watch(AttentionTrace(), N, leaves=False)
-
-
+@contextmanager
 def intercept():
     """The mode of LRP and DeepLIFT."""
     mode = Interception(nn.Identity(), "a test", STRUCTURE)
     mode.rules = {"multi_head_attention_forward": multi_head}
-    return mode
+    with mode:
+        yield
 
 
 def both_agree(attention, *inputs, **options):
     """Output and weights in either mode equal torch's."""
     expected = attention(*inputs, **options)
-    for mode in (watch(), intercept()):
+    for mode in (watch_attention(nn.Identity(), N, leaves=False), intercept()):
         with mode:
             actual = attention(*inputs, **options)
         for mine, its in zip(actual, expected, strict=True):
@@ -104,39 +96,31 @@ def both_agree(attention, *inputs, **options):
 
 
 @pytest.mark.filterwarnings("ignore:Support for mismatched")
-@pytest.mark.parametrize(("mask", "padding", "weights"), [*product(ATTENTION_MASKS, PADDING, [False, True])])
-def test_multi_head_attention_with_every_mask(mask, padding, weights):
+def test_multi_head_attention_with_every_mask():
     """The functional form, since the module converts boolean masks to additive ones before it calls it."""
     module = settle(nn.MultiheadAttention(C, HEADS).double())
     matrices = (module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0)
     out = (module.out_proj.weight, module.out_proj.bias)
-    options = {
-        "attn_mask": ATTENTION_MASKS[mask],
-        "key_padding_mask": PADDING[padding],
-        "need_weights": weights,
-        "is_causal": mask == "causal",
-    }
-
     inputs = [tensor(T, N, C) + k for k in range(3)]
-    both_agree(F.multi_head_attention_forward, *inputs, C, HEADS, *matrices, *out, **options)
+    for mask, padding, weights in product(ATTENTION_MASKS, PADDING, [False, True]):
+        options = {"attn_mask": ATTENTION_MASKS[mask], "key_padding_mask": PADDING[padding]}
+        options |= {"need_weights": weights, "is_causal": mask == "causal"}
+        both_agree(F.multi_head_attention_forward, *inputs, C, HEADS, *matrices, *out, **options)
 
 
-@pytest.mark.parametrize(
-    "built", [{"batch_first": True}, {"bias": False}, {"kdim": 3, "vdim": 4}, {}], ids=["batch", "bias", "kdim", "one"]
-)
-@pytest.mark.parametrize("averaged", [True, False])
-def test_multi_head_attention_in_every_configuration(built, averaged):
-    module = settle(nn.MultiheadAttention(C, HEADS, **built).double().train())
-    shapes = [(T, N, C), (S, N, built.get("kdim", C)), (S, N, built.get("vdim", C))]
-    inputs = [tensor(*shape) for shape in shapes]
-    if "batch_first" in built:
-        inputs = [x.transpose(0, 1) for x in inputs]
-    padding = hidden(N, S)
-    both_agree(module, *inputs, key_padding_mask=padding, average_attn_weights=averaged)
-    if not built:
-        unbatched = [x[:, 0] for x in inputs]
-        both_agree(module, *unbatched, key_padding_mask=padding[0], average_attn_weights=averaged)
-        both_agree(module, *unbatched, need_weights=False)
+def test_multi_head_attention_in_every_configuration():
+    for built, averaged in product(({"batch_first": True}, {"bias": False}, {"kdim": 3, "vdim": 4}, {}), (True, False)):
+        module = settle(nn.MultiheadAttention(C, HEADS, **built).double().train())
+        shapes = [(T, N, C), (S, N, built.get("kdim", C)), (S, N, built.get("vdim", C))]
+        inputs = [tensor(*shape) for shape in shapes]
+        if "batch_first" in built:
+            inputs = [x.transpose(0, 1) for x in inputs]
+        padding = hidden(N, S)
+        both_agree(module, *inputs, key_padding_mask=padding, average_attn_weights=averaged)
+        if not built:
+            unbatched = [x[:, 0] for x in inputs]
+            both_agree(module, *unbatched, key_padding_mask=padding[0], average_attn_weights=averaged)
+            both_agree(module, *unbatched, need_weights=False)
 
 
 class Padded(nn.Module):

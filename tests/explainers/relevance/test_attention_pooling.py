@@ -142,26 +142,25 @@ class Headless(PlainViT):
         return {"last_hidden_state": self.norm(self.blocks(tokens))}
 
 
+def headless(extra: int, reads: str) -> tuple[nn.Module, nn.Module]:
+    """A backbone, and the same network with a head that reads these tokens."""
+    net, with_head = settle(Headless(extra).double()), settle(PlainViT(extra, reads).double())
+    with_head.load_state_dict(net.state_dict())
+    return net, with_head
+
+
 @pytest.mark.parametrize(("extra", "tokens"), [(1, "the class token"), (3, "the class token"), (0, "all patches")])
 def test_rollout_of_a_backbone_without_scores_reads_the_class_token(extra: int, tokens: str) -> None:
-    net = settle(Headless(extra, "first").double())
-    with_head = settle(PlainViT(extra, "first" if extra else "patches").double())
-    with_head.load_state_dict(net.state_dict())
-
+    net, with_head = headless(extra, "first" if extra else "patches")
     found = explain("attention_rollout", net, IMAGES)
-
     torch.testing.assert_close(found.map, attention_rollout(with_head, IMAGES, 0))
     (finding,) = (each for each in found.findings[0] if each.code == "no_scores")
     assert tokens in finding.sentence
 
 
 def test_a_target_function_of_a_backbone_chooses_the_tokens() -> None:
-    net = settle(Headless(1, "first").double())
-    with_head = settle(PlainViT(1, "patches").double())
-    with_head.load_state_dict(net.state_dict())
-
+    net, with_head = headless(1, "patches")
     found = attention_rollout(net, IMAGES, lambda output: output["last_hidden_state"][:, 1:, 0].sum(1))
-
     torch.testing.assert_close(found, attention_rollout(with_head, IMAGES, 0))
 
 

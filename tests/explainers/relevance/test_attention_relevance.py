@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from explainers import BadOption, UnsupportedOperation, attn_lrp, cp_lrp, explain, lrp
+from explainers import UnsupportedOperation, attention_rollout, attn_lrp, cp_lrp, explain, lrp
 from tests.explainers.relevance.test_attention import with_custom_attention
+from tests.explainers.relevance.test_relevance import scores, sums, without_bias
 from tests.support.nets import plain, random_images, rel, settle
 from tests.support.oracles.attention import two_blocks, wide_images
 from tests.support.oracles.attention_relevance import attention_relevance
@@ -18,22 +19,6 @@ from tests.support.oracles.attention_relevance import attention_relevance
 CLASSES = [2, 0, 4]
 METHODS = [attn_lrp, cp_lrp]
 each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
-
-
-def without_constants(net: nn.Module) -> nn.Module:
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            if "bias" in name or "positions" in name or "token" in name:
-                parameter.zero_()
-    return net
-
-
-def scores(net, x, classes=CLASSES):
-    return net(x)[range(len(x)), classes].detach()
-
-
-def sums(relevance):
-    return relevance.flatten(1).sum(1)
 
 
 # The rules
@@ -52,12 +37,14 @@ def test_two_blocks_by_hand(method, epsilon):
 
 def test_what_the_methods_conserve():
     """At ε = 0 without constants, CP-LRP sums to the score, and AttnLRP to the score minus what softmaxes absorb."""
-    net, x = without_constants(two_blocks()), wide_images()
+    net, x = without_bias(two_blocks()), wide_images()
     _, absorbed = attention_relevance(net, x, CLASSES, True, 0.0)
 
-    torch.testing.assert_close(sums(cp_lrp(net, x, CLASSES)), scores(net, x), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(sums(attn_lrp(net, x, CLASSES)), scores(net, x) - absorbed, rtol=1e-9, atol=1e-12)
-    assert (absorbed.abs() > 1e-3 * scores(net, x).abs()).all()
+    torch.testing.assert_close(sums(cp_lrp(net, x, CLASSES)), scores(net, x, CLASSES), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        sums(attn_lrp(net, x, CLASSES)), scores(net, x, CLASSES) - absorbed, rtol=1e-9, atol=1e-12
+    )
+    assert (absorbed.abs() > 1e-3 * scores(net, x, CLASSES).abs()).all()
 
 
 def test_zero_bias_conserves_the_score_of_a_network_with_biases():
@@ -161,75 +148,52 @@ def test_norms_are_linear_with_a_constant_deviation():
         torch.testing.assert_close(attn_lrp(net, x, 5), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_masked_and_grouped_attention_equal_their_single_operations():
-    mask = torch.ones(6, 6, dtype=torch.bool).tril()
-    bias = torch.linspace(-1, 1, 36, dtype=torch.float64).view(6, 6)
-
-    def fused(x, **options):
-        q, k, v = x.flatten(2).unflatten(2, (6, 4)).unbind(1)
-        return F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], **options)
-
-    def single(x, added):
-        q, k, v = x.flatten(2).unflatten(2, (6, 4)).unbind(1)
-        return ((q @ k.mT) / math.sqrt(4) + added).softmax(-1) @ v
-
-    x = random_images(2, 3, 4, 6)
-    added = torch.zeros(6, 6, dtype=torch.float64).masked_fill(~mask, -torch.inf)
-    for options, form in (
-        ({"attn_mask": mask}, added), ({"is_causal": True}, added), ({"attn_mask": bias}, bias)
-    ):  # fmt: skip
-        expected = attn_lrp(Applied(lambda x, form=form: single(x, form)), x, [3, 9])
-        found = attn_lrp(Applied(lambda x, options=options: fused(x, **options)), x, [3, 9])
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
-        assert found.isfinite().all() and found.any()
-
-
 # Networks
 
 
-@each_method
-@pytest.mark.parametrize("fused", [True, False], ids=["fused kernel", "softmax written out"])
-def test_every_implementation_of_attention_gives_the_same_relevance(method, fused):
-    """Identity: `nn.MultiheadAttention` and hand-written attention of the same weights."""
-    net, x = two_blocks(), wide_images()
-    with torch.no_grad():
-        net.positions.zero_()
-    other = with_custom_attention(net, fused)
-    torch.testing.assert_close(other(x), net(x))
-    found = [method(each, x, CLASSES) for each in (other, net)]
-    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
-
-
-@each_method
-def test_timms_fused_attention_equals_its_single_operations(method):
+def of_timm(fused):
     timm = pytest.importorskip("timm")
-    x, found = random_images(1, 3, 32, 48), []
-    for fused in (True, False):
-        torch.manual_seed(0)
-        net = timm.models.VisionTransformer((32, 48), 16, num_classes=7, embed_dim=12, depth=2, num_heads=2)
-        net = settle(net.double())
-        for block in net.blocks:
-            block.attn.fused_attn = fused
-        found.append(method(net, x, 3))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-13)
+    torch.manual_seed(0)
+    net = timm.models.VisionTransformer((32, 48), 16, num_classes=7, embed_dim=12, depth=2, num_heads=2)
+    for block in net.blocks:
+        block.attn.fused_attn = fused
+    return settle(net.double())
 
 
-@each_method
-@pytest.mark.parametrize("kind", ["ViT", "DeiT"])
-def test_hugging_face_attention_in_both_implementations(method, kind):
+def of_hugging_face(kind, fused):
     transformers = pytest.importorskip("transformers")
     config = getattr(transformers, f"{kind}Config")(
-        hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=32,
-        patch_size=16, num_labels=7,
+        hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=(32, 48),
+        patch_size=16, num_labels=7, attn_implementation="sdpa" if fused else "eager",
     )  # fmt: skip
-    x, found = random_images(1, 3, 32, 32), []
-    for implementation in ("sdpa", "eager"):
-        torch.manual_seed(0)
-        config._attn_implementation = implementation
-        net = getattr(transformers, f"{kind}ForImageClassification")(config)
-        found.append(method(settle(net.double()), x, 3))
-    assert rel(found[1], found[0]) < 1e-5, "the eager softmax runs in float32"
-    assert found[0].any()
+    torch.manual_seed(0)
+    return settle(getattr(transformers, f"{kind}ForImageClassification")(config).double())
+
+
+def of_torch(fused):
+    net = two_blocks()
+    net.positions.data.zero_()
+    return with_custom_attention(net, False) if fused else net
+
+
+FORMS = {
+    "nn.MultiheadAttention": of_torch,
+    "fused kernel": lambda fused: with_custom_attention(of_torch(False), fused),
+    "timm": of_timm,
+    "ViT": partial(of_hugging_face, "ViT"),
+    "DeiT": partial(of_hugging_face, "DeiT"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_implementation_of_attention_gives_the_same_relevance(form):
+    """Identity: fused attention, or torch's module, and its single operations with the same weights."""
+    x = random_images(1, 3, 32, 48) if form in ("timm", "ViT", "DeiT") else wide_images()
+    nets = [FORMS[form](fused) for fused in (True, False)]
+    for method in (attn_lrp, cp_lrp, attention_rollout):
+        found, expected = (method(net, x, 3) for net in nets)
+        # The eager softmax of transformers runs in float32.
+        assert rel(found, expected) < 1e-5 and found.any(), method
 
 
 @each_method
@@ -240,16 +204,9 @@ def test_a_network_without_attention_gets_the_epsilon_rule(method):
     torch.testing.assert_close(method(net, x, [2, 0, 5], rule="gamma", gamma=0.4), gamma)
 
 
-def test_options_and_findings():
-    net, x = two_blocks(), wide_images()
-    with pytest.raises(BadOption, match="zplus.*z_plus"):
-        attn_lrp(net, x, rule="zplus")
-    with pytest.raises(BadOption, match="'heads'"):
-        cp_lrp(net, x, rule={"heads": "gamma"})
-    mixed = attn_lrp(net, x, CLASSES, rule={"Conv2d": "gamma", "*": "epsilon"})
-    assert rel(mixed, attn_lrp(net, x, CLASSES)) > 1e-4
+def test_operations_without_a_rule_are_refused_and_the_absorbed_relevance_is_reported():
     with pytest.raises(UnsupportedOperation, match="AttnLRP has no rule"):
         attn_lrp(Applied(torch.sin), random_images(1, 1, 2, 2), 0)
-    e = explain("attn_lrp", net, x, CLASSES)
+    e = explain("attn_lrp", two_blocks(), wide_images(), CLASSES)
     found = [f for row in e.findings for f in row if f.code == "absorbed"]
     assert found and all("constants, softmaxes absorb" in finding.sentence for finding in found)

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from explainers import UnsupportedOperation, deconvnet, deep_lift, explain, guided_backprop, guided_grad_cam, saliency
-from explainers.backward.rectifiers import relu_rules
 from tests.support.nets import random_images, rel, settle
 
 CLASSES = [2, 0, 5]
@@ -90,17 +89,17 @@ LIMITS = {
 }
 
 
-@each_method
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_gets_the_rule_of_a_relu(method, form):
-    x = random_images()
-    expected = method(net_with(nn.ReLU()), x, CLASSES)
-    net = net_with(FORMS[form])
+REFUSED = OTHERS | LIMITS
+"""DeepLIFT has rules for `LIMITS`."""
 
-    torch.testing.assert_close(method(net, x, CLASSES), expected, rtol=1e-11, atol=1e-15)
-    assert rel(expected, saliency(net, x, CLASSES)) > 0.05
-    with torch.no_grad():
-        torch.testing.assert_close(net(x), net_with(nn.ReLU())(x), rtol=1e-12, atol=1e-14)
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gets_the_rule_of_a_relu(form):
+    x, net, with_module = random_images(2), net_with(FORMS[form]), net_with(nn.ReLU())
+    for method in METHODS:
+        expected = method(with_module, x, [2, 0])
+        torch.testing.assert_close(method(net, x, [2, 0]), expected, rtol=1e-11, atol=1e-15)
+        assert rel(expected, saliency(net, x, [2, 0])) > 0.05
 
 
 def test_guided_grad_cam_uses_the_same_rule():
@@ -109,20 +108,12 @@ def test_guided_grad_cam_uses_the_same_rule():
     torch.testing.assert_close(found[1], found[0], rtol=1e-11, atol=1e-15)
 
 
-@each_method
-@pytest.mark.parametrize("form", OTHERS)
-def test_other_selections_by_own_signs_are_refused_by_name(method, form):
-    act, word = OTHERS[form]
-    with pytest.raises(UnsupportedOperation, match=f"{word}.*saliency"):
-        method(net_with(act), random_images(), CLASSES)
-
-
-@pytest.mark.parametrize("method", METHODS[:2], ids=lambda m: m.__name__)
-@pytest.mark.parametrize("form", LIMITS)
-def test_other_operations_with_a_kink_are_refused_by_name(method, form):
-    act, word = LIMITS[form]
-    with pytest.raises(UnsupportedOperation, match=f"{word}.*saliency"):
-        method(net_with(act), random_images(), CLASSES)
+@pytest.mark.parametrize("form", REFUSED)
+def test_other_selections_and_kinks_are_refused_by_name(form):
+    act, word = REFUSED[form]
+    for method in METHODS if form in OTHERS else METHODS[:2]:
+        with pytest.raises(UnsupportedOperation, match=f"{word}.*saliency"):
+            method(net_with(act), random_images(), CLASSES)
 
 
 @each_method
@@ -153,22 +144,3 @@ def test_modified_sizes_are_not_mistaken():
 
     with pytest.raises(UnsupportedOperation, match="abs"):
         guided_backprop(net_with(act), random_images(), CLASSES)
-
-
-class Scaled(nn.Module):
-    """Products and quotients with constants of another shape, which select nothing."""
-
-    def forward(self, x):
-        return (torch.relu(x) * torch.tensor([1.5]) / 2) * torch.sigmoid(x.mean((2, 3), keepdim=True))
-
-
-def test_networks_without_selections_run_once_and_without_the_mode(monkeypatch):
-    """The function mode slows every operation, so it runs only if the graph has operations that can be a selection."""
-    entered = []
-    monkeypatch.setattr(relu_rules.HandwrittenReLUs, "__enter__", lambda self: entered.append(self) or self)
-    monkeypatch.setattr(relu_rules.HandwrittenReLUs, "__exit__", lambda self, *details: None)
-    guided_backprop(net_with(nn.ReLU()), random_images(), CLASSES)
-    guided_backprop(net_with(Scaled()), random_images(), CLASSES)
-    assert not entered
-    guided_backprop(net_with(FORMS["x * (x > 0)"]), random_images(), CLASSES)
-    assert len(entered) == 1

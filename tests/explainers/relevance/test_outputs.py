@@ -30,10 +30,6 @@ class Custom(nn.Module):
         return self.wrap(self.head(x.flatten(1)))
 
 
-class DictOutput(dict[str, Tensor]):
-    pass
-
-
 @dataclass(frozen=True)
 class DataOutput:
     logits: Tensor
@@ -55,7 +51,6 @@ class HiddenOutput:
 
 explainers.register_output(HiddenOutput, lambda output: [output.read()], lambda output, parts: HiddenOutput(*parts))
 OUTPUTS: dict[str, tuple[Callable[[Tensor], Any], Any]] = {
-    "dict subclass": (lambda scores: DictOutput(logits=scores), 1),
     "dataclass": (DataOutput, 1),
     "namespace": (lambda scores: SimpleNamespace(logits=scores), 1),
     "slots": (SlotOutput, 1),
@@ -68,15 +63,13 @@ OUTPUTS: dict[str, tuple[Callable[[Tensor], Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("kind", OUTPUTS)
-def test_relevance_starts_from_the_score_in_any_output(kind: str, name: str) -> None:
+def test_relevance_starts_from_the_score_in_any_output(kind: str) -> None:
     wrap, target = OUTPUTS[kind]
     images = torch.ones(2, 3, 2, 2) * torch.tensor([1.0, 2.0]).view(2, 1, 1, 1)
-
-    found = getattr(explainers, name)(Custom(wrap), images, target)
-
-    assert torch.allclose(found.flatten(1).sum(1), torch.tensor([-24.0, -48.0]))
+    for name in RULES:
+        found = getattr(explainers, name)(Custom(wrap), images, target)
+        assert torch.allclose(found.flatten(1).sum(1), torch.tensor([-24.0, -48.0])), name
 
 
 @pytest.mark.parametrize("kind", OUTPUTS)
@@ -127,29 +120,18 @@ class Functional(nn.Module):
         return scores
 
 
-@pytest.mark.parametrize("name", [*RULES, "deep_lift_shap", "excitation_backprop"])
 @pytest.mark.parametrize(("network", "size"), [(InnerGradient, 8), (Functional, 2)])
-def test_gradients_inside_the_forward_pass_are_refused(network: type[nn.Module], size: int, name: str) -> None:
+def test_gradients_inside_the_forward_pass_are_refused(network: type[nn.Module], size: int) -> None:
     torch.manual_seed(0)
     model, images = network().double(), torch.rand(1, 3, size, size, dtype=torch.float64)
-
-    try:
-        found = getattr(explainers, name)(model, images, 1)
-    except explainers.UnsupportedOperation as error:
-        assert "saliency" in str(error), "a way out is named"
-    else:  # right all the same: the rules conserve the score of this network without biases up to its bias
-        bias = float(model.head.bias[1])  # type: ignore[union-attr, index]
-        assert network is Functional and torch.isclose(found.sum(), model(images)[0, 1] - bias)
-
-
-class Small(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 4, 3, bias=False), nn.Linear(4, 3, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.conv(x).relu().mean((2, 3)))
-        return scores
+    for name in (*RULES, "deep_lift_shap", "excitation_backprop"):
+        try:
+            found = getattr(explainers, name)(model, images, 1)
+        except explainers.UnsupportedOperation as error:
+            assert "saliency" in str(error), "a way out is named"
+        else:  # right all the same: the rules conserve the score of this network without biases up to its bias
+            bias = float(model.head.bias[1])  # type: ignore[union-attr, index]
+            assert network is Functional and torch.isclose(found.sum(), model(images)[0, 1] - bias), name
 
 
 @pytest.mark.parametrize(
@@ -166,7 +148,8 @@ class Small(nn.Module):
 )
 def test_lrp_says_when_its_sum_is_not_the_score(target: Any, linear: bool) -> None:
     torch.manual_seed(0)
-    network, images = Small(), torch.randn(2, 3, 8, 8)
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3, bias=False))
+    network, images = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), *head), torch.randn(2, 3, 8, 8)
 
     found = explainers.explain("lrp", network, images, target, rule="epsilon")
 
@@ -176,20 +159,3 @@ def test_lrp_says_when_its_sum_is_not_the_score(target: Any, linear: bool) -> No
         assert ("nonlinear_target" in codes) is not linear
         if linear:
             assert float(sums[index]) == pytest.approx(found.statistics[index]["target_score"], rel=1e-3)
-
-
-def test_deep_lift_shap_reports_a_gap() -> None:
-    """A part of the score that is detached from the image changes, but gets no attribution."""
-
-    class Detached(Small):
-        def forward(self, x: Tensor) -> Tensor:
-            scores: Tensor = super().forward(x) + x.detach().mean((1, 2, 3))[:, None]
-            return scores
-
-    torch.manual_seed(0)
-    images = torch.rand(2, 3, 8, 8)
-    broken = explainers.explain("deep_lift_shap", Detached(), images, 1, baseline=0.0)
-    right = explainers.explain("deep_lift_shap", Small(), images, 1, samples=4)
-
-    assert all("incomplete" in [each.code for each in findings] for findings in broken.findings)
-    assert not any("incomplete" in [each.code for each in findings] for findings in right.findings)

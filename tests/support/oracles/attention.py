@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.support.nets import ClassToken, random_images, settle
 
-from .oracle import Oracle
+from .oracle import Expected, Oracle
 
 
 def two_blocks(grid: tuple[int, int] = (2, 8)) -> nn.Module:
@@ -20,27 +20,49 @@ def wide_images() -> Tensor:
     return random_images(3, 3, 32, 128)
 
 
+def cut_into_patches(x: Tensor, patch: int) -> Tensor:
+    """[N, rows * columns, channels * patch * patch]."""
+    cut = x.unfold(2, patch, patch).unfold(3, patch, patch)  # n, channel, row, column, patch, patch
+    return cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
 def attend_by_hand(net: nn.Module, x: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
     """Attention weights [N, heads, T, T] and tokens after each block, and the scores: matrix products and softmaxes."""
-    n, patch = len(x), net.conv_proj.kernel_size[0]
-    cut = x.unfold(2, patch, patch).unfold(3, patch, patch)  # n, channel, row, column, patch, patch
-    cut = cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+    n, cut = len(x), cut_into_patches(x, net.conv_proj.kernel_size[0])
     tokens = cut @ net.conv_proj.weight.flatten(1).T + net.conv_proj.bias
     tokens = torch.cat([net.class_token.expand(n, -1, -1), tokens], 1) + net.positions
     weights, after = [], []
     for block in net.blocks:
-        y = _norm(block.ln_1, tokens)
-        q, k, v = (y @ block.attention.in_proj_weight.T + block.attention.in_proj_bias).chunk(3, -1)
-        width = q.shape[-1] // block.attention.num_heads
-        heads = [slice(h * width, (h + 1) * width) for h in range(block.attention.num_heads)]
-        a = torch.stack([_softmax(q[..., h] @ k[..., h].mT / width**0.5) for h in heads], 1)
-        weights.append(a if a.requires_grad else a.detach().requires_grad_())
-        mixed = torch.cat([weights[-1][:, i] @ v[..., h] for i, h in enumerate(heads)], -1)
-        tokens = tokens + mixed @ block.attention.out_proj.weight.T + block.attention.out_proj.bias
-        inner = F.gelu(_norm(block.ln_2, tokens) @ block.mlp[0].weight.T + block.mlp[0].bias)
-        tokens = tokens + inner @ block.mlp[2].weight.T + block.mlp[2].bias
+        a, mixed = _attend(block, tokens)
+        weights.append(a)
+        tokens = _after_attention(block, tokens, mixed)
         after.append(tokens)
-    return weights, after, _norm(net.ln, tokens)[:, 0] @ net.head.weight.T + net.head.bias
+    return weights, after, _scores(net, tokens)
+
+
+def heads_of(block: nn.Module, tokens: Tensor) -> list[list[Tensor]]:
+    """Queries, keys and values, head by head."""
+    y = _norm(block.ln_1, tokens)
+    qkv = y @ block.attention.in_proj_weight.T + block.attention.in_proj_bias
+    return [list(part.chunk(block.attention.num_heads, -1)) for part in qkv.chunk(3, -1)]
+
+
+def _attend(block: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights, as leaves of the graph where nothing before them is one, and the mixed values of all heads."""
+    heads = list(zip(*heads_of(block, tokens), strict=True))
+    a = torch.stack([_softmax(q @ k.mT / q.shape[-1] ** 0.5) for q, k, _ in heads], 1)
+    a = a if a.requires_grad else a.detach().requires_grad_()
+    return a, torch.cat([a[:, i] @ v for i, (_, _, v) in enumerate(heads)], -1)
+
+
+def _after_attention(block: nn.Module, tokens: Tensor, mixed: Tensor) -> Tensor:
+    tokens = tokens + mixed @ block.attention.out_proj.weight.T + block.attention.out_proj.bias
+    inner = F.gelu(_norm(block.ln_2, tokens) @ block.mlp[0].weight.T + block.mlp[0].bias)
+    return tokens + inner @ block.mlp[2].weight.T + block.mlp[2].bias
+
+
+def _scores(net: nn.Module, tokens: Tensor) -> Tensor:
+    return _norm(net.ln, tokens)[:, 0] @ net.head.weight.T + net.head.bias
 
 
 def _norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
@@ -99,16 +121,11 @@ def _legrad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 def _grad_eclip(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     """The authors' form, one image at a time: gradient at the class token's output, times value, times similarity."""
     block, rows = net.blocks[1], []
-    weights, after, _ = attend_by_hand(net, x)
-    y = _norm(block.ln_1, after[0].detach())
-    q, k, v = (y @ block.attention.in_proj_weight.T + block.attention.in_proj_bias).chunk(3, -1)
-    half = q.shape[-1] // 2
-    mixed = torch.cat([weights[1][:, 0] @ v[..., :half], weights[1][:, 1] @ v[..., half:]], -1).detach()
-    mixed.requires_grad_()
-    tokens = after[0].detach() + mixed @ block.attention.out_proj.weight.T + block.attention.out_proj.bias
-    inner = F.gelu(_norm(block.ln_2, tokens) @ block.mlp[0].weight.T + block.mlp[0].bias)
-    tokens = tokens + inner @ block.mlp[2].weight.T + block.mlp[2].bias
-    scores = _norm(net.ln, tokens)[:, 0] @ net.head.weight.T + net.head.bias
+    _, after, _ = attend_by_hand(net, x)
+    tokens = after[0].detach()
+    q, k, v = (torch.cat(part, -1) for part in heads_of(block, tokens))
+    mixed = _attend(block, tokens)[1].detach().requires_grad_()
+    scores = _scores(net, _after_attention(block, tokens, mixed))
     (g,) = torch.autograd.grad(scores[range(len(x)), classes].sum(), mixed)
     for n in range(len(x)):
         cosine = torch.stack([q[n, 0] @ key / (q[n, 0].norm() * key.norm()) for key in k[n]])[1:]
@@ -122,22 +139,13 @@ def _uneven(expected: Tensor) -> bool:
     return bool((expected.flatten(1).std(1) > 0.02 * expected.flatten(1).mean(1)).all())
 
 
+def _of_two_blocks(truth: str, expected: Expected) -> Oracle:
+    return Oracle(truth, two_blocks, expected, wide_images, [2, 0, 4], bites=_uneven)
+
+
 ORACLES: dict[str, Oracle] = {
-    "attention_rollout": Oracle(
-        "two blocks written out, (A2 + I)(A1 + I) / 4", two_blocks, _rollout, wide_images, [2, 0, 4], bites=_uneven
-    ),
-    "transformer_attribution": Oracle(
-        "two blocks written out, (I + second)(I + first)", two_blocks, _chefer, wide_images, [2, 0, 4], bites=_uneven
-    ),
-    "grad_eclip": Oracle(
-        "gradient at the class token's output times value, patch by patch",
-        two_blocks,
-        _grad_eclip,
-        wide_images,
-        [2, 0, 4],
-        bites=_uneven,
-    ),
-    "le_grad": Oracle(
-        "two blocks written out, slope by slope", two_blocks, _legrad, wide_images, [2, 0, 4], bites=_uneven
-    ),
+    "attention_rollout": _of_two_blocks("two blocks written out, (A2 + I)(A1 + I) / 4", _rollout),
+    "transformer_attribution": _of_two_blocks("two blocks written out, (I + second)(I + first)", _chefer),
+    "grad_eclip": _of_two_blocks("gradient at the class token's output times value, patch by patch", _grad_eclip),
+    "le_grad": _of_two_blocks("two blocks written out, slope by slope", _legrad),
 }

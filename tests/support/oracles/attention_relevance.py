@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import _norm, _softmax, two_blocks, wide_images
+from .attention import _norm, _softmax, cut_into_patches, heads_of, two_blocks, wide_images
 from .oracle import Oracle
 
 
@@ -52,7 +52,7 @@ def attention_relevance(
     with torch.no_grad():
         n, patch = len(x), net.conv_proj.kernel_size[0]
         rows, columns = x.shape[2] // patch, x.shape[3] // patch
-        cut = x.unfold(2, patch, patch).unfold(3, patch, patch).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+        cut = cut_into_patches(x, patch)
         embedding = net.conv_proj.weight.flatten(1)
         patches = cut @ embedding.T + net.conv_proj.bias
         joined = torch.cat([net.class_token.expand(n, -1, -1), patches], 1)
@@ -62,10 +62,8 @@ def attention_relevance(
             attention = block.attention
             y = _norm(block.ln_1, tokens)
             qkv = y @ attention.in_proj_weight.T + attention.in_proj_bias
-            width = qkv.shape[-1] // 3 // attention.num_heads
-            q, k, v = (part.unflatten(-1, (attention.num_heads, width)).unbind(2) for part in qkv.chunk(3, -1))
-            heads = [_softmax(a @ b.mT / width**0.5) @ c for a, b, c in zip(q, k, v, strict=True)]
-            mixed = torch.cat(heads, -1)
+            q, k, v = (torch.stack(part) for part in heads_of(block, tokens))
+            mixed = torch.cat(list(_softmax(q @ k.mT / q.shape[-1] ** 0.5) @ v), -1)
             branch = mixed @ attention.out_proj.weight.T + attention.out_proj.bias
             middle = tokens + branch
             normed = _norm(block.ln_2, middle)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import act_grad, curved, plain, residual
 
-from .features import drops_by_hand
-from .oracle import Oracle, cut
+from .features import drops_by_hand, through
+from .oracle import Expected, Oracle, cut, each_image
 
 
 def zhou(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -59,22 +59,6 @@ def _ablation(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return torch.einsum("nk,nkhw->nhw", drops, a).relu()
 
 
-def through(net: nn.Module, layer: nn.Module, x: Tensor, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """(change(layer output), scores computed from it)."""
-    kept = []
-
-    def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        kept.append(change(output))
-        return kept[-1].clone()
-
-    handle = layer.register_forward_hook(hook)
-    try:
-        scores = net(x)
-    finally:
-        handle.remove()
-    return kept[0], scores
-
-
 def gradient_at(net: nn.Module, layer: nn.Module, x: Tensor, score: Callable[[Tensor], Tensor], size: float = 1.0):
     """(size × A, d score / d(size × A)), with a leaf tensor as the layer's output."""
     a, scores = through(net, layer, x, lambda output: (size * output).detach().requires_grad_())
@@ -91,22 +75,24 @@ def _element_wise(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return sum((a[:, k] * g[:, k]).clamp(min=0) for k in range(a.shape[1]))
 
 
-def _smooth_plus_plus(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Three copies of each image, one after the other; means of G, G^2 and G^3, and the clean activations."""
-    maps = []
-    for image, c in zip(x, classes, strict=True):
-        a = act_grad(net, net.act2, image[None], [c])[0][0]
-        generator = PerImageGenerators(1, 3)
-        grads = []
-        for _ in range(3):
-            noise = generator.normal_noise(0, 1, *image.shape)[0].double()
-            noisy = image + 0.2 * (image.max() - image.min()) * noise
-            grads.append(act_grad(net, net.act2, noisy[None], [c])[1][0])
-        m1, m2, m3 = (sum(g**p for g in grads) / 3 for p in (1, 2, 3))
-        alpha = m2 / (2 * m2 + a.sum((1, 2), keepdim=True) * m3)
-        weights = (alpha * m1.relu()).sum((1, 2))
-        maps.append(torch.einsum("k,khw->hw", weights, a).relu())
-    return torch.stack(maps)
+@each_image
+def smooth_plus_plus(net: nn.Module, image: Tensor, c: int, of_last: str = "") -> Tensor:
+    """Three copies of each image, one after the other; means of G, G^2 and G^3, and the clean activations.
+
+    `of_last`, "activation" or "gradient", is what a peer takes from the last noisy copy instead (row P32).
+    """
+    a = act_grad(net, net.act2, image[None], [c])[0][0]
+    generator = PerImageGenerators(1, 3)
+    grads = []
+    for _ in range(3):
+        noise = generator.normal_noise(0, 1, *image.shape)[0].double()
+        noisy = image + 0.2 * (image.max() - image.min()) * noise
+        last, g, _ = act_grad(net, net.act2, noisy[None], [c])
+        grads.append(g[0])
+    m1, m2, m3 = (sum(g**p for g in grads) / 3 for p in (1, 2, 3))
+    alpha = m2 / (2 * m2 + a.sum((1, 2), keepdim=True) * m3)
+    weights = (alpha * (grads[-1] if of_last == "gradient" else m1).relu()).sum((1, 2))
+    return torch.einsum("k,khw->hw", weights, last[0] if of_last == "activation" else a).relu()
 
 
 def component(planes: Tensor) -> Tensor:
@@ -158,42 +144,44 @@ def _kernel(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     )
 
 
-def _fem(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    a = net[:4](x).detach()
-    result = torch.zeros_like(a[:, 0])
-    for n in range(a.shape[0]):
-        for k in range(a.shape[1]):
-            mean = a[n, k].mean()
-            deviation = ((a[n, k] - mean) ** 2).mean().sqrt()
-            strong = [float(value > mean + 2 * deviation) for value in a[n, k].flatten()]
-            result[n] += sum(strong) / len(strong) * a[n, k]
-    return result
+@each_image
+def _fem(net: nn.Module, image: Tensor, c: int) -> Tensor:
+    total = 0.0
+    for plane in net[:4](image[None])[0].detach():
+        deviation = ((plane - plane.mean()) ** 2).mean().sqrt()
+        strong = [float(value > plane.mean() + 2 * deviation) for value in plane.flatten()]
+        total = total + sum(strong) / len(strong) * plane
+    return total
+
+
+def second_order(
+    net: nn.Module, layer: nn.Module, x: Tensor, score: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """(A, dy/dA - H A / 2), the Hessian-vector product by central differences of gradients at (1 ± s) A."""
+    step = 1e-4
+    a, g = gradient_at(net, layer, x, score)
+    more, less = (gradient_at(net, layer, x, score, 1 + s)[1] for s in (step, -step))
+    return a, g - (more - less) / (4 * step)
+
+
+def rest(classes: list[int]) -> Callable[[Tensor], Tensor]:
+    """Logit plus log-probability."""
+    return lambda scores: 2 * scores[range(len(classes)), classes] - scores.exp().sum(1).log()
 
 
 def _shapley(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """dy/dA - H A / 2, the Hessian-vector product by central differences of gradients at (1 ± s) A."""
-
-    def rest(scores: Tensor) -> Tensor:
-        own = scores[range(len(classes)), classes]
-        return own + own - scores.exp().sum(1).log()
-
-    step = 1e-4
-    a, g = gradient_at(net, net.act2, x, rest)
-    more, less = (gradient_at(net, net.act2, x, rest, 1 + s)[1] for s in (step, -step))
-    weights = (g - (more - less) / (2 * step) / 2).mean((2, 3))
-    return torch.einsum("nk,nkhw->nhw", weights, a).relu()
+    a, g = second_order(net, net.act2, x, rest(classes))
+    return torch.einsum("nk,nkhw->nhw", g.mean((2, 3)), a).relu()
 
 
-def _finer(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _finer(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """Image by image: minus 0.6 times the mean of the three nearest logits."""
-    maps = []
-    for image, c in zip(x, classes, strict=True):
-        scores = net(image[None])[0].tolist()
-        others = sorted((k for k in range(len(scores)) if k != c), key=lambda k: abs(scores[k] - scores[c]))[:3]
-        a, own, _ = act_grad(net, net.act2, image[None], [c])
-        g = own - 0.2 * sum(act_grad(net, net.act2, image[None], [k])[1] for k in others)
-        maps.append((g.mean((2, 3), keepdim=True) * a).sum(1)[0].relu())
-    return torch.stack(maps)
+    scores = net(image[None])[0].tolist()
+    others = sorted((k for k in range(len(scores)) if k != c), key=lambda k: abs(scores[k] - scores[c]))[:3]
+    a, own, _ = act_grad(net, net.act2, image[None], [c])
+    g = own - 0.2 * sum(act_grad(net, net.act2, image[None], [k])[1] for k in others)
+    return (g.mean((2, 3), keepdim=True) * a).sum(1)[0].relu()
 
 
 def _full_grad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -208,21 +196,29 @@ def _full_grad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return sum(F.interpolate(m, x.shape[2:], mode="bilinear", align_corners=False)[:, 0] for m in maps)
 
 
-def mask_weighted_cam(net: nn.Module, x: Tensor, classes: list[int], vary: Callable[[Tensor], list[Tensor]]) -> Tensor:
-    """Weights: softmax over the channels of `layer2` of the mean score of the image times each of `vary(mask)`."""
-    maps = []
-    for image, c in zip(x, classes, strict=True):
-        a = act_grad(net, net.layer2, image[None], [c])[0][0]
-        scores = []
-        for plane in a:
-            mask = F.interpolate(plane[None, None], image.shape[1:], mode="bilinear", align_corners=False)[0, 0]
-            mask = (mask - mask.min()) / (mask.max() - mask.min())
-            with torch.no_grad():
-                found = [net((image * factor)[None])[0, c] for factor in vary(mask)]
-            scores.append(sum(found) / len(found))
-        weights = torch.stack(scores).exp()
-        maps.append(sum(w * plane for w, plane in zip(weights / weights.sum(), a, strict=True)))
-    return torch.stack(maps)
+@each_image
+def mask_weighted_cam(
+    net: nn.Module,
+    image: Tensor,
+    c: int,
+    vary: Callable[[Tensor], list[Tensor]],
+    increase: bool = False,
+    leader: Tensor | None = None,
+) -> Tensor:
+    """Weights: softmax over the channels of `layer2` of the mean score of the image times each of `vary(mask)`.
+
+    With `increase`, the weights are the scores minus that of a blank image. `leader` has the channel of each mask.
+    """
+    a = act_grad(net, net.layer2, image[None], [c])[0][0]
+    scores = []
+    for plane in a if leader is None else a[leader]:
+        mask = F.interpolate(plane[None, None], image.shape[1:], mode="bilinear", align_corners=False)[0, 0]
+        mask = (mask - mask.min()) / (mask.max() - mask.min() if plane.any() else 1)
+        found = [net((image * factor)[None])[0, c].detach() for factor in vary(mask)]
+        scores.append(sum(found) / len(found))
+    weights = torch.stack(scores)
+    weights = weights - net(0 * image[None])[0, c].detach() if increase else weights.softmax(0)
+    return sum(w * plane for w, plane in zip(weights, a, strict=True))
 
 
 def _score(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -233,20 +229,18 @@ def _integrated(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return mask_weighted_cam(net, x, classes, lambda mask: [mask * i / 5 for i in range(1, 6)])
 
 
-def _smoothed(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _smoothed(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """Noise in the order of the method: every channel's first copy, then every channel's second."""
-    maps = []
-    for image, c in zip(x, classes, strict=True):
-        generator = PerImageGenerators(1, 3)
-        count = len(act_grad(net, net.layer2, image[None], [c])[0][0])
-        drawn = [generator.normal_noise(0, 1, *image.shape[1:])[0].double() for _ in range(2 * count)]
-        copies = iter(zip(drawn[:count], drawn[count:], strict=True))
+    generator = PerImageGenerators(1, 3)
+    count = len(act_grad(net, net.layer2, image[None], [c])[0][0])
+    drawn = [generator.normal_noise(0, 1, *image.shape[1:])[0].double() for _ in range(2 * count)]
+    copies = iter(zip(drawn[:count], drawn[count:], strict=True))
 
-        def vary(mask: Tensor, copies=copies) -> list[Tensor]:
-            return [mask + 0.5 * noise for noise in next(copies)]
+    def vary(mask: Tensor) -> list[Tensor]:
+        return [mask + 0.5 * noise for noise in next(copies)]
 
-        maps.append(mask_weighted_cam(net, image[None], [c], vary)[0])
-    return torch.stack(maps)
+    return mask_weighted_cam(net, image[None], [c], vary)[0]
 
 
 def _refined(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -259,34 +253,31 @@ def _refined(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return (shown[0] * shown[1])[:, 0]
 
 
-def _sess(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _sess(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """Two sizes, 12 x 16 and 18 x 24: one window, then the four corners."""
-    maps = []
-    for image, c in zip(x, classes, strict=True):
-        large = F.interpolate(image[None], (18, 24), mode="bilinear", align_corners=False)[0]
-        places = [(image, 0, 0), *((large, y, z) for y in (0, 6) for z in (0, 8))]
-        rows = []
-        for whole, y, z in places:
-            a, g, scores = act_grad(net, net.layer2, whole[None, :, y : y + 12, z : z + 16], [c])
-            small = (g.mean((2, 3), keepdim=True) * a).sum(1, keepdim=True).relu()
-            canvas = torch.zeros(1, 1, *whole.shape[1:], dtype=x.dtype)
-            canvas[..., y : y + 12, z : z + 16] = F.interpolate(small, (12, 16), mode="bilinear", align_corners=False)
-            back = F.interpolate(canvas, (12, 16), mode="bilinear", align_corners=False)[0, 0]
-            rows.append((scores.softmax(1)[0, c], back))
-        highest = max(p for p, _ in rows)
-        counts = sum((back > 0).double() for _, back in rows)
-        total = sum(p / highest * back for p, back in rows)
-        maps.append(torch.where(counts > 0, total / counts, 0))
-    return torch.stack(maps)
+    large = F.interpolate(image[None], (18, 24), mode="bilinear", align_corners=False)[0]
+    places = [(image, 0, 0), *((large, y, z) for y in (0, 6) for z in (0, 8))]
+    rows = []
+    for whole, y, z in places:
+        a, g, scores = act_grad(net, net.layer2, whole[None, :, y : y + 12, z : z + 16], [c])
+        small = (g.mean((2, 3), keepdim=True) * a).sum(1, keepdim=True).relu()
+        canvas = torch.zeros(1, 1, *whole.shape[1:], dtype=image.dtype)
+        canvas[..., y : y + 12, z : z + 16] = F.interpolate(small, (12, 16), mode="bilinear", align_corners=False)
+        back = F.interpolate(canvas, (12, 16), mode="bilinear", align_corners=False)[0, 0]
+        rows.append((scores.softmax(1)[0, c], back))
+    highest = max(p for p, _ in rows)
+    counts = sum((back > 0).double() for _, back in rows)
+    total = sum(p / highest * back for p, back in rows)
+    return torch.where(counts > 0, total / counts, 0)
 
 
-def _one_factor(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _one_factor(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """The best nonnegative rank-1 factor is the first singular vector, which has one sign (Perron-Frobenius)."""
-    found = []
-    for a in net[:4](x).detach():
-        u, s, _ = torch.linalg.svd(a.flatten(1).T)
-        found.append((u[:, 0] * s[0]).abs().view(1, *a.shape[1:]))
-    return torch.stack(found)
+    a = net[:4](image[None])[0].detach()
+    u, s, _ = torch.linalg.svd(a.flatten(1).T)
+    return (u[:, 0] * s[0]).abs().view(1, *a.shape[1:])
 
 
 def _positive(expected: Tensor) -> bool:
@@ -294,87 +285,65 @@ def _positive(expected: Tensor) -> bool:
     return bool((expected >= 0).all() and expected.max() > 1.5 * expected.mean())
 
 
+def _of_curved(truth: str, expected: Expected, **more: Any) -> Oracle:
+    """At the last grid of `curved`, whose gradients differ by cell."""
+    return Oracle(truth, curved, expected, layer="act2", **more)
+
+
+def _of_plain(truth: str, expected: Expected, **more: Any) -> Oracle:
+    """At the last grid of `plain`, before a pooled linear head."""
+    return Oracle(truth, plain, expected, layer="relu2", **more)
+
+
+def _of_residual(truth: str, expected: Expected, **more: Any) -> Oracle:
+    return Oracle(truth, residual, expected, **{"layer": "layer2", "bites": _positive} | more)
+
+
+_NOISE = {"samples": 3, "sigma": 0.2, "seed": 3}
+
 ORACLES: dict[str, Oracle] = {
-    "grad_cam": Oracle(
-        "Zhou et al. 2016: CAM / (h w) under a pooled linear head", plain, zhou, layer="relu2", bites=cut
-    ),
-    "grad_cam_pp": Oracle("equation 19, cell by cell", curved, _plus_plus, layer="act2", bites=cut),
-    "hires_cam": Oracle("sum of gradient x activation, channel by channel", curved, _hires, layer="act2"),
-    "layer_cam": Oracle(
-        "positive gradients x activation, channel by channel", curved, _layer_cam, layer="act2", bites=cut
-    ),
-    "xgrad_cam": Oracle("weights of axiom-based Grad-CAM by hand", curved, _xgrad, layer="act2", bites=cut),
-    "ablation_cam": Oracle("a loop over single channels", residual, _ablation, layer="layer2", bites=cut),
-    "cam": Oracle("the head's weights times the activations", plain, _cam, layer="relu2"),
-    "element_wise_grad_cam": Oracle(
-        "positive products of gradient and activation, channel by channel",
-        curved,
-        _element_wise,
-        layer="act2",
-        bites=_positive,
-    ),
-    "smooth_grad_cam_pp": Oracle(
+    "grad_cam": _of_plain("Zhou et al. 2016: CAM / (h w) under a pooled linear head", zhou, bites=cut),
+    "grad_cam_pp": _of_curved("equation 19, cell by cell", _plus_plus, bites=cut),
+    "hires_cam": _of_curved("sum of gradient x activation, channel by channel", _hires),
+    "layer_cam": _of_curved("positive gradients x activation, channel by channel", _layer_cam, bites=cut),
+    "xgrad_cam": _of_curved("weights of axiom-based Grad-CAM by hand", _xgrad, bites=cut),
+    "ablation_cam": _of_residual("a loop over single channels", _ablation, bites=cut),
+    "cam": _of_plain("the head's weights times the activations", _cam),
+    "element_wise_grad_cam": _of_curved("positive products, channel by channel", _element_wise, bites=_positive),
+    "smooth_grad_cam_pp": _of_curved(
         "Grad-CAM++ of mean powers of the gradients, the same noise sampled by hand",
-        curved,
-        _smooth_plus_plus,
-        layer="act2",
-        options={"samples": 3, "sigma": 0.2, "seed": 3},
+        smooth_plus_plus,
+        options=_NOISE,
         bites=cut,
     ),
-    "eigen_cam": Oracle("eigenvectors of the channels' covariance", plain, _eigen, layer="relu2"),
-    "eigen_grad_cam": Oracle(
-        "eigenvectors of the covariance of gradient x activation", curved, _eigen_grad, layer="act2"
+    "eigen_cam": _of_plain("eigenvectors of the channels' covariance", _eigen),
+    "eigen_grad_cam": _of_curved("eigenvectors of the covariance of gradient x activation", _eigen_grad),
+    "seg_eigen_cam": _of_curved("eigenvectors of the covariance of |gradient| x activation, equation 13", _seg_eigen),
+    "kpca_cam": _of_plain("kernel PCA entry by entry and by power iteration", _kernel, rtol=1e-7),
+    "fem": _of_plain("strong cells counted one by one", _fem, bites=_positive),
+    "shapley_cam": _of_curved(
+        "the Hessian term from differences of gradients", _shapley, rtol=1e-6, atol=1e-9, bites=cut
     ),
-    "seg_eigen_cam": Oracle(
-        "eigenvectors of the covariance of |gradient| x activation, equation 13", curved, _seg_eigen, layer="act2"
-    ),
-    "kpca_cam": Oracle("kernel PCA entry by entry and by power iteration", plain, _kernel, layer="relu2", rtol=1e-7),
-    "fem": Oracle("strong cells counted one by one", plain, _fem, layer="relu2", bites=_positive),
-    "shapley_cam": Oracle(
-        "the Hessian term from differences of gradients",
-        curved,
-        _shapley,
-        layer="act2",
-        rtol=1e-6,
-        atol=1e-9,
-        bites=cut,
-    ),
-    "finer_cam": Oracle("gradients of class and references one by one", curved, _finer, layer="act2", bites=cut),
+    "finer_cam": _of_curved("gradients of class and references one by one", _finer, bites=cut),
     "full_grad": Oracle("the network written out, part by part", plain, _full_grad, bites=_positive),
-    "score_cam": Oracle(
-        "one masked image at a time", residual, _score, layer="layer2", options={"relu": False}, bites=_positive
-    ),
-    "ss_cam": Oracle(
+    "score_cam": _of_residual("one masked image at a time", _score, options={"relu": False}),
+    "ss_cam": _of_residual(
         "one noisy mask at a time, the same noise sampled by hand",
-        residual,
         _smoothed,
-        layer="layer2",
         options={"samples": 2, "sigma": 0.5, "seed": 3},
-        bites=_positive,
     ),
-    "is_cam": Oracle(
-        "one masked image at a time, i / N bright",
-        residual,
-        _integrated,
-        layer="layer2",
-        options={"steps": 5},
-        bites=_positive,
-    ),
-    "refine_cam": Oracle(
+    "is_cam": _of_residual("one masked image at a time, i / N bright", _integrated, options={"steps": 5}),
+    "refine_cam": _of_residual(
         "product of two layers' maps by hand",
-        residual,
         _refined,
+        layer=None,
         options={"layers": ["layer2", "layer1"], "inner": "grad_cam"},
         bites=cut,
     ),
-    "sess": Oracle(
-        "five windows one by one", residual, _sess, layer="layer2", options={"scales": 2, "growth": 0.5}, bites=cut
-    ),
-    "deep_feature_factorization": Oracle(
+    "sess": _of_residual("five windows one by one", _sess, options={"scales": 2, "growth": 0.5}, bites=cut),
+    "deep_feature_factorization": _of_plain(
         "the first singular vector, which for one factor is the best fit",
-        plain,
         _one_factor,
-        layer="relu2",
         options={"components": 1},
         rtol=1e-3,
         atol=1e-4,

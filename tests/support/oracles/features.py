@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,38 +11,38 @@ from torch import Tensor, nn
 from tests.support.nets import plain, residual
 
 from .attention import attend_by_hand, two_blocks, wide_images
-from .oracle import Oracle
+from .oracle import Oracle, each_image
 
 
-class _Silencer:
-    """A forward hook that sets one channel of the output to zero and records the result."""
+def through(net: nn.Module, layer: nn.Module, x: Tensor, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """(change(layer output), scores computed from it)."""
+    kept = []
 
-    def __init__(self) -> None:
-        self.channel: int | None = None
-        self.output: Tensor | None = None
+    def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        kept.append(change(output))
+        return kept[-1].clone()
 
-    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        self.output = output.clone()
-        if self.channel is not None:
-            self.output[:, self.channel] = 0
-        return self.output.clone()
+    handle = layer.register_forward_hook(hook)
+    try:
+        scores = net(x)
+    finally:
+        handle.remove()
+    return kept[0], scores
 
 
 def drops_by_hand(net: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) -> tuple[Tensor, Tensor]:
     """(score - score without channel k, activations), one image and one channel at a time."""
     drops, kept = [], []
     for image, c in zip(x, classes, strict=True):
-        silencer = _Silencer()
-        handle = layer.register_forward_hook(silencer)
-        with torch.no_grad():
-            full = net(image[None])[0, c]
-            kept.append(silencer.output[0])
-            row = []
-            for k in range(len(kept[-1])):
-                silencer.channel = k
-                row.append(full - net(image[None])[0, c])
-        handle.remove()
-        drops.append(torch.stack(row))
+        a, full = through(net, layer, image[None], torch.clone)
+        row = []
+        for k in range(a.shape[1]):
+            _, without = through(
+                net, layer, image[None], lambda output, k=k: output.index_fill(1, torch.tensor([k]), 0)
+            )
+            row.append(full[0, c] - without[0, c])
+        kept.append(a[0].detach())
+        drops.append(torch.stack(row).detach())
     return torch.stack(drops), torch.stack(kept)
 
 
@@ -50,15 +51,14 @@ def _heads(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return torch.stack([a[:, 0, 1:].reshape(-1, 2, 8) for a in attend_by_hand(net, x)[0][0].detach().unbind(1)], 1)
 
 
-def _principal(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Eigenvectors of the channels' covariance, image by image; the extreme value of each map is positive."""
-    rows = []
-    for cells in net[:3](x).detach().flatten(2):
-        centred = cells - cells.mean(1, keepdim=True)
-        _, vectors = torch.linalg.eigh(centred @ centred.T)
-        maps = vectors.flip(1)[:, :4].T @ centred
-        rows.append(torch.stack([m if m.max() > -m.min() else -m for m in maps]).reshape(4, 6, 8))
-    return torch.stack(rows)
+@each_image
+def _principal(net: nn.Module, image: Tensor, c: int) -> Tensor:
+    """Eigenvectors of the channels' covariance; the extreme value of each map is positive."""
+    cells = net[:3](image[None])[0].detach().flatten(1)
+    centred = cells - cells.mean(1, keepdim=True)
+    _, vectors = torch.linalg.eigh(centred @ centred.T)
+    maps = vectors.flip(1)[:, :4].T @ centred
+    return torch.stack([m if m.max() > -m.min() else -m for m in maps]).reshape(4, 6, 8)
 
 
 ORACLES: dict[str, Oracle] = {

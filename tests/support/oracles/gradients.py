@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 import torch
@@ -12,18 +13,15 @@ from torch import Tensor, nn
 from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import Cubic, act_grad, curved, random_images, settle
 
-from .oracle import Oracle
+from .oracle import Oracle, each_image, unsigned
 
 
-def differences(net: nn.Module, x: Tensor, classes: list[int], step: float = 1e-5) -> Tensor:
+@each_image
+def differences(net: nn.Module, image: Tensor, c: int, step: float = 1e-5) -> Tensor:
     """d score / d pixel by central differences, one pixel at a time."""
-    result = torch.zeros_like(x)
+    moves = step * torch.eye(image.numel(), dtype=image.dtype).view(-1, *image.shape)
     with torch.no_grad():
-        for n, c in enumerate(classes):
-            moves = step * torch.eye(x[n].numel(), dtype=x.dtype).view(-1, *x[n].shape)
-            up, down = net(x[n] + moves)[:, c], net(x[n] - moves)[:, c]
-            result[n] = ((up - down) / (2 * step)).view(x[n].shape)
-    return result
+        return ((net(image + moves) - net(image - moves))[:, c] / (2 * step)).view(image.shape)
 
 
 def gradient(net: Callable[[Tensor], Tensor], x: Tensor, c: int) -> Tensor:
@@ -32,17 +30,15 @@ def gradient(net: Callable[[Tensor], Tensor], x: Tensor, c: int) -> Tensor:
     return torch.autograd.grad(net(leaf[None])[0, c], leaf)[0]
 
 
+@each_image
 def noisy_gradients(
-    net: nn.Module, x: Tensor, classes: list[int], samples: int = 4, sigma: float = 0.2, seed: int = 3
+    net: nn.Module, image: Tensor, c: int, samples: int = 4, sigma: float = 0.2, seed: int = 3
 ) -> Tensor:
     """Gradients [N, samples, C, H, W] at noisy images, every image with its own generator."""
-    rows = []
-    for image, c in zip(x, classes, strict=True):
-        generator = PerImageGenerators(1, seed)
-        noise = [generator.normal_noise(0, 1, *image.shape)[0].double() for _ in range(samples)]
-        span = image.max() - image.min()
-        rows.append(torch.stack([gradient(net, image + sigma * span * each, c) for each in noise]))
-    return torch.stack(rows)
+    generator = PerImageGenerators(1, seed)
+    noise = [generator.normal_noise(0, 1, *image.shape)[0].double() for _ in range(samples)]
+    span = image.max() - image.min()
+    return torch.stack([gradient(net, image + sigma * span * each, c) for each in noise])
 
 
 def filtered(pixels: Tensor, cutoff: float) -> Tensor:
@@ -59,6 +55,11 @@ def filtered(pixels: Tensor, cutoff: float) -> Tensor:
                 real, imaginary = (pixels * cos).sum((-2, -1)), (pixels * sin).sum((-2, -1))
                 result += (real[..., None, None] * cos + imaginary[..., None, None] * sin) / (height * width)
     return result
+
+
+def _low_waves(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    sizes = [gradient(net, image, c).abs().amax(0) for image, c in zip(x, classes, strict=True)]
+    return filtered(torch.stack(sizes), 3.0).abs()
 
 
 def legendre(steps: int) -> list[tuple[float, float]]:
@@ -85,16 +86,14 @@ def blurred(image: Tensor, deviation: float) -> Tensor:
     return heat(image.shape[-2]) @ image @ heat(image.shape[-1]).T
 
 
-def _blur_path(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _blur_path(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """Points along the deviations 2 to 0, dγ/dt by central differences of the blur."""
-    rows = []
-    for image, c in zip(x, classes, strict=True):
-        total = torch.zeros_like(image)
-        for t, w in legendre(24):
-            speed = (blurred(image, 2 * (1 - t - 1e-5)) - blurred(image, 2 * (1 - t + 1e-5))) / 2e-5
-            total += w * gradient(net, blurred(image, 2 * (1 - t)), c) * speed
-        rows.append(total)
-    return torch.stack(rows)
+    total = torch.zeros_like(image)
+    for t, w in legendre(24):
+        speed = (blurred(image, 2 * (1 - t - 1e-5)) - blurred(image, 2 * (1 - t + 1e-5))) / 2e-5
+        total += w * gradient(net, blurred(image, 2 * (1 - t)), c) * speed
+    return total
 
 
 def guided_path(
@@ -135,28 +134,25 @@ def van_der_corput(count: int) -> list[int]:
     return [i for i in sorted(range(2**digits), key=lambda i: f"{i:0{digits}b}"[::-1]) if i < count]
 
 
-def _shap(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _shap(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """Eight samples, each with its own noise baseline; the first offset and the baselines have their own generators."""
-    rows = []
-    for image, c in zip(x, classes, strict=True):
-        generator = PerImageGenerators(1, 5 + 2**32)
-        low, high = image.min(), image.max()
-        shift = float(PerImageGenerators(1, 5 + 2**31).uniform(0, 1))
-        total = torch.zeros_like(image)
-        for i in van_der_corput(8):
-            start = low + (high - low) * generator.uniform_noise(0, 1, *image.shape)[0].double()
-            at = (shift + i / 8) % 1
-            total += gradient(net, start + at * (image - start), c) * (image - start) / 8
-        rows.append(total)
-    return torch.stack(rows)
+    generator = PerImageGenerators(1, 5 + 2**32)
+    low, high = image.min(), image.max()
+    shift = float(PerImageGenerators(1, 5 + 2**31).uniform(0, 1))
+    total = torch.zeros_like(image)
+    for i in van_der_corput(8):
+        start = low + (high - low) * generator.uniform_noise(0, 1, *image.shape)[0].double()
+        at = (shift + i / 8) % 1
+        total += gradient(net, start + at * (image - start), c) * (image - start) / 8
+    return total
 
 
-def _layer_integral(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def _layer_integral(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """Integrated gradients of the suffix after conv2, along the straight line from conv2(0) to conv2(x)."""
-    first, rest = net[:3], net[3:]
-    with torch.no_grad():
-        begin, end = first(torch.zeros_like(x)), first(x)
-    return torch.stack([straight_integral(rest, end[n], c, begin[n], 20) for n, c in enumerate(classes)])
+    begin, end = net[:3](torch.stack([0 * image, image])).detach()
+    return straight_integral(net[3:], end, c, begin, 20)
 
 
 def _influence(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -164,18 +160,15 @@ def _influence(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return sum(w * act_grad(net, net.act1, t * x, classes)[1] for t, w in legendre(6))
 
 
-def conductance_by_hand(net: nn.Module, x: Tensor, classes: list[int], cut: int, steps: int = 40) -> Tensor:
+@each_image
+def conductance_by_hand(net: nn.Module, image: Tensor, c: int, cut: int, steps: int = 40) -> Tensor:
     """The definition: d score / d unit times d unit / d t, the latter by forward differentiation of the first part."""
-    first, rest = net[:cut], net[cut:]
-    rows = []
-    for n, c in enumerate(classes):
-        total = 0.0
-        for t, w in legendre(steps):
-            place, one = torch.tensor(t, dtype=torch.float64), torch.ones((), dtype=torch.float64)
-            unit, speed = torch.func.jvp(lambda s, n=n: first((s * x[n])[None])[0], (place,), (one,))
-            total = total + w * gradient(rest, unit, c) * speed
-        rows.append(total.detach())
-    return torch.stack(rows)
+    total = 0.0
+    for t, w in legendre(steps):
+        place, one = torch.tensor(t, dtype=torch.float64), torch.ones((), dtype=torch.float64)
+        unit, speed = torch.func.jvp(lambda s: net[:cut]((s * image)[None])[0], (place,), (one,))
+        total = total + w * gradient(net[cut:], unit, c) * speed
+    return total.detach()
 
 
 def merge_by_hand(attribution: Tensor, regions: list[Tensor], least: int = 1) -> Tensor:
@@ -196,15 +189,13 @@ def quarters(height: int = 12, width: int = 16) -> Tensor:
     return (torch.arange(height) // 5)[:, None] * 10 + torch.arange(width) // 3
 
 
-def _xrai(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    rows = []
-    for image, c in zip(x, classes, strict=True):
-        black = image.flatten(1).min(1).values.view(-1, 1, 1).expand_as(image)
-        white = image.flatten(1).max(1).values.view(-1, 1, 1).expand_as(image)
-        both = [straight_integral(net, image, c, start) for start in (black, white)]
-        labels = quarters()
-        rows.append(merge_by_hand((sum(both) / 2).amax(0), [labels == each for each in labels.unique()]))
-    return torch.stack(rows)
+@each_image
+def _xrai(net: nn.Module, image: Tensor, c: int) -> Tensor:
+    black = image.flatten(1).min(1).values.view(-1, 1, 1).expand_as(image)
+    white = image.flatten(1).max(1).values.view(-1, 1, 1).expand_as(image)
+    both = [straight_integral(net, image, c, start) for start in (black, white)]
+    labels = quarters()
+    return merge_by_hand((sum(both) / 2).amax(0), [labels == each for each in labels.unique()])
 
 
 def _random(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -213,34 +204,34 @@ def _random(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return torch.stack([values.repeat_interleave(4, 0).repeat_interleave(4, 1)] * len(x))
 
 
-def _sobel(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    n, channels, height, width = x.shape
-    result = torch.zeros(n, height, width, dtype=x.dtype)
+@each_image
+def _sobel(net: nn.Module, image: Tensor, c: int) -> Tensor:
+    channels, height, width = image.shape
     weights = ((-1, 1), (0, 2), (1, 1))
 
-    def at(i: int, k: int, y: int, z: int) -> float:
-        return float(x[i, k, min(max(y, 0), height - 1), min(max(z, 0), width - 1)])
+    def at(k: int, y: int, z: int) -> float:
+        return float(image[k, min(max(y, 0), height - 1), min(max(z, 0), width - 1)])
 
-    for i in range(n):
-        for y in range(height):
-            for z in range(width):
-                squares = 0.0
-                for k in range(channels):
-                    right = sum(w * (at(i, k, y + d, z + 1) - at(i, k, y + d, z - 1)) for d, w in weights)
-                    down = sum(w * (at(i, k, y + 1, z + d) - at(i, k, y - 1, z + d)) for d, w in weights)
-                    squares += (right / 8) ** 2 + (down / 8) ** 2
-                result[i, y, z] = math.sqrt(squares)
-    return result
+    def slope(y: int, z: int) -> float:
+        squares = 0.0
+        for k in range(channels):
+            right = sum(w * (at(k, y + d, z + 1) - at(k, y + d, z - 1)) for d, w in weights)
+            down = sum(w * (at(k, y + 1, z + d) - at(k, y - 1, z + d)) for d, w in weights)
+            squares += (right / 8) ** 2 + (down / 8) ** 2
+        return math.sqrt(squares)
+
+    return torch.tensor([[slope(y, z) for z in range(width)] for y in range(height)], dtype=image.dtype)
 
 
-def _centre(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    height, width = x.shape[-2:]
-    blob = torch.zeros(height, width, dtype=x.dtype)
-    for y in range(height):
-        for z in range(width):
-            away = ((y + 0.5) / height - 0.5) ** 2 + ((z + 0.5) / width - 0.5) ** 2
-            blob[y, z] = math.exp(-away / (2 * 0.2**2))
-    return blob.expand(len(x), -1, -1)
+@each_image
+def _centre(net: nn.Module, image: Tensor, c: int) -> Tensor:
+    height, width = image.shape[-2:]
+
+    def away(y: int, z: int) -> float:
+        return ((y + 0.5) / height - 0.5) ** 2 + ((z + 0.5) / width - 0.5) ** 2
+
+    bell = [[math.exp(-away(y, z) / (2 * 0.2**2)) for z in range(width)] for y in range(height)]
+    return torch.tensor(bell, dtype=image.dtype)
 
 
 def _cubic() -> nn.Module:
@@ -255,47 +246,27 @@ def _small_cubic() -> nn.Module:
     return settle(Cubic((3, 6, 8), 6).double())
 
 
-def _uneven(expected: Tensor) -> bool:
-    return float(expected.std()) > 0
+def _of_noise(truth: str, merge: Callable[[Tensor], Tensor], *bites: Callable[[Tensor], bool]) -> Oracle:
+    """From the gradients [N, samples, C, H, W] at noisy images."""
+    more: dict[str, Any] = {"bites": bites[0]} if bites else {}
+    options = {"samples": 4, "sigma": 0.2, "seed": 3}
+    return Oracle(truth, curved, lambda net, x, c: merge(noisy_gradients(net, x, c)), options=options, **more)
 
-
-_NOISE = {"samples": 4, "sigma": 0.2, "seed": 3}
 
 ORACLES: dict[str, Oracle] = {
-    "saliency": Oracle("central differences", curved, differences, images=_tiny, rtol=1e-6, atol=1e-9),
+    "saliency": Oracle("central differences", curved, differences, _tiny, rtol=1e-6, atol=1e-9),
     "input_x_gradient": Oracle(
-        "central differences x image",
-        curved,
-        lambda net, x, c: x * differences(net, x, c),
-        images=_tiny,
-        rtol=1e-6,
-        atol=1e-9,
+        "central differences x image", curved, lambda net, x, c: x * differences(net, x, c), _tiny, rtol=1e-6, atol=1e-9
     ),
-    "smooth_grad": Oracle(
-        "the same noise sampled by hand", curved, lambda net, x, c: noisy_gradients(net, x, c).mean(1), options=_NOISE
-    ),
-    "smooth_grad_squared": Oracle(
-        "the same noise sampled by hand",
-        curved,
-        lambda net, x, c: noisy_gradients(net, x, c).square().mean(1),
-        options=_NOISE,
-        bites=_uneven,
-    ),
-    "var_grad": Oracle(
-        "the same noise sampled by hand, torch's biased variance",
-        curved,
-        lambda net, x, c: noisy_gradients(net, x, c).var(1, unbiased=False),
-        options=_NOISE,
-        bites=_uneven,
-    ),
+    "smooth_grad": _of_noise("the same noise sampled by hand", lambda g: g.mean(1)),
+    "smooth_grad_squared": _of_noise("the same noise sampled by hand", lambda g: g.square().mean(1), unsigned),
+    "var_grad": _of_noise("the same noise, torch's biased variance", lambda g: g.var(1, unbiased=False), unsigned),
     "forgrad": Oracle(
         "wave by wave from the definition of the Fourier series",
         curved,
-        lambda net, x, c: filtered(
-            torch.stack([gradient(net, p, k).abs().amax(0) for p, k in zip(x, c, strict=True)]), 3.0
-        ).abs(),
+        _low_waves,
         options={"cutoff": 3.0, "base": "saliency"},
-        bites=_uneven,
+        bites=unsigned,
     ),
     "integrated_gradients": Oracle(
         "closed form of a cubic polynomial", _cubic, lambda net, x, c: net.integrated(x, c), options={"steps": 4}
@@ -342,11 +313,11 @@ ORACLES: dict[str, Oracle] = {
         curved,
         _xrai,
         options={"steps": 40, "segments": quarters()},
-        bites=_uneven,
+        bites=unsigned,
     ),
     "random_control": Oracle(
-        "cells of four pixels by hand", curved, _random, options={"cells": 3, "seed": 9}, bites=_uneven
+        "cells of four pixels by hand", curved, _random, options={"cells": 3, "seed": 9}, bites=unsigned
     ),
-    "edge_control": Oracle("Sobel's sums, pixel by pixel", curved, _sobel, bites=_uneven),
-    "center_control": Oracle("the bell, pixel by pixel", curved, _centre, options={"width": 0.2}, bites=_uneven),
+    "edge_control": Oracle("Sobel's sums, pixel by pixel", curved, _sobel, bites=unsigned),
+    "center_control": Oracle("the bell, pixel by pixel", curved, _centre, options={"width": 0.2}, bites=unsigned),
 }

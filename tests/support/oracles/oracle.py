@@ -6,11 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tests.support.nets import random_images
 
 CLASSES = [2, 0, 5]
+Expected = Callable[[nn.Module, Tensor, list[int]], Tensor]
+
+
+def each_image(of_one: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Expected values of a batch [N, C, H, W] and its classes from those of one image [C, H, W] and its class."""
+
+    def expected(net: nn.Module, x: Tensor, classes: list[int], *args: Any, **options: Any) -> Tensor:
+        return torch.stack([of_one(net, image, c, *args, **options) for image, c in zip(x, classes, strict=True)])
+
+    return expected
 
 
 @dataclass(frozen=True)
@@ -19,7 +30,7 @@ class Oracle:
 
     truth: str
     net: Callable[[], nn.Module]
-    expected: Callable[[nn.Module, Tensor, list[int]], Tensor]
+    expected: Expected
     images: Callable[[], Tensor] = random_images
     classes: list[int] = field(default_factory=lambda: list(CLASSES))
     layer: str | None = None
@@ -32,3 +43,8 @@ class Oracle:
 def cut(expected: Tensor) -> bool:
     """The final ReLU had something to do."""
     return bool((expected == 0).any() and (expected > 0).any())
+
+
+def unsigned(expected: Tensor) -> bool:
+    """Not constant."""
+    return float(expected.std()) > 0

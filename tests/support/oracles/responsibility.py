@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from tests.support.nets import curved
 
-from .oracle import Oracle
+from .oracle import Oracle, each_image
 
 
-def rex_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+@each_image
+def rex_by_hand(net: nn.Module, image: Tensor, c: int) -> Tensor:
     """3 partitions of 4 steps from seed 3, hidden pixels are 1: each subset of parts on its own, by the definition.
 
     The prediction is kept as such, another class if its score is nearer to that of the image than to that of ones.
@@ -30,39 +31,35 @@ def rex_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     def size(boxes: list[tuple[int, ...]]) -> int:
         return int(inside(boxes).sum())
 
-    found = []
-    for image, c in zip(x, classes, strict=True):
+    def scores_of(shown: Tensor) -> list[float]:
+        with torch.no_grad():
+            return net(torch.where(shown, image, 1.0)[None])[0].tolist()
 
-        def scores_of(shown: Tensor, image: Tensor = image) -> list[float]:
-            with torch.no_grad():
-                return net(torch.where(shown, image, 1.0)[None])[0].tolist()
+    full, empty = (scores_of(torch.full((12, 16), value)) for value in (True, False))
 
-        full, empty = (scores_of(torch.full((12, 16), value)) for value in (True, False))
+    def is_kept(shown: Tensor) -> bool:
+        scores = scores_of(shown)
+        if max(full) == full[c]:
+            return max(scores) == scores[c]
+        return abs(scores[c] - full[c]) <= abs(scores[c] - empty[c])
 
-        def is_kept(shown: Tensor, c: int = c, full: list[float] = full, empty: list[float] = empty) -> bool:
-            scores = scores_of(shown)
-            if max(full) == full[c]:
-                return max(scores) == scores[c]
-            return abs(scores[c] - full[c]) <= abs(scores[c] - empty[c])
-
-        total = torch.zeros(12, 16, dtype=torch.float64)
-        for partition in cuts:
-            boxes: list[tuple[int, ...]] = [(0, 12, 0, 16)]
-            for down, across in partition:
-                top, bottom, left, right = box = max(boxes, key=lambda each: size([each]))
-                boxes.remove(box)
-                y, z = top + 1 + int(down * (bottom - top - 1)), left + 1 + int(across * (right - left - 1))
-                four = [(top, y, left, z), (top, y, z, right), (y, bottom, left, z), (y, bottom, z, right)]
-                subsets = [frozenset(each) for n in range(5) for each in itertools.combinations(range(4), n)]
-                keeps = {each: is_kept(inside(boxes + [four[i] for i in each])) for each in subsets}
-                for i in parts:
-                    witnesses = [w for w in subsets if i not in w and keeps[parts - w] and not keeps[parts - w - {i}]]
-                    if witnesses:
-                        total[inside([four[i]])] += 1 / (1 + min(map(len, witnesses)))
-                fewest = min((each for each in subsets if keeps[each]), key=lambda s: size([four[i] for i in s]))
-                boxes += [four[i] for i in sorted(fewest)]
-        found.append(total / 3)
-    return torch.stack(found)
+    total = torch.zeros(12, 16, dtype=torch.float64)
+    for partition in cuts:
+        boxes: list[tuple[int, ...]] = [(0, 12, 0, 16)]
+        for down, across in partition:
+            top, bottom, left, right = box = max(boxes, key=lambda each: size([each]))
+            boxes.remove(box)
+            y, z = top + 1 + int(down * (bottom - top - 1)), left + 1 + int(across * (right - left - 1))
+            four = [(top, y, left, z), (top, y, z, right), (y, bottom, left, z), (y, bottom, z, right)]
+            subsets = [frozenset(each) for n in range(5) for each in itertools.combinations(range(4), n)]
+            keeps = {each: is_kept(inside(boxes + [four[i] for i in each])) for each in subsets}
+            for i in parts:
+                witnesses = [w for w in subsets if i not in w and keeps[parts - w] and not keeps[parts - w - {i}]]
+                if witnesses:
+                    total[inside([four[i]])] += 1 / (1 + min(map(len, witnesses)))
+            fewest = min((each for each in subsets if keeps[each]), key=lambda s: size([four[i] for i in s]))
+            boxes += [four[i] for i in sorted(fewest)]
+    return total / 3
 
 
 ORACLES: dict[str, Oracle] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from tests.support.nets import plain
 
 from .cams import zhou
-from .oracle import Oracle
+from .oracle import Oracle, each_image
 
 
 def rule_by_hand(net: nn.Module, x: Tensor, classes: list[int], gate: bool) -> Tensor:
@@ -69,33 +71,26 @@ def shared(rule: str, w: Tensor, b: Tensor, x: Tensor, r: Tensor, **given: float
     return (torch.where(whole == 0, 0, r / torch.where(whole == 0, 1, whole))[:, None] * parts).sum(0)
 
 
+@each_image
 def relevance_by_hand(
-    net: nn.Module,
-    x: Tensor,
-    classes: list[int],
-    rules: tuple[str, str, str],
-    start: float | None = None,
-    **given: float,
+    net: nn.Module, image: Tensor, c: int, rules: tuple[str, str, str], start: float | None = None, **given: float
 ) -> Tensor:
     """Backwards through `plain`, one image at a time, with a rule for conv1, conv2 and head; the pool is a mean."""
     excites = rules[0] == "excitation"
-    rows = []
     with torch.no_grad():
         first, second = matrix(net.conv1, (3, 12, 16)), matrix(net.conv2, (6, 12, 16))
         pool, nothing = matrix(net.pool, (8, 6, 8))
-        for image, c in zip(x, classes, strict=True):
-            a0 = image.flatten()
-            a1 = (first[0] @ a0 + first[1]).relu()
-            a2 = (second[0] @ a1 + second[1]).relu()
-            a3 = pool @ a2
-            scores = net.head.weight @ a3 + net.head.bias
-            r = torch.zeros_like(scores)
-            r[c] = scores[c] if start is None else start
-            r = shared(rules[2], net.head.weight, net.head.bias, a3, r, **given)
-            r = shared("excitation" if excites else "epsilon", pool, nothing, a2, r, epsilon=0.0)
-            r = shared(rules[1], *second, a1, r, **given)
-            rows.append(shared(rules[0], *first, a0, r, **given).view_as(image))
-    return torch.stack(rows)
+        a0 = image.flatten()
+        a1 = (first[0] @ a0 + first[1]).relu()
+        a2 = (second[0] @ a1 + second[1]).relu()
+        a3 = pool @ a2
+        scores = net.head.weight @ a3 + net.head.bias
+        r = torch.zeros_like(scores)
+        r[c] = scores[c] if start is None else start
+        r = shared(rules[2], net.head.weight, net.head.bias, a3, r, **given)
+        r = shared("excitation" if excites else "epsilon", pool, nothing, a2, r, epsilon=0.0)
+        r = shared(rules[1], *second, a1, r, **given)
+        return shared(rules[0], *first, a0, r, **given).view_as(image)
 
 
 def multipliers_by_hand(net: nn.Module, x: Tensor, classes: list[int], baseline: Tensor) -> Tensor:
@@ -122,15 +117,9 @@ def _mean_over_baselines(net: nn.Module, x: Tensor, classes: list[int]) -> Tenso
 
 ORACLES: dict[str, Oracle] = {
     "guided_backprop": Oracle(
-        "Springenberg et al. 2015 as transposed convolutions",
-        plain,
-        lambda net, x, c: rule_by_hand(net, x, c, gate=True),
+        "Springenberg et al. 2015 as transposed convolutions", plain, partial(rule_by_hand, gate=True)
     ),
-    "deconvnet": Oracle(
-        "Zeiler and Fergus 2014 as transposed convolutions",
-        plain,
-        lambda net, x, c: rule_by_hand(net, x, c, gate=False),
-    ),
+    "deconvnet": Oracle("Zeiler and Fergus 2014 as transposed convolutions", plain, partial(rule_by_hand, gate=False)),
     "guided_grad_cam": Oracle(
         "product of the two closed forms", plain, _guided_cam, layer="relu2", options={"interpolate": "nearest"}
     ),
