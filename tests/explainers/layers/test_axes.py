@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from explainers import NoSpatialOutput, channel_effects, default_layer, explain, feature_maps, grad_cam, list_layers
+from explainers import channel_effects, default_layer, explain, feature_maps, grad_cam, list_layers
 from explainers.layers.flow.axes import OTHER, Axis, Factor, concatenate_axes, full_axis, reshape_axes, slice_axis
 from explainers.layers.flow.dataflow import Dataflow
 from explainers.layers.flow.operation import Reads
@@ -291,27 +291,6 @@ def test_features_are_a_default_layer_and_class_maps_are_not(features):
     target = (lambda output: output.mean((1, 2, 3))) if features else (lambda output: output[:, 1].mean((1, 2)))
     codes = [finding.code for finding in explain("grad_cam", net, x, target).findings[0]]
     assert ("bypass" in codes) is not features
-
-
-def test_a_layer_with_shuffled_rows_is_refused_and_the_residual_sum_is_not():
-    """Rows in an order that depends on the image have no position; added to the image, they are values at its own."""
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.mixed, self.out = nn.Conv2d(3, 6, 3, 1, 1), nn.Identity(), nn.Identity()
-            self.head = nn.Linear(6, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.conv(x)
-            x = self.out(x + self.mixed(x[:, :, x.mean((0, 1, 3)).argsort()]))
-            return self.head(x.mean((2, 3)))
-
-    net, x = settle(Net().double()), random_images(1, 3, 8, 12)
-    layers = {layer.name: layer for layer in list_layers(net, x)}
-    assert layers["mixed"].grid is None and layers["out"].grid == (8, 12) and default_layer(net, x) == "out"
-    with pytest.raises(NoSpatialOutput, match="mixed"):
-        grad_cam(net, x, 1, layer="mixed")
 
 
 FRESH = """

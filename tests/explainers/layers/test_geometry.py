@@ -256,30 +256,6 @@ def test_signed_full_grad_keeps_its_sum():
     assert heat.sum() == pytest.approx(float(parts.scores - parts.elsewhere), rel=1e-4)
 
 
-def test_a_detector_that_pads_to_whole_strides():
-    """As torchvision's: resized, normalized, and copied into a batch of zeros, whose sides are multiples of 32."""
-
-    class Detector(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(3, 3, 8, 8, bias=False)
-            nn.init.constant_(self.conv.weight, 1.0)
-
-        def forward(self, images: Tensor) -> Tensor:
-            resized = [F.interpolate(x[None], scale_factor=1.25, mode="bilinear")[0] for x in images]
-            sides = [-(-side // 32) * 32 for side in resized[0].shape[1:]]
-            batch = resized[0].new_full((len(resized), 3, *sides), 0)
-            for i, image in enumerate(resized):
-                batch[i, : image.shape[0], : image.shape[1], : image.shape[2]].copy_(image)
-            return self.conv(batch).mean((2, 3))
-
-    x = bright()
-    layer = list_layers(Detector().eval(), x)[0]
-    assert layer.grid == (12, 12) and layer.stride == pytest.approx((6.4, 6.4))
-    found = center_of(grad_cam(Detector().eval(), x, 0, layer="conv")[0])
-    assert max(abs(a - b) for a, b in zip(found, OBJECT, strict=True)) < 2
-
-
 def test_feature_maps_are_placed_and_ordinary_networks_are_not_touched():
     x = bright()
     plain, flipped, cropped = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torchvision
 from torch import nn
 
 from explainers import (
@@ -12,14 +11,13 @@ from explainers import (
     LayerNotFound,
     LayerRanRepeatedly,
     NoSpatialOutput,
-    UnsupportedModel,
     capture,
     default_layer,
     feature_maps,
     grad_cam,
     list_layers,
 )
-from tests.support.nets import Twice, plain, random_images, residual, settle
+from tests.support.nets import Twice, random_images, residual, settle
 from tests.support.traces import nothing_left
 
 
@@ -74,38 +72,6 @@ def test_same_name_same_tensor_for_capture_and_feature_maps():
         net(images)
     for name in names:
         torch.testing.assert_close(feature_maps(net, images, layer=name), seen.outputs[name])
-
-
-@pytest.mark.parametrize("wrap", ["compile", "parallel"])
-def test_wrapped_models_have_the_same_names(wrap):
-    net = residual()
-    wrapped = torch.compile(net, backend="eager") if wrap == "compile" else nn.DataParallel(net)
-    assert [x.name for x in list_layers(wrapped, random_images())] == [
-        x.name for x in list_layers(net, random_images())
-    ]
-    assert default_layer(wrapped, random_images()) == default_layer(net, random_images())
-
-
-def test_convnexts_inner_layer_norm_is_channels_last():
-    config = torchvision.models.convnext.CNBlockConfig
-    net = torchvision.models.ConvNeXt([config(8, 16, 1), config(16, None, 2)]).eval()
-    layers = by_name(list_layers(net, torch.randn(1, 3, 64, 96)))
-    inner = layers["features.1.0.block.2"]
-    assert inner.kind == "LayerNorm" and inner.layout == "NHWC" and inner.grid == (16, 24)
-    assert layers["features.1"].layout == "NCHW" and layers["features.1"].grid == (16, 24)
-
-
-def test_scripted_traced_and_exported_models_are_refused_by_layer_methods():
-    net, images = residual(), random_images()
-    for frozen, word in (
-        (torch.jit.trace(net, images), "traced"),
-        (torch.jit.script(plain()), "scripted"),
-        (torch.export.export(net, (images,)).module(), "exported"),
-    ):
-        with pytest.raises(UnsupportedModel, match=word):
-            list_layers(frozen, images)
-        with pytest.raises(UnsupportedModel, match=word):
-            grad_cam(frozen, images, layer="conv1")
 
 
 def test_names_of_layers_that_do_not_run_once_are_refused():

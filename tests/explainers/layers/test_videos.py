@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models import video
-from torchvision.models.video.mvit import MSBlockConfig
 
 import explainers
 from explainers import NoSpatialOutput, UnsupportedModel, default_layer, grad_cam, list_layers
@@ -147,13 +146,6 @@ def test_a_layer_after_the_mean_over_time_has_one_cell_in_time() -> None:
     torch.testing.assert_close(grad_cam(net, clips, 1, layer="convolution"), images[:, None])
 
 
-def small_mvit() -> nn.Module:
-    stages = ((8, 16, [1, 1, 1]), (16, 16, [1, 2, 2]), (16, 16, [1, 1, 1]))
-    blocks = [MSBlockConfig(1, a, b, [3, 3, 3], [3, 3, 3], stride, [1, 2, 2]) for a, b, stride in stages]
-    options = {"residual_pool": True, "residual_with_cls_embed": False, "rel_pos_embed": True, "proj_after_attn": True}
-    return video.MViT((32, 48), 8, blocks, **options, num_classes=5)
-
-
 def small_resnet() -> nn.Module:
     """r3d_18 with one block for each stage, and a stride in time in the later ones."""
     parts = video.resnet.BasicBlock, [video.resnet.Conv3DSimple] * 4, [1] * 4, video.resnet.BasicStem
@@ -183,15 +175,6 @@ def test_networks_of_torchvision(name: str) -> None:
     a, g = (each if layout == "NCTHW" else each.movedim(-1, 1) for each in (a, g))
     expected = (g.mean((2, 3, 4), keepdim=True) * a).sum(1)
     torch.testing.assert_close(grad_cam(net, clips, 2, relu=False), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_video_transformers_with_tokens() -> None:
-    torch.manual_seed(0)
-    net, clips = small_mvit().eval(), torch.randn(1, 3, 8, 32, 48)
-    layers = {layer.name: layer for layer in list_layers(net, clips)}
-    first = layers["blocks.0"] if layers["blocks.0"].grid else layers["blocks.0.norm1"]
-    assert (first.grid, first.layout, first.extra_tokens) == ((4, 8, 12), "tokens", 1)
-    assert grad_cam(net, clips, 2).shape[1:] == layers[default_layer(net, clips)].grid
 
 
 class PositionsFirst(nn.Module):

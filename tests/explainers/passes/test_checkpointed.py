@@ -129,24 +129,6 @@ def test_torch_keeps_its_functions_after_a_failure():
     assert own(network(Segments, False), random_images(1))[0] == 2
 
 
-def test_timm_and_torchvision_with_checkpointing_switched_on():
-    """timm also checkpoints in evaluation mode; torchvision's DenseNet does if a gradient is required."""
-    timm, models = pytest.importorskip("timm"), pytest.importorskip("torchvision.models")
-    x, names = random_images(1, 3, 64, 64).float(), ("grad_cam", "saliency", "lrp", "guided_backprop")
-    plain, net = (settle(timm.create_model("resnet10t.c3_in1k", num_classes=5)) for _ in range(2))
-    net.set_grad_checkpointing()
-    for reentrant in (False, True):
-        timm.layers.set_reentrant_ckpt(reentrant)
-        for name in names:
-            torch.testing.assert_close(call(name, net, x, 1), call(name, plain, x, 1))
-    timm.layers.set_reentrant_ckpt(False)
-    dense = [
-        settle(models.DenseNet(8, (2, 2), 16, num_classes=5, memory_efficient=efficient)) for efficient in (False, True)
-    ]
-    for name in names:
-        torch.testing.assert_close(call(name, dense[1], x, 1), call(name, dense[0], x, 1))
-
-
 def double(tensor: Tensor) -> Tensor:
     return 2 * tensor + 0.1
 

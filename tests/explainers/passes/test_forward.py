@@ -309,27 +309,6 @@ def test_the_model_is_unchanged_and_not_kept_alive():
     assert held() is None
 
 
-def test_hugging_face_models_by_keyword_and_by_method():
-    transformers = pytest.importorskip("transformers")
-    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    vision |= {"image_size": 32, "patch_size": 8, "projection_dim": 12}
-    torch.manual_seed(0)
-    clip = transformers.CLIPModel(transformers.CLIPConfig(vision_config=vision, projection_dim=12)).eval()
-    images, words = torch.randn(2, 3, 32, 32), torch.randint(0, 100, (1, 5))
-    with torch.no_grad():
-        embedding = clip.get_text_features(input_ids=words)
-        embedding = embedding if isinstance(embedding, Tensor) else embedding.pooler_output
-
-    towards = saliency(clip, images, Similarity(embedding[0]), forward=clip.get_image_features)
-    assert towards.shape == images.shape and towards.any()
-    by_logits = grad_cam(
-        clip, images, 0, forward=lambda images: {"logits": clip(pixel_values=images, input_ids=words).logits_per_image}
-    )
-    assert by_logits.shape == (2, 4, 4)
-    of_texts = grad_cam(clip, images, 0, forward=lambda images: clip(pixel_values=images, input_ids=words))
-    torch.testing.assert_close(of_texts, by_logits)
-
-
 def test_no_private_copy_replaces_the_model_that_the_function_runs():
     """In float32, many variants run in a fused copy, whose modules the user's function would not run."""
     net, images, meta = double(TwoInputs()).float(), random_images(1).float(), META.float()

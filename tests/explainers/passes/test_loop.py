@@ -183,21 +183,6 @@ def test_memory_limits_the_rows(monkeypatch):
     assert (estimate.rows(1, 10**6), estimate.rows(2, 10**6)) == (16, 4)
 
 
-@pytest.mark.parametrize("name", ["rise", "smooth_grad", "ablation_cam"])
-def test_a_given_batch_size_is_kept_and_changes_nothing(name, monkeypatch):
-    clock = Clock(monkeypatch)
-    net, images = slow(clock, each=1e-9).double(), torch.rand(1, 3, 20, 16, dtype=torch.float64)
-    expected = METHODS[name].function(net, images, 1, **options(name))
-    done = []
-
-    found = METHODS[name].function(
-        net, images, 1, batch_size=5, progress=lambda partial: done.append(partial.done), **options(name)
-    )
-
-    assert done[:3] == [5, 10, 15]
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-
-
 def test_the_page_limits_what_the_library_chooses(monkeypatch):
     clock = Clock(monkeypatch)
     net, images = slow(clock, each=1e-9), torch.rand(1, 3, 20, 16)
@@ -206,42 +191,6 @@ def test_the_page_limits_what_the_library_chooses(monkeypatch):
         METHODS["rise"].function(net, images, 1, samples=20)
 
     assert max(clock.batches) == 5
-
-
-class Tight(Slow):
-    """Raise an out-of-memory error with more than `most` rows at the layer."""
-
-    most = 3
-
-    def forward(self, x):
-        if len(x) > self.most:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        maps = self.features(x)
-        if len(maps) > self.most:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        self.clock[0].batches.append(len(maps))
-        return self.head(maps).mean((2, 3))
-
-
-@pytest.mark.parametrize("size", [None, 16])
-@pytest.mark.parametrize(
-    "name",
-    ["rise", "smooth_grad", "ablation_cam", "channel_effects", "smooth_grad_cam_pp", "lime", "integrated_gradients"],
-)
-def test_a_batch_is_halved_when_memory_runs_out(name, size, monkeypatch):
-    """The same map from smaller batches: nothing is sampled again or counted twice."""
-    clock = Clock(monkeypatch)
-    torch.manual_seed(0)
-    net = Tight(clock).eval().double()
-    images, method = torch.rand(2, 3, 20, 16, dtype=torch.float64), METHODS[name].function
-    chosen = options(name) | {"rise": {"samples": 40}, "lime": {"samples": 40}}.get(name, {})
-    found = method(net, images, 1, batch_size=size, **chosen)
-    assert max(clock.batches) <= 3
-    monkeypatch.setattr(Tight, "most", 10**6)
-
-    expected = method(net, images, 1, batch_size=7, **chosen)
-
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_an_error_of_one_row_is_raised():

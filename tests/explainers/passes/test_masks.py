@@ -13,9 +13,7 @@ CLASSES = [2, 0, 5]
 
 
 def test_occlusion_by_a_slow_loop():
-    """On a linear model the values also sum to the difference, with windows clipped at the border."""
-    net, linear, x = curved(), settle(Weighted((3, 12, 16), 6).double()), random_images()
-    lost = (linear(x) - linear(torch.zeros_like(x)))[range(3), CLASSES].detach()
+    net, x = curved(), random_images()
     for window, stride in (
         ((4, 4), (2, 2)),
         ((4, 4), (3, 3)),
@@ -27,9 +25,6 @@ def test_occlusion_by_a_slow_loop():
         expected = occlusion_by_hand(net, x, CLASSES, window, stride)
         found = occlusion(net, x, CLASSES, window=window, stride=stride)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-        if window == stride:
-            found = occlusion(linear, x, CLASSES, window=window, stride=stride)
-            torch.testing.assert_close(found.sum((1, 2)), lost, rtol=1e-9, atol=1e-12)
 
 
 def test_baselines():
@@ -61,13 +56,10 @@ def test_occlusion_agrees_with_captum_after_scaling(stride):
     torch.testing.assert_close((ours * 16).float(), theirs.float(), rtol=1e-4, atol=1e-5)
 
 
-def test_impossible_windows_and_strides_are_refused():
+def test_impossible_windows_are_refused():
     for window in (0, -3, (4, 0), (4, 4, 4), "wide", 2.5):
         with pytest.raises((BadOption, TypeError), match="window"):
             occlusion(curved(), random_images(), 1, window=window, stride=1)
-    for window, stride in ((2, 3), ((4, 2), (4, 3))):
-        with pytest.raises(BadOption, match="stride"):
-            occlusion(curved(), random_images(), 1, window=window, stride=stride)
 
 
 def test_a_partial_map_contains_the_evaluated_windows():

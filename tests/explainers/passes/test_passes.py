@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from explainers import BadTarget, LayerNotFound, explain, grad_cam, grad_cam_sweep, score_cam
+from explainers import BadTarget, LayerNotFound, explain, grad_cam, score_cam
 from explainers.passes.at_layer import retry_with_repeated_batch
 from tests.support.nets import random_images, residual
 
@@ -66,22 +66,6 @@ def test_progress_runs_outside_of_the_call():
     assert e.layer == "layer2" and e.target == [1] * len(images)
     for map in inside:
         torch.testing.assert_close(map, expected, rtol=0, atol=0)
-
-
-def test_a_caller_in_inference_mode_gets_ordinary_tensors_and_stays_in_it():
-    net, images = residual(), random_images()
-    expected = explain("saliency", net, images, 1)
-
-    with torch.inference_mode():
-        found = explain("saliency", net, images.clone(), 1)
-        heat, maps = grad_cam(net, images, 1), grad_cam_sweep(net, images, 1)
-        assert torch.is_inference_mode_enabled() and not torch.is_grad_enabled()
-
-    assert torch.is_grad_enabled()
-    assert not (found.map.is_inference() or found.raw.is_inference() or heat.is_inference())
-    assert not any(each.is_inference() for each in maps.values())
-    torch.testing.assert_close(found.map, expected.map)
-    heat.requires_grad_()
 
 
 def test_a_network_may_have_an_attribute_named_like_a_hook_table():

@@ -231,23 +231,6 @@ def test_a_forward_function_is_refused(group, kind):
         explainers.saliency(net, images_of(0), forward=lambda images: net(images))
 
 
-def test_a_copy_that_runs_the_sharded_original_is_refused(group):
-    original: list[nn.Module] = []
-
-    class Head(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(3, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return original[0].fc(x.mean((2, 3)))
-
-    net = shard(Head(), "fully_shard", ["fc"])
-    original.append(net)
-    with pytest.raises(UnsupportedModel, match=r"is sharded over processes.*layer 'fc'.*get_model_state_dict"):
-        explainers.saliency(net, images_of(0).float())
-
-
 def test_other_ways_to_shard_are_refused(group, monkeypatch):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
