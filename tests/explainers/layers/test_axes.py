@@ -132,26 +132,6 @@ def test_parts_of_a_split_are_tracked_separately():
     assert flow.value(patches).axes[1] == Axis((Factor("H", 2, 1, even(2)), Factor("W", 3, 1, even(3))))
 
 
-def test_a_named_layer_is_channels_last_without_a_module_that_shows_it():
-    """Permutations in the forward pass, with only linear layers between them."""
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.mix, self.head = nn.Conv2d(3, 6, 3, 2, 1), nn.Linear(6, 6), nn.Linear(6, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.mix(self.conv(x).permute(0, 2, 3, 1)).relu().mean((1, 2)))
-
-    net, x = settle(Net().double()), random_images(1, 3, 12, 16)
-    a, g, _ = act_grad(net, net.mix, x, [1])
-    expected = (g.mean((1, 2), keepdim=True) * a).sum(3)
-
-    torch.testing.assert_close(grad_cam(net, x, 1, layer="mix", relu=False), expected)
-    torch.testing.assert_close(grad_cam(net, random_images(1, 3, 20, 12), 1, layer="mix").shape, (1, 10, 6))
-    torch.testing.assert_close(feature_maps(net, x, layer="mix"), a.permute(0, 3, 1, 2))
-
-
 class Tokens(nn.Module):
     """Patches as tokens in two blocks; the class token is first or last, and read by the head or not."""
 

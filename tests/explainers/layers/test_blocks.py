@@ -139,25 +139,3 @@ def test_a_transformer_block_has_two_skips() -> None:
     assert len(inside) == 2 and inside[0].end == inside[1].start and inside[1].end == first + 1
     reasons = {name: step.why for block in found.blocks for step in block.steps for name in step.names}
     assert reasons["encoder.ln"] == "class token" and reasons["heads"] == "no grid"
-
-
-def test_windows_of_the_image_do_not_end_a_block() -> None:
-    class Windows(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            n, k, h, w = x.shape
-            return x.view(n, k, h // 2, 2, w // 2, 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, 4, k)
-
-    class Windowed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.cut, self.mix = nn.Conv2d(3, 4, 3, padding=1), Windows(), nn.Linear(4, 4)
-            self.end, self.fc = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.stem(x)
-            mixed = self.mix(self.cut(x)).view(-1, 4, 4, 2, 2, 4).permute(0, 5, 1, 3, 2, 4).reshape(x.shape)
-            return self.fc(self.end(mixed).mean((2, 3)))
-
-    found = network_blocks(Windowed().eval(), torch.rand(1, 3, 8, 8))
-
-    assert [block.layer.name for block in found.blocks] == ["stem", "end", "fc"]

@@ -333,20 +333,3 @@ def test_offsets_that_differ_within_a_row_leave_no_positions():
 
     with pytest.raises(NoSpatialOutput, match="deform_conv2d"):
         explainers.grad_cam(net, torch.randn(1, 3, 32, 48), 1, layer="conv")
-
-
-def test_a_reshape_that_exchanges_height_and_width_leaves_no_positions():
-    class Reshaped(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second, self.head = nn.Conv2d(3, 4, 4, 4), nn.Conv2d(4, 4, 3, 1, 1), nn.Linear(4, 3)
-
-        def forward(self, x):
-            x = self.first(x)
-            return self.head(self.second(x.reshape(len(x), 4, x.shape[3], x.shape[2])).relu().mean((2, 3)))
-
-    net, image = Reshaped().eval(), torch.randn(1, 3, 32, 48)
-
-    assert explainers.default_layer(net, image) == "first"
-    with pytest.raises(NoSpatialOutput, match="a reshape across height and width"):
-        explainers.grad_cam(net, image, 1, layer="second")

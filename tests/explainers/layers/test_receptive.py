@@ -166,24 +166,6 @@ def test_later_in_place_additions_are_not_the_layers_own():
     assert receptive_field(Added(), torch.zeros(1, 3, 9, 9), "near", (4, 3)) == (3, 4, 4, 5)
 
 
-def test_field_does_not_depend_on_weights_of_zero():
-    """The field follows from the architecture, not from the weights' values; a Linear over channels included."""
-
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.mix, self.out = nn.Conv2d(3, 4, 3), nn.Linear(4, 4), nn.Conv2d(4, 2, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.out(self.mix(self.conv(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
-
-    model = Mixed()
-    for parameter in model.parameters():
-        nn.init.zeros_(parameter)
-
-    assert receptive_field(model, torch.zeros(1, 3, 9, 9), "out", (4, 3)) == (3, 4, 6, 7)
-
-
 class SqueezeExcitation(nn.Module):
     def __init__(self) -> None:
         super().__init__()

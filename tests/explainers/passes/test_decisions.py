@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy
 import pytest
 import torch
@@ -49,21 +47,6 @@ def test_a_threshold_applies_to_each_point_of_a_path_alone(first):
         leaf = (float(at) * x).requires_grad_()
         total += float(weight) * torch.autograd.grad(net(leaf * 1)[0, 1], leaf)[0]
     assert rel(found, total * x) < 1e-4
-
-
-def test_noise_below_a_brightness_is_fixed_and_reported_only_where_it_is():
-    net, images = nets.NoisyWhenDark(), nets.lights()
-    random.seed(3)
-    before = torch.get_rng_state(), random.getstate()
-
-    bright, dark = (explain("saliency", net, images[n : n + 1], 1) for n in range(2))
-    both = explain("saliency", net, images, 1)
-    again = explain("saliency", net, images[1:], 1)
-
-    assert torch.equal(dark.map, again.map) and torch.equal(both.map, torch.cat([bright.map, dark.map]))
-    codes = [[finding.code for finding in each] for each in (*bright.findings, *dark.findings, *both.findings)]
-    assert ["stochastic" in each for each in codes] == [False, True, False, True]
-    assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
 
 
 @torch.jit.script

@@ -31,18 +31,6 @@ class Fusion(nn.Module):
         return self.head(self.image(image).mean((2, 3)) * 3 * self.depth(depth).mean((2, 3)))
 
 
-class Siamese(nn.Module):
-    """One branch for both images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branch = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU())
-        self.head = nn.Linear(6, 4)
-
-    def forward(self, left, right):
-        return self.head((self.branch(left) - self.branch(right)).abs().mean((2, 3)))
-
-
 class Split(nn.Module):
     """The same network for one tensor: the second image is in the last channels, at the top left."""
 
@@ -191,16 +179,6 @@ def test_a_layer_is_explained_once_and_the_layer_of_the_other_input_too():
     assert first.shape == (2, 6, 4) and second.shape == (2, 3, 2)
     one = explainers.grad_cam(net, inputs[1], 1, layer="depth", forward=lambda depth: net(inputs[0], depth))
     torch.testing.assert_close(second, one)
-
-
-def test_a_siamese_network_has_a_map_for_each_call_of_its_layer():
-    torch.manual_seed(0)
-    net = Siamese().double().eval()
-    inputs = images(channels=3)
-    maps = [explainers.grad_cam(net, inputs, 1, layer=f"branch#{call}", relu=False) for call in range(2)]
-    swapped = [explainers.grad_cam(net, inputs[::-1], 1, layer=f"branch#{call}", relu=False) for call in range(2)]
-    torch.testing.assert_close(maps, swapped[::-1])
-    assert rel(maps[0], maps[1]) > 0.1
 
 
 def test_layers_of_all_inputs_are_listed_with_their_grids():
