@@ -119,6 +119,14 @@ def test_sess_uses_the_images_top_class_in_every_window():
     assert torch.equal(sess(net, images, scales=2), sess(net, images, classes, scales=2))
 
 
+def test_sess_depends_on_neither_chunk_size_nor_batch():
+    net, images = residual(), random_images()
+    expected = torch.cat([sess(net, images[n : n + 1], c, scales=3) for n, c in enumerate(CLASSES)])
+    for size in (1, 7):
+        found = sess(net, images, CLASSES, scales=3, batch_size=size)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_sess_of_a_saturated_class_is_not_blank():
     """Probabilities that underflow are compared relative to the highest."""
     net, images = residual(), random_images()
