@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from explainers import Layer
 from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 
@@ -381,6 +382,13 @@ def act_grad(model: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) 
         handle.remove()
     (gradient,) = torch.autograd.grad(sum(scores[i, c] for i, c in enumerate(classes)), box[0])
     return box[0].detach(), gradient, scores.detach()
+
+
+def as_maps(tensor: Tensor, layer: Layer) -> Tensor:
+    """A layer's tensor by hand: tokens dropped, rows before columns, channels second."""
+    if layer.layout == "tokens":
+        return tensor[:, layer.extra_tokens :].mT.unflatten(2, layer.grid)
+    return tensor.movedim(-1, 1) if layer.layout == "NHWC" else tensor
 
 
 def cam_by_hand(model: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) -> Tensor:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -71,26 +70,6 @@ def test_earlier_calls_do_not_change_a_map(name: str) -> None:
         explain(other, net, x)
     assert torch.equal(explain(name, net, images()), expected)
     assert torch.equal(explain(name, net, images()), expected)
-
-
-def test_another_thread_does_not_change_a_map() -> None:
-    names, net = LONG[::4], network()
-    expected = [explain(name, net, images()) for name in names]
-    stop = threading.Event()
-
-    def compute() -> None:
-        while not stop.is_set():
-            explain("smooth_grad", net, images(3, 40, 24))
-            explain("rise", net, images(1))
-
-    other = threading.Thread(target=compute)
-    other.start()
-    try:
-        found = [explain(name, net, images()) for name in names]
-    finally:
-        stop.set()
-        other.join()
-    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
 
 
 @pytest.mark.slow

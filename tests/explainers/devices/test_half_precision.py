@@ -38,32 +38,15 @@ def assert_close(found: Tensor, expected: Tensor, correlation: float) -> None:
 
 
 @pytest.mark.sample
-@pytest.mark.parametrize("dtype", CORRELATION, ids=str)
-@pytest.mark.parametrize("name", ONE_PASS)
-def test_networks_in_half_precision(name: str, dtype: torch.dtype) -> None:
-    expected = explain(name, torch.float32, CPU, nullcontext())
-    with pretended_devices():
-        found = explain(name, dtype, WITHOUT_FLOAT64, nullcontext())
-    assert_close(found, expected, CORRELATION[dtype])
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("dtype", CORRELATION, ids=str)
-@pytest.mark.parametrize("name", LONG)
-def test_slow_methods_in_half_precision(name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", [*ONE_PASS, *LONG])
+def test_half_precision(name: str) -> None:
     """A network in half precision on an accelerator, and autocast on the CPU."""
     expected = explain(name, torch.float32, CPU, nullcontext())
-    lowest = LOWEST.get(name, CORRELATION[dtype])
-    assert_close(explain(name, torch.float32, CPU, torch.autocast("cpu", dtype)), expected, lowest)
-    with pretended_devices():
-        assert_close(explain(name, dtype, WITHOUT_FLOAT64, nullcontext()), expected, lowest)
-
-
-@pytest.mark.parametrize("name", ["grad_cam", "layer_cam", "eigen_cam", "saliency", "integrated_gradients"])
-def test_autocast(name: str) -> None:
-    expected = explain(name, torch.float32, CPU, nullcontext())
-    found = explain(name, torch.float32, CPU, torch.autocast("cpu", torch.bfloat16))
-    assert_close(found, expected, CORRELATION[torch.bfloat16])
+    for dtype, correlation in CORRELATION.items():
+        lowest = LOWEST.get(name, correlation)
+        assert_close(explain(name, torch.float32, CPU, torch.autocast("cpu", dtype)), expected, lowest)
+        with pretended_devices():
+            assert_close(explain(name, dtype, WITHOUT_FLOAT64, nullcontext()), expected, lowest)
 
 
 def test_images_of_another_precision_are_refused() -> None:

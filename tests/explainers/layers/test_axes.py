@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from explainers import NoSpatialOutput, channel_effects, default_layer, explain, feature_maps, grad_cam, list_layers
+from explainers import channel_effects, default_layer, explain, feature_maps, grad_cam, list_layers
 from explainers.layers.flow.axes import OTHER, Axis, Factor, concatenate_axes, full_axis, reshape_axes, slice_axis
 from explainers.layers.flow.dataflow import Dataflow
 from explainers.layers.flow.operation import Reads
@@ -132,110 +132,38 @@ def test_parts_of_a_split_are_tracked_separately():
     assert flow.value(patches).axes[1] == Axis((Factor("H", 2, 1, even(2)), Factor("W", 3, 1, even(3))))
 
 
-class ChannelsLastBlock(nn.Module):
-    """As in ConvNeXt of Hugging Face: permuted for the linear layers and back, the sum leaves through an Identity."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.depthwise = nn.Conv2d(width, width, 3, padding=1, groups=width)
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.drop_path = nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
-        return x + self.drop_path(self.down(F.gelu(self.up(y))).permute(0, 3, 1, 2))
-
-
-class ChannelsLastNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 4, 4)
-        self.stage1, self.pause = ChannelsLastBlock(8), nn.Identity()
-        self.down = nn.Conv2d(8, 12, 2, 2)
-        self.stage2 = nn.Sequential(ChannelsLastBlock(12), ChannelsLastBlock(12))
-        self.head = nn.Linear(12, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stage2(self.down(self.pause(self.stage1(self.stem(x)))))
-        return self.head(x.mean((2, 3)))
-
-
-@pytest.mark.parametrize("size", [(64, 64), (64, 96)])
-def test_blocks_that_permute_back_are_channels_first(size):
-    net, x = settle(ChannelsLastNet().double()), random_images(2, 3, *size)
-    layers = {layer.name: layer for layer in list_layers(net, x)}
-    grid = (size[0] // 8, size[1] // 8)
-
-    assert default_layer(net, x) == "stage2"
-    assert {name: layers[name].layout for name in ("stage1", "pause", "stage2", "stage2.1.norm", "stage2.1.down")} == {
-        "stage1": "NCHW", "pause": "NCHW", "stage2": "NCHW", "stage2.1.norm": "NHWC", "stage2.1.down": "NHWC",
-    }  # fmt: skip
-    assert [layer.name for layer in layers.values() if layer.stage] == ["stage1", "stage2"]
-    for name in ("stage2", "stage2.1.up"):
-        a, g, _ = act_grad(net, net.get_submodule(name), x, [1, 2])
-        a, g = (t if layers[name].layout == "NCHW" else t.permute(0, 3, 1, 2) for t in (a, g))
-        expected = (g.mean((2, 3), keepdim=True) * a).sum(1)
-        found = grad_cam(net, x, [1, 2], layer=name, relu=False)
-        assert found.shape == (2, *grid)
-        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12)
-
-
-def test_a_named_layer_is_channels_last_without_a_module_that_shows_it():
-    """Permutations in the forward pass, with only linear layers between them."""
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.mix, self.head = nn.Conv2d(3, 6, 3, 2, 1), nn.Linear(6, 6), nn.Linear(6, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.mix(self.conv(x).permute(0, 2, 3, 1)).relu().mean((1, 2)))
-
-    net, x = settle(Net().double()), random_images(1, 3, 12, 16)
-    a, g, _ = act_grad(net, net.mix, x, [1])
-    expected = (g.mean((1, 2), keepdim=True) * a).sum(3)
-
-    torch.testing.assert_close(grad_cam(net, x, 1, layer="mix", relu=False), expected)
-    torch.testing.assert_close(grad_cam(net, random_images(1, 3, 20, 12), 1, layer="mix").shape, (1, 10, 6))
-    torch.testing.assert_close(feature_maps(net, x, layer="mix"), a.permute(0, 3, 1, 2))
-
-
 class Tokens(nn.Module):
-    """Patches as tokens in two blocks; `position` of the class token; what the head uses."""
+    """Patches as tokens in two blocks; the class token is first or last, and read by the head or not."""
 
-    def __init__(self, position: str = "first", reads: str = "class", attentions: int = 2) -> None:
+    def __init__(self, is_first: bool, reads: str) -> None:
         super().__init__()
-        self.place, self.reads = position, reads
+        self.token_at, self.reads = (0 if is_first else -1), reads
+        self.patches = slice(1, None) if is_first else slice(0, -1)
         self.patch, self.token = nn.Conv2d(3, 8, 4, 4), nn.Parameter(torch.ones(1, 1, 8))
-        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(attentions))
-        self.attns = nn.ModuleList(nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(attentions))
-        self.blocks = nn.ModuleList(nn.Identity() for _ in range(attentions))
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+        self.attns = nn.ModuleList(nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+        self.blocks = nn.ModuleList(nn.Identity() for _ in range(2))
         self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.patch(x).flatten(2).transpose(1, 2)
-        token = self.token.expand(len(x), -1, -1)
-        x = torch.cat([token, x] if self.place == "first" else [x, token], dim=1)
+        parts = [self.token.expand(len(x), -1, -1), self.patch(x).flatten(2).mT]
+        x = torch.cat(parts if self.token_at == 0 else parts[::-1], 1)
         for norm, attn, block in zip(self.norms, self.attns, self.blocks, strict=True):
             y = norm(x)
             x = block(x + attn(y, y, y, need_weights=False)[0])
         x = self.norm(x)
-        at = 0 if self.place == "first" else -1
-        if self.reads == "class":
-            return self.head(x[:, at])
-        return self.head(x[:, 1:].mean(1) if self.place == "first" else x[:, :-1].mean(1))
+        return self.head(x[:, self.token_at] if self.reads == "class" else x[:, self.patches].mean(1))
 
 
-@pytest.mark.parametrize("position", ["first", "last"])
+@pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize(("reads", "expected"), [("class", "norms.1"), ("patches", "norm")])
-def test_the_default_is_the_last_layer_whose_patches_are_read(position, reads, expected):
-    net, x = settle(Tokens(position, reads).double()), random_images(2, 3, 16, 24)
+def test_the_default_is_the_last_layer_whose_patches_are_read(is_first, reads, expected):
+    net, x = settle(Tokens(is_first, reads).double()), random_images(2, 3, 16, 24)
     layer = next(layer for layer in list_layers(net, x) if layer.name == expected)
 
-    assert default_layer(net, x) == expected and layer.grid == (4, 6) and layer.extra_tokens == (position == "first")
+    assert default_layer(net, x) == expected and layer.grid == (4, 6) and layer.extra_tokens == is_first
     a, g, _ = act_grad(net, net.get_submodule(expected), x, [1, 2])
-    patches = slice(1, None) if position == "first" else slice(0, -1)
-    a, g = (t[:, patches].mT.reshape(2, 8, 4, 6) for t in (a, g))
+    a, g = (each[:, net.patches].mT.unflatten(2, (4, 6)) for each in (a, g))
     assert g.any()
     found = grad_cam(net, x, [1, 2], relu=False)
     torch.testing.assert_close(found, (g.mean((2, 3), keepdim=True) * a).sum(1), rtol=1e-8, atol=1e-12)
@@ -279,24 +207,6 @@ def test_the_default_skips_grids_below_four_by_four():
         and default_layer(net, random_images(1, 3, 64, 96)) == "0"
     )
     assert default_layer(net, random_images(1, 3, 4, 7)) == "0.1", "no grid of 4 x 4: the last one larger than 1 x 1"
-
-
-class Segmenter(nn.Module):
-    """An encoder, and a head of a 3 x 3 and a 1 x 1 convolution; the output is a map of logits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU())
-        self.classifier = nn.Sequential(nn.Conv2d(8, 32, 3, 1, 1), nn.ReLU(), nn.Dropout(), nn.Conv2d(32, 4, 1))
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {"out": F.interpolate(self.classifier(self.backbone(x)), x.shape[-2:], mode="bilinear")}
-
-
-def test_the_default_of_a_segmentation_network_is_not_its_head():
-    net, x = settle(Segmenter().double()), random_images(1, 3, 32, 48)
-    assert default_layer(net, x) == "backbone"
-    assert [layer.name for layer in list_layers(net, x) if layer.stage] == ["backbone"]
 
 
 class Wrapped(nn.Module):
@@ -361,56 +271,6 @@ def test_features_are_a_default_layer_and_class_maps_are_not(features):
     target = (lambda output: output.mean((1, 2, 3))) if features else (lambda output: output[:, 1].mean((1, 2)))
     codes = [finding.code for finding in explain("grad_cam", net, x, target).findings[0]]
     assert ("bypass" in codes) is not features
-
-
-def test_a_layer_with_shuffled_rows_is_refused_and_the_residual_sum_is_not():
-    """Rows in an order that depends on the image have no position; added to the image, they are values at its own."""
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.mixed, self.out = nn.Conv2d(3, 6, 3, 1, 1), nn.Identity(), nn.Identity()
-            self.head = nn.Linear(6, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.conv(x)
-            x = self.out(x + self.mixed(x[:, :, x.mean((0, 1, 3)).argsort()]))
-            return self.head(x.mean((2, 3)))
-
-    net, x = settle(Net().double()), random_images(1, 3, 8, 12)
-    layers = {layer.name: layer for layer in list_layers(net, x)}
-    assert layers["mixed"].grid is None and layers["out"].grid == (8, 12) and default_layer(net, x) == "out"
-    with pytest.raises(NoSpatialOutput, match="mixed"):
-        grad_cam(net, x, 1, layer="mixed")
-
-
-def test_windows_filled_by_padding_are_not_an_image():
-    """As in tiny_vit: 4 x 3 cells in one window of 4 x 4 are not the image's; cropping restores it."""
-
-    class Windows(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.mix, self.out, self.head = (
-                nn.Conv2d(3, 6, 8, 8),
-                nn.Linear(6, 6),
-                nn.ReLU(),
-                nn.Linear(6, 5),
-            )
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.stem(x).permute(0, 2, 3, 1)
-            height, width = x.shape[1:3]
-            windows = F.pad(x, (0, 0, 0, 4 - width, 0, 4 - height)).flatten(1, 2)
-            x = self.out(self.mix(windows).unflatten(1, (4, 4))[:, :height, :width])
-            return self.head(x.mean((1, 2)))
-
-    net = settle(Windows().double())
-    grids = {
-        size: [layer.grid for layer in list_layers(net, random_images(1, 3, *size)) if layer.name in ("mix", "out")]
-        for size in ((32, 24), (32, 32))
-    }
-    assert grids == {(32, 24): [None, (4, 3)], (32, 32): [(4, 4), (4, 4)]}
-    assert default_layer(net, random_images(1, 3, 32, 24)) == "out"
 
 
 FRESH = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torchvision
 from torch import nn
 
 from explainers import (
@@ -12,14 +11,13 @@ from explainers import (
     LayerNotFound,
     LayerRanRepeatedly,
     NoSpatialOutput,
-    UnsupportedModel,
     capture,
     default_layer,
     feature_maps,
     grad_cam,
     list_layers,
 )
-from tests.support.nets import ClassToken, Twice, plain, random_images, residual, settle
+from tests.support.nets import Twice, random_images, residual, settle
 from tests.support.traces import nothing_left
 
 
@@ -42,10 +40,6 @@ def test_entries_have_kind_shape_grid_and_layout():
     assert layers["fc"].grid is None
     assert "layer1.relu#0" in layers and "layer1.relu#1" in layers and "layer1.relu" not in layers
     assert layers["layer2"].extra_tokens == 0
-
-
-def test_stride_is_input_pixels_per_cell():
-    layers = by_name(list_layers(residual(), random_images()))
     assert tuple(layers["conv1"].stride) == (1, 1) and tuple(layers["layer2"].stride) == (2, 2)
 
 
@@ -80,100 +74,18 @@ def test_same_name_same_tensor_for_capture_and_feature_maps():
         torch.testing.assert_close(feature_maps(net, images, layer=name), seen.outputs[name])
 
 
-@pytest.mark.parametrize("wrap", ["compile", "parallel"])
-def test_wrapped_models_have_the_same_names(wrap):
-    net = residual()
-    wrapped = torch.compile(net, backend="eager") if wrap == "compile" else nn.DataParallel(net)
-    assert [x.name for x in list_layers(wrapped, random_images())] == [
-        x.name for x in list_layers(net, random_images())
-    ]
-    assert default_layer(wrapped, random_images()) == default_layer(net, random_images())
-
-
-def test_default_layer_of_the_small_nets():
-    assert default_layer(residual(), random_images()) in ("layer2", "pause2", "fuse")
-    grid = by_name(list_layers(residual(), random_images()))[default_layer(residual(), random_images())].grid
-    assert grid == (6, 8), "the last grid before the pooling"
-
-
-@pytest.mark.parametrize(
-    ("build", "expected"),
-    [
-        (lambda: torchvision.models.resnet18(weights=None), "layer4"),
-        (lambda: torchvision.models.mobilenet_v3_small(weights=None), "features"),
-        (lambda: torchvision.models.squeezenet1_1(weights=None), "features"),
-        (lambda: torchvision.models.shufflenet_v2_x0_5(weights=None), "conv5"),
-        (lambda: torchvision.models.mnasnet0_5(weights=None), "layers"),
-        (lambda: torchvision.models.regnet_x_400mf(weights=None), "trunk_output"),
-    ],
-    ids=["resnet18", "mobilenet", "squeezenet", "shufflenet", "mnasnet", "regnet"],
-)
-def test_default_layer_of_families(build, expected):
-    images = torch.randn(1, 3, 128, 160)
-    assert default_layer(build().eval(), images) == expected
-
-
-def test_stages_are_a_resnets_layers():
-    layers = list_layers(torchvision.models.resnet18(weights=None).eval(), torch.randn(1, 3, 64, 96))
-    stages = [layer.name for layer in layers if layer.stage]
-    assert [name for name in stages if name.startswith("layer")] == ["layer1", "layer2", "layer3", "layer4"]
-    assert all("." not in name for name in stages)
-
-
-def test_tokens_have_the_grid_of_their_patches():
-    net = settle(ClassToken())
-    layers = by_name(list_layers(net, torch.randn(1, 3, 32, 128)))
-    block = layers["blocks.0"]
-    assert block.layout == "tokens" and block.grid == (2, 8) and block.extra_tokens == 1
-    assert layers["conv_proj"].layout == "NCHW" and layers["conv_proj"].grid == (2, 8)
-
-
-def test_default_layer_of_class_token_networks_has_a_gradient():
-    net, images = settle(ClassToken()), torch.randn(2, 3, 32, 128)
-    name = default_layer(net, images)
-    assert name == "blocks.1.ln_1"
-    assert grad_cam(net, images, 1, layer=name, relu=False).abs().max() > 0
-
-
-def test_convnexts_inner_layer_norm_is_channels_last():
-    config = torchvision.models.convnext.CNBlockConfig
-    net = torchvision.models.ConvNeXt([config(8, 16, 1), config(16, None, 2)]).eval()
-    layers = by_name(list_layers(net, torch.randn(1, 3, 64, 96)))
-    inner = layers["features.1.0.block.2"]
-    assert inner.kind == "LayerNorm" and inner.layout == "NHWC" and inner.grid == (16, 24)
-    assert layers["features.1"].layout == "NCHW" and layers["features.1"].grid == (16, 24)
-
-
-def test_scripted_traced_and_exported_models_are_refused_by_layer_methods():
-    net, images = residual(), random_images()
-    for frozen, word in (
-        (torch.jit.trace(net, images), "traced"),
-        (torch.jit.script(plain()), "scripted"),
-        (torch.export.export(net, (images,)).module(), "exported"),
-    ):
-        with pytest.raises(UnsupportedModel, match=word):
-            list_layers(frozen, images)
-        with pytest.raises(UnsupportedModel, match=word):
-            grad_cam(frozen, images, layer="conv1")
-
-
-def test_a_plain_name_of_a_repeated_module_is_refused_with_its_calls():
-    with pytest.raises(LayerRanRepeatedly, match="conv#0.*conv#1"):
-        grad_cam(settle(Twice().double()), random_images(), layer="conv")
-    with pytest.raises(LayerRanRepeatedly, match="layer1.relu#0"):
-        feature_maps(residual(), random_images(), layer="layer1.relu")
-
-
-def test_a_call_number_out_of_range_is_refused():
-    with pytest.raises(LayerNotFound, match="conv#2"):
-        grad_cam(settle(Twice().double()), random_images(), layer="conv#2")
-
-
-def test_layer_that_never_ran_is_refused():
-    net = residual()
+def test_names_of_layers_that_do_not_run_once_are_refused():
+    twice, net = settle(Twice().double()), residual()
     net.spare = nn.Conv2d(1, 1, 1)
-    with pytest.raises(LayerNotFound, match="spare"):
-        grad_cam(net, random_images(), layer="spare")
+    for model, layer, error, words in (
+        (twice, "conv", LayerRanRepeatedly, "conv#0.*conv#1"),
+        (twice, "conv#2", LayerNotFound, "conv#2"),
+        (net, "layer1.relu", LayerRanRepeatedly, "layer1.relu#0"),
+        (net, "spare", LayerNotFound, "spare"),
+    ):
+        for call in (grad_cam, feature_maps):
+            with pytest.raises(error, match=words):
+                call(model, random_images(), layer=layer)
 
 
 def test_a_network_without_spatial_layers_is_refused():
@@ -182,24 +94,6 @@ def test_a_network_without_spatial_layers_is_refused():
         default_layer(net, random_images())
     with pytest.raises(NoSpatialOutput):
         grad_cam(net, random_images())
-
-
-def test_a_replaced_layer_is_listed_with_its_new_shape():
-    """`list_layers` reflects the current model."""
-    net, images = residual(), random_images()
-    assert by_name(list_layers(net, images))["layer2"].grid == (6, 8)
-    net.maxpool = nn.AvgPool2d(4)
-    assert by_name(list_layers(net, images))["layer2"].grid == (3, 4)
-    assert by_name(list_layers(net, random_images(height=16)))["layer2"].grid == (4, 4)
-
-
-def test_receptive_field_of_a_cell():
-    net = plain()
-    layers = by_name(list_layers(net, random_images()))
-    left, up, right, down = layers["conv1"].receptive_field((5, 7))
-    assert (left, up, right, down) == (6, 4, 9, 7), (
-        "a 3x3 convolution around row 5, column 7, right and bottom excluded"
-    )
 
 
 def test_a_coarse_last_layer_is_not_replaced_by_the_first_convolution():

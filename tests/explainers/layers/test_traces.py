@@ -42,14 +42,12 @@ def test_each_side_effect_is_detected(leave):
     assert differences(before, snapshot(net, x))
 
 
-def test_a_graph_kept_alive_is_counted():
+def test_graphs_and_tensors_kept_alive_are_counted():
     kept = Marker()(torch.ones(2, requires_grad=True)).sum()
     assert graphs_alive() == 1
     del kept
     assert graphs_alive() == 0
 
-
-def test_a_tensor_kept_alive_is_counted():
     before = tensors_alive()
     kept = [torch.ones(1)]
     assert tensors_alive() == before + len(kept)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models import video
-from torchvision.models.video.mvit import MSBlockConfig
 
 import explainers
 from explainers import NoSpatialOutput, UnsupportedModel, default_layer, grad_cam, list_layers
@@ -147,28 +146,10 @@ def test_a_layer_after_the_mean_over_time_has_one_cell_in_time() -> None:
     torch.testing.assert_close(grad_cam(net, clips, 1, layer="convolution"), images[:, None])
 
 
-def small_mvit() -> nn.Module:
-    def block(width: int, out: int, stride: list[int]) -> MSBlockConfig:
-        return MSBlockConfig(1, width, out, [3, 3, 3], [3, 3, 3], stride, [1, 2, 2])
-
-    blocks = [block(8, 16, [1, 1, 1]), block(16, 16, [1, 2, 2]), block(16, 16, [1, 1, 1])]
-    return video.MViT(
-        (32, 48),
-        8,
-        blocks,
-        residual_pool=True,
-        residual_with_cls_embed=False,
-        rel_pos_embed=True,
-        proj_after_attn=True,
-        num_classes=5,
-    )
-
-
 def small_resnet() -> nn.Module:
     """r3d_18 with one block for each stage, and a stride in time in the later ones."""
-    return video.resnet.VideoResNet(
-        video.resnet.BasicBlock, [video.resnet.Conv3DSimple] * 4, [1] * 4, video.resnet.BasicStem, num_classes=5
-    )
+    parts = video.resnet.BasicBlock, [video.resnet.Conv3DSimple] * 4, [1] * 4, video.resnet.BasicStem
+    return video.resnet.VideoResNet(*parts, num_classes=5)
 
 
 def small_swin() -> nn.Module:
@@ -181,21 +162,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, int, int], st
 }
 
 
-PUBLISHED = {
-    "r3d_18": (video.r3d_18, "layer4", (1, 4, 4), "NCTHW"),
-    "mc3_18": (video.mc3_18, "layer4", (8, 4, 4), "NCTHW"),
-    "r2plus1d_18": (video.r2plus1d_18, "layer4", (1, 4, 4), "NCTHW"),
-    "swin3d_t": (video.swin3d_t, "features.4", (4, 4, 4), "NTHWC"),
-}
-"""The published sizes, for clips of 64 x 64 pixels."""
-
-
-@pytest.mark.parametrize("name", [*NETWORKS, *(pytest.param(name, marks=pytest.mark.slow) for name in PUBLISHED)])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_networks_of_torchvision(name: str) -> None:
     torch.manual_seed(0)
-    build, layer, grid, layout = NETWORKS[name] if name in NETWORKS else PUBLISHED[name]
-    size = (48, 64) if name in NETWORKS else (64, 64)
-    net, clips = build().eval(), torch.randn(1, 3, 8, *size)
+    build, layer, grid, layout = NETWORKS[name]
+    net, clips = build().eval(), torch.randn(1, 3, 8, 48, 64)
     found = next(each for each in list_layers(net, clips) if each.name == layer)
     assert default_layer(net, clips) == layer and (found.grid, found.layout) == (grid, layout) and found.stage
     with explainers.capture(net, [layer], gradients=True) as seen:
@@ -204,15 +175,6 @@ def test_networks_of_torchvision(name: str) -> None:
     a, g = (each if layout == "NCTHW" else each.movedim(-1, 1) for each in (a, g))
     expected = (g.mean((2, 3, 4), keepdim=True) * a).sum(1)
     torch.testing.assert_close(grad_cam(net, clips, 2, relu=False), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_video_transformers_with_tokens() -> None:
-    torch.manual_seed(0)
-    net, clips = small_mvit().eval(), torch.randn(1, 3, 8, 32, 48)
-    layers = {layer.name: layer for layer in list_layers(net, clips)}
-    first = layers["blocks.0"] if layers["blocks.0"].grid else layers["blocks.0.norm1"]
-    assert (first.grid, first.layout, first.extra_tokens) == ((4, 8, 12), "tokens", 1)
-    assert grad_cam(net, clips, 2).shape[1:] == layers[default_layer(net, clips)].grid
 
 
 class PositionsFirst(nn.Module):
@@ -243,40 +205,28 @@ def test_tokens_that_run_over_the_frames_first() -> None:
     assert found.shape == (2, 32, 6, 8) and not torch.equal(found[0], found[1])
 
 
-def clips_for(net: nn.Module) -> Callable[[Tensor], Tensor]:
-    return lambda images: net(images.transpose(1, 2)).logits
-
-
 @pytest.mark.slow
 def test_video_transformers_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
-    sizes = {
-        "patch_size": 8,
-        "num_frames": 4,
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "num_labels": 3,
-    }
+    sizes = {"patch_size": 8, "num_frames": 4, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 16, "num_labels": 3, "image_size": 32}
     torch.manual_seed(0)
-    clips = torch.randn(2, 3, 4, 16, 24)
-    mae = transformers.VideoMAEForVideoClassification(
-        transformers.VideoMAEConfig(image_size=(16, 24), tubelet_size=2, **sizes)
-    ).eval()
-    assert default_layer(mae, clips, forward=clips_for(mae)) == "videomae.encoder.layer.1"
-    for method in (grad_cam, explainers.attention_rollout):
-        assert method(mae, clips, 1, forward=clips_for(mae)).shape == (2, 2, 2, 3)
-    former = transformers.TimesformerForVideoClassification(
-        transformers.TimesformerConfig(image_size=32, **sizes)
-    ).eval()
+    mae = transformers.VideoMAEForVideoClassification(transformers.VideoMAEConfig(tubelet_size=2, **sizes)).eval()
+    former = transformers.TimesformerForVideoClassification(transformers.TimesformerConfig(**sizes)).eval()
     clips, layer = torch.randn(2, 3, 4, 32, 32), "timesformer.encoder.layer.0"
-    assert default_layer(former, clips, forward=clips_for(former)) == layer
-    found = explainers.feature_maps(former, clips, layer=layer, forward=clips_for(former))
+
+    def of(net: nn.Module) -> Callable[[Tensor], Tensor]:
+        return lambda images: net(images.transpose(1, 2)).logits
+
+    assert default_layer(mae, clips, forward=of(mae)) == "videomae.encoder.layer.1"
+    for method in (grad_cam, explainers.attention_rollout):
+        assert method(mae, clips, 1, forward=of(mae)).shape == (2, 2, 4, 4)
+    assert default_layer(former, clips, forward=of(former)) == layer
+    found = explainers.feature_maps(former, clips, layer=layer, forward=of(former))
     with explainers.capture(former, [layer]) as seen:
         former(clips.transpose(1, 2))
     tokens = seen.outputs[layer] if isinstance(seen.outputs[layer], Tensor) else seen.outputs[layer][0]
     expected = tokens[:, 1:].unflatten(1, (4, 4, 4)).permute(0, 4, 3, 1, 2)  # [b, (h w t), k] in transformers' code
     torch.testing.assert_close(found, expected)
     with pytest.raises(UnsupportedModel, match="attends within groups of 4 tokens"):
-        explainers.attention_rollout(former, clips, 1, forward=clips_for(former))
+        explainers.attention_rollout(former, clips, 1, forward=of(former))

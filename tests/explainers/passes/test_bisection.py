@@ -10,7 +10,7 @@ from torch import nn
 
 import explainers.methods.gradients.quadrature as bisection
 from explainers import explain, integrated_gradients, layer_integrated_gradients
-from explainers.methods.gradients.quadrature import GAP, MAX_POINTS, VARIATION_GAP, Bisection, integrate_by_gap
+from explainers.methods.gradients.quadrature import GAP, MAX_POINTS, integrate_by_gap
 from explainers.passes.loop import Loop
 from tests.support.nets import curved, random_images, settle
 
@@ -101,20 +101,6 @@ def test_refinement_stops_at_the_maximum_number_of_points():
         assert len(seen) <= MAX_POINTS
 
 
-def test_a_constant_function_only_uses_the_initial_points():
-    one = Bisection()
-    while not one.done:
-        one.add(torch.full((len(one.next(16)),), 2.0), torch.zeros(len(one.next(16)), 3))
-    assert len(one._points) == FIRST and not one.integral().any()
-
-
-def test_partial_integrals_end_with_the_result():
-    told = []
-    found, _ = integral("early", 16, lambda partial: told.append(partial))
-    assert told[-1].fraction == 1 and torch.equal(told[-1].map[0], found)
-    assert len(told) > 2 and [each.done for each in told] == sorted(each.done for each in told)
-
-
 # The methods
 
 
@@ -177,7 +163,3 @@ def test_a_remaining_completeness_gap_is_a_finding(monkeypatch):
     told = explain("integrated_gradients", saturating(), random_images(), [2, 0, 5]).findings
     (found,) = [each for each in told[0] if each.code == "incomplete"]
     assert found.remedy == {"steps": 1000}
-
-
-def test_the_tolerances_are_the_documented_ones():
-    assert GAP == 0.01 and VARIATION_GAP == 0.05 and MAX_POINTS == 256

@@ -1,4 +1,4 @@
-"""Networks with checkpointed segments: maps equal those without checkpoints, and torch's functions are restored.
+"""Networks with checkpointed segments, besides the maps that `test_kinds.py` compares: layers, attention, threads.
 
 `torch.utils.checkpoint` runs a segment without a graph, or without the hooks and rules of the pass; see
 `explainers/hooks/checkpoints.py`.
@@ -15,7 +15,6 @@ from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import checkpoint
 
 from explainers import (
-    METHODS,
     capture,
     edit_gradients,
     edit_inputs,
@@ -65,19 +64,13 @@ def network(kind: type[nn.Module], reentrant: bool | None) -> nn.Module:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("name", list(METHODS))
-def test_the_map_is_that_of_the_network_without_checkpoints(name, reentrant):
+def test_attention_is_that_of_the_network_without_checkpoints(reentrant):
     """Identity: a checkpoint changes when activations are computed, never their values."""
-    kind, x = (Segments, random_images(2)) if METHODS[name].applies(network(Segments, None)) is None else (Tokens, None)
-    x = wide_images() if x is None else x
-    if (reason := METHODS[name].applies(network(kind, None))) is not None:
-        pytest.skip(reason)
-    expected = call(name, network(kind, None), x, 1)
-
-    found = call(name, network(kind, reentrant), x, 1)
-
-    assert expected.any() or name == "rex"  # the baseline has the same prediction
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    x = wide_images()
+    for name in ("attention_rollout", "transformer_attribution", "attn_lrp"):
+        expected, found = (call(name, network(Tokens, each), x, 1) for each in (None, reentrant))
+        assert expected.any()
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -134,24 +127,6 @@ def test_torch_keeps_its_functions_after_a_failure():
         saliency(Broken(True).double().eval(), random_images(1), 1)
     assert "apply" not in vars(checkpoints.CheckpointFunction)
     assert own(network(Segments, False), random_images(1))[0] == 2
-
-
-def test_timm_and_torchvision_with_checkpointing_switched_on():
-    """timm also checkpoints in evaluation mode; torchvision's DenseNet does if a gradient is required."""
-    timm, models = pytest.importorskip("timm"), pytest.importorskip("torchvision.models")
-    x, names = random_images(1, 3, 64, 64).float(), ("grad_cam", "saliency", "lrp", "guided_backprop")
-    plain, net = (settle(timm.create_model("resnet10t.c3_in1k", num_classes=5)) for _ in range(2))
-    net.set_grad_checkpointing()
-    for reentrant in (False, True):
-        timm.layers.set_reentrant_ckpt(reentrant)
-        for name in names:
-            torch.testing.assert_close(call(name, net, x, 1), call(name, plain, x, 1))
-    timm.layers.set_reentrant_ckpt(False)
-    dense = [
-        settle(models.DenseNet(8, (2, 2), 16, num_classes=5, memory_efficient=efficient)) for efficient in (False, True)
-    ]
-    for name in names:
-        torch.testing.assert_close(call(name, dense[1], x, 1), call(name, dense[0], x, 1))
 
 
 def double(tensor: Tensor) -> Tensor:

@@ -73,15 +73,6 @@ def test_where_it_has_no_effect_it_is_refused(network: nn.Module, images: Tensor
         explainers.explain("rise", network.double(), images.double(), compile=True, samples=20)
 
 
-def test_batches_of_one_image_are_compiled_too(
-    network: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = Backend()
-    monkeypatch.setattr(torch, "compile", backend)
-    explainers.explain("rise", network, images[:1], compile=True, samples=5, batch_size=1)
-    assert set(backend.shapes) == {(1, 3, 24, 24)}
-
-
 @pytest.mark.slow
 def test_the_compiler_of_torch(network: nn.Module, images: Tensor) -> None:
     expected = explainers.explain("rise", network, images, samples=50)

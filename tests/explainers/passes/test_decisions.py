@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy
 import pytest
 import torch
@@ -15,79 +13,8 @@ from torchvision.ops import nms
 import explainers
 from explainers import METHODS, ExplainerError, UnsupportedModel, explain, grad_cam, integrated_gradients, saliency
 from tests.support import deciding_nets as nets
+from tests.support.kinds import BYTES_AND_FRACTIONS, DECIDING, LOUD_AND_FAINT, REORDERING, Applied
 from tests.support.nets import rel
-
-pytestmark = pytest.mark.sample
-
-SMALL = {"samples": 4, "steps": 4, "scales": 2}
-LOUD_AND_FAINT = torch.tensor([3.0, 0.05]).view(2, 1, 1, 1)
-BYTES_AND_FRACTIONS = torch.tensor([50.0, 0.1]).view(2, 1, 1, 1)
-
-DECIDING = {
-    "crop": (nets.AutoCrop, nets.scans()),
-    "flip": (lambda: nets.Moving(lambda x: x.flip(3)), nets.lights()),
-    "roll": (lambda: nets.Moving(lambda x: x.roll(8, 3)), nets.lights()),
-    "turn": (lambda: nets.Moving(lambda x: x.rot90(1, (2, 3))), nets.lights()),
-    "hidden in a list": (nets.Hidden, nets.lights()),
-    "hidden in an array": (nets.Numpy, nets.lights()),
-    "early exit": (nets.EarlyExit, nets.lights() * LOUD_AND_FAINT),
-    "experts": (nets.Experts, nets.lights()),
-    "scale": (nets.Scaled, nets.lights() * BYTES_AND_FRACTIONS),
-    "noise": (nets.NoisyWhenDark, nets.lights()),
-}
-REORDERING = {
-    "sorted": (nets.SortedRows, nets.lights()),
-    "sorted down": (nets.SortedDown, nets.lights()),
-    "flipped": (nets.FlippedRows, nets.lights()),
-    "even before odd": (nets.EvenBeforeOdd, nets.lights(3)),
-    "pairs": (nets.Pairs, nets.lights(3)),
-    "another path for many": (nets.HalvedIfMany, nets.lights(3)),
-    "one after another": (nets.Looped, nets.lights()),
-}
-
-
-def each_method() -> list[str]:
-    return [name for name, each in METHODS.items() if each.needs is None or each.needs(nets.Conv()) is None]
-
-
-def same(found, expected):
-    """Whether two maps are equal up to rounding."""
-    return bool((found - expected).norm() <= 1e-5 * expected.norm())
-
-
-def run(name, net, images, target):
-    """Return the map and the codes of the findings of each image, or the error's type."""
-    chosen = {key: value for key, value in SMALL.items() if key in METHODS[name].options}
-    try:
-        found = explain(name, net, images, target, **chosen)
-    except ExplainerError as error:
-        return str(error)
-    return [(found.map[n], [finding.code for finding in found.findings[n]]) for n in range(len(images))]
-
-
-@pytest.mark.parametrize("kind", [*DECIDING, *REORDERING])
-@pytest.mark.parametrize("name", each_method())
-def test_maps_depend_neither_on_the_batch_nor_on_earlier_calls(name, kind):
-    """Each image has the map of a new network that sees only this image, or the batch is refused."""
-    make, images = (DECIDING | REORDERING)[kind]
-    count = len(images)
-    alone = [run(name, make(), images[n : n + 1], [n + 1]) for n in range(count)]
-    net = make()
-    both = run(name, net, images, [n + 1 for n in range(count)])
-    later = [run(name, net, images[n : n + 1], [n + 1]) for n in reversed(range(count))][::-1]
-
-    for n in range(count):
-        if isinstance(alone[n], str):
-            assert later[n] == alone[n] and isinstance(both, str)
-            continue
-        map, codes = alone[n][0]
-        assert same(later[n][0][0], map)
-        assert isinstance(both, str) or same(both[n][0], map)
-        if kind in DECIDING:
-            assert "decides_by_image" in codes and later[n][0][1] == codes
-            assert isinstance(both, str) or both[n][1] == codes
-        else:
-            assert "rows_depend" in both[n][1]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -122,33 +49,6 @@ def test_a_threshold_applies_to_each_point_of_a_path_alone(first):
     assert rel(found, total * x) < 1e-4
 
 
-def test_noise_below_a_brightness_is_fixed_and_reported_only_where_it_is():
-    net, images = nets.NoisyWhenDark(), nets.lights()
-    random.seed(3)
-    before = torch.get_rng_state(), random.getstate()
-
-    bright, dark = (explain("saliency", net, images[n : n + 1], 1) for n in range(2))
-    both = explain("saliency", net, images, 1)
-    again = explain("saliency", net, images[1:], 1)
-
-    assert torch.equal(dark.map, again.map) and torch.equal(both.map, torch.cat([bright.map, dark.map]))
-    codes = [[finding.code for finding in each] for each in (*bright.findings, *dark.findings, *both.findings)]
-    assert ["stochastic" in each for each in codes] == [False, True, False, True]
-    assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
-
-
-class Reads(nets.Conv):
-    """Reads the image by a function, whose result has no effect."""
-
-    def __init__(self, read):
-        super().__init__()
-        self.read = [read]
-
-    def before(self, x):
-        self.read[0](x)
-        return x
-
-
 @torch.jit.script
 def is_bright(x: torch.Tensor) -> bool:
     return bool(x.mean() > 0.2)
@@ -178,11 +78,14 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("kind", READS)
-def test_every_way_to_read_the_image_is_noticed(kind):
-    codes = [finding.code for finding in explain("saliency", Reads(READS[kind]), nets.lights(), 1).findings[0]]
+def codes_of_reading(read):
+    """The findings of a network that reads the image by a function whose result has no effect."""
+    net = Applied(lambda x: (read(x), x)[1])
+    return {finding.code for finding in explain("saliency", net, nets.lights(), 1).findings[0]}
 
-    assert "decides_by_image" in codes
+
+def test_every_way_to_read_the_image_is_noticed():
+    assert [kind for kind, read in READS.items() if "decides_by_image" not in codes_of_reading(read)] == []
 
 
 HARMLESS = {
@@ -202,55 +105,12 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("kind", HARMLESS)
-def test_checks_and_constants_are_not_taken_for_decisions(kind):
-    found = explain("saliency", Reads(HARMLESS[kind]), nets.lights(), 1).findings[0]
-
-    assert not {"decides_by_image", "rows_depend"} & {finding.code for finding in found}
-
-
-def test_values_of_parameters_and_buffers_are_not_taken_for_decisions():
+def test_checks_and_constants_are_not_taken_for_decisions():
+    wrong = {"decides_by_image", "rows_depend"}
+    assert [kind for kind, read in HARMLESS.items() if wrong & codes_of_reading(read)] == []
     for net in (nets.Checked(), nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).eval()):
         found = explain("saliency", net, nets.lights(), 1).findings[0]
-        assert not {"decides_by_image", "rows_depend"} & {finding.code for finding in found}
-
-
-def count_passes(net, call):
-    passes = []
-    handle = net.register_forward_hook(lambda module, inputs, output: passes.append(len(output)))
-    call()
-    handle.remove()
-    return len(passes)
-
-
-@pytest.mark.parametrize(
-    ("images", "name", "first", "later"),
-    [(1, "saliency", 3, 1), (1, "grad_cam", 4, 1), (2, "grad_cam", 8, 1), (1, "integrated_gradients", 8, 1)],
-)
-def test_networks_that_decide_nothing_run_as_often_as_before(images, name, first, later):
-    """Two passes look for noise, four for rows that depend on each other, one for the layers; then only the method."""
-    net, x = nets.Conv(), nets.lights(images)
-    METHODS[name](nets.Conv(), x, 1)
-    counts = [count_passes(net, lambda: METHODS[name](net, x, 1, **options(name))) for _ in range(3)]
-
-    assert counts[0] <= first + extra(name) and counts[2] <= later + extra(name)
-
-
-def options(name):
-    return {key: value for key, value in SMALL.items() if key in METHODS[name].options}
-
-
-def extra(name):
-    return 4 if name == "integrated_gradients" else 0
-
-
-def test_methods_without_a_layer_explain_each_image_of_any_deciding_network():
-    for make, images in DECIDING.values():
-        found = explain("saliency", make(), images, None)
-        alone = [explain("saliency", make(), images[n : n + 1], None) for n in range(2)]
-        assert found.target == [alone[0].target[0], alone[1].target[0]]
-        torch.testing.assert_close(found.scores, torch.cat([each.scores for each in alone]))
-        assert rel(found.map, torch.cat([each.map for each in alone])) < 1e-5
+        assert not wrong & {finding.code for finding in found}
 
 
 def test_a_layer_that_does_not_run_for_an_image_is_refused_with_the_reason():
@@ -276,7 +136,9 @@ def test_experiments_of_deciding_networks_are_right_or_refused():
         "field": lambda net, x: explainers.list_layers(net, x)[0].receptive_field((1, 1)),
     }
     known = "decides", "depends on the image", "no fixed position", "do not run along", "without height"
-    for make, images in (DECIDING | REORDERING).values():
+    kinds = DECIDING | REORDERING
+    for kind in ("crop", "early exit", "experts", "sorted"):
+        make, images = kinds[kind]
         for call in calls.values():
             try:
                 call(make(), images)
@@ -305,7 +167,7 @@ def test_progress_of_a_batch_that_runs_image_by_image(stop):
         seen.append(partial)
         return stop is None or len(seen) < stop
 
-    found = METHODS["rise"](net, images, 1, samples=6, batch_size=2, progress=progress)
+    found = METHODS["rise"](net, images, 1, samples=6, batch_size=2, progress=progress, budget=60.0)
 
     fractions = [each.fraction for each in seen]
     assert fractions == sorted(fractions) and all(each.map.shape == (2, 32, 32) for each in seen)
@@ -313,57 +175,36 @@ def test_progress_of_a_batch_that_runs_image_by_image(stop):
 
 
 def test_options_with_one_entry_for_each_image_are_divided():
-    net, images = nets.Scaled(), nets.lights() * BYTES_AND_FRACTIONS
+    net, images = nets.Scaled(), 100 * nets.lights()[1:]
     baseline = torch.stack([torch.zeros(3, 32, 32), torch.ones(3, 32, 32)])
     labels = torch.arange(4).view(2, 2).repeat_interleave(16, 0).repeat_interleave(16, 1).expand(2, -1, -1).contiguous()
-    masks = F.one_hot(labels, 4).movedim(-1, 1).bool()
-
-    for name, chosen in (
-        ("occlusion", {"baseline": baseline, "window": 16}),
-        ("integrated_gradients", {"baseline": baseline, "steps": 3}),
-        ("feature_ablation", {"masks": labels}),
-        ("feature_ablation", {"masks": masks}),
-        ("xrai", {"segments": labels, "steps": 3}),
-        ("deep_lift", {"baseline": 2 + baseline}),
+    for name, option, values, others in (
+        ("occlusion", "baseline", baseline, {"window": 16}),
+        ("integrated_gradients", "baseline", baseline, {"steps": 3}),
+        ("feature_ablation", "masks", labels, {}),
+        ("feature_ablation", "masks", F.one_hot(labels, 4).movedim(-1, 1).bool(), {}),
+        ("xrai", "segments", labels, {"steps": 3}),
     ):
-        both = METHODS[name](net, images[1:].repeat(2, 1, 1, 1) * 100, 1, **chosen)
-        alone = [
-            METHODS[name](net, images[1:] * 100, 1, **{key: each(value, n) for key, value in chosen.items()})
-            for n in range(2)
-        ]
-        assert rel(both, torch.cat(alone)) < 1e-5
-    shared = METHODS["deep_lift_shap"](net, images[1:].repeat(2, 1, 1, 1) * 100, 1, baseline=2 + baseline)
-    assert rel(shared[:1], METHODS["deep_lift_shap"](net, images[1:] * 100, 1, baseline=2 + baseline)) < 1e-5
+        both = METHODS[name](net, images.repeat(2, 1, 1, 1), 1, **{option: values}, **others)
+        alone = [METHODS[name](net, images, 1, **{option: each}, **others) for each in values.split(1)]
+        assert rel(both, torch.cat(alone)) < 1e-5, name
+    shared = METHODS["deep_lift_shap"](net, images.repeat(2, 1, 1, 1), 1, baseline=2 + baseline)
+    assert rel(shared[:1], METHODS["deep_lift_shap"](net, images, 1, baseline=2 + baseline)) < 1e-5
 
 
-def each(value, index):
-    """The part of an option for one image."""
-    return value[index : index + 1] if isinstance(value, torch.Tensor) else value
-
-
-def test_the_budget_of_a_batch_is_shared():
-    net, images = nets.Scaled(), nets.lights() * BYTES_AND_FRACTIONS
-
-    assert METHODS["rise"](net, images, 1, samples=4, budget=60.0).shape == (2, 32, 32)
-
-
-@pytest.mark.parametrize("name", ["grad_cam", "rise"])
-def test_a_decision_for_images_of_one_size_only_is_noticed(name):
+def test_a_decision_for_images_of_one_size_only_is_noticed():
     class Large(nets.Conv):
         def before(self, x):
             return x.flip(3) if x.shape[-1] > 32 and x.mean() > 0 else x
 
-    net, small, large = Large(), nets.lights(), nets.lights(size=48)
-    explain(name, net, small, 1, **options(name))
+    net, large = Large(), nets.lights(size=48)
+    explain("grad_cam", net, nets.lights(), 1)
 
-    found = explain(name, net, large, 1, **options(name))
+    found = explain("grad_cam", net, large, 1)
 
-    alone = [explain(name, Large(), large[n : n + 1], 1, **options(name)).map for n in range(2)]
+    alone = [grad_cam(Large(), image, 1) for image in large.split(1)]
     assert "decides_by_image" in [finding.code for finding in found.findings[0]]
     assert rel(found.map, torch.cat(alone)) < 1e-5
-
-
-RAN = []
 
 
 class ByFeature(nets.Conv):
@@ -374,20 +215,11 @@ class ByFeature(nets.Conv):
         self.limit = [torch.tensor(0.0)]
 
     def between(self, x):
-        RAN.append(len(x))
         return x[..., :4] if x.mean() > self.limit[0] else x[..., 4:, :]
 
 
 def grids(net, image):
     return [layer.grid for layer in explainers.list_layers(net, image)]
-
-
-def test_the_layers_of_the_same_image_are_known_without_a_pass():
-    net, images = ByFeature(), nets.lights(3)
-    first = [grids(net, image) for image in images.split(1)]
-    RAN.clear()
-
-    assert [grids(net, image) for image in images.clone().split(1)] == first and not RAN
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,9 @@ from explainers import (
 )
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.passes.run import open_run
-from tests.support.nets import random_images, residual
+from tests.support.calls import small
+from tests.support.nets import random_images, residual, settle
+from tests.support.traces import nothing_left
 
 pytestmark = pytest.mark.sample
 
@@ -93,12 +95,8 @@ class ByHand(nn.Module):
         return self.run(self.model, images)
 
 
-def settled(net: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in net.double().parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.4)
-    return net.eval()
+def double(net: nn.Module) -> nn.Module:
+    return settle(net.double())
 
 
 def with_meta(model, images):
@@ -109,64 +107,47 @@ def with_dict(model, images):
     return model({"image": images})
 
 
-FEW = {"samples": 8, "steps": 4, "window": 6, "stride": 6, "scales": 2, "cells": 3, "channels": 4}
-
-
-def options_of(name: str) -> dict:
-    options = METHODS[name].options
-    few = {key: value for key, value in FEW.items() if key in options and options[key].kind == "int"}
-    if name in ("xrai", "channel_effects"):
-        few.pop("channels", None)
-    return few
-
-
 def result(name, model, images, target=1, **options):
     """The method's result, or the message of its error."""
     try:
-        return METHODS[name](model, images, target, **options_of(name), **options)
+        return METHODS[name](model, images, target, **small(name), **options)
     except explainers.ExplainerError as refused:
         return type(refused)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_equals_a_handwritten_module(name, count):
-    images = random_images(count)
-    for net, run in ((settled(TwoInputs()), with_meta), (FromDict().double().eval(), with_dict)):
-        layer = {"layer": "conv2" if run is with_meta else "net.layer2"} if METHODS[name].takes_layer else {}
-        by_hand = {"layer": f"model.{layer['layer']}"} if layer else {}
-
-        found = result(name, net, images, forward=partial(run, net), **layer)
-
-        expected = result(name, ByHand(net, run), images, **by_hand)
-        if isinstance(expected, type):
-            assert found is expected
-        else:
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
-            assert METHODS[name].family == "control" or found.abs().sum() > 0
-
-
-@pytest.mark.parametrize("given", [{}, {"batch_size": 5}])
-@pytest.mark.parametrize("name", METHODS)
-def test_one_image_and_a_function_with_a_fixed_batch_size(name, given):
-    """If the second input does not scale with the batch, variants run one by one with the same result."""
-    given = given if "batch_size" in inspect.signature(METHODS[name].function).parameters else {}
-    net, images = settled(Joined()), random_images(1)
-    layer = {"layer": "conv2"} if METHODS[name].takes_layer else {}
-    by_hand = {"layer": "model.conv2"} if layer else {}
-
-    found = result(name, net, images, forward=lambda images: with_meta(net, images), **layer, **given)
-
-    wide = ByHand(net, lambda model, images: model(pixel_values=images, meta=META.expand(len(images), -1)))
-    expected = result(name, wide, images, **by_hand, **given)
+def assert_same(found, expected):
     if isinstance(expected, type):
         assert found is expected
     else:
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_equals_a_handwritten_module(name):
+    images = random_images(2)
+    for net, run, layer in ((double(TwoInputs()), with_meta, "conv2"), (FromDict().eval(), with_dict, "net.layer2")):
+        given, by_hand = ({"layer": layer}, {"layer": f"model.{layer}"}) if METHODS[name].takes_layer else ({}, {})
+
+        found = result(name, net, images, forward=partial(run, net), **given)
+
+        assert_same(found, result(name, ByHand(net, run), images, **by_hand))
+        assert isinstance(found, type) or METHODS[name].family == "control" or found.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_image_and_a_function_with_a_fixed_batch_size(name):
+    """If the second input does not scale with the batch, variants run one by one with the same result."""
+    net, images = double(Joined()), random_images(1)
+    layer, by_hand = ({"layer": "conv2"}, {"layer": "model.conv2"}) if METHODS[name].takes_layer else ({}, {})
+    wide = ByHand(net, lambda model, images: model(pixel_values=images, meta=META.expand(len(images), -1)))
+    sizes = [{}, {"batch_size": 5}] if "batch_size" in inspect.signature(METHODS[name].function).parameters else [{}]
+    for size in sizes:
+        found = result(name, net, images, forward=lambda images: with_meta(net, images), **layer, **size)
+        assert_same(found, result(name, wide, images, **by_hand, **size))
+
+
 def two_inputs():
-    net = settled(TwoInputs())
+    net = double(TwoInputs())
     return net, lambda images: with_meta(net, images)
 
 
@@ -175,27 +156,19 @@ def test_explain_and_functions_around_the_methods():
     oracle, images = ByHand(net, with_meta), random_images(2)
     a = explain("grad_cam", net, images, layer="conv2", forward=forward)
     b = explain("grad_cam", oracle, images, layer="model.conv2")
-    torch.testing.assert_close(a.map, b.map)
-    torch.testing.assert_close(a.scores, b.scores)
+    torch.testing.assert_close((a.map, a.scores), (b.map, b.scores))
     assert (a.layer, a.target) == ("conv2", b.target)
     assert [[f.code for f in row] for row in a.findings] == [[f.code for f in row] for row in b.findings]
-    assert explain("grad_cam", net, images, forward=forward).layer == "act2"
-    for of in (grad_cam_sweep, lambda *a, **k: sweep("layer_cam", *a, **k)):
-        found, expected = of(net, images, 1, forward=forward), of(oracle, images, 1)
-        assert [f"model.{name}" for name in found] == list(expected)
-        torch.testing.assert_close(list(found.values()), list(expected.values()))
-    parts, expected = full_gradients(net, images, 1, forward=forward), full_gradients(oracle, images, 1)
-    torch.testing.assert_close(parts.total(), expected.total())
-    torch.testing.assert_close(parts.scores, with_meta(net, images)[:, 1])
-    factors = [
-        feature_factors(m, images, 1, layer=at, components=2, forward=f).maps
-        for m, at, f in ((net, "conv2", forward), (oracle, "model.conv2", None))
-    ]
-    torch.testing.assert_close(*factors)
-    smoothed = [
-        smooth("saliency", sigma=0.1, samples=3)(m, images, forward=f).mean for m, f in ((net, forward), (oracle, None))
-    ]
-    torch.testing.assert_close(*smoothed)
+    calls = {
+        "grad_cam_sweep": lambda *a, **k: [*grad_cam_sweep(*a, 1, **k).values()],
+        "sweep": lambda *a, **k: [*sweep("layer_cam", *a, 1, **k).values()],
+        "full_gradients": lambda *a, **k: full_gradients(*a, 1, **k).total(),
+        "feature_factors": lambda *a, **k: feature_factors(*a, 1, components=2, **k).maps,
+        "smooth": lambda *a, **k: smooth("saliency", sigma=0.1, samples=3)(*a, **k).mean,
+    }
+    for name, call in calls.items():
+        found, expected = call(net, images, forward=forward), call(oracle, images)
+        torch.testing.assert_close(found, expected, msg=name)
 
 
 def test_layers_are_listed_and_found():
@@ -211,21 +184,7 @@ def test_layers_are_listed_and_found():
     assert default_layer(net, images, forward=forward) == "act2"
     with pytest.raises(TypeError):
         default_layer(net, images)
-
-
-def test_layer_profiles_are_cached_per_function():
-    net, forward = two_inputs()
-    calls = []
-
-    def counted(images):
-        calls.append(len(images))
-        return forward(images)
-
-    grad_cam(net, random_images(1), 1, layer=None, forward=counted)
-    first = len(calls)
-    grad_cam(net, random_images(1), 1, layer=None, forward=counted)
-    assert len(calls) - first == 1 < first
-    side = list_layers(net, random_images(1), forward=net.embedded)
+    side = list_layers(net, images, forward=net.embedded)
     assert "head" not in [layer.name for layer in side], "another function has its own layers"
 
 
@@ -235,8 +194,8 @@ def test_targets_and_layers_are_those_of_the_model_itself():
     by_module = grad_cam(net, images, 1, layer=net.conv2, forward=forward)
     torch.testing.assert_close(by_module, grad_cam(oracle, images, 1, layer="model.conv2"))
     for name in ("saliency", "occlusion"):
-        found = METHODS[name](net, images, unit("conv2", 1, at="max"), forward=forward, **options_of(name))
-        expected = METHODS[name](oracle, images, unit("model.conv2", 1, at="max"), **options_of(name))
+        found = METHODS[name](net, images, unit("conv2", 1, at="max"), forward=forward, **small(name))
+        expected = METHODS[name](oracle, images, unit("model.conv2", 1, at="max"), **small(name))
         torch.testing.assert_close(found, expected)
     found = saliency(net, images, 1, through=("conv2", [1, 3]), forward=forward)
     torch.testing.assert_close(found, saliency(oracle, images, 1, through=("model.conv2", [1, 3])))
@@ -247,7 +206,7 @@ def test_targets_and_layers_are_those_of_the_model_itself():
 
 def test_one_row_per_image_works_without_variants_and_raises_with_variants():
     """Variants of one image would be combined with the numbers of another, without an error if both have two rows."""
-    net, images, rows = settled(Joined()), random_images(2), torch.cat([META, -2 * META])
+    net, images, rows = double(Joined()), random_images(2), torch.cat([META, -2 * META])
 
     def forward(images):
         return net(pixel_values=images, meta=rows)
@@ -266,18 +225,18 @@ def test_one_row_per_image_works_without_variants_and_raises_with_variants():
     torch.testing.assert_close(maps["act2"], grad_cam(net, images, 1, forward=forward))
 
 
-@pytest.mark.parametrize("forward", [3, "model", nn.Linear, [lambda images: images]])
-def test_a_forward_that_is_not_a_function_raises(forward):
+def test_a_forward_that_is_not_a_function_raises():
     net, images = two_inputs()[0], random_images(1)
-    for call in (saliency, grad_cam_sweep, full_gradients, lambda *a, **k: explain("saliency", *a, **k)):
-        with pytest.raises(BadOption, match=r"forward=.*lambda images: model\(images, meta\)"):
-            call(net, images, 1, forward=forward)
+    for forward in (3, nn.Linear):
+        for call in (saliency, grad_cam_sweep, full_gradients):
+            with pytest.raises(BadOption, match=r"forward=.*lambda images: model\(images, meta\)"):
+                call(net, images, 1, forward=forward)
     with pytest.raises(TypeError, match="model is a str"):
         saliency("resnet18", images, 1, forward=lambda images: images)
 
 
 def test_a_function_that_runs_another_network_raises():
-    net, other = settled(TwoInputs()), settled(TwoInputs())
+    net, other = double(TwoInputs()), double(TwoInputs())
     for name in ("saliency", "occlusion", "grad_cam"):
         with pytest.raises(BadOption, match="does not run any module of the given TwoInputs"):
             METHODS[name](net, random_images(1), 1, forward=lambda images: with_meta(other, images))
@@ -293,13 +252,13 @@ def test_models_that_need_a_private_copy_raise():
     net.conv1.compile()
     with pytest.raises(UnsupportedModel, match="compiled"):
         saliency(net, random_images(1), 1, forward=forward)
-    whole = torch.compile(settled(TwoInputs()))
+    whole = torch.compile(double(TwoInputs()))
     with pytest.raises(UnsupportedModel, match="compiled"):
         saliency(whole, random_images(1), 1, forward=lambda images: with_meta(whole, images))
     with pytest.raises(BadOption, match="check_explainer copies"):
-        explainers.check_explainer(saliency, model=settled(TwoInputs()), forward=forward)
+        explainers.check_explainer(saliency, model=double(TwoInputs()), forward=forward)
     with torch.inference_mode():
-        made = settled(TwoInputs())
+        made = double(TwoInputs())
     with pytest.raises(UnsupportedModel, match="inference"):
         saliency(made, random_images(1), 1, forward=lambda images: with_meta(made, images))
 
@@ -314,13 +273,9 @@ def test_errors_of_the_function_and_of_names_are_reported_unchanged():
         saliency(net, random_images(1), 1, foward=forward)
 
 
-def test_wrapped_and_traced_models():
+def test_traced_models():
     net, forward = two_inputs()
-    images, expected = random_images(2), grad_cam(net, random_images(2), 1, layer="conv2", forward=forward)
-    wrapped = nn.DataParallel(net)
-    if not torch.cuda.is_available():
-        found = grad_cam(wrapped, images, 1, layer="conv2", forward=lambda x: wrapped(pixel_values=x, meta=META))
-        torch.testing.assert_close(found, expected)
+    images = random_images(1)
 
     class Plain(nn.Module):
         def __init__(self):
@@ -330,55 +285,29 @@ def test_wrapped_and_traced_models():
         def forward(self, images, meta):
             return self.net(pixel_values=images, meta=meta)
 
-    traced = torch.jit.trace(Plain().eval(), (images[:1], META), check_trace=False)
+    traced = torch.jit.trace(Plain().eval(), (images, META), check_trace=False)
     for name in ("saliency", "occlusion"):
-        found = METHODS[name](traced, images[:1], 1, forward=lambda x: traced(x, META), **options_of(name))
-        torch.testing.assert_close(found, METHODS[name](net, images[:1], 1, forward=forward, **options_of(name)))
-    for name in ("grad_cam", "guided_backprop", "lrp", "deep_lift", "attention_rollout", "full_grad"):
+        found = METHODS[name](traced, images, 1, forward=lambda x: traced(x, META), **small(name))
+        torch.testing.assert_close(found, METHODS[name](net, images, 1, forward=forward, **small(name)))
+    for name in ("grad_cam", "guided_backprop", "lrp", "full_grad"):
         with pytest.raises(explainers.ExplainerError, match="traced"):
-            METHODS[name](traced, images[:1], 1, forward=lambda x: traced(x, META))
+            METHODS[name](traced, images, 1, forward=lambda x: traced(x, META))
 
 
 def test_the_model_is_unchanged_and_not_kept_alive():
     net, forward = two_inputs()
-    before = {name: (id(module), {**vars(module)}.keys()) for name, module in net.named_modules()}
-    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()]
-    explain("grad_cam", net, random_images(1), forward=forward)
-    occlusion(net, random_images(1), 1, forward=forward, window=6, stride=6)
-    assert before == {name: (id(module), {**vars(module)}.keys()) for name, module in net.named_modules()}
-    assert hooks == [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()]
+    with nothing_left(net):
+        explain("grad_cam", net, random_images(1), forward=forward)
+        occlusion(net, random_images(1), 1, forward=forward, window=6, stride=6)
     held = weakref.ref(net)
     del net, forward
     gc.collect()
     assert held() is None
 
 
-def test_hugging_face_models_by_keyword_and_by_method():
-    transformers = pytest.importorskip("transformers")
-    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    vision |= {"image_size": 32, "patch_size": 8, "projection_dim": 12}
-    torch.manual_seed(0)
-    clip = transformers.CLIPModel(transformers.CLIPConfig(vision_config=vision, projection_dim=12)).eval()
-    images, words = torch.randn(2, 3, 32, 32), torch.randint(0, 100, (1, 5))
-    with torch.no_grad():
-        embedding = clip.get_text_features(input_ids=words)
-        embedding = embedding if isinstance(embedding, Tensor) else embedding.pooler_output
-
-    towards = saliency(clip, images, Similarity(embedding[0]), forward=clip.get_image_features)
-    assert towards.shape == images.shape and towards.any()
-    by_logits = grad_cam(
-        clip, images, 0, forward=lambda images: {"logits": clip(pixel_values=images, input_ids=words).logits_per_image}
-    )
-    assert by_logits.shape == (2, 4, 4)
-    of_texts = grad_cam(clip, images, 0, forward=lambda images: clip(pixel_values=images, input_ids=words))
-    torch.testing.assert_close(of_texts, by_logits)
-
-
-@pytest.mark.parametrize("name", ["ablation_cam", "score_cam", "smooth_grad"])
-def test_no_private_copy_replaces_the_model_that_the_function_runs(name):
+def test_no_private_copy_replaces_the_model_that_the_function_runs():
     """In float32, many variants run in a fused copy, whose modules the user's function would not run."""
-    net, images, meta = settled(TwoInputs()).float(), random_images(1).float(), META.float()
-    layer = {"layer": "conv2"} if METHODS[name].takes_layer else {}
+    net, images, meta = double(TwoInputs()).float(), random_images(1).float(), META.float()
 
     def forward(images):
         return net(pixel_values=images, meta=meta)
@@ -386,7 +315,6 @@ def test_no_private_copy_replaces_the_model_that_the_function_runs(name):
     with open_run(wrap_forward(net, forward, images), images, 1, many=True) as run:
         run.scoring.score_inputs()
         assert run.scoring.fast_network() is None
-    found = result(name, net, images, forward=forward, **layer)
+    found = result("score_cam", net, images, forward=forward, layer="conv2")
     oracle = ByHand(net, lambda model, images: model(pixel_values=images, meta=meta)).eval()
-    by_hand = {"layer": "model.conv2"} if layer else {}
-    torch.testing.assert_close(found, result(name, oracle, images, **by_hand), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found, result("score_cam", oracle, images, layer="model.conv2"), rtol=1e-3, atol=1e-4)

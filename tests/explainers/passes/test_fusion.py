@@ -9,8 +9,7 @@ import torch.nn.functional as F
 import explainers
 from explainers import METHODS, BadOption, LayerNotFound, fuse, grad_cam, refine_cam, sess, sweep
 from explainers.maps.resize import rank_correlation
-from explainers.methods.cams import gradient_cams
-from tests.support.nets import Residual, cam_by_hand, plain, random_images, rel, residual, settle
+from tests.support.nets import Residual, cam_by_hand, random_images, rel, residual, settle
 
 CLASSES = [2, 0, 5]
 LAYERS = ["layer2", "layer1", "conv1"]
@@ -31,13 +30,6 @@ def test_p44_each_map_is_normalized_then_resized_then_multiplied():
     small = F.interpolate((maps[0] / maps[0].amax((1, 2), keepdim=True))[:, None], (6, 8), mode="bilinear")[:, 0]
     before = F.interpolate((small * maps[1] / maps[1].amax((1, 2), keepdim=True))[:, None], (12, 16), mode="bilinear")
     assert rel(actual, before[:, 0]) > 0.05, "another order is another map"
-
-
-def test_p44_maps_are_resized_to_the_image():
-    net, images = residual(), random_images()
-    large = sweep("element_wise_grad_cam", net, images, CLASSES, layers=["layer2"])["layer2"]
-    large = F.interpolate((large / large.amax((1, 2), keepdim=True))[:, None], (12, 16), mode="bilinear")[:, 0]
-    torch.testing.assert_close(refine_cam(net, images, CLASSES, layers=["layer2"]), large)
 
 
 def test_p44_the_order_of_the_layers_does_not_matter():
@@ -74,15 +66,6 @@ def test_fused_products_are_scale_invariant_and_zero_where_one_map_is():
     assert found[0].any() and not found[1].any() and found.isfinite().all()
 
 
-def test_fuse_refuses_unequal_batches_and_unknown_modes():
-    a = torch.rand(2, 4, 6)
-    for wrong in ([], [a, a[:1]], [a[0]]):
-        with pytest.raises(BadOption, match="of the same N images"):
-            fuse(wrong)
-    with pytest.raises(BadOption, match="how='max'"):
-        fuse([a], "max")
-
-
 # Sweep
 
 GRID_METHODS = [name for name, each in METHODS.items() if each.takes_layer and each.returns == "grid" and not each.long]
@@ -99,24 +82,6 @@ def test_sweep_equals_calls_of_single_layers(name):
     assert list(found) == LAYERS
     for layer in LAYERS:
         torch.testing.assert_close(found[layer], alone[layer], rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["grad_cam_pp", "hires_cam", "layer_cam", "xgrad_cam", "element_wise_grad_cam"])
-def test_sweep_of_gradient_cams_runs_one_forward(name):
-    net, images, count = residual(), random_images(), []
-    sweep(name, net, images, CLASSES)
-    handle = net.conv1.register_forward_hook(lambda *a: count.append(1))
-    sweep(name, net, images, CLASSES)  # a hook may change the layers, so they are listed again
-    count.clear()
-    sweep(name, net, images, CLASSES)
-    handle.remove()
-    assert len(count) == 1
-
-
-def test_every_cam_with_relu_as_its_only_option_is_in_formulas():
-    """A CAM whose only option is `relu` is an expression of A and G, registered in METHODS and FORMULAS at once."""
-    made_here = [m for m in METHODS.values() if m.function.__module__ == gradient_cams.__name__]
-    assert {m.name for m in made_here if set(m.options) <= {"relu"}} == set(gradient_cams.FORMULAS)
 
 
 def test_sweep_passes_options_and_accepts_modules():
@@ -148,24 +113,18 @@ def test_sweep_refuses_wrong_use():
 # SESS
 
 
-def test_sess_of_one_scale_is_the_inner_map_at_image_size():
-    net, images = residual(), random_images()
-    expected = F.interpolate(grad_cam(net, images, CLASSES)[:, None], (12, 16), mode="bilinear")[:, 0]
-    torch.testing.assert_close(sess(net, images, CLASSES, scales=1), expected, rtol=1e-10, atol=1e-13)
-
-
 def test_sess_uses_the_images_top_class_in_every_window():
     net, images = residual(), random_images(4)
     classes = net(images).argmax(1).tolist()
     assert torch.equal(sess(net, images, scales=2), sess(net, images, classes, scales=2))
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 100])
-def test_sess_depends_on_neither_chunk_size_nor_batch(size):
+def test_sess_depends_on_neither_chunk_size_nor_batch():
     net, images = residual(), random_images()
     expected = torch.cat([sess(net, images[n : n + 1], c, scales=3) for n, c in enumerate(CLASSES)])
-    found = sess(net, images, CLASSES, scales=3, batch_size=size)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    for size in (1, 7):
+        found = sess(net, images, CLASSES, scales=3, batch_size=size)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_sess_of_a_saturated_class_is_not_blank():
@@ -176,16 +135,6 @@ def test_sess_of_a_saturated_class_is_not_blank():
     for c in range(7):
         expected = F.interpolate(grad_cam(net, images, c)[:, None], (12, 16), mode="bilinear")[:, 0]
         torch.testing.assert_close(sess(net, images, c, scales=1), expected, rtol=1e-10, atol=1e-9)
-
-
-def test_sess_of_a_callable_score_without_classes():
-    net, images = plain()[:4], random_images(2)
-
-    def score(out):
-        return out[:, 2].mean((1, 2))
-
-    found = sess(net, images, score, layer="conv2", scales=2, growth=0.5)
-    assert found.isfinite().all() and found.any()
 
 
 def test_sess_stopped_early_is_the_mean_of_the_windows_done():

@@ -31,18 +31,6 @@ class Fusion(nn.Module):
         return self.head(self.image(image).mean((2, 3)) * 3 * self.depth(depth).mean((2, 3)))
 
 
-class Siamese(nn.Module):
-    """One branch for both images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branch = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU())
-        self.head = nn.Linear(6, 4)
-
-    def forward(self, left, right):
-        return self.head((self.branch(left) - self.branch(right)).abs().mean((2, 3)))
-
-
 class Split(nn.Module):
     """The same network for one tensor: the second image is in the last channels, at the top left."""
 
@@ -90,22 +78,17 @@ def attribute(name, net, given, target=CLASSES, **options):
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_the_parts_are_those_of_one_tensor(name):
-    net, inputs = fusion(), images()
-    found = attribute(name, net, inputs)
-    expected = attribute(name, Split(net, (12, 8)), joined(inputs))
-    assert [each.shape for each in found] == [each.shape for each in inputs]
-    assert rel(torch.cat(found, 1), expected) < 1e-9
+    """An input of another size is a part of a padded tensor, to which random methods add other noise."""
+    net = fusion()
+    for rows, columns in ((12, 8),) if "seed" in METHODS[name].options else ((12, 8), (6, 4)):
+        inputs = images(rows, columns)
+        found = attribute(name, net, inputs)
+        expected = attribute(name, Split(net, (rows, columns)), joined(inputs))
+        for own, part in zip(found, (expected[:, :3], expected[:, 3:, :rows, :columns]), strict=True):
+            assert rel(own, part) < 1e-9
 
 
-@pytest.mark.parametrize("name", [name for name in TOGETHER if "seed" not in METHODS[name].options])
-def test_inputs_of_other_sizes_are_those_of_a_padded_tensor(name):
-    net, inputs = fusion(), images(6, 4)
-    image, depth = attribute(name, net, inputs)
-    expected = attribute(name, Split(net, (6, 4)), joined(inputs))
-    assert rel(image, expected[:, :3]) < 1e-9 and rel(depth, expected[:, 3:, :6, :4]) < 1e-9
-
-
-@pytest.mark.parametrize("baseline", ["zeros", "mean", "blur", 0.3])
+@pytest.mark.parametrize("baseline", ["mean", "blur", 0.3])
 def test_a_baseline_is_that_of_each_input(baseline):
     net, (image, depth) = fusion(), images(6, 4)
     found = explainers.integrated_gradients(net, (image, depth), 1, steps=200, baseline=baseline)
@@ -128,36 +111,29 @@ def test_each_image_of_a_batch_is_as_alone():
 # Captum
 
 
-def test_gradients_agree_with_captum():
+def test_attributions_agree_with_captum():
     captum = pytest.importorskip("captum.attr")
     net, inputs = fusion(), images(6, 4)
+    starts, windows = (0.5, -inputs[1]), ((3, 2, 2), (1, 2, 2))
+    path = captum.IntegratedGradients(net)
     theirs = {
         "saliency": captum.Saliency(net).attribute(inputs, CLASSES, abs=False),
         "input_x_gradient": captum.InputXGradient(net).attribute(inputs, CLASSES),
-        "integrated_gradients": captum.IntegratedGradients(net).attribute(inputs, target=CLASSES, n_steps=5),
+        "integrated_gradients": path.attribute(inputs, target=CLASSES, n_steps=5),
         "guided_backprop": captum.GuidedBackprop(fusion()).attribute(inputs, CLASSES),
         "deconvnet": captum.Deconvolution(fusion()).attribute(inputs, CLASSES),
     }
-    for name, expected in theirs.items():
-        for own, part in zip(attribute(name, net, inputs), expected, strict=True):
-            torch.testing.assert_close(own, part.detach(), rtol=1e-6, atol=1e-9, msg=name)
-
-
-def test_baselines_of_each_input_agree_with_captum():
-    captum = pytest.importorskip("captum.attr")
-    net, inputs = fusion(), images(6, 4)
-    ours = explainers.integrated_gradients(net, inputs, CLASSES, steps=5, baseline=(0.5, -inputs[1]))
-    theirs = captum.IntegratedGradients(net).attribute(inputs, (0.5, -inputs[1]), target=CLASSES, n_steps=5)
-    for own, part in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(own, part.detach(), rtol=1e-6, atol=1e-9)
-
-
-def test_occlusion_changes_one_input_at_a_time_as_captum():
-    captum = pytest.importorskip("captum.attr")
-    net, inputs = fusion(), images(6, 4)
-    ours = explainers.occlusion(net, inputs, CLASSES, window=2, stride=2)
-    theirs = captum.Occlusion(net).attribute(inputs, ((3, 2, 2), (1, 2, 2)), ((3, 2, 2), (1, 2, 2)), target=CLASSES)
-    for own, part in zip(ours, theirs, strict=True):
+    pairs = {name: (attribute(name, net, inputs), expected) for name, expected in theirs.items()}
+    pairs["baselines"] = (
+        explainers.integrated_gradients(net, inputs, CLASSES, steps=5, baseline=starts),
+        path.attribute(inputs, starts, target=CLASSES, n_steps=5),
+    )
+    for name, (found, expected) in pairs.items():
+        torch.testing.assert_close(found, tuple(each.detach() for each in expected), rtol=1e-6, atol=1e-9, msg=name)
+    # Windows change one input at a time; captum's values are sums over a window.
+    found = explainers.occlusion(net, inputs, CLASSES, window=2, stride=2)
+    occluded = captum.Occlusion(net).attribute(inputs, windows, windows, target=CLASSES)
+    for own, part in zip(found, occluded, strict=True):
         torch.testing.assert_close(4 * own.float(), part[:, 0], rtol=1e-4, atol=1e-8)
 
 
@@ -205,21 +181,13 @@ def test_a_layer_is_explained_once_and_the_layer_of_the_other_input_too():
     torch.testing.assert_close(second, one)
 
 
-def test_a_siamese_network_has_a_map_for_each_call_of_its_layer():
-    torch.manual_seed(0)
-    net = Siamese().double().eval()
-    inputs = images(channels=3)
-    maps = [explainers.grad_cam(net, inputs, 1, layer=f"branch#{call}", relu=False) for call in range(2)]
-    swapped = [explainers.grad_cam(net, inputs[::-1], 1, layer=f"branch#{call}", relu=False) for call in range(2)]
-    torch.testing.assert_close(maps, swapped[::-1])
-    assert rel(maps[0], maps[1]) > 0.1
-
-
 def test_layers_of_all_inputs_are_listed_with_their_grids():
     net, inputs = fusion(), images(6, 4)
     grids = {layer.name: layer.grid for layer in explainers.list_layers(net, inputs, spatial=True)}
     assert grids["image"] == (6, 4) and grids["depth"] == (3, 2)
     assert explainers.default_layer(net, inputs) == explain("grad_cam", net, inputs, 1).layer == "image"
+    found = explain("grad_cam", net, inputs, CLASSES, layer="depth")
+    assert torch.equal(found.images, inputs[1]) and found.layer == "depth" and found.map.shape == (2, 3, 2)
 
 
 def test_every_method_explains_videos_or_refuses_them():
@@ -254,12 +222,6 @@ def test_explain_returns_one_explanation_for_each_input():
             torch.testing.assert_close(own.scores, net(*inputs).detach())
 
 
-def test_explain_returns_one_explanation_of_a_layer():
-    net, inputs = fusion(), images(6, 4)
-    found = explain("grad_cam", net, inputs, CLASSES, layer="depth")
-    assert torch.equal(found.images, inputs[1]) and found.layer == "depth" and found.map.shape == (2, 3, 2)
-
-
 def test_an_input_without_influence_is_reported():
     class Ignoring(nn.Module):
         def __init__(self) -> None:
@@ -275,19 +237,6 @@ def test_an_input_without_influence_is_reported():
 
 
 # State, modes and ways to run the network
-
-
-@pytest.mark.parametrize("name", ["saliency", "occlusion", "grad_cam"])
-def test_a_network_in_training_mode_runs_in_evaluation_mode(name):
-    class Dropping(Fusion):
-        def forward(self, image, depth):
-            return super().forward(functional.dropout(image, 0.5, self.training), depth)
-
-    torch.manual_seed(0)
-    net, inputs = Dropping().double(), images(6, 4)
-    found = attribute(name, net, inputs)
-    assert net.training
-    torch.testing.assert_close(found, attribute(name, net.eval(), inputs))
 
 
 def test_forward_takes_all_inputs():
@@ -335,21 +284,12 @@ def test_through_a_layer_keeps_the_part_of_its_input(layer, channels):
 # Errors
 
 
-class Detached(Fusion):
-    def forward(self, image, depth):
-        return super().forward(image, depth.detach())
-
-
-@pytest.mark.parametrize("name", ["saliency", "integrated_gradients"])
-def test_an_input_whose_gradient_is_cut_off_is_refused(name):
-    torch.manual_seed(0)
-    with pytest.raises(UnsupportedModel, match="depends on input 1"):
-        attribute(name, Detached().double().eval(), images())
-
-
-def test_an_input_that_is_the_baseline_has_no_attribution():
-    inputs = images()[0], torch.zeros(2, 1, 12, 8, dtype=torch.float64)
-    assert not explainers.input_x_gradient(fusion(), inputs, 1)[1].any()
+def test_an_input_whose_gradient_is_cut_off_is_refused():
+    net = fusion()
+    net.depth[0].register_forward_pre_hook(lambda module, inputs: inputs[0].detach())
+    for name in ("saliency", "integrated_gradients"):
+        with pytest.raises(UnsupportedModel, match="depends on input 1"):
+            attribute(name, net, images())
 
 
 @pytest.mark.parametrize(
@@ -366,10 +306,9 @@ def test_an_input_that_is_the_baseline_has_no_attribution():
         ((torch.rand(2, 3, 8, 8),) * 3, "does not take 3 inputs"),
     ],
 )
-@pytest.mark.parametrize("name", ["saliency", "occlusion", "grad_cam"])
-def test_wrong_inputs_are_refused(name, inputs, message):
+def test_wrong_inputs_are_refused(inputs, message):
     net = fusion().float()
-    for call in (METHODS[name], lambda *given: explain(name, *given)):
+    for call in (explainers.saliency, explainers.grad_cam, lambda *given: explain("occlusion", *given)):
         with pytest.raises(ValueError, match=message):
             call(net, inputs, 1)
 

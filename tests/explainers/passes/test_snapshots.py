@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import default_layer, grad_cam, list_layers, saliency
+from explainers import grad_cam
 from explainers.network.eval_view import eval_view
 from explainers.network.state.snapshot import snapshots
 from tests.support.nets import random_images
@@ -48,25 +48,9 @@ def breadth_first(net: nn.Module) -> list[nn.Module]:
     return found
 
 
-def without_running_mean(net: Net) -> None:
-    net.body[1].running_mean = None
-
-
 def inference_weight(net: Net) -> None:
     with torch.inference_mode():
         net.head.weight = nn.Parameter(torch.zeros(3, 4))
-
-
-def sliced_data(net: Net) -> None:
-    net.head.weight.data = net.head.weight.data[:2]
-
-
-def other_forward(net: Net) -> None:
-    net.body.forward = lambda x: x  # type: ignore[method-assign]
-
-
-def in_another_order(net: Net) -> None:
-    net.body._modules["1"], net.body._modules["0"] = net.body._modules["0"], net.body._modules["1"]
 
 
 def renamed(net: Net) -> None:
@@ -84,29 +68,28 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
     "several values for one": lambda net: setattr(net, "power", torch.ones(2)),
     "new layer": lambda net: net.body.append(nn.ReLU()),
     "replaced layer": lambda net: net.body.__setitem__(2, nn.ReLU()),
-    "order of layers": in_another_order,
+    "order of layers": lambda net: net.body._modules.update({"0": net.body._modules.pop("0")}),
     "name of a layer": renamed,
     "class": lambda net: setattr(net.body[2], "__class__", Other),
-    "forward": other_forward,
+    "forward": lambda net: setattr(net.body, "forward", lambda x: x),
     "compiled": lambda net: net.body.compile(),
     "backward hook": lambda net: net.body.register_full_backward_hook(lambda *_: None),
     "backward pre-hook": lambda net: net.body.register_full_backward_pre_hook(lambda *_: None),
     "shape": lambda net: setattr(net.head, "weight", nn.Parameter(torch.zeros(2, 4))),
-    "shape of the data": sliced_data,
+    "shape of the data": lambda net: setattr(net.head.weight, "data", net.head.weight.data[:2]),
     "no bias": lambda net: setattr(net.head, "bias", None),
     "new buffer": lambda net: net.register_buffer("offset", torch.zeros(1)),
-    "no running mean": without_running_mean,
+    "no running mean": lambda net: setattr(net.body[1], "running_mean", None),
     "inference mode": inference_weight,
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_every_change_is_noticed(change: str) -> None:
-    net = network()
-    known = snapshots.get(net)
-    assert known is not None
-    CHANGES[change](net)
-    assert known.modules() is None
+def test_every_change_is_noticed() -> None:
+    for kind, change in CHANGES.items():
+        net = network()
+        known = snapshots.get(net)
+        change(net)
+        assert known is not None and known.modules() is None, kind
 
 
 def test_a_new_forward_of_a_class_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,25 +111,6 @@ def test_weights_and_forward_hooks_do_not_matter() -> None:
     assert eval_view(net).memo is known.memo
 
 
-def test_a_changed_stride_changes_the_map_and_the_layers() -> None:
-    net, images = network(), random_images(1).float()
-    before = grad_cam(net, images, 1, layer="body").shape
-    assert before == grad_cam(net, images, 1, layer="body").shape
-    net.body[0].stride = (2, 2)
-    after = grad_cam(net, images, 1, layer="body").shape
-    layers = {layer.name: layer for layer in list_layers(net, images)}
-    assert after[1:] == layers["body"].grid != before[1:] and default_layer(net, images) == "body"
-
-
-def test_a_network_in_training_mode_still_runs_as_a_copy() -> None:
-    net, images = network(), random_images(2).float()
-    expected = saliency(net, images, 1)
-    for mode in (True, False, True):
-        net.train(mode)
-        assert torch.equal(saliency(net, images, 1), expected)
-        assert net.training == mode and (eval_view(net).network is net) != mode
-
-
 def test_a_snapshot_does_not_keep_the_network() -> None:
     net = network()
     grad_cam(net, random_images(1).float(), 1)
@@ -154,13 +118,3 @@ def test_a_snapshot_does_not_keep_the_network() -> None:
     del net
     gc.collect()
     assert [each() for each in gone] == [None, None]
-
-
-def test_a_network_that_changes_in_every_call_gets_few_snapshots() -> None:
-    net = network()
-    taken = set()
-    for power in range(30):
-        net.power = power
-        eval_view(net)
-        taken.add(id(snapshots.get(net)))
-    assert len(taken) < 10

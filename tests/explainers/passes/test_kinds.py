@@ -1,0 +1,75 @@
+"""Unusual networks: each image has the map of a new network that only sees this image, or the call is refused."""
+
+from __future__ import annotations
+
+import pytest
+from torch import Tensor, nn
+
+from explainers import METHODS, ExplainerError, explain
+from tests.support.deciding_nets import Conv
+from tests.support.kinds import KINDS, Kind
+from tests.support.traces import nothing_left
+
+FAMILIES = ("saliency", "integrated_gradients", "smooth_grad", "grad_cam", "ablation_cam", "rise", "lrp")
+"""A method of each family: one gradient, a path, noise, a layer, changes at a layer, masks and rules."""
+ALL = [name for name, each in METHODS.items() if each.needs is None or each.needs(Conv()) is None]
+DIFFERENT = ("experts", "sorted", "mean", "dropout", "normal", "buffer in place", "modified input", "squeezed scores")
+DIFFERENT = (*DIFFERENT, "scores in float64", "checkpoints", "reentrant checkpoints", "modified input, row by row")
+"""Kinds that run in different ways."""
+SMALL = {"samples": 4, "steps": 4, "scales": 2}
+
+Explained = list[tuple[Tensor, list[str]]] | str
+
+
+def run(name: str, net: nn.Module, images: Tensor, target: list[int]) -> Explained:
+    """Return the map and the codes of the findings of each image, or the error."""
+    chosen = {key: value for key, value in SMALL.items() if key in METHODS[name].options}
+    try:
+        found = explain(name, net, images, target, **chosen)
+    except ExplainerError as error:
+        return str(error)
+    return [(map, [finding.code for finding in row]) for map, row in zip(found.map, found.findings, strict=True)]
+
+
+def same(found: Tensor, expected: Tensor) -> bool:
+    return bool((found - expected).norm() <= 1e-4 * expected.norm() + 1e-9)
+
+
+def check(kind: Kind, name: str) -> None:
+    images = kind.images
+    numbers = range(len(images))
+    alone = [run(name, kind.make(), images[n : n + 1], [n + 1]) for n in numbers]
+    net = kind.make()
+    with nothing_left(net, images):
+        both = run(name, net, images, [n + 1 for n in numbers])
+        later = [run(name, net, images[n : n + 1], [n + 1]) for n in reversed(numbers)][::-1]
+    for n in numbers:
+        if isinstance(alone[n], str):
+            assert later[n] == alone[n] and isinstance(both, str), name
+            continue
+        map, codes = alone[n][0]
+        assert same(later[n][0][0], map), name
+        if isinstance(both, str):
+            assert kind.code == "decides_by_image", f"{name} is refused: {both}"
+        else:
+            assert same(both[n][0], map), name
+        if kind.code:
+            assert isinstance(both, str) or kind.code in both[n][1], name
+            assert kind.code in codes or kind.code == "rows_depend", "one image has no other rows"
+        if kind.code == "decides_by_image":
+            assert later[n][0][1] == codes and (isinstance(both, str) or both[n][1] == codes), name
+        if kind.plain:
+            assert same(map, run(name, kind.plain(), images[n : n + 1], [n + 1])[0][0]), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_maps_depend_neither_on_the_batch_nor_on_earlier_calls(kind: str) -> None:
+    for name in FAMILIES:
+        check(KINDS[kind], name)
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("name", ALL)
+def test_all_methods_treat_each_kind_alike(name: str) -> None:
+    for kind in DIFFERENT:
+        check(KINDS[kind], name)
