@@ -17,7 +17,7 @@ from PIL import Image, TiffImagePlugin
 from saliscope import limits
 from saliscope.images import strips
 from saliscope.images.uploads import Refused, open_image
-from tests.saliscope.images.test_uploads import chunk, png, save
+from tests.support.image_files import chunk, png, save
 
 SIZE = (161, 123)
 
