@@ -194,33 +194,10 @@ def test_the_status_while_running_and_at_the_end(loaded: Any) -> None:
     assert message(packed(found, loaded, stopped=True)).endswith("3 s, stopped)")
 
 
-def test_a_row_is_packed_once_for_all_steps(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 0
-    once = view._pack_row
-
-    def counted(row: RankedMap) -> Any:
-        nonlocal count
-        count += 1
-        return once(row)
-
-    monkeypatch.setattr(view, "_pack_row", counted)
-    known: view.Packed = {}
-    row = ranked_map("grad_cam", 0.9, 0.1, steps=5)
-    for _ in range(3):
-        view._row([row], 0, known)
-    view._row([replace(row, steps=20)], 0, known)
-    assert count == 2
-
-
-@pytest.mark.parametrize(
-    "seconds", [0, -1, 61, math.nan, math.inf, True, "10", None, [10], 10**400], ids=lambda given: repr(given)[:5]
-)
-def test_an_invalid_time_limit_is_refused(seconds: Any) -> None:
-    with pytest.raises(Refused, match=r"^Invalid time limit .*\. Choose 2 to 60 seconds\.$"):
-        parse_options({"seconds": seconds})
-
-
-def test_other_values_from_a_script_mean_the_default() -> None:
+def test_options_of_a_script_are_checked() -> None:
+    for seconds in (0, -1, 61, math.nan, math.inf, True, "10", None, [10], 10**400):
+        with pytest.raises(Refused, match=r"^Invalid time limit .*\. Choose 2 to 60 seconds\.$"):
+            parse_options({"seconds": seconds})
     assert parse_options({}) == RankingOptions() == parse_options({"layers": {"a": 1}, "more": 2})
     assert parse_options({"seconds": 5, "layers": "here"}) == RankingOptions(5.0, all_stages=False)
 

@@ -26,7 +26,7 @@ from saliscope.page.batch import finished_runs
 from saliscope.page.components import view
 from saliscope.session import engine, model_cache
 from saliscope.session.answers import Answer
-from saliscope.session.bundles import bundle, links, messages, reading, record, replay
+from saliscope.session.bundles import bundle, links, messages, record, replay
 from saliscope.session.jobs import runs
 from saliscope.session.request import Request
 from saliscope.zoo import devices
@@ -96,19 +96,19 @@ def files() -> Iterator[tuple[str, bytes, str, bool]]:
     yield "tiff", saved("TIFF", tiffinfo=tags), ".png", False
 
 
-@pytest.mark.parametrize("name, data, suffix, same", [*files()], ids=[name for name, *_ in files()])
-def test_metadata_is_removed_and_pixels_are_unchanged(name: str, data: bytes, suffix: str, same: bool) -> None:
+def test_metadata_is_removed_and_pixels_are_unchanged() -> None:
     """Oracle: the decoded pixels of both files, and the text in the metadata."""
-    plain = metadata.strip_metadata(data, 3)
-    one, other = uploads.open_image(data), uploads.open_image(plain.data)
+    for name, data, suffix, same in files():
+        plain = metadata.strip_metadata(data, 3)
+        one, other = uploads.open_image(data), uploads.open_image(plain.data)
 
-    assert name == "png rotated" or name == "restarts" or WHERE.encode() in data or "rotated" in name
-    assert WHERE.encode() not in plain.data and b"GPS" not in plain.data
-    assert (plain.suffix, plain.same_file) == (suffix, same)
-    assert one.size == other.size and one.tobytes() == other.tobytes()
-    with Image.open(io.BytesIO(plain.data)) as opened:
-        assert set(opened.getexif()) <= {0x0112} and not opened.getexif().get_ifd(0x8825)
-        assert "comment" not in opened.info
+        assert WHERE.encode() in data or "rotated" in name or name == "restarts"
+        assert WHERE.encode() not in plain.data and b"GPS" not in plain.data, name
+        assert (plain.suffix, plain.same_file) == (suffix, same), name
+        assert one.size == other.size and one.tobytes() == other.tobytes(), name
+        with Image.open(io.BytesIO(plain.data)) as opened:
+            assert set(opened.getexif()) <= {0x0112} and not opened.getexif().get_ifd(0x8825), name
+            assert "comment" not in opened.info, name
 
 
 def test_a_multispectral_image_is_stored_as_its_values() -> None:
@@ -173,7 +173,6 @@ def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> t
 @pytest.mark.parametrize(
     "question",
     [
-        {"method": "grad_cam", "layer": "stages.4", "target": "goldfish", "options": {"relu": False}},
         {"method": "smooth_grad", "options": {"samples": 2, "seed": 7}},
         {"method": "hires_cam", "layer": "stages.4", "target": "channel 12 of head"},
         {"method": "token_pca", "plane": 2},
@@ -187,35 +186,32 @@ def test_a_bundle_is_recomputed(
     capsys: pytest.CaptureFixture[str],
     question: dict[str, Any],
 ) -> None:
-    """The map is equal, and differs with another option, other values, other weights or another image."""
     entries = made(uploaded, tmp_path, **question)
     code, output = replayed(packed(tmp_path / "b.zip", entries), capsys)
     assert code == 0 and "equal" in output and output.count("hash matches") == 2, output
     assert WHERE.encode() not in entries["photograph.jpg"]
-
-    index = json.loads(entries["bundle.json"])
-    entry = index["maps"][0]
+    entry = json.loads(entries["bundle.json"])["maps"][0]
     assert entry["seed"] == question.get("options", {}).get("seed", entry["question"]["options"].get("seed"))
+
+
+def test_a_changed_bundle_is_reported(
+    ready: None, uploaded: Callable[[bytes], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another option, other weights, other values, or another image."""
+    question = {"method": "grad_cam", "layer": "stages.4", "target": "goldfish", "options": {"relu": False}}
+    entries = made(uploaded, tmp_path, **question)
+    index = json.loads(entries["bundle.json"])
     assert {"saliscope", "torch", "python"} <= index["versions"].keys()
-    other = {"relu": True} if "relu" in entry["question"]["options"] else {"seed": 8}
-    if question["method"] != "token_pca":
-        wrong = changed(entries, lambda found: found["maps"][0]["question"]["options"].update(other))
-        code, output = replayed(packed(tmp_path / "b.zip", wrong), capsys)
-        assert code == 1 and output.rstrip().endswith(": different"), output
-
-    wrong = changed(entries, lambda found: found["weights"][MODEL].update(sha256="0" * 64))
-    code, output = replayed(packed(tmp_path / "b.zip", wrong), capsys)
-    assert code == 1 and "hash mismatch" in output and "equal" in output
-
-    values = np.load(io.BytesIO(entries["map.npy"]))
     file = io.BytesIO()
-    np.save(file, values * np.float32(1.01))
-    code, output = replayed(packed(tmp_path / "b.zip", {**entries, "map.npy": file.getvalue()}), capsys)
-    assert code == 1 and "the stored map was modified" in output and "different" in output
-
-    rotated = {**entries, "photograph.jpg": saved("JPEG", quality=40)}
-    code, output = replayed(packed(tmp_path / "b.zip", rotated), capsys)
-    assert code == 1 and "not the image that was explained" in output
+    np.save(file, np.load(io.BytesIO(entries["map.npy"])) * np.float32(1.01))
+    for wrong, words in (
+        (changed(entries, lambda found: found["maps"][0]["question"]["options"].update(relu=True)), [": different"]),
+        (changed(entries, lambda found: found["weights"][MODEL].update(sha256="0" * 64)), ["hash mismatch", "equal"]),
+        ({**entries, "map.npy": file.getvalue()}, ["the stored map was modified", "different"]),
+        ({**entries, "photograph.jpg": saved("JPEG", quality=40)}, ["not the image that was explained"]),
+    ):
+        code, output = replayed(packed(tmp_path / "b.zip", wrong), capsys)
+        assert code == 1 and all(word in output for word in words), output
 
 
 def test_a_bundle_is_recomputed_on_another_device(
@@ -229,8 +225,7 @@ def test_a_bundle_is_recomputed_on_another_device(
     monkeypatch.setattr(model_cache, "_device", "auto")  # restored at the end
     path = packed(tmp_path / "b.zip", made(uploaded, tmp_path, method="grad_cam", target="tabby"))
     code, output = replayed(path, capsys, "--device", "cuda:7")
-    message = "Device 'cuda:7' is not available. Available: cpu, lazy:1. Use one of them, or auto.\n"
-    assert code == 1 and output == message
+    assert code == 1 and "'cuda:7' is not available. Available: cpu, lazy:1." in output
 
     monkeypatch.setattr(model_cache, "_loaded", {})  # as in a new process
     monkeypatch.setattr(model_cache, "start", lambda *_: None)
@@ -323,15 +318,10 @@ def test_a_malicious_file_gets_a_short_message(ready: None, tmp_path: Path, caps
     assert not (tmp_path.parent / "x").exists()
 
 
-@pytest.mark.parametrize(
-    ("version", "expected"), [(2, messages.OTHER_VERSION), (0, messages.NO_BUNDLE), (None, messages.NO_BUNDLE)]
-)
-def test_a_bundle_of_a_later_version_is_refused(
-    version: Any, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = packed(tmp_path / "b.zip", {"bundle.json": json.dumps(index(version=version)).encode()})
-
-    assert replayed(file, capsys) == (1, f"{expected}\n")
+def test_a_bundle_of_a_later_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for version, expected in ((2, messages.OTHER_VERSION), (0, messages.NO_BUNDLE), (None, messages.NO_BUNDLE)):
+        file = packed(tmp_path / "b.zip", {"bundle.json": json.dumps(index(version=version)).encode()})
+        assert replayed(file, capsys) == (1, f"{expected}\n")
 
 
 def test_maps_are_equal_within_rounding_only() -> None:
@@ -420,7 +410,3 @@ def test_an_unknown_option_is_named(ready: None) -> None:
     assert message.startswith("Grad-CAM has no options “rulo”, “x") and "Did you mean relu?" in message
     assert len(message) < 250
     assert links.unknown_options(settings, Request(options={"relu": True})) == []
-
-
-def test_reading_uses_the_current_format_version() -> None:
-    assert record.VERSION == 1 and reading.VERSION == record.VERSION and record.versions()["saliscope"].count(".") == 2
