@@ -273,11 +273,3 @@ def test_the_subject_does_not_depend_on_method_and_layer_but_on_the_class(loaded
     one = subject()
     assert one and one == subject(method="hires_cam") == subject(layer="stages.3")
     assert one != subject(target="goldfish")
-
-
-def test_the_table_changes_the_settings_and_the_address() -> None:
-    config = build.build().get_config_file()
-    (key,) = [each["id"] for each in config["components"] if each["props"].get("elem_id") == "hl-ranking"]
-    assert "hl-ranking" in build.settings_panel.CLICKABLE
-    targets = [target for each in config["dependencies"] for target in each["targets"]]
-    assert {"select", "submit", "stop"} <= {event for found, event in targets if found == key}

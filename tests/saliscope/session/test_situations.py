@@ -28,7 +28,7 @@ from saliscope.session.verdict import facts_of
 
 DOG = str(next(iter(examples.all_examples().values())).path)
 METHODS = ("grad_cam", "saliency", "eigen_cam", "input_x_gradient", "random_control")
-COUNT, REAL = 500, 60
+COUNT, REAL = 440, 40
 CONTROLS = ("random", "edge", "center")
 CLAIMED = re.compile(r"Better than (.*?)(?:, (?:not|worse|better|too)|;|\.$)")
 """The controls that a sentence says a map is better than."""
@@ -117,7 +117,7 @@ def probabilities(random: random.Random) -> Tensor:
 
 
 def test_no_sentence_contradicts_another_one_or_the_numbers(answers: dict[str, Answer]) -> None:
-    for seed in range(COUNT - REAL):
+    for seed in range(COUNT):
         draws = random.Random(seed)
         facts, p_values = generated(draws)
         answer = answers[draws.choice(METHODS)]
@@ -161,8 +161,12 @@ class Net(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("seed", range(REAL))
-def test_verdicts_of_real_calls_follow_from_their_numbers(seed: int) -> None:
+def test_verdicts_of_real_calls_follow_from_their_numbers() -> None:
+    for seed in range(REAL):
+        check_a_real_call(seed)
+
+
+def check_a_real_call(seed: int) -> None:
     draws = random.Random(seed)
     net = Net(seed, draws.choice([2, 10, 100]), draws.choice([0.01, 30.0])).eval()
     images = torch.rand(1, 3, 24, 24) if draws.random() < 0.8 else torch.full((1, 3, 24, 24), 0.5)
