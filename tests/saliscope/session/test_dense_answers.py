@@ -23,16 +23,15 @@ from saliscope.session.request import Request
 from saliscope.zoo import catalog
 from saliscope.zoo.model import Model
 from saliscope.zoo.sources.torchvision_dense import SOURCE, preparation_of, weights_by_name
+from tests.saliscope.session.asking import last_steps
 from tests.support import dense_nets
 
 
 @pytest.fixture(autouse=True)
-def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def offered(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both blob models, and a separate model cache."""
     monkeypatch.setattr(catalog, "SOURCES", (*catalog.SOURCES, dense_nets.Blobs()))
     monkeypatch.setattr(model_cache, "_loaded", model_cache._loaded.copy())
-    monkeypatch.setattr(model_cache, "ready", ready := model_cache.threading.Event())
-    ready.set()
 
 
 @pytest.fixture
@@ -42,18 +41,12 @@ def image(tmp_path: Path) -> str:
     return str(path)
 
 
-def steps(request: Request, function: Any = engine.explain, **more: Any) -> dict[type, Any]:
-    """Return the last step of each type."""
-    with runs.start(None) as run:
-        return {type(step): step for step in function(request, run=run, **more)}
-
-
 def names(scene: Scene) -> list[str]:
     return [each.name for each in scene.objects]
 
 
 def ask(image: str, model: str, **more: Any) -> dict[type, Any]:
-    return steps(Request(image, model=f"blobs_{model}", **more))
+    return last_steps(Request(image, model=f"blobs_{model}", **more))
 
 
 def test_detections_are_found_and_the_strongest_is_explained(image: str) -> None:
@@ -222,8 +215,8 @@ def test_channels_have_effects_on_detected_objects(image: str, model: str) -> No
     """Oracle: the score of a red blob only depends on the red channel."""
     request = Request(image, model=f"blobs_{model}", layer="backbone.2")
 
-    every = steps(request, channels.all_channels, sort="effect")[Channels]
-    one = steps(request, channels.channel, number=0)
+    every = last_steps(request, channels.all_channels, sort="effect")[Channels]
+    one = last_steps(request, channels.channel, number=0)
     contribution = one[Contribution]
 
     assert every.numbers[0] == 0 and every.effects[0] > 0.4 and every.subject.name == "red blob"
@@ -239,12 +232,12 @@ def test_channels_are_shown_without_detections(tmp_path: Path) -> None:
     dense_nets.blobs().save(path)
     request = Request(path, model="blobs_detection", layer="backbone.2")
 
-    assert bool(steps(request, channels.sheet)[Sheet].dead.all())
-    assert steps(request, channels.all_channels)[Channels].subject is None
-    contribution = steps(request, channels.channel, number=0)[Contribution]
+    assert bool(last_steps(request, channels.sheet)[Sheet].dead.all())
+    assert last_steps(request, channels.all_channels)[Channels].subject is None
+    contribution = last_steps(request, channels.channel, number=0)[Contribution]
     assert contribution.effect is None and contribution.reason.startswith("Nothing was detected")
     with pytest.raises(Refused, match="Nothing was detected"):
-        steps(request, channels.measure, kind="effect")
+        last_steps(request, channels.measure, kind="effect")
 
 
 def test_a_custom_detector_needs_no_class_names(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +245,7 @@ def test_a_custom_detector_needs_no_class_names(image: str, monkeypatch: pytest.
     monkeypatch.setattr(catalog, "_ADDED", {})
     name = catalog.add("tests.support.dense_nets:Detection", size=(96, 128), mean=[0] * 3, std=[1] * 3)
 
-    found = steps(Request(image, model=name, target="1#2"))
+    found = last_steps(Request(image, model=name, target="1#2"))
 
     assert model_cache.load(name).model.task == "detection" and names(found[Scene]) == ["1", "2", "1#2"]
     assert found[Answer].name == "1#2" and not found[Answer].settings.notes and found[Answer].map.max() > 0
@@ -262,13 +255,13 @@ def test_a_network_with_one_channel_is_binary(image: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(catalog, "_ADDED", {})
     name = catalog.add("tests.support.dense_nets:Red", size=(96, 128), labels=["red"], mean=[0] * 3, std=[1] * 3)
 
-    found = steps(Request(image, model=name))
+    found = last_steps(Request(image, model=name))
 
     assert names(found[Scene]) == ["red", "red#1", "red#2"] and found[Answer].name == "red"
     network, images, target = inputs(found)
     assert torch.equal(target.mask, network(images)[0, 0] > 0)
     dense_nets.blobs(("#00ff00", (40, 40, 140, 140))).save(tmp_path / "green.png")
-    nothing = steps(Request(str(tmp_path / "green.png"), model=name))
+    nothing = last_steps(Request(str(tmp_path / "green.png"), model=name))
     assert Answer not in nothing and nothing[Scene].objects == () and "background" in nothing[Scene].message
 
 
@@ -282,7 +275,7 @@ def test_torchvision_networks_are_explained(monkeypatch: pytest.MonkeyPatch, ima
     model = Model(name, network, weights.meta["categories"], preparation_of(name), task)
     monkeypatch.setattr(SOURCE, "load", lambda *_: model)
 
-    found = steps(Request(image, model=name, options={"min_score": 0.01} if task == "detection" else {}))
+    found = last_steps(Request(image, model=name, options={"min_score": 0.01} if task == "detection" else {}))
 
     answer = found[Answer]
     assert answer.map.ndim == 2 and answer.map.isfinite().all()

@@ -14,10 +14,9 @@ from PIL import Image
 
 import explainers
 from saliscope.errors import Refused
-from saliscope.images import examples
 from saliscope.page.components.view import floats
 from saliscope.percentages import percent
-from saliscope.session import engine, model_cache, results_cache
+from saliscope.session import engine, results_cache
 from saliscope.session.answers import Answer, Refining
 from saliscope.session.bundles import bundle, record, replay
 from saliscope.session.bundles.reading import Map
@@ -27,17 +26,12 @@ from saliscope.session.erase.second import second_image
 from saliscope.session.jobs import runs
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
+from tests.saliscope.session.asking import COFFEE, DOG
 
-DOG, COFFEE = (str(examples.all_examples()[name].path) for name in ("dog", "coffee"))
 STROKE = "brush.5k.FFFFWWWW"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> Any:
-    model_cache.start("auto", 0.0)
-    for _ in model_cache.wait():
-        pass
-    return model_cache.load(str(model_cache.first_model()))
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 def ask(edit: str = "", search: str = "", **settings: Any) -> erase.Erased:

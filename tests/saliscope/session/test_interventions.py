@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 
 import explainers
 from saliscope.errors import Refused
@@ -23,30 +22,20 @@ from saliscope.session.interventions import changes, engine, messages
 from saliscope.session.interventions.answers import Changed
 from saliscope.session.jobs import runs
 from saliscope.session.request import Request
-from tests.saliscope.browser.conftest import ROOT
+from tests.saliscope.session.asking import CAT, GOLDFISH, MODEL, inputs
 
-CAT = Request(str(ROOT / "assets/examples/cat.jpg"), model="efficientnet_lite0", layer="stages.5", use_cache=True)
+REQUEST = Request(CAT, MODEL, layer="stages.5", use_cache=True)
 SOME = "3, 17-24"
 NUMBERS = [3, *range(17, 25)]
 
 
-@pytest.fixture(autouse=True)
-def ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine without its background thread."""
-    monkeypatch.setattr(model_cache, "ready", done := model_cache.threading.Event())
-    done.set()
-    model_cache.load("efficientnet_lite0")
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
-def answers(data: dict[str, Any], request: Request = CAT, name: str | None = None) -> list[Changed]:
+def answers(data: dict[str, Any], request: Request = REQUEST, name: str | None = None) -> list[Changed]:
     with runs.start(name) as run:
         steps = engine.intervene(request, changes.parse({"channels": SOME} | data), run)
         return [step for step in steps if isinstance(step, Changed)]
-
-
-def inputs(example: str = "cat") -> tuple[Any, torch.Tensor]:
-    model = model_cache.load("efficientnet_lite0").model
-    return model.network, model.prepare(Image.open(ROOT / f"assets/examples/{example}.jpg").convert("RGB"))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +66,7 @@ def test_classes_and_maps_are_those_of_a_changed_network(data: dict[str, Any], n
     torch.testing.assert_close(step.maps.after, explainers.grad_cam(changed, images, top, layer="stages.5")[0])
     torch.testing.assert_close(step.maps.before, explainers.grad_cam(network, images, top, layer="stages.5")[0])
     before, after = network(images).softmax(1)[0], changed(images).softmax(1)[0]
-    names = model_cache.load("efficientnet_lite0").names
+    names = model_cache.load(MODEL).names
     expected = dict.fromkeys([*before.topk(5).indices.tolist(), *after.topk(5).indices.tolist()])
     assert [each.name for each in step.classes] == [names[index] for index in expected]
     for each, index in zip(step.classes, expected, strict=True):
@@ -91,7 +80,7 @@ def test_classes_and_maps_are_those_of_a_changed_network(data: dict[str, Any], n
 def test_a_swap_and_its_positions() -> None:
     """Oracle: the library's activation patching; all channels of the last layer swapped are the other image."""
     network, images = inputs()
-    _, other = inputs("goldfish")
+    _, other = inputs(GOLDFISH)
     (whole,) = answers({"kind": "swap", "second": {"example": "goldfish"}, "channels": "0-191"})
     assert max(whole.classes, key=lambda each: each.after).name == "goldfish"
     top = int(network(images).argmax())
@@ -116,7 +105,7 @@ def test_a_swap_and_its_positions() -> None:
 def test_a_long_method_shows_the_classes_before_its_maps() -> None:
     """Oracle: the method on the network inside `applied`."""
     network, images = inputs()
-    request = replace(CAT, method="occlusion", options={"window": 96, "stride": 64}, target="tabby")
+    request = replace(REQUEST, method="occlusion", options={"window": 96, "stride": 64}, target="tabby")
     first, last = answers({"kind": "zeros"}, request)
 
     assert first.maps is None and first.classes == last.classes and last.subject == "tabby"
@@ -147,7 +136,7 @@ def test_two_users_at_once_do_not_affect_each_other() -> None:
 
     def plain() -> torch.Tensor:
         with runs.start("other") as run:
-            *_, last = page_engine.explain(replace(CAT, use_cache=False), run, stages=False)
+            *_, last = page_engine.explain(replace(REQUEST, use_cache=False), run, stages=False)
             return last.map
 
     def changed() -> torch.Tensor:
@@ -186,7 +175,7 @@ def test_wrong_input_is_refused() -> None:
 
 
 def test_networks_without_classes_and_other_sizes_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    loaded = model_cache.load("efficientnet_lite0")
+    loaded = model_cache.load(MODEL)
     real = engine.engine.load_input
 
     def smaller(settings: Any, request: Request) -> Any:
@@ -203,7 +192,7 @@ def test_networks_without_classes_and_other_sizes_are_refused(monkeypatch: pytes
         return settings
 
     monkeypatch.setattr(engine.engine, "resolve_settings", resolved)
-    known = engine.engine.resolve(CAT)
+    known = engine.engine.resolve(REQUEST)
     for other, message in (
         (replace(loaded, layers=[]), "No layer of this network has cells"),
         (replace(loaded, model=replace(loaded.model, task="detection")), "returns objects or regions"),

@@ -27,8 +27,8 @@ from saliscope.session.bundles import links
 from saliscope.session.jobs import runs
 from saliscope.session.model_cache import load
 from saliscope.session.request import NAMES, Request, from_api, from_form, split
+from tests.saliscope.session.asking import MODEL
 
-MODEL = "efficientnet_lite0"
 DOG = next(iter(examples.all_examples().values()))
 SETTINGS = {"model": MODEL, "layer": "stages.4", "target": "goldfish", "method": "layer_cam"}
 
@@ -40,11 +40,7 @@ def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(shutil.copy(DOG.path, tmp_path / "holiday.jpg"))
 
 
-@pytest.fixture
-def ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the network directly instead of in a thread."""
-    monkeypatch.setattr(engine.model_cache, "wait", lambda run, model: iter(()))
-    load(MODEL)
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 def test_form_link_and_api_make_the_same_request(uploaded: str) -> None:
@@ -60,7 +56,7 @@ def test_form_link_and_api_make_the_same_request(uploaded: str) -> None:
     assert {name: getattr(link, name) for name in NAMES} == SETTINGS and link.options == options
 
 
-def test_the_settings_of_an_answer_reproduce_its_request(ready: None) -> None:
+def test_the_settings_of_an_answer_reproduce_its_request() -> None:
     """The page compares signatures, so a request with the settings of an answer must have the same signature."""
     request = Request(str(DOG.path), **SETTINGS, options={"relu": False})
     with runs.start(None) as run:
@@ -111,7 +107,7 @@ def test_an_image_path_outside_the_upload_folder_is_refused(uploaded: str) -> No
             from_api({"path": path})
 
 
-def test_a_long_method_keeps_within_the_memory_of_a_job(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_method_keeps_within_the_memory_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the shapes of the layers, times four bytes."""
     loaded, images, values = load(MODEL), torch.zeros(1, 3, 224, 224), Scoring.values
     layers = explainers.list_layers(loaded.model.network, images, spatial=True)
@@ -134,7 +130,7 @@ def test_all_jobs_of_a_user_who_leaves_are_stopped() -> None:
         assert one.cancelled and two.cancelled and not other.cancelled
 
 
-def test_snippets_call_with_the_settings_on_the_page(ready: None) -> None:
+def test_snippets_call_with_the_settings_on_the_page() -> None:
     """Parsed with the rules of Python and of the shell, for a class with an apostrophe in its name."""
     names = {**SETTINGS, "target": "jack-o'-lantern"}
     settings = engine.resolve(Request(**names, options={"relu": False}))

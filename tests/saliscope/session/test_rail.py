@@ -21,23 +21,21 @@ from saliscope.session.jobs import runs
 from saliscope.session.model_cache import load
 from saliscope.session.rail import description, messages, network, norms
 from saliscope.session.request import Request
+from tests.saliscope.session.asking import MODEL, last_steps
 from tests.support.nets import random_images, residual
 
-MODEL = "efficientnet_lite0"
 DOG = next(iter(examples.all_examples().values()))
 
 
 @pytest.fixture
-def ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the network directly instead of in a thread, with an empty cache of norms."""
-    monkeypatch.setattr(engine.model_cache, "wait", lambda run, model: iter(()))
+def ready(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is in the cache of norms."""
     monkeypatch.setattr(norms, "_known", type(norms._known)())
-    load(MODEL)
 
 
 def measured(request: Request) -> norms.Norms:
-    with runs.start(None) as run:
-        return next(step for step in norms.measure(request, run) if isinstance(step, norms.Norms))
+    found: norms.Norms = last_steps(request, norms.measure)[norms.Norms]
+    return found
 
 
 def test_the_drawing_has_every_layer_and_block() -> None:
@@ -78,8 +76,7 @@ def test_the_norms_are_those_of_the_answer_and_computed_once(
 ) -> None:
     """Also for a copy of the example with another path. Oracle: the gradient from autograd."""
     question = Request(str(DOG.path), MODEL)
-    with runs.start(None) as run:
-        answer = next(step for step in engine.explain(question, run) if isinstance(step, Answer))
+    answer, _ = answered(question)
     wanted = view.identify(answer, str(question.image))
     first = measured(question)
     packed = view.norms(first)
@@ -106,8 +103,7 @@ def test_the_norms_are_those_of_the_answer_and_computed_once(
 
 def answered(request: Request) -> tuple[Answer, Stages]:
     """Return the answer and the maps of all blocks."""
-    with runs.start(None) as run:
-        steps = {type(step): step for step in engine.explain(request, run)}
+    steps = last_steps(request)
     return steps[Answer], steps[Stages]
 
 

@@ -21,10 +21,9 @@ import explainers
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.recommendation import RankedMap, Recommendation, rank_maps
 from saliscope.errors import Refused
-from saliscope.images import examples
 from saliscope.page import build
 from saliscope.page.ranking import tab, view
-from saliscope.session import engine, messages, model_cache
+from saliscope.session import engine, messages
 from saliscope.session.answers import Settings, Waiting
 from saliscope.session.jobs import runs
 from saliscope.session.jobs.turns import turns
@@ -32,15 +31,9 @@ from saliscope.session.ranking import engine as ranking_engine
 from saliscope.session.ranking import messages as ranking_messages
 from saliscope.session.ranking.engine import Ranking, RankingOptions, parse_options
 from saliscope.session.request import Request
+from tests.saliscope.session.asking import DOG, MODEL
 
-DOG = str(examples.all_examples()["dog"].path)
-MODEL = "efficientnet_lite0"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> Any:
-    model_cache.ready.set()
-    return model_cache.load(MODEL)
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 def evaluation(insertion: float, deletion: float, spread: float = 0.1) -> Evaluation:

@@ -28,17 +28,15 @@ from saliscope.session.request import Request
 from saliscope.zoo.model import Preparation
 from saliscope.zoo.sources.torchvision_dense import preparation_of
 from saliscope.zoo.transforms import measure
+from tests.saliscope.session.asking import MODEL
 
-MODEL = "efficientnet_lite0"
 DOG, CUP = list(examples.all_examples().values())[:2]
 
 
 @pytest.fixture(autouse=True)
-def ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the network directly, with an empty cache."""
-    monkeypatch.setattr(engine.model_cache, "wait", lambda run, model: iter(()))
+def empty(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is in the cache."""
     monkeypatch.setattr(results_cache, "_cache", type(results_cache._cache)())
-    load(MODEL)
 
 
 def key(**settings: Any) -> str:

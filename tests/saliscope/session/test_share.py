@@ -25,24 +25,17 @@ from saliscope.images import examples, metadata, uploads
 from saliscope.page.batch import finished_runs
 from saliscope.page.components import view
 from saliscope.session import engine, model_cache
-from saliscope.session.answers import Answer
 from saliscope.session.bundles import bundle, links, messages, record, replay
-from saliscope.session.jobs import runs
 from saliscope.session.request import Request
 from saliscope.zoo import devices
+from tests.saliscope.session.asking import MODEL, answered
 from tests.support.pretended_device import pretended_devices
 
-MODEL = "efficientnet_lite0"
 CAT, DOG = (examples.all_examples()[name].path for name in ("cat", "dog"))
 WHERE = "48 deg 51 min N, taken by Ann"
 
 
-@pytest.fixture
-def ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the network directly instead of in a thread."""
-    monkeypatch.setattr(model_cache, "wait", lambda *_: iter(()))
-    monkeypatch.setattr(model_cache, "start", lambda *_: None)
-    model_cache.load(MODEL)
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 @pytest.fixture
@@ -128,11 +121,6 @@ def test_a_multispectral_image_is_stored_as_its_values() -> None:
 # Bundles
 
 
-def answered(request: Request) -> Answer:
-    with runs.start(None) as run:
-        return next(step for step in engine.explain(request, run, stages=False) if isinstance(step, Answer))
-
-
 def made(uploaded: Callable[[bytes], str], tmp_path: Path, **question: Any) -> dict[str, bytes]:
     """Return the files of a bundle, assembled as in static/share/bundle.js."""
     image = uploaded(saved("JPEG", exif=exif(), quality=90))
@@ -180,7 +168,6 @@ def replayed(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> t
     ids=lambda question: question["method"],
 )
 def test_a_bundle_is_recomputed(
-    ready: None,
     uploaded: Callable[[bytes], str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -195,7 +182,7 @@ def test_a_bundle_is_recomputed(
 
 
 def test_a_changed_bundle_is_reported(
-    ready: None, uploaded: Callable[[bytes], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    uploaded: Callable[[bytes], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another option, other weights, other values, or another image."""
     question = {"method": "grad_cam", "layer": "stages.4", "target": "goldfish", "options": {"relu": False}}
@@ -215,7 +202,6 @@ def test_a_changed_bundle_is_reported(
 
 
 def test_a_bundle_is_recomputed_on_another_device(
-    ready: None,
     uploaded: Callable[[bytes], str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -234,7 +220,7 @@ def test_a_bundle_is_recomputed_on_another_device(
     assert code == 0 and messages.device("cpu", "lazy:1") in output and "equal" in output, output
 
 
-def test_a_bundle_of_another_image_is_refused(ready: None, uploaded: Callable[[bytes], str], tmp_path: Path) -> None:
+def test_a_bundle_of_another_image_is_refused(uploaded: Callable[[bytes], str], tmp_path: Path) -> None:
     """The image was changed after the answer, or is not an upload."""
     image = uploaded(saved("JPEG"))
     answer = view.answer(answered(Request(image, model=MODEL)), 1)
@@ -307,7 +293,7 @@ def malicious(folder: Path) -> Iterator[tuple[str, Path]]:
         yield text[:60], packed(folder / f"text{k}.zip", {**sure, "bundle.json": text.encode()})
 
 
-def test_a_malicious_file_gets_a_short_message(ready: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malicious_file_gets_a_short_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, path in malicious(tmp_path):
         code, output = replayed(path, capsys)
 
@@ -337,7 +323,7 @@ def test_maps_are_equal_within_rounding_only() -> None:
 # Addresses
 
 
-def test_the_parameters_of_settings_reproduce_them(ready: None) -> None:
+def test_the_parameters_of_settings_reproduce_them() -> None:
     """Defaults are not part of the address."""
     given = {"window": 112, "precision": "bf16"}
     question = Request(str(CAT), MODEL, "stages.4", "goldfish", "occlusion", given)
@@ -400,13 +386,3 @@ def test_an_address_from_a_script_is_parsed_or_ignored() -> None:
     for wrong in (None, 5, {"a": "b"}, "a=b" * 9000):
         assert links.parse_query(wrong) == {}
     assert links.parse_query("%ff=%fe&x=<b>")["x"] == "<b>"
-
-
-def test_an_unknown_option_is_named(ready: None) -> None:
-    settings = engine.resolve(Request(model=MODEL, method="grad_cam"))
-
-    (message,) = links.unknown_options(settings, Request(options={"rulo": 1, "x" * 200: 2}))
-
-    assert message.startswith("Grad-CAM has no options “rulo”, “x") and "Did you mean relu?" in message
-    assert len(message) < 250
-    assert links.unknown_options(settings, Request(options={"relu": True})) == []

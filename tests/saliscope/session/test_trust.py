@@ -17,36 +17,31 @@ import explainers
 from explainers.metrics.randomization_result import Randomization
 from explainers.perturbation.baselines import baseline_of
 from saliscope.errors import Refused
-from saliscope.images import examples
 from saliscope.page.trust import view
 from saliscope.session import engine as page_engine
 from saliscope.session import results_cache
-from saliscope.session.answers import Answer, Waiting
+from saliscope.session.answers import Waiting
 from saliscope.session.jobs import runs
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import Turns
-from saliscope.session.model_cache import load
 from saliscope.session.request import Request
 from saliscope.session.trust import engine, messages
 from saliscope.session.trust.answers import CheckedMap, CheckProgress, ClassSimilarity
 from saliscope.zoo import catalog
+from tests.saliscope.session.asking import DOG, MODEL, answered
 from tests.support import dense_nets, nets
 
-MODEL = "efficientnet_lite0"
 STEPS = 5
-DOG = str(next(iter(examples.all_examples().values())).path)
 GRAD_CAM = Request(DOG, model=MODEL, method="grad_cam", use_cache=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def ready() -> Iterator[None]:
-    """Load the network directly instead of in a thread, without cached controls, and with few steps of the curves."""
+def ready(loaded: object) -> Iterator[None]:
+    """No controls in the cache, and few steps of the curves."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "STEPS", STEPS)
-        patch.setattr(page_engine.model_cache, "wait", lambda run, model: iter(()))
         patch.setattr(engine, "_controls", type(engine._controls)())
         patch.setattr(engine, "_checked", type(engine._checked)())
-        load(MODEL)
         yield
 
 
@@ -58,12 +53,6 @@ def judged(request: Request) -> list[Any]:
     with runs.start(None) as run:
         assert run is not None
         return list(engine.check(request, run, key_of(request)))
-
-
-def answered(request: Request) -> Answer:
-    with runs.start(None) as run:
-        assert run is not None
-        return next(step for step in page_engine.explain(request, run, stages=False) if isinstance(step, Answer))
 
 
 @pytest.fixture(scope="module")
@@ -292,19 +281,6 @@ def test_without_a_test_the_weights_row_uses_the_table(verdict: CheckedMap, monk
         row = rows(verdict, weights=None)["weights"]
         assert row["mark"] == mark and row["here"] is False, "the test is still possible"
         assert ("over 109 images with net." in row["text"]) is (last is not None)
-
-
-@pytest.mark.slow
-def test_class_agnostic_methods_are_tested_with_all_layers_randomized() -> None:
-    """Eigen-CAM does not use the last layer, so randomizing only that layer has no effect."""
-    verdict = judged(replace(GRAD_CAM, method="eigen_cam"))[-1]
-    rows = view.verdict(verdict)["verdict"]["rows"]
-
-    assert verdict.weights.order == "cascade" and float(verdict.weights.signed[0, 0]) == 1
-    assert verdict.weights.passes is False, "the rule of the library requires both"
-    assert rows["weights"]["mark"] == ("good" if abs(verdict.weights.after_all_layers) < 0.5 else "bad")
-    assert "after randomizing all weights" in rows["weights"]["text"]
-    assert rows["class"]["mark"] == "bad"
 
 
 def test_a_channel_is_compared_with_controls_but_not_by_class_and_weights() -> None:
