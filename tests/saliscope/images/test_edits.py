@@ -67,14 +67,6 @@ def test_an_inpainted_pixel_is_the_mean_of_its_neighbors() -> None:
     assert torch.allclose(fills.inpaint(pixels, mask)[0][:, mask].T, expected, atol=1e-3)
 
 
-def test_a_single_pixel_is_the_weighted_mean_of_eight() -> None:
-    pixels, mask = random_image(5, 5), square(5, 2, 3)
-    around = pixels[..., 1:4, 1:4]
-    weights = torch.tensor([[1.0, 2, 1], [2, 0, 2], [1, 2, 1]]) / 12
-
-    assert torch.allclose(fills.inpaint(pixels, mask)[..., 2, 2], (around * weights).sum((2, 3)), atol=1e-6)
-
-
 def test_the_mean_fill_is_exact_and_the_rest_unchanged() -> None:
     pixels, mask = random_image(), square(12, 3, 9)
     found = fills.fill_region(pixels, mask, "mean")

@@ -283,12 +283,25 @@ def test_without_a_test_the_weights_row_uses_the_table(verdict: CheckedMap, monk
         assert ("over 109 images with net." in row["text"]) is (last is not None)
 
 
-def test_a_channel_is_compared_with_controls_but_not_by_class_and_weights() -> None:
-    rows = view.verdict(judged(replace(GRAD_CAM, layer="stages.2", target="channel 12 of stages.4"))[-1])["verdict"]
+@pytest.mark.slow
+def test_class_agnostic_methods_are_tested_with_all_layers_randomized() -> None:
+    """Eigen-CAM does not use the last layer, so randomizing only that layer has no effect."""
+    verdict = judged(replace(GRAD_CAM, method="eigen_cam"))[-1]
+    found = rows(verdict)
 
-    assert rows["unit"] == "channel mean" and rows["name"] == "channel 12 of stages.4"
-    assert rows["rows"]["class"]["mark"] == rows["rows"]["weights"]["mark"] == "unknown"
-    assert rows["rows"]["weights"]["text"] == messages.UNIT
+    assert verdict.weights.order == "cascade" and float(verdict.weights.signed[0, 0]) == 1
+    assert verdict.weights.passes is False, "the rule of the library requires both"
+    assert found["weights"]["mark"] == ("good" if abs(verdict.weights.after_all_layers) < 0.5 else "bad")
+    assert "after randomizing all weights" in found["weights"]["text"] and found["class"]["mark"] == "bad"
+
+
+def test_a_channel_is_compared_with_controls_but_not_by_class_and_weights() -> None:
+    verdict = judged(replace(GRAD_CAM, layer="stages.2", target="channel 12 of stages.4"))[-1]
+    found = rows(verdict)
+
+    assert verdict.unit == "channel mean" and verdict.name == "channel 12 of stages.4"
+    assert found["class"]["mark"] == found["weights"]["mark"] == "unknown"
+    assert found["weights"]["text"] == messages.UNIT
 
 
 @pytest.mark.parametrize(("model", "unit"), [("detection", "score"), ("segmentation", "mean logit")])
