@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,31 +11,29 @@ import torch
 
 import explainers
 from saliscope import limits
-from saliscope.session import engine, headline, model_cache, network_calls, removal
+from saliscope.session import engine, headline, network_calls, removal
 from saliscope.session.answers import Answer
 from saliscope.session.jobs.recent import Recent
 from saliscope.session.jobs.runs import Run
 from saliscope.session.methods import costs
 from saliscope.session.request import Request
-from tests.saliscope.session.test_headline import DOG
+from tests.saliscope.session import asking
+from tests.saliscope.session.asking import DOG
 
 
 @pytest.fixture(autouse=True)
-def unknown(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def unknown(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """No result is known before a test."""
     monkeypatch.setattr(removal, "_known", Recent())
-    yield
 
 
 def answered(**request: Any) -> tuple[Answer, Request]:
-    model_cache.start()
     question = Request(DOG, **request)
-    *_, answer = engine.explain(question, Run(60.0), stages=False)
-    return answer, question
+    return asking.answered(question), question
 
 
 @pytest.fixture(scope="module")
-def dog() -> tuple[Answer, Request]:
+def dog(loaded: object) -> tuple[Answer, Request]:
     return answered()
 
 

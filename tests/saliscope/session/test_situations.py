@@ -19,14 +19,12 @@ from explainers.metrics.recommendation import RankedMap
 from explainers.verdict import facts as verdicts
 from explainers.verdict.facts import Facts
 from explainers.verdict.rules import Verdict, judge_facts
-from saliscope.images import examples
-from saliscope.session import engine, headline, model_cache
+from saliscope.session import headline
 from saliscope.session.answers import Answer
-from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
 from saliscope.session.verdict import facts_of
+from tests.saliscope.session.asking import DOG, answered
 
-DOG = str(next(iter(examples.all_examples().values())).path)
 METHODS = ("grad_cam", "saliency", "eigen_cam", "input_x_gradient", "random_control")
 COUNT, REAL = 440, 40
 CONTROLS = ("random", "edge", "center")
@@ -36,12 +34,8 @@ POSITION = re.compile(r"mainly in|spread")
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, Answer]:
-    model_cache.start()
-    return {
-        name: [*engine.explain(Request(DOG, method=name), Run(60.0), stages=False)][-1]  # type: ignore[misc]
-        for name in METHODS
-    }
+def answers(loaded: object) -> dict[str, Answer]:
+    return {name: answered(Request(DOG, method=name)) for name in METHODS}
 
 
 def check(found: Verdict, p_values: dict[tuple[str, str], float] | None = None) -> None:
