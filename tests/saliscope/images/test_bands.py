@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+import explainers
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import bands
@@ -23,6 +24,7 @@ from saliscope.session.jobs import runs
 from saliscope.session.request import Request, from_api, from_form
 from saliscope.zoo import Model, Preparation
 from tests.support.band_files import npy_file, tiff_file, values
+from tests.support.nets import plain
 
 RANGES = [
     ("u1", 255, False, 1 / 255, "0 to 255 are divided by 255, the largest value of the type"),
@@ -150,27 +152,14 @@ def test_a_large_image_is_reduced_like_any_other(monkeypatch: pytest.MonkeyPatch
 # Through the engine and the page
 
 
-def network(channels: int) -> torch.nn.Module:
-    """Return a small random convolutional network with biases."""
-    torch.manual_seed(channels)
-    layers = [torch.nn.Conv2d(channels, 8, 3, 2, 1), torch.nn.ReLU(), torch.nn.Conv2d(8, 16, 3, 2, 1), torch.nn.ReLU()]
-    head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 4)]
-    return torch.nn.Sequential(*layers, *head).eval().requires_grad_(False)
-
-
-def model(channels: int) -> Model:
-    """Return a model with four classes at 32 pixels."""
-    preparation = Preparation(32, 36, (0.4,) * channels, (0.2,) * channels)
-    return Model(f"bands{channels}", network(channels), ["forest", "water", "field", "town"], preparation)
-
-
 def install(channels: int, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
-    import explainers
-
-    made = model(channels)
+    """Install a network with four classes at 32 pixels as the only one of the page."""
+    network = plain(channels, classes=4).float().eval().requires_grad_(False)
+    preparation = Preparation(32, 36, (0.4,) * channels, (0.2,) * channels)
+    made = Model(f"bands{channels}", network, ["forest", "water", "field", "town"], preparation)
     images = torch.zeros(1, channels, 32, 32)
-    layers = explainers.list_layers(made.network, images, spatial=True)
-    default = explainers.default_layer(made.network, images)
+    layers = explainers.list_layers(network, images, spatial=True)
+    default = explainers.default_layer(network, images)
     found = LoadedModel(made.name, made.name, made, made.labels, layers, default, torch.device("cpu"))
     monkeypatch.setattr(model_cache, "_loaded", {made.name: found})
     monkeypatch.setattr(model_cache, "wait", lambda *_: iter(()))

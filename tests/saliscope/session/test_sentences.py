@@ -19,7 +19,6 @@ from saliscope import zoo
 from saliscope.cli import commands
 from saliscope.datasets import shards
 from saliscope.errors import Refused
-from saliscope.images import examples
 from saliscope.page.api import tab
 from saliscope.page.batch import engine as batch
 from saliscope.page.compare import view as compare_view
@@ -41,10 +40,10 @@ from saliscope.session.text_messages import NO_SENTENCE, TWO_SENTENCES
 from saliscope.session.trust import engine as trust
 from saliscope.session.trust.answers import CheckedMap
 from saliscope.zoo.text import BAR
+from tests.saliscope.session.asking import DOG
 from tests.support.catalog import isolate_catalog
 from tests.support.two_encoders import TwoEncoders, tokenize
 
-DOG = str(next(iter(examples.all_examples().values())).path)
 NAME = "tests.support.two_encoders:build"
 OWN, OTHER = "a photo of a dog", "a <b>cat</b> & “more”"
 BOTH = f"{OWN}{BAR}{OTHER}"

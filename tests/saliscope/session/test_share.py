@@ -29,6 +29,7 @@ from saliscope.session.bundles import bundle, links, messages, record, replay
 from saliscope.session.request import Request
 from saliscope.zoo import devices
 from tests.saliscope.session.asking import MODEL, answered
+from tests.support.band_files import npy_file
 from tests.support.pretended_device import pretended_devices
 
 CAT, DOG = (examples.all_examples()[name].path for name in ("cat", "dog"))
@@ -106,13 +107,12 @@ def test_metadata_is_removed_and_pixels_are_unchanged() -> None:
 
 def test_a_multispectral_image_is_stored_as_its_values() -> None:
     values = np.arange(5 * 8 * 9, dtype="u2").reshape(5, 8, 9)
-    file = io.BytesIO()
-    np.save(file, values)
+    file = npy_file(values)
     with_tags = io.BytesIO()
     pages = [Image.fromarray(band) for band in values]
     pages[0].save(with_tags, "TIFF", save_all=True, append_images=pages[1:], description=WHERE)
 
-    assert metadata.strip_metadata(file.getvalue(), 5).data == file.getvalue()
+    assert metadata.strip_metadata(file, 5).data == file
     stripped = metadata.strip_metadata(with_tags.getvalue(), 5)
     assert stripped.suffix == ".npy" and WHERE.encode() not in stripped.data
     np.testing.assert_array_equal(np.load(io.BytesIO(stripped.data)), values)
@@ -128,13 +128,12 @@ def made(uploaded: Callable[[bytes], str], tmp_path: Path, **question: Any) -> d
     part = bundle.server_part([answer["record"]], image, tmp_path)
     stripped = Path(part.pop("upload")).read_bytes()
     values = np.frombuffer(base64.b64decode(answer["map"]["b64"]), "<f4")
-    file = io.BytesIO()
-    np.save(file, values.reshape(answer["map"]["h"], answer["map"]["w"]))
+    values = values.reshape(answer["map"]["h"], answer["map"]["w"])
     about = part | {"maps": [{"files": {"map": "map.npy", "figure": "figure.png"}, **answer["record"]}]}
     return {
         "bundle.json": json.dumps(about).encode(),
         part["photograph"]["file"]: stripped,
-        "map.npy": file.getvalue(),
+        "map.npy": npy_file(values),
         "figure.png": b"",
     }
 
@@ -189,12 +188,11 @@ def test_a_changed_bundle_is_reported(
     entries = made(uploaded, tmp_path, **question)
     index = json.loads(entries["bundle.json"])
     assert {"saliscope", "torch", "python"} <= index["versions"].keys()
-    file = io.BytesIO()
-    np.save(file, np.load(io.BytesIO(entries["map.npy"])) * np.float32(1.01))
+    larger = npy_file(np.load(io.BytesIO(entries["map.npy"])) * np.float32(1.01))
     for wrong, words in (
         (changed(entries, lambda found: found["maps"][0]["question"]["options"].update(relu=True)), [": different"]),
         (changed(entries, lambda found: found["weights"][MODEL].update(sha256="0" * 64)), ["hash mismatch", "equal"]),
-        ({**entries, "map.npy": file.getvalue()}, ["the stored map was modified", "different"]),
+        ({**entries, "map.npy": larger}, ["the stored map was modified", "different"]),
         ({**entries, "photograph.jpg": saved("JPEG", quality=40)}, ["not the image that was explained"]),
     ):
         code, output = replayed(packed(tmp_path / "b.zip", wrong), capsys)
@@ -253,9 +251,7 @@ def lying(path: Path) -> Path:
 
 
 def malicious(folder: Path) -> Iterator[tuple[str, Path]]:
-    npy = io.BytesIO()
-    np.save(npy, np.zeros((7, 7), "f4"))
-    rest = {"photograph.jpg": saved("JPEG"), "map.npy": npy.getvalue()}
+    rest = {"photograph.jpg": saved("JPEG"), "map.npy": npy_file(np.zeros((7, 7), "f4"))}
     sure = {"bundle.json": json.dumps(index()).encode(), **rest}
     (folder / "no.zip").write_bytes(b"no zip at all")
     yield "no zip", folder / "no.zip"
@@ -270,9 +266,8 @@ def malicious(folder: Path) -> Iterator[tuple[str, Path]]:
     yield "lying bomb", lying(folder / "lying.zip")
     many = {**sure, **{f"{k}.txt": b"" for k in range(100)}}
     yield "many files", packed(folder / "many.zip", many)
-    pickled = io.BytesIO()
-    np.save(pickled, np.array([{"a": print}], dtype=object), allow_pickle=True)
-    yield "pickle", packed(folder / "pickle.zip", {**sure, "map.npy": pickled.getvalue()})
+    pickled = npy_file(np.array([{"a": print}], dtype=object), allow_pickle=True)
+    yield "pickle", packed(folder / "pickle.zip", {**sure, "map.npy": pickled})
     yield "a page", packed(folder / "svg.zip", {**sure, "photograph.jpg": b"<svg onload=alert(1)>"})
     texts = ["", "[]", "null", "{", "[" * 100_000, '{"format": 1}', json.dumps(index(version=99))]
     wrong = [index(maps=[]), index(maps=[None]), index(maps=index()["maps"] * 9), index(photograph=None)]
