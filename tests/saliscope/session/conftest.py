@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.saliscope.session.asking import MODEL
-
 
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[object]:
     """Return the network, which is loaded once for all modules; requests do not wait for a thread."""
     from saliscope.session import model_cache  # some modules need no network
+    from tests.saliscope.session.asking import MODEL
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_cache, "wait", lambda *_: iter(()))
