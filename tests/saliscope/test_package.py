@@ -22,11 +22,7 @@ def test_dir_lists_the_public_names_and_importing_them_does_not_import_torch() -
 
 def test_an_example_is_an_image_of_the_installed_package() -> None:
     image = saliscope.example("coffee")
-
-    assert image.mode == "RGB" and Image.open(image.filename).size == image.size  # type: ignore[attr-defined]
-    assert Path(image.filename).name == "coffee.jpg"  # type: ignore[attr-defined]
-
-
-def test_an_unknown_example_is_refused_with_the_available_names() -> None:
+    path = Path(image.filename)  # type: ignore[attr-defined]
+    assert image.mode == "RGB" and path.name == "coffee.jpg" and Image.open(path).size == image.size
     with pytest.raises(ValueError, match=r"Unknown example 'cofee'.*dog, coffee"):
         saliscope.example("cofee")

@@ -122,28 +122,17 @@ def test_the_page_shows_the_probability_that_the_network_means(files: Path, name
         assert f"{100 * float(expected.max()):.0f}%" in title and f"{100 * float(expected.max()):.0f}%" in caption
 
 
-def test_methods_without_scores_report_the_same(files: Path) -> None:
+def test_the_api_and_curves_have_a_score_where_there_is_no_probability(files: Path) -> None:
     """EigenCAM needs no scores, so the engine computes them itself."""
-    own, other = ask(files, "labels", method="eigen_cam"), ask(files, "labels")
-    assert own.explanation.scores is None and dict(own.top) == pytest.approx(dict(other.top))
-
-
-def test_the_api_has_a_score_where_there_is_no_probability(files: Path) -> None:
-    answer, labels = ask(files, "regression"), ask(files, "labels")
-    assert endpoints._target(answer)["probability"] is None
-    assert endpoints._target(answer)["score"] == pytest.approx(float(meant(files, "regression").max()))
-    assert endpoints._target(labels) == {
-        "index": labels.target, "name": labels.name, "probability": pytest.approx(float(meant(files, "labels").max()))
-    }  # fmt: skip
-
-
-def test_units_name_what_the_scores_are(files: Path) -> None:
-    words = {"classes": "logit", "labels": "logit", "softmax": "probability", "regression": "score"}
-    for name, word in words.items():
-        settings = ask(files, name).settings
-        assert messages.measure(settings) == word
-        description = guide.unit(settings.method, settings)
-        assert ("softmax" in description) == (name == "classes") and description.endswith(".")
+    answer, labels, other = ask(files, "regression"), ask(files, "labels"), ask(files, "labels", method="eigen_cam")
+    found = endpoints._target(answer)
+    assert found["probability"] is None
+    assert found["score"] == pytest.approx(float(meant(files, "regression").max()))
+    assert endpoints._target(labels)["probability"] == pytest.approx(float(meant(files, "labels").max()))
+    assert other.explanation.scores is None and dict(other.top) == pytest.approx(dict(labels.top))
+    for each, expected in ((labels, "probability"), (answer, "output")):
+        measured: Any = SimpleNamespace(options={"score": each.settings.loaded.score})
+        assert trust_messages.unit(each.settings, measured) == expected
 
 
 SENTENCES = {
@@ -158,89 +147,67 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("kind", SENTENCES)
-def test_the_description_of_the_unit_follows_the_kind_of_the_score(files: Path, kind: str) -> None:
+def test_the_description_of_the_unit_follows_the_kind_of_the_score(files: Path) -> None:
     settings = ask(files, "classes").settings
-    if kind in ("detection", "segmentation"):
-        settings = replace(settings, loaded=replace(settings.loaded, model=replace(settings.loaded.model, task=kind)))
-    elif kind == "channel":
-        settings = replace(settings, unit=("0", 1))
-    else:
-        settings = replace(settings, loaded=replace(settings.loaded, score=kind))
-    values, score, plural = SENTENCES[kind]
+    loaded = settings.loaded
+    for kind, (values, score, plural) in SENTENCES.items():
+        if kind in ("detection", "segmentation"):
+            each = replace(settings, loaded=replace(loaded, model=replace(loaded.model, task=kind)))
+        elif kind == "channel":
+            each = replace(settings, unit=("0", 1))
+        else:
+            each = replace(settings, loaded=replace(loaded, score=kind))
+        for method, words in (
+            ("grad_cam", f"in {values}."),
+            ("saliency", f"the change of {score} per unit of input."),
+            ("var_grad", f"the squared change of {score} per unit of input."),
+            ("occlusion", f"in {plural} per pixel: "),
+            ("internal_influence", f"the change of {score} per unit of the layer."),
+            ("le_grad", f"in {plural} per unit of attention."),
+            ("eigen_cam", "in the units of the layer output."),
+        ):
+            assert words in guide.unit(explainers.METHODS[method], each), (kind, method)
 
-    def sentence(name: str) -> str:
-        return guide.unit(explainers.METHODS[name], settings)
 
-    assert sentence("grad_cam") == f"Values are in {values}."
-    assert sentence("saliency") == f"Values are the change of {score} per unit of input."
-    assert sentence("var_grad") == f"Values are the squared change of {score} per unit of input."
-    assert sentence("occlusion").startswith(f"Values are in {plural} per pixel: ")
-    assert sentence("internal_influence") == f"Values are the change of {score} per unit of the layer."
-    assert sentence("le_grad") == f"Values are in {plural} per unit of attention."
-    assert sentence("eigen_cam") == "Values are in the units of the layer output."
-
-
-@pytest.mark.parametrize(("name", "word"), [("labels", "logit"), ("softmax", "probability"), ("regression", "score")])
-def test_the_mistakes_of_a_report_have_the_unit_of_the_scores(
-    files: Path, tmp_path: Path, name: str, word: str
-) -> None:
-    """In the note about the differences between the maps of two classes; the class of an image is its folder."""
-    folder, best = tmp_path / "images", int(meant(files, name).argmax())
-    for k in (1, 2):
-        path = folder / ["fox", "owl", "elk", "cow"][(best + k) % 4] / "0.png"
-        path.parent.mkdir(parents=True)
-        copyfile(files / "images" / "0.png", path)
-    job = runs_of_datasets.prepare(RunSettings(model=f"ends_in_{name}"), str(folder), tmp_path / "run")
+def run_of(files: Path, name: str, folder: Path, images: Path | None = None) -> shards.RunData:
+    """Explain a folder of images with a network."""
+    settings = RunSettings(model=f"ends_in_{name}", batch_size=2)
+    job = runs_of_datasets.prepare(settings, str(images or files / "images"), folder / name)
     runs_of_datasets.run(job, decode=open_image, workers=0)
-    report.write(
-        shards.open_run(tmp_path / "run"),
-        tmp_path / "report.html",
-        read=lambda path: open_image(str(folder / path)),
-        model=zoo.load_model(f"ends_in_{name}"),
-    )
-    assert f"difference ({word}): red" in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def test_curves_have_the_unit_of_the_scores(files: Path) -> None:
-    for name, expected in {"classes": "probability", "logit": "probability", "regression": "output"}.items():
-        settings = ask(files, name).settings
-        measured: Any = SimpleNamespace(options={"score": settings.loaded.score})
-        assert trust_messages.unit(settings, measured) == expected
+    return shards.open_run(folder / name)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_data_sets_store_the_probability_that_the_network_means(files: Path, name: str, tmp_path: Path) -> None:
-    settings = RunSettings(model=f"ends_in_{name}", batch_size=2)
-    job = runs_of_datasets.prepare(settings, str(files / "images"), tmp_path / "run")
-    runs_of_datasets.run(job, decode=open_image, workers=0)
-    data = shards.open_run(tmp_path / "run")
-
+    data, is_score = run_of(files, name, tmp_path), name == "regression"
     assert data.manifest["score"] == KINDS[name][3]
     for row in data.table.to_pylist():
         expected = meant(files, name, Path(row["path"]).name)
+        probability = None if is_score else pytest.approx(float(expected.max()), rel=1e-4)
         assert [each["index"] for each in row["top5"]] == expected.argsort(descending=True).tolist()
-        if name == "regression":
-            assert row["probability"] is None and {each["probability"] for each in row["top5"]} == {None}
-        else:
-            assert row["probability"] == pytest.approx(float(expected.max()), rel=1e-4)
+        assert row["probability"] == probability
+        assert not is_score or {each["probability"] for each in row["top5"]} == {None}
         statistics = {each["name"]: each["value"] for each in row["statistics"]}
-        assert statistics.get("probability") == (
-            None if name == "regression" else pytest.approx(float(expected.max()), rel=1e-4)
-        )
+        assert statistics.get("probability") == probability
     found = evaluation.evaluate(FinishedRun(data, open_image), images=2, metrics=["deletion"], steps=2)
     word = {"identity": "output probability", "logit": "score"}.get(KINDS[name][3], f"{KINDS[name][3]} probability")
     assert found["metrics"]["deletion"]["unit"] == f"mean {word}"
 
 
-def test_reports_of_scores_without_probabilities_are_complete(files: Path, tmp_path: Path) -> None:
-    settings = RunSettings(model="ends_in_regression", batch_size=2)
-    job = runs_of_datasets.prepare(settings, str(files / "images"), tmp_path / "run")
-    runs_of_datasets.run(job, decode=open_image, workers=0)
-    out = tmp_path / "report.html"
-    report.write(shards.open_run(tmp_path / "run"), out, read=lambda path: None)
-    text = out.read_text(encoding="utf-8")
-    assert "the scores of the network are not probabilities" in text and "nan%" not in text.lower()
+def test_reports_have_the_unit_of_the_scores(files: Path, tmp_path: Path) -> None:
+    """In the note about the differences between the maps of two classes; the class of an image is its folder."""
+    for name, word in (("labels", "logit"), ("softmax", "probability"), ("regression", "score")):
+        best = int(meant(files, name).argmax())
+        for k in (1, 2):
+            path = tmp_path / f"images of {name}" / ["fox", "owl", "elk", "cow"][(best + k) % 4] / "0.png"
+            path.parent.mkdir(parents=True)
+            copyfile(files / "images" / "0.png", path)
+        data = run_of(files, name, tmp_path, images := tmp_path / f"images of {name}")
+        model, out = zoo.load_model(f"ends_in_{name}"), tmp_path / "report.html"
+        report.write(data, out, read=lambda path, images=images: open_image(str(images / path)), model=model)
+        text = out.read_text(encoding="utf-8")
+        assert f"difference ({word}): red" in text and "nan%" not in text.lower(), name
+        assert ("the scores of the network are not probabilities" in text) == (name == "regression"), name
 
 
 # Settings of models

@@ -11,78 +11,65 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from saliscope import limits
 from saliscope.errors import Refused
-from saliscope.images import bands, npy, tiff, uploads
+from saliscope.images import bands, tiff, uploads
 from tests.support.band_files import KINDS, npy_file, tiff_file, values
 
-pytestmark = pytest.mark.sample
+
+def test_every_type_and_layout_of_a_tiff() -> None:
+    options = itertools.cycle(
+        [{}, {"packed": True, "rows": 33}, {"tile": 32, "packed": True, "big": True}, {"big": True}]
+    )
+    for kind, order, layout in itertools.product(KINDS, "<>", ["interleaved", "separate", "pages"]):
+        array, more = values(kind), next(options)
+        found = bands.read(tiff_file(array, order=order, layout=layout, **more), 5)
+        np.testing.assert_array_equal(found, array, f"{kind} {order} {layout} {more}")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("order", ["<", ">"])
-@pytest.mark.parametrize("layout", ["interleaved", "separate", "pages"])
-def test_every_type_and_layout_of_a_tiff(kind: str, order: str, layout: str) -> None:
-    array = values(kind)
-    for options in ({}, {"packed": True, "rows": 33}, {"tile": 32, "packed": True, "big": True}):
-        np.testing.assert_array_equal(bands.read(tiff_file(array, order=order, layout=layout, **options), 5), array)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("tile", [0, 16])
-@pytest.mark.parametrize("layout", ["interleaved", "separate"])
-def test_predictors(kind: str, tile: int, layout: str) -> None:
+@pytest.mark.parametrize("tile, layout", [(0, "separate"), (16, "interleaved")])
+def test_predictors(tile: int, layout: str) -> None:
     """Differences along a row stay within one strip or tile, sample by sample."""
-    array = values(kind, 4)
-    for predictor, order in itertools.product([2, 3] if kind[0] == "f" else [2], "<>"):
+    for kind, predictor, order in itertools.product(KINDS, (2, 3), "<>"):
+        if predictor == 3 and kind[0] != "f":
+            continue
+        array = values(kind, 4)
         file = tiff_file(array, order=order, tile=tile, layout=layout, predictor=predictor, packed=True)
-        np.testing.assert_array_equal(bands.read(file, 4), array)
+        np.testing.assert_array_equal(bands.read(file, 4), array, f"{kind} {predictor} {order}")
 
 
 @pytest.mark.parametrize("compression", ["raw", "tiff_lzw", "packbits", "tiff_adobe_deflate", "lzma", "zstd"])
-@pytest.mark.parametrize("predictor", [1, 2])
-def test_files_of_libtiff(compression: str, predictor: int) -> None:
-    """Oracle: the encoders of libtiff, through Pillow."""
+def test_files_of_libtiff(compression: str) -> None:
+    """Oracle: the encoders of libtiff, through Pillow; predictor 3 is for floating-point numbers."""
+    for kind, predictor in (("u1", 1), ("u1", 2), ("f4", 3)):
+        if predictor > 1 and compression in ("raw", "packbits"):
+            continue
+        array = values(kind, 3 if kind == "u1" else 1)
+        image, file = Image.fromarray(np.moveaxis(array, 0, -1) if kind == "u1" else array[0]), io.BytesIO()
+        image.save(file, "TIFF", compression=compression, tiffinfo={317: predictor} if predictor > 1 else {})
+        (page,) = tiff.pages(file.getvalue())
+        assert page.predictor == predictor
+        np.testing.assert_array_equal(tiff.read_bands(file.getvalue(), page, uploads.TimedDecoder()), array)
+
+
+def test_unsupported_encodings_are_reported() -> None:
+    for count, colors in ((5, 1), (5, 2), (2, 1)):
+        extra = (0,) * (count - 3) if colors == 2 else ()
+        for changed in ({"t259": [7]}, {"t258": [12] * count}, {"t258": [8] * (count - 1) + [16]}):
+            with pytest.raises(Refused, match="encoding is not supported"):
+                bands.open_bands(tiff_file(values("u1", count), colors=colors, extra=extra, **changed), 5)
+
+
+def test_orientation_is_applied() -> None:
+    """Oracle: Pillow's function for it."""
     array = values("u1", 3)
-    file = io.BytesIO()
-    tags = {} if compression in ("raw", "packbits") else {317: predictor}
-    Image.fromarray(np.moveaxis(array, 0, -1)).save(file, "TIFF", compression=compression, tiffinfo=tags)
-    page = tiff.pages(file.getvalue())[0]
-    assert page.predictor == tags.get(317, 1)
-
-    np.testing.assert_array_equal(tiff.read_bands(file.getvalue(), page, uploads.TimedDecoder()), array)
-
-
-def test_floating_point_differences_of_libtiff() -> None:
-    array = values("f4", 1)
-    file = io.BytesIO()
-    Image.fromarray(array[0]).save(file, "TIFF", compression="tiff_lzw", tiffinfo={317: 3})
-    page = tiff.pages(file.getvalue())[0]
-
-    assert page.predictor == 3 and page.compression == 5
-    np.testing.assert_array_equal(tiff.read_bands(file.getvalue(), page, uploads.TimedDecoder()), array)
-
-
-@pytest.mark.parametrize("count, colors", [(5, 1), (5, 2), (2, 1)])
-def test_unsupported_encodings_are_reported(count: int, colors: int) -> None:
-    extra = (0,) * (count - 3) if colors == 2 else ()
-    for changed in ({"t259": [7]}, {"t258": [12] * count}, {"t258": [8] * (count - 1) + [16]}):
-        with pytest.raises(Refused, match="encoding is not supported"):
-            bands.open_bands(tiff_file(values("u1", count), colors=colors, extra=extra, **changed), 5)
-
-
-@pytest.mark.parametrize("turn", range(1, 9))
-def test_orientation_is_applied(turn: int) -> None:
-    """Oracle: Pillow's transpose of the same image."""
-    array = values("u1", 3)
-    lying = tiff_file(array, turn=turn)
-    image = Image.fromarray(np.moveaxis(array, 0, -1))
-    method = uploads._ORIENTATIONS.get(turn)
-    upright = image if method is None else image.transpose(method)
-
-    np.testing.assert_array_equal(bands.read(lying, 5), np.moveaxis(np.asarray(upright), -1, 0))
+    for turn in range(1, 9):
+        image = Image.fromarray(np.moveaxis(array, 0, -1))
+        image.getexif()[0x0112] = turn
+        upright = np.moveaxis(np.asarray(ImageOps.exif_transpose(image)), -1, 0)
+        np.testing.assert_array_equal(bands.read(tiff_file(array, turn=turn), 5), upright, f"{turn}")
 
 
 def test_pages_are_bands_and_overviews_are_not() -> None:
@@ -99,27 +86,22 @@ def test_pages_are_bands_and_overviews_are_not() -> None:
     np.testing.assert_array_equal(bands.read(bytes(file), 2), array[[0, 2]])
 
 
-@pytest.mark.parametrize(
-    "shape, channels, axis",
-    [((20, 30), 1, None), ((20, 30), 5, None), ((5, 20, 30), 5, 0), ((20, 30, 5), 5, 2), ((13, 20, 30), 3, 0),
-     ((20, 30, 13), 3, 2), ((40, 20, 30), 40, 0), ((1, 20, 30), 1, 0), ((20, 30, 1), 1, 2), ((20, 30, 4), None, 2)],
-)  # fmt: skip
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("kind", ["u1", ">u2", "<i2", ">f4", "f8", "i8"])
-def test_axis_of_the_bands_in_an_npy_file(shape: Any, channels: int, axis: int | None, order: str, kind: str) -> None:
-    array = np.arange(np.prod(shape)).reshape(shape).astype(kind).copy(order)
-    expected = array[None] if axis is None else np.moveaxis(array, axis, 0)
-
-    actual = bands.read(npy_file(array), channels)
-
-    assert actual is not None and actual.dtype.isnative
-    np.testing.assert_array_equal(actual, expected)
+AXES = [
+    ((20, 30), 1, None), ((20, 30), 5, None), ((5, 20, 30), 5, 0), ((20, 30, 5), 5, 2), ((13, 20, 30), 3, 0),
+    ((20, 30, 13), 3, 2), ((40, 20, 30), 40, 0), ((1, 20, 30), 1, 0), ((20, 30, 1), 1, 2), ((20, 30, 4), None, 2),
+]  # fmt: skip
+"""Shapes, the channels of the network, and the axis of the bands."""
 
 
-@pytest.mark.parametrize("shape, channels", [((5, 20, 5), 5), ((7, 20, 7), 3)])
-def test_ambiguous_axes_are_rejected(shape: tuple[int, ...], channels: int) -> None:
-    with pytest.raises(Refused, match="its first or its last axis could be the bands"):
-        bands.read(npy_file(np.zeros(shape, "u1")), channels)
+def test_axis_of_the_bands_in_an_npy_file() -> None:
+    for (shape, channels, axis), order, kind in itertools.product(AXES, "CF", ["u1", ">u2", "<i2", ">f4", "f8", "i8"]):
+        array = np.arange(np.prod(shape)).reshape(shape).astype(kind).copy(order)
+        actual = bands.read(npy_file(array), channels)
+        assert actual is not None and actual.dtype.isnative
+        np.testing.assert_array_equal(actual, array[None] if axis is None else np.moveaxis(array, axis, 0))
+    for shape, channels in (((5, 20, 5), 5), ((7, 20, 7), 3)):
+        with pytest.raises(Refused, match="its first or its last axis could be the bands"):
+            bands.read(npy_file(np.zeros(shape, "u1")), channels)
 
 
 class Trap:
@@ -136,42 +118,48 @@ def forged(**changes: Any) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(5 * 8 * 9 * 2)
 
 
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        (npy_file(np.array([Trap()], object)), "does not contain numbers"),
-        (npy_file(np.zeros((4, 4), [("a", "u1")])), "does not contain numbers"),
-        (npy_file(np.zeros((4, 4), "c8")), "does not contain numbers"),
-        (npy_file(np.zeros((4, 4), "M8[s]")), "does not contain numbers"),
-        (npy_file(np.zeros((4, 4), "U3")), "does not contain numbers"),
-        (npy_file(np.zeros((4, 4), bool)), "does not contain numbers"),
-        (npy_file(np.zeros(9, "u1")), r"shape \[9\]"),
-        (npy_file(np.zeros((1, 3, 4, 4), "u1")), r"shape \[1, 3, 4, 4\]"),
-        (npy_file(np.zeros((0, 4, 4), "u1")), r"shape \[0, 4, 4\]"),
-        (npy_file(np.zeros((5, 8, 9), "u2"))[:-1], "damaged or truncated"),
-        (npy_file(np.zeros((5, 8, 9), "u2")) + b"x", "damaged"),
-        (forged(shape=(5, 1 << 40, 1 << 40)), "values"),
-        (forged(shape=(5, -8, -9)), "shape"),
-        (forged(shape=(5.0, 8, 9)), "damaged"),
-        (forged(shape=(True, 8, 9)), "damaged"),
-        (forged(shape=5), "damaged"),
-        (forged(fortran_order=0), "damaged"),
-        (forged(descr="|O"), "does not contain numbers"),
-        (forged(descr="O"), "does not contain numbers"),
-        (forged(descr="<u200000000"), "does not contain numbers"),
-        (forged(descr=["<u2"]), "does not contain numbers"),
-        (forged(shape=(600, 800, 900)), "600 bands"),
-        (b"\x93NUMPY\x01\x00\xff\xff" + b"{" * 65535, "damaged"),
-        (b"\x93NUMPY\x01\x00" + struct.pack("<H", 900) + b"(" * 900, "damaged"),
-        (b"\x93NUMPY\x09\x00" + bytes(90), "damaged"),
-        (b"\x93NUMPY", "damaged"),
-        (b"\x93NUMPY\x01\x00\x10\x00" + b"__import__('os')", "damaged"),
-    ],
-)
-def test_malicious_arrays_are_rejected(data: bytes, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+DIGITS = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 700 + ", 2)}\n"
+MALICIOUS = [
+    (npy_file(np.array([Trap()], object)), "does not contain numbers"),
+    (npy_file(np.zeros((4, 4), [("a", "u1")])), "does not contain numbers"),
+    (npy_file(np.zeros((4, 4), "c8")), "does not contain numbers"),
+    (npy_file(np.zeros((4, 4), "M8[s]")), "does not contain numbers"),
+    (npy_file(np.zeros((4, 4), "U3")), "does not contain numbers"),
+    (npy_file(np.zeros((4, 4), bool)), "does not contain numbers"),
+    (npy_file(np.zeros(9, "u1")), r"shape \[9\]"),
+    (npy_file(np.zeros((1, 3, 4, 4), "u1")), r"shape \[1, 3, 4, 4\]"),
+    (npy_file(np.zeros((0, 4, 4), "u1")), r"shape \[0, 4, 4\]"),
+    (npy_file(np.zeros((5, 8, 9), "u2"))[:-1], "damaged or truncated"),
+    (npy_file(np.zeros((5, 8, 9), "u2")) + b"x", "damaged"),
+    (forged(shape=(5, 1 << 40, 1 << 40)), "values"),
+    (forged(shape=(5, -8, -9)), "shape"),
+    (forged(shape=(5.0, 8, 9)), "damaged"),
+    (forged(shape=(True, 8, 9)), "damaged"),
+    (forged(shape=5), "damaged"),
+    (forged(fortran_order=0), "damaged"),
+    (forged(descr="|O"), "does not contain numbers"),
+    (forged(descr="O"), "does not contain numbers"),
+    (forged(descr="<u200000000"), "does not contain numbers"),
+    (forged(descr=["<u2"]), "does not contain numbers"),
+    (forged(shape=(600, 800, 900)), "600 bands"),
+    (b"\x93NUMPY\x01\x00\xff\xff" + b"{" * 65535, "damaged"),
+    (b"\x93NUMPY\x01\x00" + struct.pack("<H", 900) + b"(" * 900, "damaged"),
+    (b"\x93NUMPY\x09\x00" + bytes(90), "damaged"),
+    (b"\x93NUMPY", "damaged"),
+    (b"\x93NUMPY\x01\x00\x10\x00" + b"__import__('os')", "damaged"),
+    (
+        b"\x93NUMPY\x02\x00" + struct.pack("<I", len(DIGITS)) + DIGITS.encode(),
+        r"^The image has more than 10\^12 values",
+    ),
+]
+
+
+def test_malicious_arrays_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("unpickled"))
-    with pytest.raises(Refused, match=message):
-        bands.open_bands(data, 5)
+    for data, message in MALICIOUS:
+        with pytest.raises(Refused, match=message) as found:
+            bands.open_bands(data, 5)
+        assert len(str(found.value)) < 200, message
 
 
 def test_npz_archive_is_reported() -> None:
@@ -181,26 +169,27 @@ def test_npz_archive_is_reported() -> None:
         bands.open_bands(file.getvalue(), 5)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"t256": [1 << 30], "t257": [1 << 30]},
-        {"t277": [1 << 20]},
-        {"t273": [0xFFFFFFF0]},
-        {"t279": [0xFFFFFFFF]},
-        {"t273": [8] * 100},
-        {"t278": [0]},
-        {"t258": [16, 8, 16, 8, 16]},
-        {"t256": [0]},
-        {"t339": [9]},
-        {"t317": [7]},
-        {"t322": [1 << 30], "t323": [1 << 30], "t324": [8], "t325": [9]},
-        {"t322": [1], "t323": [1], "t324": [8], "t325": [9]},
-    ],
-)
-def test_invalid_tags_are_rejected(changes: dict[str, list[int]]) -> None:
-    with pytest.raises(Refused):
-        bands.open_bands(tiff_file(values(), **changes), 5)
+INVALID_TAGS: list[dict[str, list[int]]] = [
+    {"t256": [1 << 30], "t257": [1 << 30]},
+    {"t277": [1 << 20]},
+    {"t273": [0xFFFFFFF0]},
+    {"t279": [0xFFFFFFFF]},
+    {"t273": [8] * 100},
+    {"t278": [0]},
+    {"t258": [16, 8, 16, 8, 16]},
+    {"t256": [0]},
+    {"t339": [9]},
+    {"t317": [7]},
+    {"t322": [1 << 30], "t323": [1 << 30], "t324": [8], "t325": [9]},
+    {"t322": [1], "t323": [1], "t324": [8], "t325": [9]},
+]
+
+
+def test_invalid_tags_are_rejected() -> None:
+    for changes in INVALID_TAGS:
+        with pytest.raises(Refused):
+            bands.open_bands(tiff_file(values(), **changes), 5)
+            pytest.fail(f"{changes} is accepted")
 
 
 def test_damaged_files_are_decoded_or_rejected() -> None:
@@ -240,7 +229,3 @@ def test_size_is_checked_before_decoding(monkeypatch: pytest.MonkeyPatch) -> Non
             bands.open_bands(data, 5)
     with pytest.raises(Refused, match="One side may be at most 20 times the other"):
         bands.open_bands(npy_file(np.zeros((1, 4000, 2), "u1")), 1)
-
-
-def test_description_names_type_and_shape() -> None:
-    assert {kind[-2:] for kind in KINDS} <= npy.KINDS

@@ -6,20 +6,20 @@ the pixels and not only the size.
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import struct
-import threading
 import time
 import warnings
 import zlib
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageCms, ImageFile, TiffImagePlugin, features
+from PIL import Image, ImageCms, ImageFile, ImageOps, features
 
 from saliscope import limits
 from saliscope.images import uploads
@@ -57,11 +57,18 @@ def near(actual: tuple[int, ...], expected: tuple[int, ...], by: int = 12) -> bo
     return max(abs(a - b) for a, b in zip(actual, expected, strict=True)) <= by
 
 
-def assert_scene(image: Image.Image, by: int = 12) -> None:
-    """Assert that the image is the scene: its mode, and each color in its quarter."""
+def assert_scene(image: Image.Image, by: int = 12, hole: bool = False) -> None:
+    """Assert that the image is the scene, each color in its quarter; `hole`: the first quarter is transparent."""
     assert image.mode == "RGB"
     for place, color in corners(image).items():
-        assert near(color, MARKS[place], by), (place, color)
+        expected = WHITE if hole and place == "top left" else MARKS[place]
+        assert near(color, expected, by), (place, color)
+
+
+def row(source: bytes) -> list[int]:
+    """Return the red values of the last row."""
+    image = open_image(source)
+    return [image.getpixel((x, image.height - 1))[0] for x in range(image.width)]
 
 
 def refusal(source: Any) -> str:
@@ -73,30 +80,25 @@ def refusal(source: Any) -> str:
     return message
 
 
+def oriented(turn: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    return exif
+
+
 # Formats and modes
 
 
-@pytest.mark.parametrize("kind", uploads.FORMATS)
-def test_every_supported_format_is_decoded(kind):
-    image = open_image(save(scene(), kind))
-    assert image.size == (48, 32)
-    assert_scene(image)
-
-
-def test_other_formats_are_rejected():
+def test_supported_formats_are_decoded_and_others_are_rejected():
     """A decoder of Pillow that is not in the list is never tried, regardless of the bytes."""
+    for kind in uploads.FORMATS:
+        image = open_image(save(scene(), kind))
+        assert image.size == (48, 32)
+        assert_scene(image)
     assert {"JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"} <= set(uploads.FORMATS)
     assert ("AVIF" in uploads.FORMATS) == features.check("avif")
     for kind in ("ICO", "PPM", "TGA", "PCX", "SGI", "DDS", "IM", "QOI"):
-        assert "Choose an image" in refusal(save(scene(), kind))
-
-
-def test_pillow_only_tries_the_supported_formats(monkeypatch):
-    """Some decoders of Pillow check no signature, so they could accept a file that starts like a TIFF."""
-    given, real = [], Image.open
-    monkeypatch.setattr(Image, "open", lambda file, **options: (given.append(options), real(file, **options))[1])
-    assert_scene(open_image(save(scene(), "PNG")))
-    assert given == [{"formats": uploads.FORMATS}]
+        assert "Choose an image" in refusal(save(scene(), kind)), kind
 
 
 def test_content_determines_the_format(tmp_path):
@@ -109,38 +111,27 @@ def test_content_determines_the_format(tmp_path):
     assert "a web page" in refusal(page)
 
 
-def test_first_image_of_an_mpo_file_is_used():
+def test_first_image_of_several_is_used():
     """MPO: a JPEG followed by a second one (depth, gain map)."""
-    data = save(scene(), "MPO", save_all=True, append_images=[Image.new("RGB", (48, 32), "black")], quality=95)
-    assert_scene(open_image(data))
-
-
-@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
-def test_first_frame_of_an_animation_is_used(kind):
     others = [Image.new("RGB", (48, 32), "black"), Image.new("RGB", (48, 32), "white")]
-    assert_scene(open_image(save(scene(), kind, save_all=True, append_images=others)))
+    for kind in ("GIF", "WEBP", "PNG", "TIFF", "MPO"):
+        assert_scene(open_image(save(scene(), kind, save_all=True, append_images=others)))
 
 
-def test_gray_and_bilevel_images_become_gray_rgb():
-    ramp = Image.linear_gradient("L").resize((64, 64))
-    assert open_image(save(ramp, "PNG")).tobytes() == ramp.convert("RGB").tobytes()
-    dots = ramp.convert("1")
-    assert open_image(save(dots, "PNG")).tobytes() == dots.convert("RGB").tobytes()
-
-
-def test_cmyk_is_not_shown_as_a_negative():
+def test_other_modes_become_rgb():
     """Adobe's CMYK JPEGs are stored inverted; without a profile Pillow's plain conversion is the reference."""
+    ramp = Image.linear_gradient("L").resize((64, 64))
+    for gray in (ramp, ramp.convert("1")):
+        assert open_image(save(gray, "PNG")).tobytes() == gray.convert("RGB").tobytes()
+    standard, lab = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
     inks = scene().convert("CMYK")
-    assert_scene(open_image(save(inks, "TIFF")))
-    assert_scene(open_image(save(inks, "JPEG", quality=95)))
-
-
-def test_lab_and_luma_become_rgb():
-    lab = ImageCms.profileToProfile(
-        scene(), ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"), outputMode="LAB"
-    )
-    assert_scene(open_image(save(lab, "TIFF")))
-    assert_scene(open_image(save(scene(), "TIFF", compression="jpeg", quality=95)))
+    for file in (
+        save(inks, "TIFF"),
+        save(inks, "JPEG", quality=95),
+        save(ImageCms.profileToProfile(scene(), standard, lab, outputMode="LAB"), "TIFF"),
+        save(scene(), "TIFF", compression="jpeg", quality=95),
+    ):
+        assert_scene(open_image(file))
 
 
 # Transparency
@@ -148,44 +139,26 @@ def test_lab_and_luma_become_rgb():
 
 def test_transparency_is_blended_with_white():
     image = scene().convert("RGBA")
-    image.putalpha(Image.new("L", (48, 32), 255))
     image.paste((0, 0, 0, 0), (0, 0, 24, 16))
-    for kind in ("PNG", "TIFF", *(("WEBP",) if features.check("webp") else ())):
-        options = {"lossless": True} if kind == "WEBP" else {}
-        colors = corners(open_image(save(image, kind, **options)))
-        assert colors.pop("top left") == WHITE, kind
-        assert all(near(color, MARKS[place], 2) for place, color in colors.items())
-
-
-def test_half_transparency_mixes_with_white():
-    image = Image.new("RGBA", (8, 8), (0, 0, 0, 128))
-    assert open_image(save(image, "PNG")).getpixel((4, 4)) == (127, 127, 127)
-    gray = Image.new("LA", (8, 8), (0, 128))
-    assert open_image(save(gray, "PNG")).getpixel((4, 4)) == (127, 127, 127)
-
-
-@pytest.mark.parametrize("kind", ["PNG", "GIF"])
-def test_transparent_palette_color_is_blended_with_white(kind):
-    image = scene().quantize(4)
-    hole = image.getpixel((2, 2))
-    colors = corners(open_image(save(image, kind, transparency=hole)))
-    assert colors.pop("top left") == WHITE
-    assert all(near(color, MARKS[place], 6) for place, color in colors.items())
-
-
-def test_a_palette_with_an_alpha_for_each_color():
-    image = scene().quantize(4)
-    alphas = bytearray(b"\xff\xff\xff\xff")
-    alphas[image.getpixel((2, 2))] = 0
-    assert corners(open_image(save(image, "PNG", transparency=bytes(alphas))))["top left"] == WHITE
-
-
-def test_a_transparent_color_without_a_palette():
-    assert corners(open_image(save(scene(), "PNG", transparency=RED)))["top left"] == WHITE
+    indexed = scene().quantize(4)
+    hole = indexed.getpixel((2, 2))
+    alphas = bytes(0 if index == hole else 255 for index in range(4))
+    for file in (
+        save(image, "PNG"),
+        save(image, "TIFF"),
+        *([save(image, "WEBP", lossless=True)] if features.check("webp") else []),
+        save(indexed, "PNG", transparency=hole),
+        save(indexed, "PNG", transparency=alphas),
+        save(indexed, "GIF", transparency=hole),
+        save(scene(), "PNG", transparency=RED),
+    ):
+        assert_scene(open_image(file), by=6, hole=True)
     gray = scene().convert("L")
     assert corners(open_image(save(gray, "PNG", transparency=gray.getpixel((2, 2)))))["top left"] == WHITE
+    for half in (Image.new("RGBA", (8, 8), (0, 0, 0, 128)), Image.new("LA", (8, 8), (0, 128))):
+        assert open_image(save(half, "PNG")).getpixel((4, 4)) == (127, 127, 127)
     deep = png(2, 1, 16, 0, b"\x00" + struct.pack(">2H", 9000, 50000), chunk(b"tRNS", struct.pack(">H", 9000)))
-    assert [open_image(deep).getpixel((x, 0))[0] for x in (0, 1)] == [255, round(50000 / 257)]
+    assert row(deep) == [255, round(50000 / 257)]
 
 
 def test_resizing_ignores_the_color_of_transparent_pixels(monkeypatch):
@@ -201,55 +174,33 @@ def test_resizing_ignores_the_color_of_transparent_pixels(monkeypatch):
 # More than 8 bits
 
 
-def test_sixteen_bits_keep_the_range_of_their_type_when_they_use_it():
-    values = np.array([[0, 257, 25700, 65535]], np.uint16)
-    for kind in ("PNG", "TIFF"):
-        image = open_image(save(Image.fromarray(values), kind))
-        assert [image.getpixel((x, 0)) for x in range(4)] == [(v, v, v) for v in (0, 1, 100, 255)]
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        (np.uint16, [0, 257, 25700, 65535], [0, 1, 100, 255]),  # the range of the type, if it is used
+        (np.uint16, [1000, 1500, 2000, 3000], [0, 64, 128, 255]),  # 12 bits: from the minimum to the maximum
+        (np.int16, [-1000, 40, 1000], [0, 133, 255]),
+        (np.int16, [-10_000, 11_000, 30_000], [0, 134, 255]),  # one below zero: not the type's range
+        (np.int32, [-(10**6), 40_000, 10**6], [0, 133, 255]),
+        (np.float32, [0.0, 0.25, 0.8], [0, 64, 204]),
+        (np.float32, [-40.0, 12.0, 60.0], [0, 133, 255]),
+        (np.float32, [np.nan, np.inf, -np.inf, 2.0, 6.0], [0, 0, 0, 0, 255]),
+        (np.float32, [np.nan] * 3, [0] * 3),
+    ],
+)
+def test_deep_values_are_mapped_to_8_bits(kind, values, expected):
+    array = np.array([values], kind)
+    signed = kind is np.int16
+    image = Image.fromarray(array.view(np.uint16) if signed else array)
+    assert row(save(image, "TIFF", tiffinfo={339: 2} if signed else {})) == expected
+    if kind is np.uint16:
+        assert row(save(image, "PNG")) == expected
 
 
-def test_twelve_bits_in_sixteen_are_stretched_from_their_own_minimum():
-    values = np.array([[1000, 1500, 2000, 3000]], np.uint16)
-    image = open_image(save(Image.fromarray(values), "PNG"))
-    assert [image.getpixel((x, 0))[0] for x in range(4)] == [0, 64, 128, 255]
-
-
-def test_big_endian_and_signed_sixteen_bits():
-    big = TiffImagePlugin.ImageFileDirectory_v2()
-    big[339] = 2  # signed
-    signed = Image.fromarray(np.array([[-1000, 40, 1000]], np.int16).view(np.uint16))
-    image = open_image(save(signed, "TIFF", tiffinfo=big))
-    assert [image.getpixel((x, 0))[0] for x in range(3)] == [0, 133, 255]
-    signed = Image.fromarray(np.array([[-10_000, 11_000, 30_000]], np.int16).view(np.uint16))
-    image = open_image(save(signed, "TIFF", tiffinfo=big))
-    assert [image.getpixel((x, 0))[0] for x in range(3)] == [0, 134, 255], "one below zero: not the type's range"
+def test_sixteen_bits_of_a_png():
     rows = b"".join(b"\x00" + struct.pack(">3H", 0, 32896, 65535) for _ in range(2))
-    assert [open_image(png(3, 2, 16, 0, rows)).getpixel((x, 1))[0] for x in range(3)] == [0, 128, 255]
-
-
-def test_thirty_two_bits_and_floats():
-    long = np.array([[-(10**6), 40_000, 10**6]], np.int32)
-    image = open_image(save(Image.fromarray(long), "TIFF"))
-    assert [image.getpixel((x, 0))[0] for x in range(3)] == [0, 133, 255]
-    unit = np.array([[0.0, 0.25, 0.8]], np.float32)
-    image = open_image(save(Image.fromarray(unit), "TIFF"))
-    assert [image.getpixel((x, 0))[0] for x in range(3)] == [0, 64, 204]
-    wide = np.array([[-40.0, 12.0, 60.0]], np.float32)
-    image = open_image(save(Image.fromarray(wide), "TIFF"))
-    assert [image.getpixel((x, 0))[0] for x in range(3)] == [0, 133, 255]
-
-
-def test_non_finite_values_become_the_minimum():
-    values = np.array([[np.nan, np.inf, -np.inf, 2.0, 6.0]], np.float32)
-    image = open_image(save(Image.fromarray(values), "TIFF"))
-    assert [image.getpixel((x, 0))[0] for x in range(5)] == [0, 0, 0, 0, 255]
-    nothing = np.full((3, 3), np.nan, np.float32)
-    assert open_image(save(Image.fromarray(nothing), "TIFF")).getextrema() == ((0, 0),) * 3
-
-
-def test_sixteen_bits_a_color_keep_their_color():
-    rows = b"\x00" + struct.pack(">6H", 65535, 0, 32768, 0, 65535, 257)
-    image = open_image(png(2, 1, 16, 2, rows))
+    assert row(png(3, 2, 16, 0, rows)) == [0, 128, 255]
+    image = open_image(png(2, 1, 16, 2, b"\x00" + struct.pack(">6H", 65535, 0, 32768, 0, 65535, 257)))
     assert near(image.getpixel((0, 0)), (255, 0, 128), 1) and near(image.getpixel((1, 0)), (0, 255, 1), 1)
 
 
@@ -257,33 +208,15 @@ def test_sixteen_bits_a_color_keep_their_color():
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", *(("AVIF",) if features.check("avif") else ())])
-@pytest.mark.parametrize("turn", range(1, 9))
-def test_every_orientation_is_applied(kind, turn):
-    """Oracle: the inverse rotation is applied by hand before the scene is saved with the tag."""
-    undo = {
-        2: [Image.Transpose.FLIP_LEFT_RIGHT],
-        3: [Image.Transpose.ROTATE_180],
-        4: [Image.Transpose.FLIP_TOP_BOTTOM],
-        5: [Image.Transpose.ROTATE_270, Image.Transpose.FLIP_LEFT_RIGHT],
-        6: [Image.Transpose.ROTATE_90],
-        7: [Image.Transpose.ROTATE_90, Image.Transpose.FLIP_LEFT_RIGHT],
-        8: [Image.Transpose.ROTATE_270],
-    }
-    held = scene()
-    for step in undo.get(turn, []):
-        held = held.transpose(step)
-    exif = Image.Exif()
-    exif[0x0112] = turn
-    image = open_image(save(held, kind, exif=exif))
-    assert image.size == (48, 32)
-    assert_scene(image, by=20)
-
-
-@pytest.mark.parametrize("turn", [0, 9, 255, 65535])
-def test_invalid_orientation_is_ignored(turn):
-    exif = Image.Exif()
-    exif[0x0112] = turn
-    assert_scene(open_image(save(scene(), "JPEG", exif=exif, quality=95)))
+def test_every_orientation_is_applied(kind):
+    """Oracle: Pillow's function for it. Other numbers are ignored."""
+    for turn in (*range(10), 255, 65535):
+        data = save(scene(), kind, exif=oriented(turn), quality=95)
+        with Image.open(io.BytesIO(data)) as opened:
+            expected = ImageOps.exif_transpose(opened).convert("RGB")
+        image = open_image(data)
+        assert image.size == expected.size == ((32, 48) if turn in (5, 6, 7, 8) else (48, 32)), turn
+        assert all(near(color, corners(expected)[place]) for place, color in corners(image).items()), turn
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -299,11 +232,9 @@ def test_a_damaged_orientation_tag_is_ignored():
 
 def test_orientation_is_applied_to_reduced_images(monkeypatch):
     monkeypatch.setattr(limits, "SIDE", 32)
-    exif = Image.Exif()
-    exif[0x0112] = 6
     held = scene((480, 320)).transpose(Image.Transpose.ROTATE_90)
     for kind in ("JPEG", "TIFF", "WEBP"):
-        image = open_image(save(held, kind, exif=exif, quality=95))
+        image = open_image(save(held, kind, exif=oriented(6), quality=95))
         assert image.size == (48, 32), kind
         assert_scene(image)
 
@@ -312,62 +243,27 @@ def test_orientation_is_applied_to_reduced_images(monkeypatch):
 
 
 def test_an_embedded_profile_is_applied():
-    data = save(scene(), "PNG", icc_profile=swapped_profile())
-    colors = corners(open_image(data))
-    assert near(colors["top left"], RED[::-1], 4) and near(colors["bottom left"], BLUE[::-1], 4)
-
-
-def test_an_embedded_profile_is_applied_under_transparency_and_after_a_palette():
+    """Also under transparency and after a palette."""
     see_through = scene().convert("RGBA")
     see_through.paste((0, 0, 0, 0), (0, 0, 24, 16))
-    colors = corners(open_image(save(see_through, "PNG", icc_profile=swapped_profile())))
-    assert colors["top left"] == WHITE and near(colors["bottom left"], BLUE[::-1], 4)
-    colors = corners(open_image(save(scene().quantize(4), "PNG", icc_profile=swapped_profile())))
-    assert near(colors["top left"], RED[::-1], 8)
+    for image, first in ((scene(), RED[::-1]), (see_through, WHITE), (scene().quantize(4), RED[::-1])):
+        colors = corners(open_image(save(image, "PNG", icc_profile=swapped_profile())))
+        assert near(colors["top left"], first, 8) and near(colors["bottom left"], BLUE[::-1], 8), image.mode
 
 
-@pytest.mark.parametrize(
-    "profile", [b"", b"nonsense", b"\x00" * 200, swapped_profile()[:300], b"\xff" * (limits.PROFILE + 1)]
-)
-def test_a_damaged_profile_is_ignored(profile):
-    assert_scene(open_image(save(scene(), "TIFF", icc_profile=profile)))
+def test_a_damaged_large_or_wrong_profile_is_ignored(monkeypatch):
+    for profile in (b"", b"nonsense", b"\x00" * 200, swapped_profile()[:300], b"\xff" * (limits.PROFILE + 1)):
+        assert_scene(open_image(save(scene(), "TIFF", icc_profile=profile)))
+    assert_scene(open_image(save(scene().convert("CMYK"), "TIFF", icc_profile=swapped_profile())))
+    monkeypatch.setattr(limits, "PROFILE", 100)
+    assert_scene(open_image(save(scene(), "PNG", icc_profile=swapped_profile())))
 
 
 def test_many_profiles_are_refused():
     """Each is decompressed to a megabyte; a PNG has one."""
     profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1_000_000)))
-    for count in (1, limits.PROFILES - 1):
-        assert open_image(png(2, 1, 8, 0, b"\0\x10\x20", *[profile] * count)).size == (2, 1)
-    with pytest.raises(Refused, match="takes too long"):
-        open_image(png(2, 1, 8, 0, b"\0\x10\x20", *[profile] * limits.PROFILES))
-
-
-def test_a_large_webp_is_refused_with_its_own_limit(monkeypatch):
-    data = save(Image.new("RGB", (2000, 1001)), "WEBP")
-    monkeypatch.setattr(limits, "WEBP", 2_000_000)
-    message = r"2000 x 1001 pixels. The maximum for WebP is 2 million, because such a file cannot be read in parts"
-    with pytest.raises(Refused, match=message):
-        open_image(data)
-    monkeypatch.setattr(limits, "WEBP", 2_002_000)
-    assert open_image(data).size == (2000, 1001)
-
-
-def test_too_little_memory_is_the_reason_in_the_message(monkeypatch):
-    def fail(*_, **__):
-        raise MemoryError
-
-    monkeypatch.setattr(Image, "open", fail)
-    with pytest.raises(Refused, match="needs more than 1024 MB of memory"):
-        open_image(b"\x89PNG\r\n\x1a\n" + bytes(20))
-
-
-def test_large_profile_is_not_parsed(monkeypatch):
-    monkeypatch.setattr(limits, "PROFILE", 100)
-    assert_scene(open_image(save(scene(), "PNG", icc_profile=swapped_profile())))
-
-
-def test_a_profile_of_another_color_space_is_ignored():
-    assert_scene(open_image(save(scene().convert("CMYK"), "TIFF", icc_profile=swapped_profile())))
+    assert open_image(png(2, 1, 8, 0, b"\0\x10\x20", *[profile] * (limits.PROFILES - 1))).size == (2, 1)
+    assert "takes too long" in refusal(png(2, 1, 8, 0, b"\0\x10\x20", *[profile] * limits.PROFILES))
 
 
 def test_result_contains_only_pixels():
@@ -381,79 +277,61 @@ def test_result_contains_only_pixels():
 # Size
 
 
-def test_large_image_is_reduced():
-    image = open_image(save(scene((4000, 2600)), "JPEG"))
-    assert image.size == (round(4000 * limits.SIDE / 2600), limits.SIDE)
-    assert_scene(image)
-
-
-def test_large_jpeg_is_decoded_at_a_reduced_size(monkeypatch):
+def test_a_large_image_is_reduced_and_a_small_one_is_not(monkeypatch):
     decoded, load = [], ImageFile.ImageFile.load
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: (decoded.append(self.size), load(self))[1])
     monkeypatch.setattr(limits, "SIDE", 100)
-    assert open_image(save(scene((1600, 1200)), "JPEG")).size == (133, 100)
-    assert decoded[0] == (200, 150), "an eighth is the smallest that is not below the working side"
-
-
-def test_a_small_image_keeps_its_own_size():
-    for size in ((1, 1), (3, 2), (1000, 700)):
+    for kind in ("JPEG", "PNG"):
+        image = open_image(save(scene((1600, 1200)), kind))
+        assert image.size == (133, 100)
+        assert_scene(image)
+    assert decoded[0] == (200, 150), "a JPEG is decoded at an eighth of its size"
+    for size in ((1, 1), (3, 2), (140, 100)):
         assert open_image(save(scene(size), "PNG")).size == size
-
-
-def test_a_panorama_is_kept_within_the_working_pixels(monkeypatch):
+    monkeypatch.setattr(limits, "SIDE", 1024)
     monkeypatch.setattr(limits, "WORK_PIXELS", 500_000)
     image = open_image(save(Image.new("L", (6000, 306), 90), "PNG"))
     assert 490_000 < image.width * image.height < 510_000
     assert abs(image.width / image.height - 6000 / 306) < 0.1
 
 
+def test_a_large_webp_is_refused_with_its_own_limit(monkeypatch):
+    data = save(Image.new("RGB", (200, 101)), "WEBP")
+    monkeypatch.setattr(limits, "WEBP", 20_000)
+    assert "cannot be read in parts" in refusal(data)
+    monkeypatch.setattr(limits, "WEBP", 20_200)
+    assert open_image(data).size == (200, 101)
+
+
+def test_too_little_memory_is_the_reason_in_the_message(monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", fail)
+    assert "needs more than 1024 MB of memory" in refusal(b"\x89PNG\r\n\x1a\n" + bytes(20))
+
+
 # Decompression bombs: refused by the size they declare, before a pixel is decoded
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"])
-@pytest.mark.parametrize("sides", [(15000, 15000), (16383, 16383), (16383, 12300)])
-def test_decompression_bomb_is_rejected_before_decoding(kind, sides, monkeypatch):
-    def decoded(self: Image.Image) -> None:
-        raise AssertionError("the file was decoded")
-
-    monkeypatch.setattr(ImageFile.ImageFile, "load", decoded)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        message = refusal(declared(kind, *sides))
-    assert "200 million" in message and "pixels" in message
-
-
-def test_decompression_bomb_is_rejected_if_warnings_are_errors():
-    """If warnings are errors, Pillow raises its warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert "200 million" in refusal(declared("PNG", 16000, 16000))
-
-
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_compressed_zeros_are_not_decompressed():
-    """15,000 x 15,000 zeros in 1 MB would be 225 MB, and decoding them would take 0.2 s."""
-    rows = zlib.compressobj(1)
-    data = b"".join(rows.compress(bytes(15001 * 100)) for _ in range(150)) + rows.flush()
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 15000, 15000, 8, 0, 0, 0, 0))
-    bomb = b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-    started = time.thread_time()
-    assert "200 million" in refusal(bomb)
-    assert time.thread_time() - started < 0.1
+@pytest.mark.parametrize("action", ["ignore", "error"])
+def test_decompression_bomb_is_rejected_before_decoding(action, monkeypatch):
+    """Also if warnings are errors: then Pillow raises its warning."""
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("the file was decoded"))
+    warnings.simplefilter(action)
+    for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"):
+        for sides in ((15000, 15000), (16383, 16383), (16383, 12300)):
+            message = refusal(declared(kind, *sides))
+            assert "200 million" in message and "pixels" in message, (kind, sides)
 
 
 def test_text_that_expands_to_gigabytes_is_not_decompressed():
     """PNG files can contain compressed text and profiles; Pillow limits them to a megabyte."""
     bomb = zlib.compress(bytes(40 * limits.MB), 1)
-    for extra in (
-        chunk(b"zTXt", b"a\0\0" + bomb),
-        chunk(b"iCCP", b"a\0\0" + bomb),
-        chunk(b"iTXt", b"a\0\1\0\0\0" + bomb),
-    ):
+    for name, start in ((b"zTXt", b"a\0\0"), (b"iCCP", b"a\0\0"), (b"iTXt", b"a\0\1\0\0\0")):
         started = time.thread_time()
-        with_text = png(2, 1, 8, 0, b"\0\x10\x20", extra)
         try:
-            assert open_image(with_text).size == (2, 1)
+            assert open_image(png(2, 1, 8, 0, b"\0\x10\x20", chunk(name, start + bomb))).size == (2, 1)
         except Refused as error:
             assert "damaged" in str(error)
         assert time.thread_time() - started < 0.5
@@ -486,8 +364,7 @@ def test_file_with_many_blocks_is_rejected_at_the_time_limit(kind, monkeypatch):
         head = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(body), 0, 0, 256, 0)
         data = b"BM" + struct.pack("<IHHI", 1078 + len(body), 0, 0, 1078) + head + bytes(1024) + body
     started = time.thread_time()
-    message = refusal(data)
-    assert "takes too long" in message
+    assert "takes too long" in refusal(data)
     assert time.thread_time() - started < 1.5
 
 
@@ -503,13 +380,10 @@ def test_png_with_many_chunks_is_rejected():
     assert "takes too long" in refusal(image(b"IDAT", 20 * limits.PARTS + 100))
 
 
-def test_narrow_image_is_rejected():
+def test_narrow_and_empty_images_are_rejected():
     assert "60000 x 1 pixels" in refusal(save(Image.new("L", (60000, 1)), "PNG"))
     assert "1 x 21 pixels" in refusal(save(Image.new("L", (1, 21)), "PNG"))
     assert open_image(save(Image.new("L", (1, 20)), "PNG")).size == (1, 20)
-
-
-def test_image_without_pixels_is_rejected():
     for size in ((0, 5), (5, 0), (0, 0)):
         assert "damaged" in refusal(png(*size, 8, 0, b""))
         for kind in ("BMP", "JPEG", "TIFF"):
@@ -519,53 +393,45 @@ def test_image_without_pixels_is_rejected():
 # Files that are not images
 
 
-@pytest.mark.parametrize(
-    ("data", "kind"),
-    [
-        (b"", "empty"),
-        (b"hello, world", "a text file"),
-        ("Grüße".encode(), "a text file"),
-        (b"{}", "a text file"),
-        (b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>', "an SVG drawing"),
-        (b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- x --><svg/>', "an SVG drawing"),
-        (b"<!doctype html><p>", "a web page"),
-        (b"\n <HTML><body>", "a web page"),
-        (b"PK\x03\x04" + bytes(60), "a zip archive"),
-        (b"PK\x05\x06" + bytes(18), "a zip archive"),
-        (b"%PDF-1.7\n", "a PDF document"),
-        (b"\x00\x00\x00\x18ftypheic" + bytes(40), "a HEIC image"),
-        (b"\x00\x00\x00\x18ftypmp42" + bytes(40), "a video"),
-        (b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(20), "an audio file"),
-        (b"\x7fELF" + bytes(60), "a program"),
-        (b"\x93NUMPY\x01\x00", "a NumPy array"),
-        (b"\x00" * 5000, "in an unknown format"),
-        (bytes(range(1, 200)), "in an unknown format"),
-    ],
-)
-def test_other_files_are_rejected_with_their_type(data, kind):
-    message = refusal(data)
-    assert kind in message and "Choose an image in JPEG, PNG, WebP" in message
+OTHER_FILES = [
+    (b"", "empty"),
+    ("Grüße".encode(), "a text file"),
+    (b"{}", "a text file"),
+    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(x) print\n", "a text file"),
+    (b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>', "an SVG drawing"),
+    (b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- x --><svg/>', "an SVG drawing"),
+    (b"<!doctype html><p>", "a web page"),
+    (b"\n <HTML><body>", "a web page"),
+    (b"PK\x03\x04" + bytes(60), "a zip archive"),
+    (b"PK\x05\x06" + bytes(18), "a zip archive"),
+    (b"%PDF-1.7\n", "a PDF document"),
+    (b"\x00\x00\x00\x18ftypheic" + bytes(40), "a HEIC image"),
+    (b"\x00\x00\x00\x18ftypmp42" + bytes(40), "a video"),
+    (b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(20), "an audio file"),
+    (b"\x7fELF" + bytes(60), "a program"),
+    (b"\x93NUMPY\x01\x00", "a NumPy array"),
+    (b"\x00" * 5000, "in an unknown format"),
+    (bytes(range(1, 200)), "in an unknown format"),
+]
 
 
-@pytest.mark.parametrize("kind", uploads.FORMATS)
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
-def test_truncated_file_is_rejected(kind, share):
-    noise = Image.effect_noise((64, 48), 60).convert("RGB")
-    data = save(noise, kind)
-    cut = data[: max(12, int(len(data) * share))]
-    message = refusal(cut)
-    assert "damaged or truncated" in message and kind.lower() in message.lower()
-
-
-def test_signature_without_image_is_reported_as_damaged():
-    for start in (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\x00", b"MM\x00*", b"RIFF____WEBP"):
-        assert "damaged" in refusal(start + bytes(100))
-
-
-def test_postscript_is_not_executed(monkeypatch):
+def test_other_files_are_rejected_with_their_type(monkeypatch):
     """Pillow would pass EPS files to Ghostscript."""
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was started"))
-    assert "a text file" in refusal(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(x) print\n")
+    for data, kind in OTHER_FILES:
+        message = refusal(data)
+        assert kind in message and "Choose an image in JPEG, PNG, WebP" in message, data
+
+
+def test_truncated_file_is_rejected():
+    noise = Image.effect_noise((64, 48), 60).convert("RGB")
+    for kind in uploads.FORMATS:
+        data = save(noise, kind)
+        for share in (0.02, 0.3, 0.6, 0.9):
+            message = refusal(data[: max(12, int(len(data) * share))])
+            assert "damaged or truncated" in message and kind.lower() in message.lower(), (kind, share)
+    for start in (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\x00", b"MM\x00*", b"RIFF____WEBP"):
+        assert "damaged" in refusal(start + bytes(100)), start
 
 
 # Where files come from
@@ -581,41 +447,22 @@ def test_large_file_is_rejected_without_reading_it(tmp_path, monkeypatch):
     assert "maximum" in refusal(bytes(limits.FILE + 1))
 
 
-def test_folders_pipes_devices_and_missing_files_are_rejected(tmp_path):
-    assert "folder" in refusal(tmp_path)
-    assert "no longer" in refusal(tmp_path / "gone.png")
-    os.mkfifo(tmp_path / "pipe")
-    assert "uploaded" in refusal(tmp_path / "pipe")
-    assert "uploaded" in refusal("/dev/zero")
-
-
-@pytest.mark.parametrize(
-    "source", [0, 1, 3.5, True, [], ["a.png"], {"path": "a.png"}, object(), ("a",), bytearray(b"x")]
-)
-def test_value_that_is_not_a_path_is_rejected(source):
+def test_sources_that_are_not_files_are_rejected(tmp_path):
     """open() would use a number as a file descriptor of this process."""
-    assert "uploaded" in refusal(source)
-
-
-@pytest.mark.parametrize("source", [None, "", b""])
-def test_missing_image_is_reported(source):
-    assert "Choose an image" in refusal(source)
-
-
-@pytest.mark.parametrize(
-    "source", ["https://example.org/a.png", "file:///etc/passwd", "data:image/png;base64,AAAA", "ftp://x/y"]
-)
-def test_links_are_rejected(source):
-    assert "Links are not supported" in refusal(source)
-    with pytest.raises(Refused, match="Links are not supported"):
-        inside_uploads(source)
-
-
-@pytest.mark.parametrize("source", ["a\x00b.png", "x" * 5000, "\ud800.png"])
-def test_invalid_file_names_are_rejected(source):
-    assert "no longer" in refusal(source)
-    with pytest.raises(Refused):
-        inside_uploads(source)
+    os.mkfifo(tmp_path / "pipe")
+    numbers_and_objects = [0, 1, 3.5, True, [], ["a.png"], {"path": "a.png"}, object(), ("a",), bytearray(b"x")]
+    links = ["https://example.org/a.png", "file:///etc/passwd", "data:image/png;base64,AAAA", "ftp://x/y"]
+    for sources, word in (
+        ([tmp_path], "folder"),
+        ([tmp_path / "pipe", "/dev/zero", *numbers_and_objects], "uploaded"),
+        ([tmp_path / "gone.png", "a\x00b.png", "x" * 5000, "\ud800.png"], "no longer"),
+        ([None, "", b""], "Choose an image"),
+        (links, "Links are not supported"),
+    ):
+        for source in sources:
+            assert word in refusal(source), source
+            with pytest.raises(Refused):
+                inside_uploads(source)
 
 
 def test_messages_do_not_repeat_the_input(tmp_path):
@@ -629,29 +476,24 @@ def test_messages_do_not_repeat_the_input(tmp_path):
 # The upload folder
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Create an upload folder with one image, as Gradio does."""
-    place = tmp_path / "uploads"
-    (place / "abc").mkdir(parents=True)
-    (place / "abc" / "photo.png").write_bytes(save(scene(), "PNG"))
-    (tmp_path / "secret.png").write_bytes(save(scene(), "PNG"))
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(place))
-    return place
-
-
-def test_an_uploaded_file_is_found(folder):
-    path = inside_uploads(str(folder / "abc" / "photo.png"))
-    assert path == (folder / "abc" / "photo.png").resolve()
-    assert_scene(open_image(path))
-
-
-def test_other_files_are_not_found(folder):
-    os.symlink(folder.parent / "secret.png", folder / "abc" / "link.png")
-    os.symlink(folder.parent, folder / "out")
-    outside = [
+def test_only_uploaded_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The folder of uploads may be a symbolic link; no link in it leads to other files."""
+    folder = tmp_path / "uploads"
+    (folder / "abc").mkdir(parents=True)
+    for path in (folder / "abc" / "photo.png", tmp_path / "secret.png"):
+        path.write_bytes(save(scene(), "PNG"))
+    os.symlink(tmp_path / "secret.png", folder / "abc" / "link.png")
+    os.symlink(tmp_path, folder / "out")
+    os.symlink(folder, tmp_path / "alias")
+    for place in (folder, tmp_path / "alias"):
+        monkeypatch.setenv("GRADIO_TEMP_DIR", str(place))
+        path = inside_uploads(str(place / "abc" / "photo.png"))
+        assert path == (folder / "abc" / "photo.png").resolve()
+        assert_scene(open_image(path))
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder))
+    for outside in (
         "/etc/passwd",
-        folder.parent / "secret.png",
+        tmp_path / "secret.png",
         f"{folder}/../secret.png",
         f"{folder}/abc/../../secret.png",
         folder / "abc" / "link.png",
@@ -662,81 +504,35 @@ def test_other_files_are_not_found(folder):
         "abc/photo.png",
         ".",
         "~/x.png",
-    ]
-    for path in outside:
+    ):
         with pytest.raises(Refused, match="uploaded here"):
-            inside_uploads(path)
-    for thing in (None, 3, [], {"path": str(folder / "abc" / "photo.png")}, b"/etc/passwd", ""):
-        with pytest.raises(Refused):
-            inside_uploads(thing)
+            inside_uploads(outside)
     with pytest.raises(Refused, match="no longer"):
         inside_uploads(folder / "abc" / "gone.png")
-
-
-def test_the_upload_folder_may_be_a_symbolic_link(folder, monkeypatch):
-    """On macOS, the folder for temporary files is a link."""
-    os.symlink(folder, folder.parent / "alias")
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder.parent / "alias"))
-    assert inside_uploads(folder.parent / "alias" / "abc" / "photo.png").name == "photo.png"
 
 
 # Fuzzing and threads
 
 
-def outcome_of(data: bytes) -> str:
-    """Return 'image' or 'refused'; any other outcome is a failure."""
-    try:
-        image = open_image(data)
-    except Refused as error:
-        assert str(error).endswith(".")
-        return "refused"
-    assert image.mode == "RGB" and min(image.size) >= 1
-    assert (
-        image.width * image.height <= limits.WORK_PIXELS * 1.01
-        and len(image.tobytes()) == 3 * image.width * image.height
-    )
-    return "picture"
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_damaged_files_are_decoded_or_rejected():
-    """A longer run: `python -m tests.saliscope.images.test_uploads 5000`."""
-    ends = [outcome_of(data) for data in mutations(fuzz_seeds(), 400, random.Random(20))]
-    assert ends.count("picture") > 40 and ends.count("refused") > 40, "both outcomes must occur"
+    """`make hostile` opens more."""
+    refused = 0
+    for data in mutations(fuzz_seeds(), 400, random.Random(20)):
+        try:
+            image = open_image(data)
+        except Refused as error:
+            refused += 1
+            assert str(error).endswith(".")
+        else:
+            assert image.mode == "RGB" and 1 <= image.width * image.height <= limits.WORK_PIXELS * 1.01
+            assert len(image.tobytes()) == 3 * image.width * image.height
+    assert 40 < refused < 360, "both outcomes must occur"
 
 
 def test_concurrent_threads_do_not_affect_each_other():
     """No global setting of Pillow is changed, so threads are independent."""
-    files = [save(scene((200, 160)), kind) for kind in uploads.FORMATS]
-    failures: list[BaseException] = []
-
-    def read(data: bytes) -> None:
-        try:
-            for _ in range(4):
-                assert_scene(open_image(data), by=20)
-        except (Refused, AssertionError) as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=read, args=(data,)) for data in files]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-
-
-def _long_run(count: int, start: int, tell: Callable[[str], None] = print) -> None:
-    """Fuzz for minutes, and print the slowest file and the outcomes."""
-    warnings.simplefilter("ignore")
-    seeds, ends, slowest = fuzz_seeds(), {"picture": 0, "refused": 0}, 0.0
-    for data in mutations(seeds, count, random.Random(start)):
-        began = time.perf_counter()
-        ends[outcome_of(data)] += 1
-        slowest = max(slowest, time.perf_counter() - began)
-    tell(f"{count} files: {ends}, slowest {slowest:.2f} s")
-
-
-if __name__ == "__main__":
-    import sys
-
-    _long_run(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    files = [save(scene((200, 160)), kind) for kind in uploads.FORMATS] * 4
+    with ThreadPoolExecutor(8) as threads:
+        for image in threads.map(open_image, files):
+            assert_scene(image, by=20)

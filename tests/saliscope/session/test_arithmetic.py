@@ -8,42 +8,34 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 
 import explainers
 from saliscope.errors import Refused
 from saliscope.page.channels import arithmetic_view
-from saliscope.session import model_cache
 from saliscope.session.arithmetic import engine, messages
 from saliscope.session.arithmetic.answers import ValueOf
 from saliscope.session.jobs import runs
 from saliscope.session.request import Request
-from tests.saliscope.browser.conftest import ROOT
+from tests.saliscope.session.asking import CAT, MODEL, inputs
 
-CAT = Request(str(ROOT / "assets/examples/cat.jpg"), model="efficientnet_lite0", layer="stages.2")
+REQUEST = Request(CAT, model=MODEL, layer="stages.2")
 
 
-@pytest.fixture(autouse=True)
-def ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine without its background thread."""
-    monkeypatch.setattr(model_cache, "ready", done := model_cache.threading.Event())
-    done.set()
-    model_cache.load("efficientnet_lite0")
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 def traced(number: int, cell: tuple[int, int], **changes: Any) -> ValueOf:
     with runs.start(None) as run:
-        *_, last = engine.trace(replace(CAT, **changes), number, cell, run)
+        *_, last = engine.trace(replace(REQUEST, **changes), number, cell, run)
     return last
 
 
 def test_the_operations_lead_to_the_value() -> None:
     """Oracle: the feature map, and the skip connection read by hand."""
-    model = model_cache.load("efficientnet_lite0").model
-    images = model.prepare(Image.open(CAT.image).convert("RGB"))
+    network, images = inputs()
     step = traced(5, (3, 4))
-    maps = explainers.feature_maps(model.network, images, layer="stages.2")[0]
-    skip = explainers.feature_maps(model.network, images, layer="stages.2.0")[0, 5, 3, 4]
+    maps = explainers.feature_maps(network, images, layer="stages.2")[0]
+    skip = explainers.feature_maps(network, images, layer="stages.2.0")[0, 5, 3, 4]
 
     rows = messages.rows(step)
     assert [name for name, _, _ in rows] == ["Sum of 240 products", "Batch norm", "Addition"]
@@ -62,7 +54,7 @@ def test_the_operations_lead_to_the_value() -> None:
 
 
 def test_kernels_of_the_first_layer_have_colors() -> None:
-    network = model_cache.load("efficientnet_lite0").model.network
+    network, _ = inputs()
     found = traced(12, (0, 3), layer="stem").arithmetic
     weights = network.stem[1].weight
     torch.testing.assert_close(found.kernels, weights)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,38 +25,23 @@ from saliscope.session.channels.answers import (
     Sheet,
     Unchanged,
 )
-from saliscope.session.jobs import runs
 from saliscope.session.request import Request
-from tests.saliscope.browser.conftest import ROOT
+from tests.saliscope.session.asking import CAT, MODEL, inputs, last_steps
 
-CAT = Request(str(ROOT / "assets/examples/cat.jpg"), model="efficientnet_lite0")
-
-
-@pytest.fixture(autouse=True)
-def ready(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The engine without its background thread."""
-    monkeypatch.setattr(model_cache, "ready", done := model_cache.threading.Event())
-    done.set()
-    model_cache.load("efficientnet_lite0")
-    yield
+REQUEST = Request(CAT, model=MODEL)
 
 
-def steps(function: Any, request: Request = CAT, **more: Any) -> dict[type, Any]:
-    with runs.start(None) as run:
-        return {type(step): step for step in function(request, run=run, **more)}
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
-def network() -> tuple[Any, torch.Tensor]:
-    from PIL import Image
-
-    model = model_cache.load("efficientnet_lite0").model
-    return model.network, model.prepare(Image.open(CAT.image).convert("RGB"))
+def steps(function: Any, request: Request | None = None, **more: Any) -> dict[type, Any]:
+    return last_steps(request or REQUEST, function, **more)
 
 
 def test_statistics_are_those_of_the_layer_values() -> None:
     """Oracle: the library's feature maps; Hoyer's sparsity of vectors where it is known."""
     sheet = steps(channels.sheet)[Sheet]
-    maps = explainers.feature_maps(*network(), layer="head")[0]
+    maps = explainers.feature_maps(*inputs(), layer="head")[0]
 
     assert sheet.total == len(maps) == 1280 and sheet.pages == 1
     torch.testing.assert_close(sheet.means, maps.mean((1, 2)))
@@ -76,41 +60,39 @@ def test_the_same_image_and_layer_are_not_sent_twice() -> None:
     sheet = steps(channels.sheet)[Sheet]
 
     again = steps(channels.sheet, known=sheet.ids.channels)
-    other = steps(channels.sheet, Request(CAT.image, model=CAT.model, target="goldfish"), known=sheet.ids.channels)
+    other = steps(channels.sheet, Request(CAT, MODEL, target="goldfish"), known=sheet.ids.channels)
 
     assert Sheet not in again and again[Unchanged].ids == sheet.ids
     assert Sheet not in other and other[Unchanged].ids.target != sheet.ids.target
-    assert Sheet in steps(channels.sheet, Request(CAT.image, layer="stages.2"), known=sheet.ids.channels)
+    assert Sheet in steps(channels.sheet, Request(CAT, layer="stages.2"), known=sheet.ids.channels)
 
 
 def test_shares_are_gradient_times_activation_and_sum_to_hirescam() -> None:
     """Oracle: HiResCAM sums the same product over the channels; the effect of one channel is that of all measured."""
-    request = Request(CAT.image, model=CAT.model, layer="stages.2", target="tabby")
+    request = Request(CAT, MODEL, layer="stages.2", target="tabby")
     label = model_cache.load("efficientnet_lite0").names.index("tabby")
     values = steps(channels.measure, request, kind="gradient")[Measures].values
     contribution = steps(channels.channel, request, number=3)[Contribution]
-    cam = explainers.hires_cam(*network(), label, layer="stages.2", relu=False)
-    effects = explainers.channel_effects(*network(), label, layer="stages.2")[0]
+    cam = explainers.hires_cam(*inputs(), label, layer="stages.2", relu=False)
+    effects = explainers.channel_effects(*inputs(), label, layer="stages.2")[0]
 
     assert float(values.sum()) == pytest.approx(float(cam.sum()), rel=1e-4)
     torch.testing.assert_close(contribution.parts, values)
     assert contribution.effect == pytest.approx(float(effects[3]), rel=1e-3, abs=1e-5)
+    for parts, share in (([1.0, 3.0], True), ([1.0, -0.9], False)):
+        some = replace(contribution, number=0, parts=torch.tensor(parts))
+        assert (", 25% of the layer's sum" in messages.contribution(some)[0]) == share, "only if they do not cancel"
     lines = messages.contribution(contribution)
     assert f"{float(values[3]):+.3g}".replace("-", "−") in lines[0] and "of 40 channels" in lines[0]
     assert ("falls" if contribution.effect > 0 else "rises") in lines[-1] and "tabby" in lines[-1]
 
 
-def test_percentages_are_only_shown_if_the_parts_do_not_cancel() -> None:
-    assert messages._percent(1.0, torch.tensor([1.0, 3.0])) == ", 25% of the layer's sum"
-    assert messages._percent(1.0, torch.tensor([1.0, -0.9])) == ""
-
-
 def test_the_gradient_is_that_of_the_cell_or_of_its_value_before_a_saturated_activation() -> None:
     """Oracle: the library's saliency of that unit, or of the unit of the batch norm before the ReLU6."""
-    early = Request(CAT.image, model=CAT.model, layer="stages.2")
+    early = Request(CAT, MODEL, layer="stages.2")
     gradient = steps(channels.channel, early, number=7)[InputGradient]
     at = steps(channels.channel, early, number=7, cell=(2, 3))
-    expected = explainers.explain("saliency", *network(), explainers.unit("stages.2", 7, (2, 3))).map[0].abs()
+    expected = explainers.explain("saliency", *inputs(), explainers.unit("stages.2", 7, (2, 3))).map[0].abs()
     torch.testing.assert_close(at[InputGradient].map, expected)
     assert (
         Contribution not in at
@@ -125,12 +107,12 @@ def test_the_gradient_is_that_of_the_cell_or_of_its_value_before_a_saturated_act
     packed = view.input_gradient(gradient, 1)
     assert packed["map"]["h"] == bottom - top and all(-0.01 <= side <= 1.01 for side in packed["box"])
 
-    saturated = int((explainers.feature_maps(*network(), layer="head")[0] == 6).any(2).any(1).nonzero()[0])
+    saturated = int((explainers.feature_maps(*inputs(), layer="head")[0] == 6).any(2).any(1).nonzero()[0])
     dead = int(steps(channels.sheet)[Sheet].dead.nonzero()[0])
     for number, value, low, high in ((saturated, 6, 6, 100), (dead, 0, -100, 0)):
         found = steps(channels.channel, number=number)[InputGradient]
         before = explainers.unit("head.1", number, found.cell)
-        torch.testing.assert_close(found.map, explainers.explain("saliency", *network(), before).map[0].abs())
+        torch.testing.assert_close(found.map, explainers.explain("saliency", *inputs(), before).map[0].abs())
         assert found.value == value and found.map.any() and low < found.before < high
         assert f"before the activation function, which sets {found.before:.3g}".replace(
             "-", "−"
@@ -145,9 +127,9 @@ def test_a_cell_that_no_pixel_changes_is_reported() -> None:
 
 def test_receptive_fields_of_all_cells_equal_those_of_each_cell() -> None:
     """Oracle: `Layer.receptive_field`, cell by cell."""
-    request = Request(CAT.image, model=CAT.model, layer="stages.2")
+    request = Request(CAT, MODEL, layer="stages.2")
     fields = steps(channels.channel, request, number=0)[ReceptiveFields]
-    (layer,) = [each for each in explainers.list_layers(*network()) if each.name == "stages.2"]
+    (layer,) = [each for each in explainers.list_layers(*inputs()) if each.name == "stages.2"]
 
     rows, columns = fields.spans
     for row, column in [(0, 0), (5, 11), (27, 3), (14, 14)]:
@@ -155,10 +137,10 @@ def test_receptive_fields_of_all_cells_equal_those_of_each_cell() -> None:
         assert [round(224 * side) for side in box] == list(layer.receptive_field((row, column)))
 
 
-@pytest.mark.parametrize("number, cell", [(-1, None), (1280, None), (0, (7, 0)), (0, (0, -1))])
-def test_unknown_channels_and_cells_raise(number: int, cell: tuple[int, int] | None) -> None:
-    with pytest.raises(Refused, match="has no channel|No cell at"):
-        steps(channels.channel, number=number, cell=cell)
+def test_unknown_channels_and_cells_raise() -> None:
+    for number, cell in ((-1, None), (1280, None), (0, (7, 0)), (0, (0, -1))):
+        with pytest.raises(Refused, match="has no channel|No cell at"):
+            steps(channels.channel, number=number, cell=cell)
 
 
 def test_large_layers_come_in_pages_and_large_grids_are_averaged(tmp_path: Path) -> None:
@@ -166,10 +148,10 @@ def test_large_layers_come_in_pages_and_large_grids_are_averaged(tmp_path: Path)
     assert channels.capacity(torch.empty(1, 7, 7)) == channels.MOST
     assert channels.capacity(torch.empty(1, 112, 112)) == 119
     assert channels.capacity(torch.empty(1, 224, 448)) == channels.capacity(torch.empty(1, 56, 112))
-    sheet = steps(channels.sheet, Request(CAT.image, model=CAT.model, layer="stages.0"), numbers=[5, 2])[Sheet]
+    sheet = steps(channels.sheet, Request(CAT, MODEL, layer="stages.0"), numbers=[5, 2])[Sheet]
     packed = view.sheet(sheet, "1", 1)
     assert sheet.numbers == [5, 2] and packed["cell"] == [112, 112] and "averaged" not in packed["note"]
-    assert steps(channels.channel, Request(CAT.image, layer="stages.0"), number=2)[Channel].map.shape == (112, 112)
+    assert steps(channels.channel, Request(CAT, layer="stages.0"), number=2)[Channel].map.shape == (112, 112)
 
 
 def test_a_channel_is_the_target() -> None:
@@ -179,9 +161,9 @@ def test_a_channel_is_the_target() -> None:
     from saliscope.session.answers import Answer, Stages
 
     name = "channel 12 of stages.2"
-    found = steps(engine.explain, Request(CAT.image, model=CAT.model, method="saliency", target=name))
+    found = steps(engine.explain, Request(CAT, MODEL, method="saliency", target=name))
     answer = found[Answer]
-    expected = explainers.explain("saliency", *network(), explainers.unit("stages.2", 12), compare=False)
+    expected = explainers.explain("saliency", *inputs(), explainers.unit("stages.2", 12), compare=False)
 
     torch.testing.assert_close(answer.map, expected.map[0])
     assert answer.name == name == answer.settings.names["target"] and answer.settings.target is None
@@ -192,7 +174,7 @@ def test_a_channel_is_the_target() -> None:
     assert line.startswith(f"Saliency for {name} of Eff")
     assert page_messages.unit(answer.settings).startswith("activation")
     for wrong in ("channel 40 of stages.2", "channel 1 of nowhere", "channel -1 of stages.2"):
-        answer = steps(engine.explain, Request(CAT.image, model=CAT.model, target=wrong))[Answer]
+        answer = steps(engine.explain, Request(CAT, MODEL, target=wrong))[Answer]
         assert answer.settings.unit is None and answer.settings.notes[0].startswith("Unknown class")
-    contribution = steps(channels.channel, Request(CAT.image, model=CAT.model, target=name), number=3)[Contribution]
+    contribution = steps(channels.channel, Request(CAT, MODEL, target=name), number=3)[Contribution]
     assert contribution.subject.name == "tiger cat" and "logit of tiger cat" in messages.contribution(contribution)[-1]

@@ -12,30 +12,25 @@ import torch
 from PIL import Image
 
 from saliscope.errors import Refused
-from saliscope.images import examples
 from saliscope.page.compare import tab as compare_tab
-from saliscope.session import engine, model_cache
+from saliscope.session import model_cache
 from saliscope.session.answers import Answer
 from saliscope.session.compare import questions
 from saliscope.session.compare.questions import CropBox, PanelRequest
 from saliscope.session.jobs import runs
 from saliscope.session.request import Request
 from saliscope.zoo import catalog
+from tests.saliscope.session.asking import CAT, MODEL, answered
 from tests.support import dense_nets
 
-MODEL = "efficientnet_lite0"
-CAT = str(examples.all_examples()["cat"].path)
 PAGE = {"model": MODEL, "layer": "head", "target": "", "method": "grad_cam", "bands": ""}
 
 
 @pytest.fixture(autouse=True)
-def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def offered(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundled network and both blob models."""
     monkeypatch.setattr(catalog, "SOURCES", (*catalog.SOURCES, dense_nets.Blobs()))
     monkeypatch.setattr(model_cache, "_loaded", model_cache._loaded.copy())
-    monkeypatch.setattr(model_cache, "ready", ready := model_cache.threading.Event())
-    ready.set()
-    model_cache.load(MODEL)
 
 
 @pytest.fixture
@@ -59,9 +54,7 @@ def answer(image: str = CAT, page: dict[str, str] | None = None, **asked: Any) -
 def of_page(**changed: Any) -> Answer:
     """The page's answer for these settings."""
     named = {name: value for name, value in PAGE.items() if name != "bands"}
-    with runs.start(None) as run:
-        found = [*engine.explain(Request(CAT, **(named | changed)), run, stages=False)]
-    return next(step for step in found if isinstance(step, Answer))
+    return answered(Request(CAT, **(named | changed)))
 
 
 def test_a_panel_equals_the_page_except_for_its_own_settings() -> None:
@@ -94,30 +87,25 @@ def test_class_agnostic_methods_are_replaced_when_classes_are_compared() -> None
     assert own.settings.method.name == "eigen_cam", "not an option of the panel"
 
 
-@pytest.mark.parametrize(
-    ("own", "named"),
-    [
-        ({"method": "no_such"}, "no_such"),
-        ({"layer": "<img src=x>"}, "<img src=x>"),
-        ({"target": "unicorn#7"}, "unicorn#7"),
-        ({"model": "resnet5000"}, "resnet5000"),
-        ({"method": "attention_rollout"}, "Attention"),
-    ],
-)
-def test_an_unavailable_panel_setting_raises(own: dict[str, str], named: str) -> None:
+def test_an_unavailable_panel_setting_raises() -> None:
     """No other map is shown instead, since the comparison would be wrong."""
-    with pytest.raises(Refused) as error:
-        answer(own=own)
-
-    assert named in str(error.value) and "default" not in str(error.value)
+    for name, value, named in (
+        ("method", "no_such", "no_such"),
+        ("layer", "<img src=x>", "<img src=x>"),
+        ("target", "unicorn#7", "unicorn#7"),
+        ("model", "resnet5000", "resnet5000"),
+        ("method", "attention_rollout", "Attention"),
+    ):
+        with pytest.raises(Refused) as error:
+            answer(own={name: value})
+        assert named in str(error.value) and "default" not in str(error.value)
 
 
 def test_another_model_keeps_the_page_settings_it_supports(blobs: str) -> None:
     page = {"layer": "stages.3", "target": "tabby"}
 
     found = answer(blobs, page, own={"model": "blobs_detection"})
-    with runs.start(None) as run:
-        *_, single = engine.explain(Request(blobs, "blobs_detection"), run, stages=False)
+    single = answered(Request(blobs, "blobs_detection"))
     assert (found.name, found.settings.method.name) == ("red blob", "hires_cam")
     assert found.settings.layer == single.settings.layer and torch.equal(found.map, single.map)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from PIL import Image
 
 import explainers
 from saliscope.errors import Refused
-from saliscope.images import examples
 from saliscope.page.components.view import floats
 from saliscope.percentages import percent
-from saliscope.session import engine, model_cache, results_cache
+from saliscope.session import engine, results_cache
 from saliscope.session.answers import Answer, Refining
 from saliscope.session.bundles import bundle, record, replay
 from saliscope.session.bundles.reading import Map
@@ -27,17 +26,12 @@ from saliscope.session.erase.second import second_image
 from saliscope.session.jobs import runs
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
+from tests.saliscope.session.asking import COFFEE, DOG
 
-DOG, COFFEE = (str(examples.all_examples()[name].path) for name in ("dog", "coffee"))
 STROKE = "brush.5k.FFFFWWWW"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> Any:
-    model_cache.start("auto", 0.0)
-    for _ in model_cache.wait():
-        pass
-    return model_cache.load(str(model_cache.first_model()))
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 def ask(edit: str = "", search: str = "", **settings: Any) -> erase.Erased:
@@ -215,32 +209,24 @@ def test_a_bundle_repeats_the_edit(edit: str, tmp_path: Path, monkeypatch: pytes
 
 def test_edits_do_not_reach_another_user() -> None:
     """Two users at once, one of whom edits: each gets what they get alone."""
-    edits = ["top.200_fill.mean", f"{STROKE}_fill.blur"]
-    alone, expected = plain(), [ask(edit).after.map for edit in edits]  # type: ignore[union-attr]
-    seen: dict[int, list[torch.Tensor]] = {0: [], 1: [], 2: []}
-    failures: list[BaseException] = []
+    edits = ["top.200_fill.mean", f"{STROKE}_fill.blur", ""]
 
-    def work(user: int) -> None:
-        try:
-            for _ in range(4):
-                with runs.start(f"user{user}/erase") as run:
-                    assert run is not None
-                    request = Request(DOG, edit=edits[user] if user < 2 else "")
-                    steps = [*erase.answers(request, "", run)] if user < 2 else [*engine.explain(request, run)]
-                found = [step for step in steps if isinstance(step, (erase.Erased, Answer))][-1]
-                seen[user].append(found.after.map if isinstance(found, erase.Erased) else found.map)  # type: ignore[union-attr, arg-type]
-        except BaseException as error:
-            failures.append(error)
+    def work(user: int) -> torch.Tensor:
+        with runs.start(f"user{user}/erase") as run:
+            assert run is not None
+            request = Request(DOG, edit=edits[user])
+            if not edits[user]:
+                return next(s.map for s in engine.explain(request, run) if isinstance(s, Answer))
+            *_, last = (step for step in erase.answers(request, "", run) if isinstance(step, erase.Erased))
+            return last.after.map  # type: ignore[union-attr, return-value]
 
-    threads = [threading.Thread(target=work, args=[user]) for user in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert not failures
-    for user, oracle in enumerate([*expected, alone.map]):
-        assert len(seen[user]) == 4 and all(torch.equal(each, oracle) for each in seen[user])
+    alone = [work(user) for user in range(3)]
+    assert not torch.equal(alone[0], alone[1])
+    with ThreadPoolExecutor(3) as threads:
+        for expected, found in zip(
+            alone, threads.map(lambda user: [work(user) for _ in range(3)], range(3)), strict=True
+        ):
+            assert all(torch.equal(each, expected) for each in found)
 
 
 def test_keys_tell_edits_apart(loaded: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import json
 import math
 import time
 from dataclasses import replace
@@ -17,6 +18,7 @@ from saliscope import limits
 from saliscope.page.lab import view as lab_view
 from saliscope.session.lab import engine as lab_engine
 from saliscope.session.lab import experiments, expressions
+from saliscope.session.lab import messages as lab_messages
 from saliscope.session.lab.experiments import GALLERY, Experiment
 from saliscope.session.lab.expressions import Refusal
 
@@ -45,18 +47,17 @@ def outcome(experiment: Experiment) -> lab_engine.Outcome:
     return lab_engine.run(experiments.make_plan(experiment))
 
 
-@pytest.mark.parametrize("program, truth", CASES, ids=[program for program, _ in CASES])
-def test_values_and_gradients_equal_torch(program: str, truth: Any) -> None:
+def test_values_and_gradients_equal_torch() -> None:
     """Oracle: the same expression written in Python."""
-    x = torch.tensor(X, requires_grad=True)
-    expected = truth(x)
-    expected.backward(torch.ones_like(expected))
+    for program, truth in CASES:
+        x = torch.tensor(X, requires_grad=True)
+        expected = truth(x)
+        expected.backward(torch.ones_like(expected))
 
-    found = outcome(Experiment(program))
+        found = outcome(Experiment(program))
 
-    result = found.plan.result.name
-    torch.testing.assert_close(found.values[result], expected.detach())
-    torch.testing.assert_close(found.hooked.tensors["x"], x.grad)
+        torch.testing.assert_close(found.values[found.plan.result.name], expected.detach(), msg=program)
+        torch.testing.assert_close(found.hooked.tensors["x"], x.grad, msg=program)
 
 
 KNOWN = {
@@ -70,23 +71,15 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", GALLERY)
-def test_the_gallery_has_the_expected_gradients(name: str) -> None:
-    first, second = KNOWN[name]
-
-    found = outcome(GALLERY[name])
-
-    for tensor, gradient in first.items():
-        assert found.hooked.tensors[tensor].tolist() == gradient
-    assert (found.again is None) == (second is None)
-    for tensor, gradient in (second or {}).items():
-        assert found.again.tensors[tensor].tolist() == gradient
-
-
-def test_every_gallery_entry_is_described() -> None:
-    from saliscope.session.lab import messages as lab_messages
-
-    assert list(lab_messages.EXPERIMENTS) == list(GALLERY) == list(KNOWN)
+def test_the_gallery_has_the_expected_gradients() -> None:
+    assert list(lab_messages.EXPERIMENTS) == list(GALLERY) == list(KNOWN), "and a description of each"
+    for name, (first, second) in KNOWN.items():
+        found = outcome(GALLERY[name])
+        for tensor, gradient in first.items():
+            assert found.hooked.tensors[tensor].tolist() == gradient, name
+        assert (found.again is None) == (second is None), name
+        for tensor, gradient in (second or {}).items():
+            assert found.again.tensors[tensor].tolist() == gradient, name
 
 
 VARIANTS = [
@@ -102,33 +95,36 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
-def test_the_generated_code_gives_the_same_gradients(experiment: Experiment) -> None:
-    plan = experiments.make_plan(experiment)
-    found = lab_engine.run(plan)
-    scope: dict[str, Any] = {}
+def test_the_generated_code_gives_the_same_gradients() -> None:
+    """And imports only torch."""
+    for experiment in VARIANTS:
+        plan = experiments.make_plan(experiment)
+        found, code = lab_engine.run(plan), experiments.code(plan)
+        imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        assert [ast.unparse(node) for node in imports] == ["import torch"]
+        scope: dict[str, Any] = {}
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(code, scope)  # generated from names and numbers of the grammar
 
-    with contextlib.redirect_stdout(io.StringIO()):
-        exec(experiments.code(plan), scope)  # generated from names and numbers of the grammar
-
-    shown = (found.again or found.hooked).tensors
-    assert set(shown) == {step.name for step in plan.steps}
-    for step in plan.steps:
-        actual = scope[step.name].grad if step.value is not None else scope["grads"].get(step.name)
-        assert (actual is None) == (shown[step.name] is None), step.name
-        if actual is not None:
-            torch.testing.assert_close(actual, shown[step.name], rtol=0, atol=0, equal_nan=True)
-        torch.testing.assert_close(scope[step.name].detach(), found.values[step.name], rtol=0, atol=0, equal_nan=True)
+        shown = (found.again or found.hooked).tensors
+        assert set(shown) == {step.name for step in plan.steps}
+        for step in plan.steps:
+            actual = scope[step.name].grad if step.value is not None else scope["grads"].get(step.name)
+            assert (actual is None) == (shown[step.name] is None), step.name
+            if actual is not None:
+                assert torch.equal(actual, shown[step.name]), (experiment, step.name)
+            assert torch.equal(scope[step.name].detach(), found.values[step.name]), (experiment, step.name)
 
 
-@pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
-def test_the_gradients_on_the_edges_sum_to_that_of_the_tensor(experiment: Experiment) -> None:
-    """Oracle: the chain rule. A tensor's gradient is the sum over its uses, before any hook on it."""
-    found = outcome(experiment)
-    for step in found.plan.steps[:-1]:
-        parts = [g for (source, _, _), g in found.without.edges.items() if source == step.name]
-        if parts:
-            torch.testing.assert_close(sum(parts), found.without.tensors[step.name])
+def test_the_gradients_on_the_edges_sum_to_that_of_the_tensor() -> None:
+    """Oracle: the chain rule. A tensor's gradient is the sum over its uses, before any hook on it. All are finite."""
+    for experiment in VARIANTS:
+        found = outcome(experiment)
+        for step in found.plan.steps[:-1]:
+            parts = [g for (source, _, _), g in found.without.edges.items() if source == step.name]
+            if parts:
+                torch.testing.assert_close(sum(parts), found.without.tensors[step.name], msg=str(experiment))
+        assert lab_view.outcome(found, 1)["finding"] == "", experiment
 
 
 def test_a_hook_changes_only_gradients_computed_after_it() -> None:
@@ -141,11 +137,9 @@ def test_a_hook_changes_only_gradients_computed_after_it() -> None:
 
 REFUSED = [
     ("", "The expression is empty"),
-    ("  \n ; ", "The expression is empty"),
     ("x = (1, 2", "Line 1, position 10: missing closing “)” before the end"),
     ("x = 1\ny = x +", "Line 2, position 8: expected a number, a name or a bracket, got the end."),
     ("x = 1\ny = 2 x", "Line 2, position 7: missing operator between 2 and x"),
-    ("x = 1; y = x(2)", "missing operator between x and ("),
     ("x = 1; q * 2", "unknown name “q”. Defined so far: x"),
     ("x = (1, 2); y = (1, 2, 3); x * y", "shapes 2 and 3 cannot be broadcast"),
     ("x = [[1, 2], [3]]", "the same length"),
@@ -156,17 +150,11 @@ REFUSED = [
     ("(1, 2)", "a constant needs a name"),
     ("x = inf", "Line 1, position 5: NaN and ∞ are not supported. Write a number up to 1e12."),
     ("x = (1, NaN)", "Line 1, position 9: NaN and ∞ are not supported"),
-    ("x = -Infinity", "Line 1, position 6: NaN and ∞ are not supported"),
-    ("x = 1; x * ∞", "Line 1, position 12: NaN and ∞ are not supported"),
-    ("x = 1; y = x / nan", "NaN and ∞ are not supported"),
     ("inf = 3", "NaN and ∞ are not supported"),
     ("x = 1e999", "1e999 is too large. The maximum is 1e12."),
-    ("x = [[1, 2], [3, -1e999]]", "1e999 is too large"),
     ("x = 0/0", "0 / 0 is not a real number up to 1e12."),
-    ("x = 1/0", "1 / 0 is not a real number"),
     ("x = (-8)^0.5", "-8 ^ 0.5 is not a real number"),
     ("x = 9^9^9^9", "is not a real number up to 1e12"),
-    ("x = 1e13", "The maximum is"),
     ("a=1;b=2;c=3;d=4", "at most 3 are allowed"),
     ("x = 1; mean(2) + x", "mean needs a named tensor"),
     ("x = 1; mean x", "mean needs brackets"),
@@ -175,16 +163,11 @@ REFUSED = [
     ("x = 1 $ 2", "unexpected character “$”"),
     ("x = 1; import os", "unknown name “import”"),
     ("lambda = 1", "is not a valid name"),
-    ("torch = 1", "is not a valid name"),
     ("mean = 1", "is not a valid name"),
     ("__class__ = 1", "unexpected character “_”"),
-    ("x = 1; x.__class__", "unexpected character “.”"),
     ("x = 1; __import__('os').system('true')", "unexpected character “_”"),
-    ("x = 1; exec(x)", "unknown name “exec”"),
-    ("x = '1'", "unexpected character “'”"),
     ("x = 1; x[0]", "missing operator between x and ["),
     ("x = 1; " + "(" * 30 + "x" + ")" * 30, "nested too deeply"),
-    ("x = 1; " + "-" * 300 + "x", "nested too deeply"),
     ("x = 1; " + "2^" * 100 + "x", "nested too deeply"),
     ("x = 1; x" + " + x" * 60, "at most 24 are allowed"),
     ("x = (" + "1," * 70 + "1)", "at most 64"),
@@ -192,57 +175,67 @@ REFUSED = [
     ("x" * 500, "at most 400"),
     ("x = ١", "unexpected character"),
     ("x = \u202e1", "an unprintable character"),
-    ("x = <img src=x onerror=alert(1)>", "unexpected character “<”"),
     ("${Object.assign(window,{__xss:1})}", "unexpected character “$”"),
 ]
 
 
-@pytest.mark.parametrize("program, expected", REFUSED, ids=range(len(REFUSED)))
-def test_a_syntax_error_has_a_short_message_with_its_position(program: str, expected: str) -> None:
-    with pytest.raises(Refusal) as refusal:
-        expressions.parse(program)
+def test_a_syntax_error_has_a_short_message_with_its_position() -> None:
+    for program, expected in REFUSED:
+        with pytest.raises(Refusal) as refusal:
+            expressions.parse(program)
+            pytest.fail(f"{program} is accepted")
 
-    message = str(refusal.value)
-    assert expected in message and message.endswith(".") and len(message) < 220 and "\n" not in message
-    if "characters" not in message and "empty" not in message:
-        assert message.startswith("Line "), message
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        None,
-        [],
-        "x",
-        {"program": 1},
-        {"program": "x = 1", "hook": "os.system"},
-        {"program": "x = 1", "hook": ["scale"]},
-        {"program": "x = 1", "hook": "scale", "amount": "2"},
-        {"program": "x = 1", "hook": "scale", "amount": math.nan},
-        {"program": "x = 1", "hook": "scale", "amount": math.inf},
-        {"program": "x = 1", "hook": "scale", "amount": True},
-        {"program": "x = 1", "hook": "scale", "amount": 10**400},
-        {"program": "x = 1", "hook": "clip_norm", "amount": 0},
-        {"program": "x = 1", "hook": "record", "again": "forever"},
-        {"program": "x = 1", "hook": "record", "seed": "(1, 2)"},
-        {"program": "x = 1", "hook": "record", "seed": "open('x')"},
-        {"program": "x = 1", "hook": "record", "seed": "1; 2"},
-        {"program": "x" * 100_000, "hook": "record"},
-        {"program": "x = 1", "hook": "record", "where": {"a": 1}},
-    ],
-    ids=range(18),
-)
-def test_malformed_requests_are_refused(data: Any) -> None:
-    with pytest.raises(Refusal):
-        experiments.make_plan(experiments.parse_form(data))
+        message = str(refusal.value)
+        assert expected in message and message.endswith(".") and len(message) < 220 and "\n" not in message
+        if "characters" not in message and "empty" not in message:
+            assert message.startswith("Line "), message
 
 
-def test_a_hook_on_a_missing_tensor_moves_with_a_note() -> None:
+MALFORMED: list[tuple[Any, str | None]] = [
+    (None, None),
+    ([], None),
+    ("x", None),
+    ({"program": 1}, None),
+    ({"hook": "os.system"}, None),
+    ({"hook": ["scale"]}, None),
+    ({"hook": "scale", "amount": "2"}, "amount"),
+    ({"hook": "scale", "amount": None}, "amount"),
+    ({"hook": "scale", "amount": math.nan}, "amount"),
+    ({"hook": "scale", "amount": math.inf}, "amount"),
+    ({"hook": "scale", "amount": True}, "amount"),
+    ({"hook": "scale", "amount": 10**400}, "amount"),
+    ({"hook": "scale", "amount": 2e12}, "amount"),
+    ({"hook": "clip_norm", "amount": 0}, "amount"),
+    ({"hook": "clip_value", "amount": -1}, "amount"),
+    ({"again": "forever"}, None),
+    ({"again": "keep", "second": "1e999"}, "second"),
+    ({"seed": "(1, 2, 3)"}, "seed"),
+    ({"seed": "open('x')"}, "seed"),
+    ({"seed": "1; 2"}, "seed"),
+    ({"seed": "inf"}, "seed"),
+    ({"program": "x" * 100_000}, "program"),
+    ({"program": "x = inf"}, "program"),
+    ({"where": {"a": 1}}, None),
+]
+"""Parts of a form that are wrong, and the field whose error is shown."""
+
+
+def test_malformed_requests_are_refused_with_their_form_field() -> None:
+    for wrong, field in MALFORMED:
+        form = {"program": "x = (1, 2)", "hook": "record", "amount": 1.0, **wrong} if isinstance(wrong, dict) else wrong
+        with pytest.raises(Refusal) as refusal:
+            experiments.make_plan(experiments.parse_form(form))
+            pytest.fail(f"{wrong} is accepted")
+        assert field in (None, refusal.value.field) and str(refusal.value).endswith("."), wrong
+
+
+def test_unused_fields_are_not_checked_and_a_missing_tensor_has_a_note() -> None:
+    form = {"program": "x = 1", "hook": "zeros", "amount": None, "second": "?"}
+    plan = experiments.make_plan(experiments.parse_form(form))
+    assert plan.second is None and plan.amount == 1.0
+
     plan = experiments.make_plan(Experiment("x = 1\nx * 2", "`${window.__xss=1}`", "zeros"))
-
-    assert (
-        plan.where == "x" and "The expression has no `${window.__xss=1}`, so the hook was moved to x." in plan.notes[0]
-    )
+    assert plan.where == "x" and "no `${window.__xss=1}`, so the hook was moved to x" in plan.notes[0]
 
 
 def test_parsing_is_fast_in_the_worst_case() -> None:
@@ -254,14 +247,6 @@ def test_parsing_is_fast_in_the_worst_case() -> None:
             expressions.parse(text[: limits.EXPRESSION_LENGTH])
 
     assert time.perf_counter() - start < 0.5
-
-
-def test_the_generated_code_only_imports_torch() -> None:
-    for experiment in VARIANTS:
-        plan = experiments.make_plan(experiment)
-        tree = ast.parse(experiments.code(plan))
-        imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-        assert imported == ["torch"]
 
 
 FLOAT32 = "the result exceeds 3.4e38, the largest number in single precision"
@@ -284,12 +269,13 @@ NOT_FINITE = [
 ]
 
 
-@pytest.mark.parametrize("program, expected", NOT_FINITE, ids=[program for program, _ in NOT_FINITE])
-def test_a_value_or_gradient_that_is_not_finite_is_explained(program: str, expected: str) -> None:
-    packed = lab_view.outcome(outcome(Experiment(program)), 1)
-
-    assert packed["finding"].startswith(expected), packed["finding"]
-    assert "Infinity" in str(packed) or "NaN" in str(packed)
+def test_a_value_or_gradient_that_is_not_finite_is_explained() -> None:
+    """The answer is valid JSON."""
+    for program, expected in NOT_FINITE:
+        packed = lab_view.outcome(outcome(Experiment(program)), 1)
+        text = json.dumps(packed, allow_nan=False)
+        assert packed["finding"].startswith(expected), packed["finding"]
+        assert '"Infinity"' in text or '"-Infinity"' in text or '"NaN"' in text, program
 
 
 def test_a_hook_with_an_infinite_output_is_reported() -> None:
@@ -297,50 +283,3 @@ def test_a_hook_with_an_infinite_output_is_reported() -> None:
     for experiment in (Experiment(cube, "y", "square", 1.0, "1e12"), Experiment(cube, "x", "scale", 1e12, "1e12")):
         found = lab_view.outcome(outcome(experiment), 1)["finding"]
         assert found.startswith("The gradient at x is ∞: the output of the hook exceeds"), found
-
-
-@pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
-def test_finite_results_have_no_finding(experiment: Experiment) -> None:
-    """Oracle: torch.isfinite of all displayed values."""
-    found = outcome(experiment)
-    passes = [found.without, found.hooked, *([found.again] if found.again else [])]
-    shown = [*found.values.values(), *(g for each in passes for g in each.tensors.values() if g is not None)]
-    assert lab_view.outcome(found, 1)["finding"] == "" or not all(bool(each.isfinite().all()) for each in shown)
-
-
-@pytest.mark.parametrize(
-    "wrong, field",
-    [
-        ({"hook": "scale", "amount": None}, "amount"),
-        ({"hook": "scale", "amount": 2e12}, "amount"),
-        ({"hook": "clip_norm", "amount": 0}, "amount"),
-        ({"hook": "clip_value", "amount": -1}, "amount"),
-        ({"seed": "inf"}, "seed"),
-        ({"seed": "(1, 2, 3)"}, "seed"),
-        ({"again": "keep", "second": "1e999"}, "second"),
-        ({"program": "x = inf"}, "program"),
-    ],
-    ids=str,
-)
-def test_an_error_has_its_form_field(wrong: dict[str, Any], field: str) -> None:
-    form = {"program": "x = (1, 2)", "hook": "record", "amount": 1.0, **wrong}
-    with pytest.raises(Refusal) as refusal:
-        experiments.make_plan(experiments.parse_form(form))
-
-    assert refusal.value.field == field and str(refusal.value).endswith(".")
-
-
-def test_unused_fields_are_not_checked() -> None:
-    form = {"program": "x = 1", "hook": "zeros", "amount": None, "second": "?"}
-    plan = experiments.make_plan(experiments.parse_form(form))
-    assert plan.second is None and plan.amount == 1.0
-
-
-def test_answers_with_values_that_are_not_finite_are_valid_json() -> None:
-    import json
-
-    found = outcome(Experiment("x = (0, -1)\nlog(x) / x"))
-    packed = lab_view.outcome(found, 7)
-
-    text = json.dumps(packed, allow_nan=False)
-    assert '"NaN"' in text and '"Infinity"' in text

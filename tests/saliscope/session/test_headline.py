@@ -9,25 +9,19 @@ import torch
 
 from explainers.verdict.facts import CONTROLS
 from explainers.verdict.rules import judge_facts
-from saliscope.images import examples
-from saliscope.session import engine, headline, messages, model_cache, removal
+from saliscope.session import engine, headline, messages, removal
 from saliscope.session.answers import Answer, Refining
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
 from saliscope.session.verdict import facts_of
-
-DOG = str(next(iter(examples.all_examples().values())).path)
+from tests.saliscope.session.asking import DOG, answered
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, Answer]:
+def answers(loaded: object) -> dict[str, Answer]:
     """Answers for the dog by four kinds of methods."""
-    model_cache.start()
-    found = {}
-    for method in ("grad_cam", "hires_cam", "saliency", "eigen_cam", "random_control"):
-        steps = list(engine.explain(Request(DOG, method=method), Run(60.0), stages=False))
-        found[method] = steps[-1]
-    return found
+    methods = ("grad_cam", "hires_cam", "saliency", "eigen_cam", "random_control")
+    return {method: answered(Request(DOG, method=method)) for method in methods}
 
 
 @pytest.fixture(autouse=True)
@@ -47,23 +41,20 @@ def test_shares_are_areas_times_values() -> None:
     assert headline.shares(torch.zeros(2, 2)).isnan().all()
 
 
-@pytest.mark.parametrize(
-    "cells, name, fraction",
-    [
-        ({(0, 1): 0.61}, "the upper center", 0.61),
-        ({(1, 1): 0.5}, "the center", 0.5),
-        ({(0, 1): 0.3, (0, 2): 0.3}, "the upper center and the upper right corner", 0.6),
-        ({(2, 0): 0.25, (2, 1): 0.24, (2, 2): 0.25}, "the lower third", 0.74),
-        ({(0, 1): 0.17, (0, 2): 0.16, (1, 1): 0.2, (1, 2): 0.12}, "the upper right", 0.65),
-    ],
-)
-def test_the_smallest_part_with_most_of_the_map_is_named(cells: dict, name: str, fraction: float) -> None:
-    rest = (1 - sum(cells.values())) / (9 - len(cells))
-    values = torch.full((3, 3), rest, dtype=torch.float64)
-    for cell, value in cells.items():
-        values[cell] = value
-    found, amount, mainly = headline.largest_part(values)
-    assert (found, mainly) == (name, True) and amount == pytest.approx(fraction)
+def test_the_smallest_part_with_most_of_the_map_is_named() -> None:
+    parts: dict[str, dict[tuple[int, int], float]] = {
+        "the upper center": {(0, 1): 0.61},
+        "the center": {(1, 1): 0.5},
+        "the upper center and the upper right corner": {(0, 1): 0.3, (0, 2): 0.3},
+        "the lower third": {(2, 0): 0.25, (2, 1): 0.24, (2, 2): 0.25},
+        "the upper right": {(0, 1): 0.17, (0, 2): 0.16, (1, 1): 0.2, (1, 2): 0.12},
+    }
+    for name, cells in parts.items():
+        whole = sum(cells.values())
+        values = torch.full((3, 3), (1 - whole) / (9 - len(cells)), dtype=torch.float64)
+        for cell, value in cells.items():
+            values[cell] = value
+        assert headline.largest_part(values) == (name, pytest.approx(whole), True)
 
 
 def test_an_even_map_is_not_mainly_anywhere(answers: dict[str, Answer]) -> None:
@@ -126,9 +117,8 @@ def test_the_next_question_follows_from_the_answer(answers: dict[str, Answer]) -
     }
 
 
-def test_a_slow_map_starts_with_the_prediction_and_what_is_computed() -> None:
+def test_a_slow_map_starts_with_the_prediction_and_what_is_computed(loaded: object) -> None:
     """Only in the first step, which has the predictions; the later ones do not repeat it."""
-    model_cache.start()
     steps = engine.explain(Request(DOG, method="rise"), Run(60.0), stages=False)
     first = next(step for step in steps if isinstance(step, Refining))
     later = next(step for step in steps if isinstance(step, Refining))

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import explainers
 from saliscope import zoo
 from saliscope.errors import Refused
-from saliscope.images import examples
 from saliscope.session import engine, model_cache
 from saliscope.session.answers import Answer, Stages
 from saliscope.session.channels import engine as channels
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
+from tests.saliscope.session.asking import DOG
 from tests.support.catalog import isolate_catalog
 
-DOG = str(next(iter(examples.all_examples().values())).path)
 LINEAR = """
 import torch
 from torch import nn
@@ -52,8 +52,6 @@ def test_the_default_is_integrated_gradients_and_the_map_is_the_library_map(line
 
     answer = next(step for step in steps if isinstance(step, Answer))
     assert answer.settings.method.name == "integrated_gradients" and not answer.settings.notes
-    from PIL import Image
-
     images = loaded.model.prepare(Image.open(DOG).convert("RGB"))
     options = {"target": answer.target, "steps": answer.options["steps"]}
     expected = explainers.explain("integrated_gradients", loaded.model.network, images, **options).map[0]

@@ -21,23 +21,21 @@ from saliscope.session.jobs import runs
 from saliscope.session.model_cache import load
 from saliscope.session.rail import description, messages, network, norms
 from saliscope.session.request import Request
+from tests.saliscope.session.asking import MODEL, last_steps
 from tests.support.nets import random_images, residual
 
-MODEL = "efficientnet_lite0"
 DOG = next(iter(examples.all_examples().values()))
 
 
 @pytest.fixture
-def ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the network directly instead of in a thread, with an empty cache of norms."""
-    monkeypatch.setattr(engine.model_cache, "wait", lambda run, model: iter(()))
+def ready(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is in the cache of norms."""
     monkeypatch.setattr(norms, "_known", type(norms._known)())
-    load(MODEL)
 
 
 def measured(request: Request) -> norms.Norms:
-    with runs.start(None) as run:
-        return next(step for step in norms.measure(request, run) if isinstance(step, norms.Norms))
+    found: norms.Norms = last_steps(request, norms.measure)[norms.Norms]
+    return found
 
 
 def test_the_drawing_has_every_layer_and_block() -> None:
@@ -56,12 +54,12 @@ def test_the_drawing_has_every_layer_and_block() -> None:
     assert packed["arcs"] == [[1.0, 2.0, 0], [3.0, 4.0, 0]]
 
 
-@pytest.mark.parametrize("reason", list(messages.WHY))
-def test_every_reason_has_a_message(reason: str) -> None:
+def test_every_reason_has_a_message() -> None:
     layer = load(MODEL).layers[-1]
-    message = messages.why(reason, layer)
-
-    assert message.endswith(".") and "{" not in message and messages.why("", layer) == ""
+    assert messages.why("", layer) == ""
+    for reason in messages.WHY:
+        message = messages.why(reason, layer)
+        assert message.endswith(".") and "{" not in message
 
 
 def test_of_too_many_arcs_the_longest_and_shortest_of_each_end_are_drawn() -> None:
@@ -78,19 +76,17 @@ def test_the_norms_are_those_of_the_answer_and_computed_once(
 ) -> None:
     """Also for a copy of the example with another path. Oracle: the gradient from autograd."""
     question = Request(str(DOG.path), MODEL)
-    with runs.start(None) as run:
-        answer = next(step for step in engine.explain(question, run) if isinstance(step, Answer))
+    answer, _ = answered(question)
     wanted = view.identify(answer, str(question.image))
     first = measured(question)
     packed = view.norms(first)
-    calls: list[Any] = []
-    monkeypatch.setattr(norms.network_calls, "run", lambda *values, **named: calls.append(values))
+    monkeypatch.setattr(norms.network_calls, "run", lambda *_, **__: pytest.fail("computed again"))
     again = measured(
         Request(str(shutil.copy(DOG.path, tmp_path / "copy.jpg")), MODEL, layer="stages.2", method="saliency")
     )
 
     assert wanted == {"key": first.key, "chosen": "head", "note": ""}
-    assert again.key == first.key and again.norms == first.norms and calls == []
+    assert again.key == first.key and again.norms == first.norms
     names = [name for name, *_ in network.drawing(load(MODEL))["layers"]]
     assert len(packed["norms"]) == len(names) and packed["name"] == "German shepherd"
     net = load(MODEL).model.network
@@ -107,26 +103,17 @@ def test_the_norms_are_those_of_the_answer_and_computed_once(
 
 def answered(request: Request) -> tuple[Answer, Stages]:
     """Return the answer and the maps of all blocks."""
-    with runs.start(None) as run:
-        steps = {type(step): step for step in engine.explain(request, run)}
+    steps = last_steps(request)
     return steps[Answer], steps[Stages]
 
 
-def test_one_sweep_gives_the_maps_of_all_blocks(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_maps_of_all_blocks_are_grad_cam(ready: None) -> None:
     """Oracle: Grad-CAM computed at two blocks separately."""
-    sweeps: list[list[str]] = []
-    sweep = engine.network_calls.sweep
-    monkeypatch.setattr(
-        engine.network_calls,
-        "sweep",
-        lambda name, images, target, names: sweeps.append(names) or sweep(name, images, target, names),
-    )
     answer, stages = answered(Request(str(DOG.path), MODEL, method="saliency"))
 
     drawn = network.drawing(load(MODEL))
     outs = [drawn["layers"][block["out"]] for block in drawn["blocks"]]
     assert list(stages.maps) == [name for name, height, *_ in outs if height] and len(stages.maps) == 18
-    assert sweeps == [list(stages.maps)]
     _, _, images = engine.load_input(answer.settings, Request(str(DOG.path), MODEL))
     for name in ("stem", "stages.4.1"):
         expected = explainers.grad_cam(load(MODEL).model.network, images, answer.target, layer=name)[0]

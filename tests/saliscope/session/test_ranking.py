@@ -21,10 +21,9 @@ import explainers
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.recommendation import RankedMap, Recommendation, rank_maps
 from saliscope.errors import Refused
-from saliscope.images import examples
 from saliscope.page import build
 from saliscope.page.ranking import tab, view
-from saliscope.session import engine, messages, model_cache
+from saliscope.session import engine, messages
 from saliscope.session.answers import Settings, Waiting
 from saliscope.session.jobs import runs
 from saliscope.session.jobs.turns import turns
@@ -32,15 +31,9 @@ from saliscope.session.ranking import engine as ranking_engine
 from saliscope.session.ranking import messages as ranking_messages
 from saliscope.session.ranking.engine import Ranking, RankingOptions, parse_options
 from saliscope.session.request import Request
+from tests.saliscope.session.asking import DOG, MODEL
 
-DOG = str(examples.all_examples()["dog"].path)
-MODEL = "efficientnet_lite0"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> Any:
-    model_cache.ready.set()
-    return model_cache.load(MODEL)
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 def evaluation(insertion: float, deletion: float, spread: float = 0.1) -> Evaluation:
@@ -194,33 +187,10 @@ def test_the_status_while_running_and_at_the_end(loaded: Any) -> None:
     assert message(packed(found, loaded, stopped=True)).endswith("3 s, stopped)")
 
 
-def test_a_row_is_packed_once_for_all_steps(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 0
-    once = view._pack_row
-
-    def counted(row: RankedMap) -> Any:
-        nonlocal count
-        count += 1
-        return once(row)
-
-    monkeypatch.setattr(view, "_pack_row", counted)
-    known: view.Packed = {}
-    row = ranked_map("grad_cam", 0.9, 0.1, steps=5)
-    for _ in range(3):
-        view._row([row], 0, known)
-    view._row([replace(row, steps=20)], 0, known)
-    assert count == 2
-
-
-@pytest.mark.parametrize(
-    "seconds", [0, -1, 61, math.nan, math.inf, True, "10", None, [10], 10**400], ids=lambda given: repr(given)[:5]
-)
-def test_an_invalid_time_limit_is_refused(seconds: Any) -> None:
-    with pytest.raises(Refused, match=r"^Invalid time limit .*\. Choose 2 to 60 seconds\.$"):
-        parse_options({"seconds": seconds})
-
-
-def test_other_values_from_a_script_mean_the_default() -> None:
+def test_options_of_a_script_are_checked() -> None:
+    for seconds in (0, -1, 61, math.nan, math.inf, True, "10", None, [10], 10**400):
+        with pytest.raises(Refused, match=r"^Invalid time limit .*\. Choose 2 to 60 seconds\.$"):
+            parse_options({"seconds": seconds})
     assert parse_options({}) == RankingOptions() == parse_options({"layers": {"a": 1}, "more": 2})
     assert parse_options({"seconds": 5, "layers": "here"}) == RankingOptions(5.0, all_stages=False)
 
@@ -296,11 +266,3 @@ def test_the_subject_does_not_depend_on_method_and_layer_but_on_the_class(loaded
     one = subject()
     assert one and one == subject(method="hires_cam") == subject(layer="stages.3")
     assert one != subject(target="goldfish")
-
-
-def test_the_table_changes_the_settings_and_the_address() -> None:
-    config = build.build().get_config_file()
-    (key,) = [each["id"] for each in config["components"] if each["props"].get("elem_id") == "hl-ranking"]
-    assert "hl-ranking" in build.settings_panel.CLICKABLE
-    targets = [target for each in config["dependencies"] for target in each["targets"]]
-    assert {"select", "submit", "stop"} <= {event for found, event in targets if found == key}

@@ -28,17 +28,15 @@ from saliscope.session.request import Request
 from saliscope.zoo.model import Preparation
 from saliscope.zoo.sources.torchvision_dense import preparation_of
 from saliscope.zoo.transforms import measure
+from tests.saliscope.session.asking import MODEL
 
-MODEL = "efficientnet_lite0"
 DOG, CUP = list(examples.all_examples().values())[:2]
 
 
 @pytest.fixture(autouse=True)
-def ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the network directly, with an empty cache."""
-    monkeypatch.setattr(engine.model_cache, "wait", lambda run, model: iter(()))
+def empty(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is in the cache."""
     monkeypatch.setattr(results_cache, "_cache", type(results_cache._cache)())
-    load(MODEL)
 
 
 def key(**settings: Any) -> str:
@@ -131,24 +129,23 @@ PREPARATIONS = {
 WHOLE = {"stretched", "detector"}
 
 
-@pytest.mark.parametrize("size", [(300, 200), (200, 300), (240, 240), (1000, 100)])
 @pytest.mark.parametrize("name", PREPARATIONS)
-def test_the_window_is_the_position_of_the_crop(name: str, size: tuple[int, int]) -> None:
+def test_the_window_is_the_position_of_the_crop(name: str) -> None:
     """Oracle: the gray values of a ramp along the crop; 1000 x 100 is first limited in its aspect ratio."""
-    preparation, (width, height) = PREPARATIONS[name], size
-    left, top, right, bottom = preparation.window(width, height)
-
-    for axis, (low, high), length in ((1, (left, right), width), (0, (top, bottom), height)):
-        ramp = (torch.arange(length) + 0.5) / length
-        gray = (255 * (ramp if axis else ramp[:, None]).expand(height, width)).round().byte()
-        seen = preparation.crop(Image.fromarray(gray.numpy()).convert("RGB")).convert("L")
-        line = torch.tensor(list(seen.tobytes())).view(seen.height, seen.width).double()
-        line = line[seen.height // 2] if axis else line[:, seen.width // 2]
-        at = low + (torch.arange(len(line)) + 0.5) / len(line) * (high - low)
-        inside = (at > 0.02) & (at < 0.98)
-        assert float((line[inside] / 255 - at[inside]).abs().max()) < 0.02
-    if name in WHOLE and max(size) <= 4 * min(size):
-        assert (left, top, right, bottom) == pytest.approx((0, 0, 1, 1))
+    preparation = PREPARATIONS[name]
+    for width, height in ((300, 200), (200, 300), (240, 240), (1000, 100)):
+        left, top, right, bottom = preparation.window(width, height)
+        for axis, (low, high), length in ((1, (left, right), width), (0, (top, bottom), height)):
+            ramp = (torch.arange(length) + 0.5) / length
+            gray = (255 * (ramp if axis else ramp[:, None]).expand(height, width)).round().byte()
+            seen = preparation.crop(Image.fromarray(gray.numpy()).convert("RGB")).convert("L")
+            line = torch.tensor(list(seen.tobytes())).view(seen.height, seen.width).double()
+            line = line[seen.height // 2] if axis else line[:, seen.width // 2]
+            at = low + (torch.arange(len(line)) + 0.5) / len(line) * (high - low)
+            inside = (at > 0.02) & (at < 0.98)
+            assert float((line[inside] / 255 - at[inside]).abs().max()) < 0.02, (width, height)
+        if name in WHOLE and width <= 4 * height:
+            assert (left, top, right, bottom) == pytest.approx((0, 0, 1, 1))
 
 
 def test_an_answer_has_the_window_of_its_crop() -> None:
@@ -184,17 +181,16 @@ def test_small_maps_use_the_current_method() -> None:
     assert not small(request, "hires_cam", [235], key="another key")
 
 
-@pytest.mark.parametrize(("method", "value"), [("saliency", 1.0), ("input_x_gradient", -1.0)])
-def test_small_maps_are_downsampled(method: str, value: float) -> None:
-    settings: Settings = engine.resolve(Request(str(DOG.path), MODEL, method=method))
-    step = TopMaps(settings, Image.new("RGB", (300, 200)), settings.method, {3: -torch.ones(300, 200)})
-
-    packed = top_maps(step, of=7, ident=8)
-
-    assert packed["of"] == 7 and packed["items"][0]["index"] == 3
-    plane = packed["items"][0]["map"]
-    assert max(plane["h"], plane["w"]) == SMALL_SIDE
-    assert plane["lo"] == plane["hi"] == value, "magnitudes of gradients, other attributions with their sign"
+def test_small_maps_are_downsampled() -> None:
+    """Magnitudes of gradients, and other attributions with their sign."""
+    for method, value in (("saliency", 1.0), ("input_x_gradient", -1.0)):
+        settings: Settings = engine.resolve(Request(str(DOG.path), MODEL, method=method))
+        step = TopMaps(settings, Image.new("RGB", (300, 200)), settings.method, {3: -torch.ones(300, 200)})
+        packed = top_maps(step, of=7, ident=8)
+        plane = packed["items"][0]["map"]
+        assert packed["of"] == 7 and packed["items"][0]["index"] == 3
+        assert max(plane["h"], plane["w"]) == SMALL_SIDE
+        assert plane["lo"] == plane["hi"] == value
 
 
 def test_large_networks_are_forgotten_earlier(monkeypatch: Any) -> None:

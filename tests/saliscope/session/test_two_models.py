@@ -18,9 +18,9 @@ from saliscope.session import model_cache
 from saliscope.session.jobs.runs import Run
 from saliscope.session.models import engine, messages
 from saliscope.session.request import Request
+from tests.saliscope.session.asking import DOG
 from tests.support.catalog import isolate_catalog
 
-DOG = str(examples.all_examples()["dog"].path)
 LABELS = ["cat", "dog", "fox"]
 NETWORKS = """
 import torch

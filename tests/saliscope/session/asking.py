@@ -1,0 +1,35 @@
+"""Requests to the engine in tests, and the steps of their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from PIL import Image
+
+from saliscope.images import examples
+from saliscope.session import engine, model_cache
+from saliscope.session.answers import Answer
+from saliscope.session.jobs import runs
+from saliscope.session.request import Request
+
+MODEL = "efficientnet_lite0"
+CAT, DOG, COFFEE, GOLDFISH = (str(examples.all_examples()[name].path) for name in ("cat", "dog", "coffee", "goldfish"))
+
+
+def last_steps(request: Request, function: Any = engine.explain, **more: Any) -> dict[type, Any]:
+    """Return the last step of each type."""
+    with runs.start(None) as run:
+        return {type(step): step for step in function(request, run=run, **more)}
+
+
+def answered(request: Request) -> Answer:
+    """Return the answer, without the maps of other layers."""
+    found: Answer = last_steps(request, stages=False)[Answer]
+    return found
+
+
+def inputs(path: str = CAT) -> tuple[torch.nn.Module, torch.Tensor]:
+    """Return the network, and the tensor that it receives for an image."""
+    model = model_cache.load(MODEL).model
+    return model.network, model.prepare(Image.open(path).convert("RGB"))
