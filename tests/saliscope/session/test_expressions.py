@@ -136,6 +136,12 @@ def test_a_hook_changes_only_gradients_computed_after_it() -> None:
 
 
 REFUSED = [
+    ("x = [[1, 2], [3, -1e999]]", "1e999 is too large"),
+    ("torch = 1", "is not a valid name"),
+    ("x = 1; x.__class__", "unexpected character “.”"),
+    ("x = 1; exec(x)", "unknown name “exec”"),
+    ("x = 1; " + "-" * 300 + "x", "nested too deeply"),
+    ("x = <img src=x onerror=alert(1)>", "unexpected character “<”"),
     ("", "The expression is empty"),
     ("x = (1, 2", "Line 1, position 10: missing closing “)” before the end"),
     ("x = 1\ny = x +", "Line 2, position 8: expected a number, a name or a bracket, got the end."),
