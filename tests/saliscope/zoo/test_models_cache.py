@@ -23,11 +23,6 @@ from saliscope.zoo import ModelUnavailable, cache_limit, downloads, settings
 SIZE = 100_000
 TWO_AND_A_HALF = "0.00025"
 """The size of two and a half files in gigabytes."""
-MESSAGE = (
-    "Invalid SALISCOPE_CACHE_GB='5GB'. Set a positive number of gigabytes, such as 5 or 0.5, "
-    "or unset it to keep every file."
-)
-
 forked = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 
 
@@ -73,12 +68,6 @@ def cached_files(folder: Path) -> str:
     return "".join(sorted(path.name[3] for path in folder.glob("net*.pth")))
 
 
-def test_without_a_limit_everything_is_kept(urls: list[str], checkpoints: Path) -> None:
-    fetch(*urls)
-
-    assert cached_files(checkpoints) == "012345"
-
-
 def test_the_least_recently_used_goes_first(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,23 +75,19 @@ def test_the_least_recently_used_goes_first(
     fetch(*urls[:3])
     with cache_limit.in_use(downloads.path_of(urls[0])):
         pass
+    assert cached_files(checkpoints) == "012"
     monkeypatch.setenv("SALISCOPE_CACHE_GB", TWO_AND_A_HALF)
 
     fetch(urls[3])
 
     assert cached_files(checkpoints) == "03"
     assert not downloads.cached(urls[1]) and downloads.cached(urls[3])
+    with pytest.raises(downloads.FetchFailed):
+        fetch(urls[0].replace("net0", "net8"))
     assert {path.stem[3] for path in (checkpoints / "saliscope-fetched").glob("*.json")} == {"0", "3"}
-
-
-def test_latest_file_is_kept_if_it_exceeds_the_limit(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
-
-    fetch(*urls[:2])
-
-    assert cached_files(checkpoints) == "1"
+    fetch(urls[4])
+    assert cached_files(checkpoints) == "4", "the latest file is kept although it exceeds the limit"
 
 
 def test_files_of_other_programs_are_never_removed(
@@ -143,27 +128,6 @@ def test_a_broken_or_orphaned_record_is_ignored(
     assert cached_files(checkpoints) == "03"
 
 
-def test_failed_download_leaves_no_record(urls: list[str], checkpoints: Path) -> None:
-    with pytest.raises(downloads.FetchFailed):
-        fetch(urls[0].replace("net0", "net8"))
-
-    assert list((checkpoints / "saliscope-fetched").glob("*.json")) == []
-
-
-def test_nothing_is_removed_while_a_file_is_read(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lock works across threads; its last holder removes files."""
-    fetch(*urls[:2])
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
-
-    with cache_limit.in_use(downloads.path_of(urls[0])):
-        fetch(urls[2])
-        assert cached_files(checkpoints) == "012"
-
-    assert cached_files(checkpoints) == "0"
-
-
 def hold(path: Path, reading: Event, done: Event) -> None:
     with cache_limit.in_use(path):
         reading.set()
@@ -171,20 +135,24 @@ def hold(path: Path, reading: Event, done: Event) -> None:
 
 
 @forked
-def test_nothing_is_removed_while_another_process_reads(
+def test_nothing_is_removed_while_a_thread_or_process_reads(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The last holder of the lock removes files."""
     fetch(*urls[:2])
     monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    with cache_limit.in_use(downloads.path_of(urls[0])):
+        fetch(urls[2])
+        assert cached_files(checkpoints) == "012"
+    assert cached_files(checkpoints) == "0"
+
     fork = multiprocessing.get_context("fork")
     reading, done = fork.Event(), fork.Event()
     reader = fork.Process(target=hold, args=(downloads.path_of(urls[0]), reading, done))
     reader.start()
     assert reading.wait(60)
-
     fetch(urls[2])
-
-    assert cached_files(checkpoints) == "012"
+    assert cached_files(checkpoints) == "02"
     done.set()
     reader.join(60)
     assert reader.exitcode == 0 and cached_files(checkpoints) == "0"
@@ -225,33 +193,20 @@ def test_caching_works_without_records(urls: list[str], checkpoints: Path, monke
     assert cached_files(checkpoints) == "01"
 
 
-@pytest.mark.parametrize("value", ["5GB", "0", "-1", "nan", "inf", "1e999", "much", "1,5"])
-def test_invalid_limit_is_reported_before_a_download(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch, value: str
+def test_the_limit_is_a_positive_number_of_gigabytes(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", value)
-    message = MESSAGE.replace("5GB", value)
-
-    with pytest.raises(downloads.FetchFailed) as caught:
-        fetch(urls[0])
-    with pytest.raises(ModelUnavailable) as refused:
-        zoo.load_model("squeezenet1_1")
-
-    assert str(caught.value) == message and cached_files(checkpoints) == ""
-    assert str(refused.value) == f"{message} Available without a download: efficientnet_lite0."
-
-
-@pytest.mark.parametrize("value", ["", " "])
-def test_an_empty_limit_means_no_limit(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", value)
-
-    assert settings.cache_bytes() is None
-
-
-def test_a_gigabyte_is_ten_to_the_ninth_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", " 1.5 ")
-
-    assert settings.cache_bytes() == 1_500_000_000
+    for value, expected in (("", None), (" ", None), (" 1.5 ", 1_500_000_000)):
+        monkeypatch.setenv("SALISCOPE_CACHE_GB", value)
+        assert settings.cache_bytes() == expected
+    for value in ("5GB", "0", "-1", "nan", "inf", "1e999", "1,5"):
+        monkeypatch.setenv("SALISCOPE_CACHE_GB", value)
+        message = f"Invalid SALISCOPE_CACHE_GB='{value}'"
+        with pytest.raises(downloads.FetchFailed, match=message):
+            fetch(urls[0])
+        with pytest.raises(ModelUnavailable, match=f"{message}.*Available without a download: efficientnet_lite0"):
+            zoo.load_model("squeezenet1_1")
+    assert cached_files(checkpoints) == "", "reported before a download"
 
 
 def test_loading_a_model_is_a_use_and_applies_the_limit(
