@@ -167,37 +167,34 @@ def test_the_crop_can_be_moved_or_be_the_whole_image(position: tuple[float, floa
     torch.testing.assert_close(actual, expected, atol=0.02, rtol=0)
 
 
-@pytest.mark.parametrize("channels", [1, 2, 4, 13])
+@pytest.mark.parametrize("channels", [1, 2, 13])
 def test_input_has_the_channels_of_the_network(channels: int) -> None:
     """Oracle: torchvision's steps, band by band. A PIL image only matches one or three channels."""
     mean, std = tuple(0.1 * k for k in range(channels)), tuple(1.0 + k for k in range(channels))
     preparation = Preparation(16, 20, mean, std)
     bands = torch.rand(channels, 30, 50)
 
-    actual = preparation.tensor(bands)
-
     resized = torchvision.transforms.functional.resize(bands, [20], antialias=True)
     each = torchvision.transforms.functional.center_crop(resized, [16])
     expected = torch.stack([(each[k] - mean[k]) / std[k] for k in range(channels)])[None]
-    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(preparation.tensor(bands), expected)
     assert preparation.channels == channels and Model("m", torch.nn.Identity(), [], preparation).channels == channels
+    photo = gradient_image(50, 30)
     if channels == 1:
-        gray = preparation.tensor(gradient_image(50, 30))
-        torch.testing.assert_close(gray, preparation.tensor(gradient_image(50, 30).convert("L")))
+        torch.testing.assert_close(preparation.tensor(photo), preparation.tensor(photo.convert("L")))
     else:
         with pytest.raises(ValueError, match=f"needs {channels} channels, but the image has mode RGB"):
-            preparation.tensor(gradient_image(50, 30))
+            preparation.tensor(photo)
+    unit, raw = (Preparation(16, 20, (value,) * channels, (1.0,) * channels) for value in (0.0, 100.0))
+    assert raw.raw and preparation.raw == (channels > 1)
     for kind in (torch.uint8, torch.uint16, torch.int16):
         whole = (bands * torch.iinfo(kind).max).round().to(kind)
-        raw = Preparation(16, 20, (100.0,) * channels, std)
-        assert raw.raw and (preparation.raw == (channels > 1)) and not torch.is_floating_point(whole)
-        unit = Preparation(16, 20, (0.0,) * channels, (1.0,) * channels)
         torch.testing.assert_close(unit.tensor(whole.numpy()), unit.tensor(bands), atol=0.003, rtol=0)
         torch.testing.assert_close(raw.tensor(whole), raw.tensor(whole.float()))
-    whole = (bands * 255).byte().numpy()
-    for array in (whole.astype(">u2"), whole.astype("<f8"), whole[:, ::-1, ::-1][:, ::-1, ::-1]):
+    numbers = (bands * 255).byte().numpy()
+    for array in (numbers.astype(">u2"), numbers.astype("<f8"), numbers[:, ::-1, ::-1][:, ::-1, ::-1]):
         array.flags.writeable = False
-        torch.testing.assert_close(raw.tensor(array), raw.tensor(torch.from_numpy(whole).float()))
+        torch.testing.assert_close(raw.tensor(array), raw.tensor(torch.from_numpy(numbers).float()))
     with pytest.raises(ValueError, match="str is not an image. Pass a PIL image"):
         preparation.tensor("photo.tif")
     for wrong in (bands[:, 0], torch.rand(channels + 1, 30, 50), (bands * 255).long()):

@@ -18,10 +18,12 @@ import torch
 from PIL import Image
 
 from saliscope import zoo as models
-from saliscope.zoo import ModelUnavailable, catalog
+from saliscope.zoo import ModelUnavailable
 from saliscope.zoo.sources import hub
+from tests.support.catalog import isolate_catalog
 
-T = pytest.importorskip("transformers")
+T: Any = None
+"""The package transformers, which takes seconds to import."""
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 NAMES = {0: "fox", 1: "owl", 2: "elk", 3: "emu"}
@@ -34,14 +36,16 @@ def example_images() -> list[Image.Image]:
     return [*found, found[0].transpose(Image.Transpose.ROTATE_90)]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def transformers() -> None:
+    global T
+    T = pytest.importorskip("transformers")
+
+
 @pytest.fixture(autouse=True)
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty cache, no registered models, and no network."""
-    for name in ("SALISCOPE_MODEL", "SALISCOPE_MODELS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
-    monkeypatch.setattr(catalog, "_ADDED", {})
-    monkeypatch.setattr(catalog, "_SETTINGS", {})
+    """Use an empty cache, no registered models, and no network; return the cache of the Hub."""
+    isolate_catalog(monkeypatch, tmp_path)
     monkeypatch.setattr(pytest.importorskip("huggingface_hub").constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
 
@@ -127,18 +131,17 @@ def test_weights_and_mean_can_be_replaced(tmp_path: Path) -> None:
     assert all(torch.equal(v, other.state_dict()[k]) for k, v in model.network.state_dict().items())
 
 
-def fill_cache(hub: Path) -> tuple[Path, Any]:
-    """Save a network in the cache of the Hub as some/vit; return its folder and the network."""
-    folder = hub / "models--some--vit"
-    network = save(folder / "snapshots" / "0", vit(), T.ViTImageProcessor(size=square(64)))
-    (folder / "refs").mkdir()
+def fill_cache(hub: Path, repository: str) -> Path:
+    """Return the folder of a repository in the cache of the Hub, whose files are to be written."""
+    folder = hub / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("0", encoding="utf-8")
-    return folder, network
+    return folder / "snapshots" / "0"
 
 
 def test_a_name_of_the_hub_loads_from_the_cache(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No connection is made, whether or not it is allowed."""
-    _, network = fill_cache(offline)
+    network = save(fill_cache(offline, "some/vit"), vit(), T.ViTImageProcessor(size=square(64)))
 
     def connect(*_: object, **__: object) -> None:
         raise AssertionError("a connection was made")
@@ -167,20 +170,21 @@ def test_a_model_of_the_hub_is_marked_as_offline_until_it_is_cached(
     for forbidden, expected in ((True, {"hf:some/vit", "timm:resnet18"}), (False, set())):
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", forbidden)
         assert marked() == expected
-    fill_cache(offline)
+    save(fill_cache(offline, "some/vit"), vit())
     monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
     assert marked() == {"timm:resnet18", "resnet18"}
 
 
 def test_weights_of_the_hub_are_compared_with_their_sha256(offline: Path) -> None:
     """The Hub names a file by its SHA-256. A copy without this name is used with a note."""
-    folder, _ = fill_cache(offline)
-    file = folder / "snapshots" / "0" / "model.safetensors"
+    folder = fill_cache(offline, "some/vit")
+    save(folder, vit(), T.ViTImageProcessor(size=square(64)))
+    file = folder / "model.safetensors"
     with pytest.warns(UserWarning, match="not verified"):
         assert len(models.load_model("hf:some/vit").notes) == 1
 
     data = bytearray(file.read_bytes())
-    blob = folder / "blobs" / hashlib.sha256(data).hexdigest()
+    blob = folder.parents[1] / "blobs" / hashlib.sha256(data).hexdigest()
     blob.parent.mkdir()
     file.rename(blob)
     file.symlink_to(blob)

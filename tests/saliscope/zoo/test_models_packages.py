@@ -6,8 +6,6 @@ Small configurations with random weights, saved to a folder and loaded back; not
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +18,9 @@ from saliscope.zoo import ModelUnavailable
 from saliscope.zoo.model import Preparation
 from saliscope.zoo.sources.torchvision_classifiers import preparation_of, weights_by_name
 from saliscope.zoo.transforms import BadTransform, measure
-from tests.support.catalog import isolate_catalog
+from tests.saliscope.zoo.test_models_hf import example_images, fill_cache, offline
 
-EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-
-
-@cache
-def example_images() -> list[Image.Image]:
-    """Return two of the examples, one of them also rotated."""
-    found = [Image.open(path).convert("RGB") for path in sorted(EXAMPLES.iterdir())[:2]]
-    return [*found, found[0].transpose(Image.Transpose.ROTATE_90)]
-
-
-@pytest.fixture(autouse=True)
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    isolate_catalog(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty cache of the Hub."""
-    constants = pytest.importorskip("huggingface_hub").constants
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    return tmp_path / "hub"
-
-
-def fill_cache(folder: Path, repository: str, files: Path) -> None:
-    """Put a repository into the cache of the Hub."""
-    target = folder / f"models--{repository.replace('/', '--')}"
-    shutil.copytree(files, target / "snapshots" / "0")
-    (target / "refs").mkdir()
-    (target / "refs" / "main").write_text("0", encoding="utf-8")
-
-
-# Measured transforms
+__all__ = ["offline"]  # a fixture
 
 
 @pytest.mark.parametrize("name", ["resnet50", "efficientnet_b3"])
@@ -92,9 +58,6 @@ def test_invalid_transform_is_rejected() -> None:
     for result in (torch.zeros(3, 4, 4), torch.zeros(49, 768), [1], torch.rand(1, 4, 4)):
         with pytest.raises(BadTransform, match="its preprocessing returns"):
             measure(lambda image, result=result: result, 3)
-
-
-# timm
 
 
 def save_with_timm(folder: Path, name: str, **keywords: Any) -> torch.nn.Module:
@@ -149,11 +112,11 @@ def test_timm_networks_with_other_channels_and_labels(tmp_path: Path) -> None:
         models.load_model(f"timm:local-dir:{tmp_path}")
 
 
-def test_timm_name_is_loaded_from_the_cache(tmp_path: Path, cache_folder: Path) -> None:
-    network = save_with_timm(tmp_path / "files", "resnet18")
-    with pytest.raises(ModelUnavailable, match=r"timm/resnet18.a1_in1k is incomplete in the Hugging Face cache"):
+def test_timm_name_is_loaded_from_the_cache(offline: Path) -> None:
+    pytest.importorskip("timm")
+    with pytest.raises(ModelUnavailable, match="timm/resnet18.a1_in1k is incomplete in the Hugging Face cache"):
         models.load_model("timm:resnet18")
-    fill_cache(cache_folder, "timm/resnet18.a1_in1k", tmp_path / "files")
+    network = save_with_timm(fill_cache(offline, "timm/resnet18.a1_in1k"), "resnet18")
 
     for name in ("timm:resnet18", "timm:resnet18.a1_in1k", "timm:hf-hub:timm/resnet18.a1_in1k"):
         model = models.load_model(name)
@@ -173,7 +136,7 @@ def test_custom_weights_in_a_timm_network(tmp_path: Path) -> None:
         models.load_model("timm:test_resnet", weights=tmp_path / "w.pt")
 
 
-def test_unknown_timm_names_are_reported(cache_folder: Path) -> None:
+def test_unknown_timm_names_are_reported() -> None:
     pytest.importorskip("timm")
     for name, message in (
         ("timm:resnet18x", "Unknown timm model 'resnet18x'. Did you mean 'timm:resnet18'"),
