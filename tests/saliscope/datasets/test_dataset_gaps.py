@@ -49,13 +49,14 @@ class Small(nn.Module):
         return scores * torch.where(white, torch.nan, 1.0)[:, None]
 
 
+def small(labels: list[str] = NAMES, network: nn.Module | None = None) -> Model:
+    preparation = Preparation(24, 24, mean=(0.0,) * 3, std=(1.0,) * 3)
+    return Model("small", (network or Small()).eval(), labels, preparation)
+
+
 @pytest.fixture
 def model() -> Model:
-    return small(NAMES)
-
-
-def small(labels: list[str]) -> Model:
-    return Model("small", Small().eval(), labels, Preparation(24, 24, mean=(0.0,) * 3, std=(1.0,) * 3))
+    return small()
 
 
 def image(path: Path, seed: int, white: bool = False) -> None:
@@ -157,11 +158,11 @@ def test_folder_of_a_run_killed_before_its_settings_can_be_used(tmp_path: Path, 
 
 
 class Poisoned(nn.Module):
-    """Raises an error for a batch with a white image, or for every batch after the first `calls`."""
+    """Raises an error for a batch with a white image, or for every batch after some calls."""
 
-    def __init__(self, calls: int = 10**9) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.inner, self.left = Small(), calls
+        self.inner, self.left = Small(), 10**9
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.left -= 1
@@ -170,16 +171,12 @@ class Poisoned(nn.Module):
         return self.inner(x)
 
 
-def poisoned(calls: int = 10**9) -> Model:
-    return Model("small", Poisoned(calls).eval(), NAMES, Preparation(24, 24, mean=(0.0,) * 3, std=(1.0,) * 3))
-
-
 @pytest.mark.parametrize("where", ["", "wrong"])
 def test_image_that_fails_is_one_row_with_an_error(tmp_path: Path, where: str) -> None:
     """Oracle: the predictions of a run with batches of one image, without the image that fails."""
     images(tmp_path, white=True)
     own, seen = {"layer": "inner.conv", "where": where}, []
-    job = prepare_run(tmp_path, poisoned(), batch_size=4, **own)
+    job = prepare_run(tmp_path, small(network=Poisoned()), batch_size=4, **own)
     counts = run.run(job, decode=decode, workers=0, detail=lambda errors, *_: seen.append(errors)).counts
     rows = open_run(tmp_path / "run").table.to_pylist()
     (failed,) = [row for row in rows if row["error"]]
@@ -188,7 +185,11 @@ def test_image_that_fails_is_one_row_with_an_error(tmp_path: Path, where: str) -
     assert counts["unreadable"] == 1 and counts["looked_at"] == 6 and seen == [1, 0]
     (tmp_path / "pictures" / "0" / "0.png").unlink()
     one = Settings(batch_size=1, shard=4, **own)
-    run.run(run.prepare(one, str(tmp_path / "pictures"), tmp_path / "one", model=poisoned()), decode=decode, workers=0)
+    run.run(
+        run.prepare(one, str(tmp_path / "pictures"), tmp_path / "one", model=small(network=Poisoned())),
+        decode=decode,
+        workers=0,
+    )
     expected = open_run(tmp_path / "one").table.to_pylist()
     assert [row["prediction"] for row in rows if not row["error"]] == [row["prediction"] for row in expected]
 
@@ -196,15 +197,28 @@ def test_image_that_fails_is_one_row_with_an_error(tmp_path: Path, where: str) -
 def test_network_that_fails_for_every_image_ends_the_run(tmp_path: Path) -> None:
     """As a device that does not respond anymore. No row has an error, and the run continues later."""
     images(tmp_path)
-    job = prepare_run(tmp_path, poisoned(), layer="inner.conv")
+    job = prepare_run(tmp_path, small(network=Poisoned()), layer="inner.conv")
     job.model.network.left = 3
     with pytest.raises(RuntimeError, match="white images"):
         run.run(job, decode=decode, workers=0)
-    run.run(prepare_run(tmp_path, poisoned(), layer="inner.conv"), decode=decode, workers=0)
+    run.run(prepare_run(tmp_path, small(network=Poisoned()), layer="inner.conv"), decode=decode, workers=0)
     assert open_run(tmp_path / "run").table["error"].to_pylist() == [None] * 6
 
 
 # Finished runs
+
+
+def test_finished_run_is_found_from_another_folder(tmp_path: Path, model: Model, monkeypatch: Any) -> None:
+    images(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    job = run.prepare(Settings(layer="conv"), "pictures", "run", model=model)
+    run.run(job, decode=decode, workers=0)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    finished_run = FinishedRun(open_run(tmp_path / "run"), decode)
+
+    assert finished_run.image("0/0.png") is not None
 
 
 def test_non_finite_values_are_reported_and_not_evaluated(tmp_path: Path, model: Model) -> None:

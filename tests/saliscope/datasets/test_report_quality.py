@@ -115,6 +115,8 @@ def test_slices_with_a_lower_accuracy_are_found():
     found = find_slices(columns, correct)
     assert [(each.column, each.value) for each in found.worst] == [("camera", "c2")] and found.tested == 3 + 5
     assert set(found.skipped) == {"id", "one"}
+    # Of 3 + 3 images with 3 correct, none of the three inside: 1 of C(6, 3) = 20 arrangements.
+    assert lower(Rate(0, 3), Rate(3, 3)) == pytest.approx(1 / 20)
     assert found.worst[0].rate.count == (camera == 2).sum() and found.worst[0].rest.count == (camera != 2).sum()
 
 
@@ -126,11 +128,6 @@ def test_few_noise_slices_are_reported():
         columns = {name: pa.array(random.integers(0, 6, 300).astype(str)) for name in "abcd"}
         reported += bool(find_slices(columns, (random.random(300) < 0.8).astype(np.int8)).worst)
     assert reported <= 10
-
-
-def test_fishers_test_by_hand():
-    """Of 3 + 3 images with 3 correct, none of the three inside: 1 of C(6, 3) = 20 arrangements."""
-    assert lower(Rate(0, 3), Rate(3, 3)) == pytest.approx(1 / 20)
 
 
 def test_values_are_divided_into_groups():

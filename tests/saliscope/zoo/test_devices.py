@@ -8,8 +8,10 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from saliscope import limits
+from saliscope.cli.commands import app
 from saliscope.datasets import run
 from saliscope.datasets.decoding import DecodedBatch
 from saliscope.datasets.finished.evaluation import evaluate
@@ -102,6 +104,31 @@ def test_a_run_and_its_evaluation_on_a_device_are_those_of_the_cpu(tmp_path: Pat
     expected = explain_and_evaluate("cpu")
     with pretended_devices():
         assert explain_and_evaluate("lazy:1") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_accelerator")
+def test_a_report_on_a_device_is_that_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network computes the maps of the expected classes."""
+    for k, label in enumerate("abcg"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        Image.effect_noise((24, 20), 90 + k).convert("RGB").save(tmp_path / "images" / label / f"{k}.png")
+    model = small_model(residual().float())
+    job = run.prepare(Settings("small"), str(tmp_path / "images"), tmp_path / "run", model=model, device="cpu")
+    run.run(job, decode=open_image, workers=0, device="cpu")
+    monkeypatch.setattr(FinishedRun, "try_model", lambda _: small_model(residual().float()))
+
+    def report(device: str) -> str:
+        page = tmp_path / f"{device[:3]}.html"
+        found = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(page), "--device", device])
+        assert found.exit_code == 0, found.output
+        return page.read_text(encoding="utf-8")
+
+    expected = report("cpu")
+    with pretended_devices() as transfers:
+        assert report("lazy:1") == expected
+    assert transfers["to device"] > 0
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--device", "cuda:7"]).exit_code == 1
 
 
 @pytest.mark.usefixtures("one_accelerator")

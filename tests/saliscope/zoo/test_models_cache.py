@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.synchronize import Event
@@ -21,6 +21,7 @@ from saliscope import zoo
 from saliscope.zoo import ModelUnavailable, cache_limit, downloads, settings
 
 SIZE = 100_000
+Limit = Callable[[str], None]
 TWO_AND_A_HALF = "0.00025"
 """The size of two and a half files in gigabytes."""
 forked = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
@@ -58,6 +59,11 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub" / "checkpoints"
 
 
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
+    return lambda gigabytes: monkeypatch.setenv("SALISCOPE_CACHE_GB", gigabytes)
+
+
 def fetch(*urls: str) -> None:
     for url in urls:
         downloads.fetch("Net", url)
@@ -68,15 +74,13 @@ def cached_files(folder: Path) -> str:
     return "".join(sorted(path.name[3] for path in folder.glob("net*.pth")))
 
 
-def test_the_least_recently_used_goes_first(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_recently_used_goes_first(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     """Files downloaded without a limit count as well; a use makes a file the most recent one."""
     fetch(*urls[:3])
     with cache_limit.in_use(downloads.path_of(urls[0])):
         pass
     assert cached_files(checkpoints) == "012"
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", TWO_AND_A_HALF)
+    limit(TWO_AND_A_HALF)
 
     fetch(urls[3])
 
@@ -85,14 +89,12 @@ def test_the_least_recently_used_goes_first(
     with pytest.raises(downloads.FetchFailed):
         fetch(urls[0].replace("net0", "net8"))
     assert {path.stem[3] for path in (checkpoints / "saliscope-fetched").glob("*.json")} == {"0", "3"}
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
     fetch(urls[4])
     assert cached_files(checkpoints) == "4", "the latest file is kept although it exceeds the limit"
 
 
-def test_files_of_other_programs_are_never_removed(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_other_programs_are_never_removed(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     """Neither an existing file, nor a downloaded file that was replaced, touched or linked afterwards."""
     checkpoints.mkdir(parents=True)
     foreign = checkpoints / "net9-resnet.pth"
@@ -105,7 +107,7 @@ def test_files_of_other_programs_are_never_removed(
     moved = checkpoints.parent / third.name
     third.rename(moved)
     third.symlink_to(moved)
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
 
     with cache_limit.in_use(foreign):
         pass
@@ -114,14 +116,12 @@ def test_files_of_other_programs_are_never_removed(
     assert [path.stem[3] for path in (checkpoints / "saliscope-fetched").glob("*.json")] == ["4"]
 
 
-def test_a_broken_or_orphaned_record_is_ignored(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_or_orphaned_record_is_ignored(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     fetch(*urls[:3])
     records = checkpoints / "saliscope-fetched"
     (records / f"{downloads.path_of(urls[0]).name}.json").write_text('{"half":')
     downloads.path_of(urls[1]).unlink()
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
 
     fetch(urls[3])
 
@@ -135,12 +135,10 @@ def hold(path: Path, reading: Event, done: Event) -> None:
 
 
 @forked
-def test_nothing_is_removed_while_a_thread_or_process_reads(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_removed_while_a_thread_or_process_reads(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     """The last holder of the lock removes files."""
     fetch(*urls[:2])
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
     with cache_limit.in_use(downloads.path_of(urls[0])):
         fetch(urls[2])
         assert cached_files(checkpoints) == "012"
@@ -166,11 +164,9 @@ def read_at_random(seed: int, urls: list[str]) -> None:
 
 
 @forked
-def test_concurrent_processes_never_miss_a_file(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_processes_never_miss_a_file(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     """Three processes fetch and read six files in random order, under a limit of two and a half files."""
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", TWO_AND_A_HALF)
+    limit(TWO_AND_A_HALF)
     fork = multiprocessing.get_context("fork")
     running = [fork.Process(target=read_at_random, args=(seed, urls)) for seed in range(3)]
 
@@ -183,24 +179,22 @@ def test_concurrent_processes_never_miss_a_file(
     assert 1 <= len(cached_files(checkpoints)) <= 2
 
 
-def test_caching_works_without_records(urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caching_works_without_records(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     checkpoints.mkdir(parents=True)
     (checkpoints / "saliscope-fetched").write_text("a file where the folder should be")
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
 
     fetch(*urls[:2])
 
     assert cached_files(checkpoints) == "01"
 
 
-def test_the_limit_is_a_positive_number_of_gigabytes(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_limit_is_a_positive_number_of_gigabytes(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     for value, expected in (("", None), (" ", None), (" 1.5 ", 1_500_000_000)):
-        monkeypatch.setenv("SALISCOPE_CACHE_GB", value)
+        limit(value)
         assert settings.cache_bytes() == expected
     for value in ("5GB", "0", "-1", "nan", "inf", "1e999", "1,5"):
-        monkeypatch.setenv("SALISCOPE_CACHE_GB", value)
+        limit(value)
         message = f"Invalid SALISCOPE_CACHE_GB='{value}'"
         with pytest.raises(downloads.FetchFailed, match=message):
             fetch(urls[0])
@@ -210,7 +204,7 @@ def test_the_limit_is_a_positive_number_of_gigabytes(
 
 
 def test_loading_a_model_is_a_use_and_applies_the_limit(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+    urls: list[str], checkpoints: Path, limit: Limit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of the loaded network, which is the oldest download, is kept."""
     checkpoints.mkdir(parents=True)
@@ -220,7 +214,7 @@ def test_loading_a_model_is_a_use_and_applies_the_limit(
     with cache_limit.in_use(path):
         cache_limit.remember(path)
     fetch(*urls[:2])
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
 
     assert zoo.load_model("squeezenet1_1").name == "squeezenet1_1"
 

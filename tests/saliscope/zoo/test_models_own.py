@@ -73,11 +73,9 @@ def double():
 def binary():
     return Net(classes=1)
 
-def detector():
-    class Detector(nn.Module):
-        def forward(self, x):
-            return [{"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long), "scores": torch.zeros(0)}]
-    return Detector()
+class Detector(nn.Module):
+    def forward(self, x):
+        return [{"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long), "scores": torch.zeros(0)}]
 
 net = Net()
 number = 3
@@ -85,11 +83,9 @@ number = 3
 def fails():
     raise KeyError("no data here")
 
-def nothing():
-    return None
+def nothing(): ...
 
-def needs(size):
-    return Net()
+def needs(size): ...
 """
 PHOTO = Image.effect_noise((90, 60), 80).convert("RGB")
 SETTINGS: dict[str, Any] = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4), "size": 32}
@@ -149,7 +145,7 @@ def test_properties_of_the_network_are_detected() -> None:
         model = models.load_model("own_net:Net", **raw)
     torch.testing.assert_close(model.prepare(PHOTO), expected(PHOTO, 32, *IMAGENET))
     double, lazy, dense, boxes = (
-        models.load_model(f"own_net:{name}", **SETTINGS) for name in ("double", "lazy", "dense", "detector")
+        models.load_model(f"own_net:{name}", **SETTINGS) for name in ("double", "lazy", "dense", "Detector")
     )
     assert {p.dtype for p in double.network.parameters()} == {torch.float32}
     assert len(lazy.labels) == 4 and not any(p.requires_grad for p in lazy.network.parameters())

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ import torch
 from saliscope import resources
 from saliscope import zoo as models
 from saliscope.errors import Refused
-from saliscope.page.serving import endpoints
 from saliscope.session import model_cache
 from saliscope.zoo import ModelUnavailable
 from saliscope.zoo.registered import public_name
@@ -105,9 +105,16 @@ VISITORS = "own_net:net ./own_net.py:net hf:{} timm:resnet18 timm:local-dir:{} h
 CALLS = {
     "models": models.load_offered,
     "page": lambda name: model_cache.load(name),
-    "endpoint": lambda name: endpoints.list_layers(model=name),
-    "methods": lambda name: endpoints.list_methods(model=name),
+    "endpoint": lambda name: endpoints().list_layers(model=name),
+    "methods": lambda name: endpoints().list_methods(model=name),
 }
+
+
+def endpoints() -> ModuleType:
+    """Import the endpoints, which import Gradio."""
+    from saliscope.page.serving import endpoints
+
+    return endpoints
 
 
 @pytest.mark.sample
