@@ -94,10 +94,12 @@ def test_odd_names_of_files_and_labels(tmp_path: Path) -> None:
         assert decode(read(item)).size == (24, 24)
     (tmp_path / "list.jsonl").write_text('{"path": "a::b.jpg", "label": "\\ud800x"}\n', encoding="utf-8")
     assert list_items(tmp_path / "list.jsonl").items[0].label == "\\ud800x"
-    tar(tmp_path / "x-0.tar", dict.fromkeys(("a/1.jpg", "b/2.jpg", "__MACOSX/d/k.jpg"), b"abc"))
-    tar(tmp_path / "y-1.tar", {"b/1.jpg": b"abc"})
-    found = {item.path: item.label for item in list_items(f"{tmp_path}/*.tar").items}
-    assert found == {"x-0.tar/a/1.jpg": "a", "x-0.tar/b/2.jpg": "b", "y-1.tar/b/1.jpg": "b"}
+    for folder in ("tars/x", "tars/y"):
+        (tmp_path / folder).mkdir(parents=True)
+    tar(tmp_path / "tars/x/s-0.tar", dict.fromkeys(("a/1.jpg", "b/2.jpg", "__MACOSX/d/k.jpg"), b"abc"))
+    tar(tmp_path / "tars/y/s-1.tar", {"b/1.jpg": b"abc"})
+    found = {item.path: item.label for item in list_items(tmp_path / "tars").items}
+    assert found == {"x/s-0.tar/a/1.jpg": "a", "x/s-0.tar/b/2.jpg": "b", "y/s-1.tar/b/1.jpg": "b"}
 
 
 # Resumed runs

@@ -86,6 +86,14 @@ def test_large_folder_has_the_images_and_labels_of_a_small_one(place, lazy, tmp_
         assert list_items(source, 3).items == expected.items[:3]
 
 
+def test_large_folder_with_a_file_of_labels(lazy, tmp_path):
+    folder = fill(tmp_path, "train/a/1.png train/a/2.png train/b/3.png")
+    (folder / "train" / "metadata.csv").write_text("file_name,label\na/1.png,fox\na/2.png,owl\n")
+    expected = list_items(folder)
+    lazy(2)
+    assert list_items(folder).items == expected.items and expected.kind == "huggingface"
+
+
 def test_long_list_is_sorted_in_blocks(lazy, tmp_path):
     """Oracle: blocks of four entries, each sorted."""
     names = [f"{k * 7 % 11:02d}.png" for k in range(11)]
