@@ -60,6 +60,24 @@ def sender(
     return send
 
 
+def test_batches_in_any_order_with_repetitions_and_losses(source, model, expected, tmp_path, monkeypatch):
+    """At first, half of the batches arrive, some twice and in reverse order; the others are requested again."""
+    if not importlib.util.find_spec("ray"):
+        monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
+    job, requested = prepare(source, tmp_path / "out", model), []
+
+    def half(batches: list[Any]) -> list[Any]:
+        requested.append(len(batches))
+        return [*batches[::-2], *batches[::-4]] if len(requested) == 1 else batches
+
+    monkeypatch.setattr(running, "_receive", sender(model, job.settings, half))
+    seen: list[int] = []
+    summary = ray_engine.run(job, decode=open_image, report=lambda done, of: seen.append(done))
+    assert requested == [12, 6] and rows(tmp_path / "out") == rows(expected)
+    assert summary.new == COUNT and seen == sorted(set(seen)) and seen[-1] == COUNT
+    assert ray_engine.run(job, decode=open_image).new == 0
+
+
 @pytest.mark.parametrize("out", ["local", "memory://bucket/workers"])
 def test_workers_write_the_shards(out, source, model, expected, tmp_path, monkeypatch):
     """The starting process receives only counts; a batch that arrives twice does not matter."""
