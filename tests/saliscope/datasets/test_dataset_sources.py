@@ -73,37 +73,18 @@ def refusal(source: object, *parts: str) -> str:
     return message
 
 
-def test_a_folder_of_classes(folder: Path) -> None:
-    listing = list_items(str(folder))
-    check(listing)
-    assert (listing.kind, listing.classes) == ("folder", ["cat", "dog"])
-    assert [item.path for item in list_items(str(folder), limit=2).items] == sorted(IMAGES)[:2]
-
-
-def test_relative_path_is_read_from_another_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder.parent)
-    listing = list_items("photos/")
-    monkeypatch.chdir("/")
-    check(listing)
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
+def test_labels_of_folders(tmp_path: Path) -> None:
+    for number, (names, expected) in enumerate((
         ("a.png b.png", ""),  # no folders
         ("x/a.png x/b.png", ""),  # a single folder is not a class
         ("x/a.png y/b.png c.png", ""),  # one image is not in a folder
         ("x/images/a.png y/images/b.png", "x y"),
         ("train/x/a.png val/y/b.png", "x y"),
-        ("val/x/a.png val/y/b.png", "x y"),
-        ("all/x/a.png all/y/b.png", "x y"),
         ("all/train/x/a.png all/val/y/b.png", "x y"),
         ("x/.cache/a.png y/b.png x/._c.png __MACOSX/y/b.png x/d.png", "x y"),
-    ],
-)
-def test_labels_of_folders(tmp_path: Path, names: str, expected: str) -> None:
-    fill(tmp_path, dict.fromkeys(names.split(), b""))
-    assert (list_items(str(tmp_path)).classes or []) == expected.split()
+    )):  # fmt: skip
+        folder = fill(tmp_path / str(number), dict.fromkeys(names.split(), b""))
+        assert (list_items(str(folder)).classes or []) == expected.split(), names
 
 
 def test_links_names_and_loops(folder: Path, tmp_path: Path) -> None:
@@ -112,50 +93,62 @@ def test_links_names_and_loops(folder: Path, tmp_path: Path) -> None:
     (folder / "bird").symlink_to(fill(tmp_path / "else", {"3.png": image("bird/3.png")}))
     check(list_items(str(folder)), {**IMAGES, "bird/3.png": "bird"})
     (folder / "gone.png").symlink_to(tmp_path / "nowhere")
+    (folder / "endless.png").symlink_to("/dev/zero")
     os.mkfifo(folder / "pipe.png")
     (folder / os.fsdecode(b"bird/\xff.png")).write_bytes(b"x")
     (odd, gone) = (item for item in list_items(str(folder)).items if item.path not in IMAGES and "3" not in item.path)
-    assert odd.path.encode() and read(odd) == b"x"
-    assert gone.path == "gone.png"
-    with pytest.raises(Refused, match=r"File not found: .*gone\.png"):
-        read(gone)
+    assert odd.path.encode() and read(odd) == b"x" and gone.path == "gone.png"
+    for name, reason in (("gone.png", r"File not found: .*gone\.png"), ("pipe.png", "pipe"), ("cat", "a folder")):
+        with pytest.raises(Refused, match=reason):
+            read(Item(name, None, str(folder / name)))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "path,label\n{}",
-        "\ufefflabel,extra,Path\n{reversed}",
-        "{}",
-        "path;label\n{semicolons}",
-    ],
-)
-def test_a_csv(folder: Path, text: str) -> None:
+def test_kinds_of_sources(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind has the same images and labels, and is read from another folder than it was listed from."""
     rows = IMAGES.items()
-    written = text.format(
-        "\n".join(f"{name},{label}" for name, label in rows),
-        reversed="\r\n".join(f'"{label}",1,{name}' for name, label in rows),
-        semicolons="\n".join(f"{name};{label}" for name, label in rows),
-    )
-    (folder / "list.csv").write_text(written)
-    listing = list_items(str(folder / "list.csv"))
-    check(listing)
-    assert listing.kind == "list"
-
-
-def test_a_list_without_labels_and_with_missing_files(folder: Path) -> None:
-    (folder / "list.txt").write_text(f"./cat/1.png\n{folder}/dog/10.png\n\ncat/3.png\ncat/1.png\n")
-    listing = list_items(str(folder / "list.txt"))
-    assert labels(listing) == {"cat/1.png": None, "cat/3.png": None, f"{folder}/dog/10.png": None}
-    assert listing.classes is None
-    with pytest.raises(Refused, match=r"File not found: .*cat/3\.png"):
-        read(next(item for item in listing.items if item.path == "cat/3.png"))
-
-
-def test_a_parquet_list(folder: Path) -> None:
+    files = {f"./{name}": image(name) for name in IMAGES}
+    tar(tmp_path / "one.tar", files)
+    (tmp_path / "tars").mkdir()
+    tar(tmp_path / "tars" / "1.tar", files)
+    fill(folder, {"plain.csv": "\n".join(f"{name},{label}" for name, label in rows).encode()})
+    (folder / "list.csv").write_text("path,label\n" + (folder / "plain.csv").read_text())
+    backwards = "\r\n".join(f'"{label}",1,{name}' for name, label in rows)
+    (folder / "columns.csv").write_text(f"\ufefflabel,extra,Path\n{backwards}")
+    (folder / "semicolons.csv").write_text("path;label\n" + "\n".join(f"{name};{label}" for name, label in rows))
+    note = {"note": "one\u2028line"}  # a line's end to Python, not to JSON
+    lines = [json.dumps({"path": name, "label": label} | note, ensure_ascii=False) for name, label in rows]
+    (folder / "list.jsonl").write_text("\n".join([*lines, ""]))
     table = pa.table({"label": pa.array(list(IMAGES.values())).dictionary_encode(), "path": list(IMAGES)})
     pq.write_table(table, folder / "list.parquet")
-    check(list_items(str(folder / "list.parquet")))
+    kinds = {"": "folder", "../one.tar": "tar", "../tars": "tar"}
+    names = "plain.csv list.csv columns.csv semicolons.csv list.jsonl list.parquet".split()
+    for name, kind in {**kinds, **dict.fromkeys(names, "list")}.items():
+        monkeypatch.chdir(folder)
+        listing = list_items(name or "../photos/")
+        monkeypatch.chdir("/")
+        assert listing.kind == kind and listing.classes == ["cat", "dog"], name
+        if name == "../tars":
+            assert labels(listing) == {f"1.tar/{name}": label for name, label in rows}
+            assert read(listing.items[0]) == image(min(IMAGES))
+        else:
+            check(listing)
+    assert [item.path for item in list_items(str(folder), limit=2).items] == sorted(IMAGES)[:2]
+    first = folder / "cat" / "1.png"
+    assert list_items(str(first)).items == [Item("1.png", None, str(first))]
+
+    (folder / "list.txt").write_text(f"./cat/1.png\n{folder}/dog/10.png\n\nwith, comma.png\ncat/1.png\n")
+    listing = list_items(str(folder / "list.txt"))
+    assert labels(listing) == {"cat/1.png": None, "with, comma.png": None, f"{folder}/dog/10.png": None}
+    assert listing.classes is None
+
+
+def test_metadata_without_labels_leaves_the_labels_of_folders(folder: Path) -> None:
+    (folder / "features.parquet").write_bytes(b"PAR1 no table")
+    for text in ("id,title\n1,holiday\n", "file_name,title\ncat/1.png,holiday\n"):
+        (folder / "metadata.csv").write_text(text)
+        check(list_items(str(folder)))
+    (folder / "metadata.jsonl").write_text('{"file_name": "cat/1.png", "label": "cat"}\n{broken\n')
+    refusal(folder, "metadata.jsonl", "Line 2 of", "is not a JSON object")
 
 
 def test_a_tar_with_label_files(tmp_path: Path) -> None:
@@ -168,38 +161,19 @@ def test_a_tar_with_label_files(tmp_path: Path) -> None:
     assert listing.kind == "tar"
 
 
-def test_a_tar_of_folders_and_a_folder_of_tars(folder: Path, tmp_path: Path) -> None:
-    files = {f"./{name}": image(name) for name in IMAGES}
-    check(list_items(str(tar(tmp_path / "one.tar", files))))
-    tar(tmp_path / "tars" / "1.tar", files) if (tmp_path / "tars").mkdir() is None else None
-    listing = list_items(str(tmp_path / "tars"))
-    assert labels(listing) == {f"1.tar/{name}": label for name, label in IMAGES.items()}
-    assert read(listing.items[0]) == image(min(IMAGES))
-
-
-@pytest.mark.parametrize("end", [1100, 1500, 2048 + 100, 4 * 1024, -10240])
-def test_a_tar_that_is_cut_off(tmp_path: Path, end: int) -> None:
+def test_a_damaged_tar_is_reported(tmp_path: Path) -> None:
     """Four members of two blocks each; a tar that ends between two members has no end mark."""
     path = tar(tmp_path / "set.tar", {name: image(name) for name in IMAGES})
     data = path.read_bytes()
-    assert len(data) == 10240
-    end = end if end > 0 else 10240
-    path.write_bytes(data[:end])
-    if end == 10240:
-        assert len(list_items(str(path)).items) == 4
-        return
-    whole = end // 1024
-    parts = ("inside", list(IMAGES)[whole]) if end % 1024 > 512 else ("without its last block",)
-    if end % 1024 == 76:  # inside the second member's header
-        parts = ("truncated",)
-    refusal(path, f"{whole} members before", "truncated", *parts)
-
-
-def test_a_tar_with_a_damaged_header(tmp_path: Path) -> None:
-    path = tar(tmp_path / "set.tar", {name: image(name) for name in IMAGES})
-    data = bytearray(path.read_bytes())
-    data[2 * 1024 + 150] ^= 1
-    path.write_bytes(data)
+    assert len(list_items(str(path)).items) == 4 and len(data) == 10240
+    for end, part in (
+        (1100, "truncated"),
+        (2048 + 100, "without its last block"),
+        (4 * 1024, "without its last block"),
+    ):
+        path.write_bytes(data[:end])
+        refusal(path, f"{end // 1024} members before", "truncated", part)
+    path.write_bytes(data[: 2 * 1024 + 150] + bytes([data[2 * 1024 + 150] ^ 1]) + data[2 * 1024 + 151 :])
     refusal(path, "The 2 members before", "Copy it again")
 
 
@@ -226,6 +200,14 @@ def test_hugging_face_parquet(tmp_path: Path) -> None:
     for item, name in zip(listing.items, [*names, *names], strict=True):
         assert (item.label, read(item)) == (IMAGES[name], image(name))
     assert len(list_items(str(tmp_path / "data" / "test-0.parquet")).items) == 4
+    rows = [{"bytes": None, "path": "1.png"}, {"bytes": None, "path": None}, {"bytes": None, "path": "gone.png"}]
+    pq.write_table(pa.table({"image": rows}), tmp_path / "x.parquet")
+    (tmp_path / "1.png").write_bytes(b"one")
+    first, *others = list_items(str(tmp_path / "x.parquet")).items
+    assert read(first) == b"one"
+    for item, message in zip(others, ("Row 1 .* has no image", "File not found: .*gone.png"), strict=True):
+        with pytest.raises(Refused, match=message):
+            read(item)
 
 
 def test_hugging_face_save_to_disk(tmp_path: Path) -> None:
@@ -265,36 +247,6 @@ def test_hugging_face_image_folders_have_the_labels_of_their_metadata(kind: str,
     assert labels(list_items(str(tmp_path / "set")))["train/c/4.png"] is None, "not listed in the metadata"
 
 
-def test_other_metadata_leaves_the_labels_of_folders(folder: Path) -> None:
-    (folder / "metadata.csv").write_text("id,title\n1,holiday\n")
-    check(list_items(str(folder)))
-    (folder / "metadata.csv").write_text("file_name,title\ncat/1.png,holiday\n")
-    check(list_items(str(folder)))
-    (folder / "metadata.jsonl").write_text('{"file_name": "cat/1.png", "label": "cat"}\n{broken\n')
-    refusal(folder, "metadata.jsonl", "Line 2 of", "is not a JSON object")
-
-
-def test_json_lines(folder: Path) -> None:
-    note = {"note": "one\u2028line"}  # a line's end to Python, not to JSON
-    lines = [json.dumps({"path": name, "label": label} | note, ensure_ascii=False) for name, label in IMAGES.items()]
-    (folder / "list.jsonl").write_text("\n".join([*lines, ""]))
-    check(list_items(str(folder / "list.jsonl")))
-    (folder / "list.jsonl").write_text('{"width": 3}')
-    refusal(folder / "list.jsonl", "Line 1 of", "has no path. Its keys are width")
-
-
-def test_row_without_image_is_reported(tmp_path: Path) -> None:
-    image = [{"bytes": None, "path": "1.png"}, {"bytes": None, "path": None}, {"bytes": None, "path": "gone.png"}]
-    pq.write_table(pa.table({"image": image}), tmp_path / "x.parquet")
-    (tmp_path / "1.png").write_bytes(b"one")
-    first, second, third = list_items(str(tmp_path / "x.parquet")).items
-    assert read(first) == b"one"
-    with pytest.raises(Refused, match="Row 1 .* has no image"):
-        read(second)
-    with pytest.raises(Refused, match="File not found: .*gone.png"):
-        read(third)
-
-
 def test_remote_sources(tmp_path: Path) -> None:
     """A folder, a tar, a list and a dataset in fsspec's memory file system equal those on the disk."""
     fsspec = pytest.importorskip("fsspec")
@@ -314,17 +266,17 @@ def test_remote_sources(tmp_path: Path) -> None:
     memory.store.clear()
 
 
-@pytest.mark.parametrize("address", ["zip://::{}", "zip://photos::{}", "zip::{}", "simplecache::zip://photos::{}"])
-def test_sources_in_archives(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_in_archives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An archive with a relative path is opened by fsspec and read from another folder."""
-    archive = shutil.make_archive(str(folder.parent / "all"), "zip", folder.parent, "photos")
-    monkeypatch.chdir(folder.parent)
-    listing = list_items(address.format(Path(archive).name))
-    monkeypatch.chdir("/")
-    whole = "photos" not in address
-    assert labels(listing) == {f"photos/{name}" if whole else name: label for name, label in IMAGES.items()}
-    assert [read(item) for item in listing.items] == [image(name) for name in sorted(IMAGES)]
-    refusal(address.format("nowhere.zip"), "nowhere.zip")
+    archive = Path(shutil.make_archive(str(folder.parent / "all"), "zip", folder.parent, "photos")).name
+    for address in ("zip://::{}", "zip://photos::{}", "zip::{}", "simplecache::zip://photos::{}"):
+        monkeypatch.chdir(folder.parent)
+        listing = list_items(address.format(archive))
+        monkeypatch.chdir("/")
+        whole = "photos" not in address
+        assert labels(listing) == {f"photos/{name}" if whole else name: label for name, label in IMAGES.items()}
+        assert [read(item) for item in listing.items] == [image(name) for name in sorted(IMAGES)]
+        refusal(address.format("nowhere.zip"), "nowhere.zip")
 
 
 def test_unsupported_sources(tmp_path: Path, folder: Path) -> None:
@@ -335,61 +287,35 @@ def test_unsupported_sources(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "empty").mkdir()
     refusal(tmp_path / "empty", "empty folder")
     refusal(fill(tmp_path / "text", {"a.txt": b"", "b.txt": b"", "c.md": b""}), "3 files", "2 .txt", "1 .md")
-    files = fill(
-        tmp_path / "files",
-        {
-            "no_path.csv": b"name,label\nx,y\n",
-            "empty.csv": b"",
-            "header.csv": b"path,label\n",
-            "gone.csv": b"path,label\na.png,x\nb.png,y\n",
-            "two.csv": b"path,label\n../photos/cat/1.png,x\n../photos/cat/1.png,y\n",
-            "hole.csv": b"path,label\n,y\n",
-            "latin.csv": "path,label\nä.png,x\n".encode("latin-1"),
-            "x.bin": bytes(range(256)),
-            "x.tar.gz": b"\x1f\x8b\x08\x00",
-            "x.zip": b"PK\x03\x04",
-            "x.parquet": b"PAR1 and no more",
-        },
-    )
-    pq.write_table(pa.table({"name": ["a"]}), files / "other.parquet")
-    tar(files / "none.tar", {"a.txt": b"hello"})
-    refusal(files / "no_path.csv", "no column path", "name, label")
-    refusal(files / "empty.csv", "empty")
-    refusal(files / "header.csv", "only a header")
-    refusal(files / "gone.csv", "None of the 2 files", "files/a.png")
-    refusal(files / "two.csv", "two labels, x and y")
-    refusal(files / "hole.csv", "Entry 1")
-    refusal(files / "latin.csv", "UTF-8")
-    refusal(files / "x.bin", "not a supported file")
-    refusal(files / "x.tar.gz", "compressed (gzip)", "gzip -d x.tar.gz")
-    refusal(files / "x.zip", "compressed (zip)")
-    refusal(files / "x.parquet", "damaged")
-    refusal(files / "other.parquet", "no column path", "name")
-    refusal(files / "none.tar", "without images")
+    twice = b"path,label\n../photos/cat/1.png,x\n../photos/cat/1.png,y\n"
+    for name, content, *parts in (
+        ("no_path.csv", b"name,label\nx,y\n", "no column path", "name, label"),
+        ("no_path.tsv", b"label\tname\ndog\tx.jpg\n", "no column path", "label, name"),
+        ("no_path.jsonl", b'{"width": 3}', "Line 1 of", "has no path. Its keys are width"),
+        ("empty.csv", b"", "empty"),
+        ("header.csv", b"path,label\n", "only a header"),
+        ("gone.csv", b"path,label\na.png,x\nb.png,y\n", "None of the 2 files", "files/a.png"),
+        ("two.csv", twice, "two labels, x and y"),
+        ("hole.csv", b"path,label\n,y\n", "Entry 1"),
+        ("latin.csv", "path,label\nä.png,x\n".encode("latin-1"), "UTF-8"),
+        ("x.bin", bytes(range(256)), "not a supported file"),
+        ("x.tar.gz", b"\x1f\x8b\x08\x00", "compressed (gzip)", "gzip -d x.tar.gz"),
+        ("x.zip", b"PK\x03\x04", "compressed (zip)"),
+        ("x.parquet", b"PAR1 and no more", "damaged"),
+    ):
+        refusal(fill(tmp_path / "files", {name: content}) / name, *parts)
+    pq.write_table(pa.table({"name": ["a"]}), tmp_path / "other.parquet")
+    refusal(tmp_path / "other.parquet", "no column path", "name")
+    refusal(tar(tmp_path / "none.tar", {"a.txt": b"hello"}), "without images")
     with pytest.raises(Refused, match="Invalid limit 0"):
         list_items(str(folder), limit=0)
-
-
-def test_single_image_is_a_source(folder: Path) -> None:
-    assert list_items(str(folder / "cat" / "1.png")).items == [Item("1.png", None, str(folder / "cat" / "1.png"))]
-
-
-def test_pipes_and_folders_in_a_list_are_reported(folder: Path) -> None:
-    os.mkfifo(folder / "pipe.png")
-    for name, reason in (("pipe.png", "pipe"), ("cat", "a folder")):
-        with pytest.raises(Refused, match=reason):
-            read(Item(name, None, str(folder / name)))
 
 
 def test_sets_of_shards_in_braces(tmp_path):
     """Oracle: the members of the tars. A file with braces in its name is a file."""
     pytest.importorskip("braceexpand")
     for number in range(12):
-        with tarfile.open(tmp_path / f"train-{number:04d}.tar", "w") as tar:
-            for name in ("b.jpg", "a.jpg"):
-                info = tarfile.TarInfo(name)
-                info.size = 3
-                tar.addfile(info, io.BytesIO(b"abc"))
+        tar(tmp_path / f"train-{number:04d}.tar", dict.fromkeys(("b.jpg", "a.jpg"), b"abc"))
     paths = [item.path for item in list_items(f"{tmp_path}/train-{{0002..0010}}.tar").items]
     assert paths == [f"train-{k:04d}.tar/{name}" for k in range(2, 11) for name in ("a.jpg", "b.jpg")]
     assert [item.path for item in list_items(f"{tmp_path}/train-000{{3,1}}.tar", 1).items] == ["train-0001.tar/a.jpg"]

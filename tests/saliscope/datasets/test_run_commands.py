@@ -8,20 +8,14 @@ import subprocess
 import sys
 import time
 
-import pytest
 from pyarrow import parquet as pq
+from typer.testing import CliRunner
 
 from saliscope.cli import commands, completion
-from saliscope.cli.progress import LOG, Progress
-from tests.saliscope.datasets.test_dataset_cli import EXAMPLES, saliscope
+from saliscope.cli.progress import Progress, duration
+from tests.saliscope.datasets.test_dataset_cli import EXAMPLES, command
 
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    monkeypatch.setattr(commands, "_keep_freed_memory", lambda: None)  # it would affect all tests in this process
-    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
-    yield lambda *arguments: saliscope(monkeypatch, capsys, *arguments)
-    LOG.quiet, LOG.format = False, "text"
+__all__ = ["command"]  # a fixture
 
 
 def test_runs_are_compared_and_exported(command, tmp_path):
@@ -41,20 +35,16 @@ def test_runs_are_compared_and_exported(command, tmp_path):
     assert command("export", tmp_path / "a", "--to", "yolo", "--out", tmp_path / "x")[0] == 2
 
 
-@pytest.mark.parametrize("name", ["compare", "export", "report"])
-def test_folders_without_a_run_are_refused(name, command, tmp_path):
+def test_folders_without_a_run_are_refused(command, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "unfinished").mkdir()
     (tmp_path / "unfinished" / "settings.json").write_text("{}")
-    more = {"compare": ["--out", tmp_path / "c.html"], "export": ["--out", tmp_path / "e"], "report": []}[name]
-    for folder, message in {
-        "empty": "does not contain a run",
-        "unfinished": "is not finished",
-        "no": "not found",
-    }.items():
-        folders = [tmp_path / folder] * (2 if name == "compare" else 1)
-        code, output = command(name, *folders, *more)
-        assert code == 1 and message in output
+    kinds = {"empty": "does not contain a run", "unfinished": "is not finished", "no": "not found"}
+    for folder, message in kinds.items():
+        out = ("--out", tmp_path / "c.html")
+        for name, more in (("compare", (tmp_path / folder, *out)), ("export", out), ("report", ())):
+            code, output = command(name, tmp_path / folder, *more)
+            assert code == 1 and message in output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "unfinished"]
 
 
@@ -97,6 +87,7 @@ def test_progress_has_speed_errors_and_shard(capsys, monkeypatch):
         "Explained 80 of 100, 0.645 images/s, 31 s left, 2 errors, shard 2 of 3",
         "Explained 100 of 100, 2 errors",
     ]
+    assert [duration(seconds) for seconds in (7, 600, 12_000)] == ["7 s", "10 min", "3 h 20 min"]
 
 
 def test_layers_are_listed_and_completed(command, monkeypatch):
@@ -109,17 +100,11 @@ def test_layers_are_listed_and_completed(command, monkeypatch):
     context.params["model"] = "no_such_model"
     assert list(completion.layers(context, "")) == []
     assert "grad_cam" in completion.methods("grad_c") and "efficientnet_lite0" in completion.models("effi")
-    assert command("layers", "no_such_model")[0] == 1
-
-
-def test_the_shell_completes_layers(monkeypatch):
-    """As bash calls it, for `saliscope explain --model efficientnet_lite0 --layer TAB`."""
-    from typer.testing import CliRunner
-
-    words = "saliscope explain images --model efficientnet_lite0 --layer "
+    words = "saliscope explain images --model efficientnet_lite0 --layer "  # as bash calls it at TAB
     environment = {"_SALISCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "6"}
     output = CliRunner().invoke(commands.app, [], env=environment, prog_name="saliscope").output
     assert len(output.split()) > 10
+    assert command("layers", "no_such_model")[0] == 1
 
 
 def test_commands_load_no_compiler():

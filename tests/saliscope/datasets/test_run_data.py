@@ -65,9 +65,14 @@ def test_files_with_other_types_are_converted_or_refused(tmp_path):
 
 def test_damaged_and_missing_files_are_reported(tmp_path):
     part = write_parts(tmp_path, (3, 3)) / "part-00001.parquet"
-    part.write_bytes(part.read_bytes()[:-9])
-    with pytest.raises(Refused, match="is damaged"):
-        open_run(tmp_path)
-    part.unlink()
-    with pytest.raises(Refused, match=r"is damaged.*part-00001"):
-        open_run(tmp_path)
+    for damage in (lambda: part.write_bytes(part.read_bytes()[:-9]), lambda: part.write_bytes(b"PAR1"), part.unlink):
+        damage()
+        with pytest.raises(Refused, match="is damaged"):
+            open_run(tmp_path)
+    for content in ("[]", "null", '{"parts": 3}', '{"parts": []}', "{}"):
+        (tmp_path / "manifest.json").write_text(content)
+        with pytest.raises(Refused, match="is damaged: manifest.json has no"):
+            open_run(tmp_path)
+    for folder, message in ((tmp_path / "nowhere", "Folder not found"), ("tests", "does not contain a run")):
+        with pytest.raises(Refused, match=message):
+            open_run(folder)

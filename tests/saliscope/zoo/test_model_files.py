@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -77,16 +78,6 @@ def test_file_with_settings_is_listed_and_loaded(folder: Path) -> None:
     assert explainers.explain("grad_cam", model.network, images).map.isfinite().all()
 
 
-def test_file_without_settings_gets_defaults(folder: Path) -> None:
-    (folder / "plain.py").write_text(TINY, encoding="utf-8")
-
-    with pytest.warns(UserWarning, match="is unknown; using"):
-        model = zoo.load_model("plain")
-
-    assert find("plain").cached and model.size == (224, 224)
-    assert model.labels == ["class 0", "class 1", "class 2"]
-
-
 def test_other_weights_and_classes_are_passed_to_build(folder: Path) -> None:
     (folder / "tiny_net.py").write_text(DESCRIBED, encoding="utf-8")
     network = zoo.load_model("tiny_net").network
@@ -99,56 +90,33 @@ def test_other_weights_and_classes_are_passed_to_build(folder: Path) -> None:
     assert all(torch.equal(value, network.state_dict()[name]) for name, value in model.network.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
+def test_broken_file_is_listed_with_its_error_and_read_again(folder: Path) -> None:
+    for code, message in (
         ("import no_such_package", "Cannot import broken.py: ModuleNotFoundError: No module named 'no_such_package'"),
         ("def build(:", "Cannot import broken.py: SyntaxError"),
         ("x = 1", "broken.py has no function build(). Add one that returns an nn.Module"),
-    ],
-)
-def test_broken_file_is_listed_with_its_error(code: str, message: str, folder: Path) -> None:
-    (folder / "broken.py").write_text(code, encoding="utf-8")
-
-    info = find("broken")
-
-    assert message in info.error and not info.cached
-    with pytest.raises(ModelUnavailable) as caught:
-        zoo.load_model("broken")
-    assert info.error.rstrip(".") in str(caught.value)
-    assert "efficientnet_lite0" in [info.name for info in zoo.list_models()]
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("raise KeyError('no data')", "Cannot build the network in fails.py. KeyError: 'no data'"),
-        ("return None", r"build\(\) of fails.py returned NoneType. Return an nn.Module"),
-    ],
-)
-def test_failing_build_is_reported(body: str, message: str, folder: Path) -> None:
-    (folder / "fails.py").write_text(f"def build():\n    {body}\n", encoding="utf-8")
-
-    with pytest.raises(ModelUnavailable, match=message):
-        zoo.load_model("fails")
+    ):
+        (folder / "broken.py").write_text(code, encoding="utf-8")
+        info = find("broken")
+        assert message in info.error and not info.cached
+        with pytest.raises(ModelUnavailable, match=re.escape(info.error.rstrip("."))):
+            zoo.load_model("broken")
+        assert find("efficientnet_lite0").cached
+    for body, message in (("raise KeyError('no data')", "KeyError: 'no data'"), ("return None", "returned NoneType")):
+        (folder / f"fails{len(body)}.py").write_text(f"def build():\n    {body}\n", encoding="utf-8")
+        with pytest.raises(ModelUnavailable, match=message):
+            zoo.load_model(f"fails{len(body)}")
+    (folder / "broken.py").write_text(DESCRIBED + "\nTITLE = 'Another title'\n", encoding="utf-8")
+    assert find("broken").title == "Another title" and not find("broken").error
 
 
-def test_changed_file_is_loaded_again(folder: Path) -> None:
-    path = folder / "tiny_net.py"
-    path.write_text("x = 1", encoding="utf-8")
-    assert find("tiny_net").error
-
-    path.write_text(DESCRIBED + "\nTITLE = 'Another title'\n", encoding="utf-8")
-
-    assert find("tiny_net").title == "Another title" and not find("tiny_net").error
-
-
-@pytest.mark.parametrize("name", ["models", "saliscope", "torch", "page"])
-def test_file_name_may_be_that_of_a_package(name: str, folder: Path) -> None:
-    (folder / f"{name}.py").write_text(DESCRIBED, encoding="utf-8")
-
-    assert zoo.load_model(name).labels == ["fox", "owl", "elk"]
-    assert find("efficientnet_lite0").cached
+def test_file_name_may_be_that_of_a_package_or_of_a_project_file(folder: Path) -> None:
+    """A file of the project takes precedence."""
+    for name in ("models", "saliscope", "torch", "page", "efficientnet_lite0"):
+        (folder / f"{name}.py").write_text(DESCRIBED, encoding="utf-8")
+    for name in ("models", "saliscope", "torch", "page"):
+        assert zoo.load_model(name).labels == ["fox", "owl", "elk"]
+    assert len(zoo.load_model("efficientnet_lite0").labels) == 1000
 
 
 def test_file_can_import_its_neighbors_and_names_with_an_underscore_are_ignored(folder: Path) -> None:
@@ -159,9 +127,3 @@ def test_file_can_import_its_neighbors_and_names_with_an_underscore_are_ignored(
 
     assert "uses_blocks" in names and "_blocks" not in names
     assert zoo.load_model("uses_blocks", size=32, mean=[0.5] * 3, std=[0.5] * 3).notes == ()
-
-
-def test_project_file_takes_precedence(folder: Path) -> None:
-    (folder / "efficientnet_lite0.py").write_text(TINY, encoding="utf-8")
-
-    assert len(zoo.load_model("efficientnet_lite0").labels) == 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 from functools import cache
 from pathlib import Path
@@ -69,23 +70,22 @@ def cache_random_weights(name: str, checkpoints: Path) -> torch.nn.Module:
 
 def test_every_classifier_of_torchvision_is_listed() -> None:
     """80 names in torchvision 0.29, each with its default weights; the built-in model is first."""
-    found = [info.name for info in zoo.list_models() if info.task == "classification"]
+    by_name = {info.name: info for info in zoo.list_models() if info.task == "classification"}
+    found = [*by_name]
 
-    assert found[0] == "efficientnet_lite0" and len(found) == len(set(found))
-    assert set(NAMES) <= set(found) and len(NAMES) >= 80
+    assert found[0] == "efficientnet_lite0" and set(NAMES) <= set(found) and len(NAMES) >= 80
     assert {name.partition(":")[0] for name in found[1:]} == set(NAMES)
     assert "vgg16:IMAGENET1K_FEATURES" not in found, "the backbone of a detector, not a classifier"
-
-
-def test_list_contains_the_metadata_of_the_weights() -> None:
-    by_name = {info.name: info for info in zoo.list_models()}
-
     v1, v2 = by_name["resnet50:IMAGENET1K_V1"], by_name["resnet50"]
-
     assert (v1.weights, v2.weights) == ("IMAGENET1K_V1", "IMAGENET1K_V2")
     assert (v2.title, v1.title) == ("ResNet-50", "ResNet-50 (V1)")
     assert (v2.classes, v2.side, v2.megabytes, v2.accuracy, v2.cached) == (1000, 224, 102.5, 80.858, False)
     assert by_name["efficientnet_b7"].side == 600
+    titles = {name: title_of(name) for name in NAMES}
+    assert not [name for name, title in titles.items() if title == name or "{" in title]
+    assert len(set(titles.values())) == len(titles)
+    assert zoo.labels("resnet50")[281] == "tabby" and zoo.labels() == zoo.labels("efficientnet_lite0")
+    assert zoo.labels("resnet50:IMAGENET1K_V2") == zoo.labels("resnet50")
 
 
 def test_models_that_cannot_be_downloaded_are_marked(
@@ -101,44 +101,29 @@ def test_models_that_cannot_be_downloaded_are_marked(
     assert offline["squeezenet1_1"] == offline["efficientnet_lite0"] == (True, False)
     assert offline["resnet50"] == offline["deeplabv3_resnet50"] == (False, True)
     assert all(cached != offline for cached, offline in offline.values())
-    with pytest.raises(ModelUnavailable, match="SALISCOPE_OFFLINE forbids downloading it"):
+    listed = "SALISCOPE_OFFLINE forbids downloading it. Available without a download: efficientnet_lite0, squeezenet1_1"
+    with pytest.raises(ModelUnavailable, match=f"ResNet-50 is not .* {listed}"):
         zoo.load_model("resnet50")
 
     monkeypatch.setenv("SALISCOPE_OFFLINE", "0")
     assert states()["resnet50"] == (False, False) and not any(offline for _, offline in states().values())
 
 
-def test_every_name_has_a_title() -> None:
-    titles = {name: title_of(name) for name in NAMES}
-
-    assert not [name for name, title in titles.items() if title == name or "{" in title]
-    assert len(set(titles.values())) == len(titles)
-
-
-@pytest.mark.parametrize(("width", "height"), [(500, 333), (333, 501), (60, 41)])
-def test_prepare_matches_the_weights_transforms(width: int, height: int) -> None:
+def test_prepare_matches_the_weights_transforms() -> None:
     """Oracle: `transforms()` of all weights in torchvision, each setting once."""
-    image, seen = gradient_image(width, height), set()
-    for weights in weights_by_name().values():
-        preparation = preparation_of(weights)
-        if preparation.side > 300 or preparation in seen:
-            continue
-        seen.add(preparation)
-
-        actual = preparation.tensor(image)
-
-        torch.testing.assert_close(actual, weights.transforms()(image)[None], rtol=0, atol=1e-6)
-        assert actual.shape == (1, 3, preparation.side, preparation.side) and actual.dtype == torch.float32
-    assert len(seen) > 10
+    settings = {preparation_of(weights): weights for weights in weights_by_name().values()}
+    found = {preparation: weights for preparation, weights in settings.items() if preparation.side <= 300}
+    assert len(found) > 10
+    for width, height in ((500, 333), (60, 101)):
+        image = gradient_image(width, height)
+        for preparation, weights in found.items():
+            actual = preparation.tensor(image)
+            torch.testing.assert_close(actual, weights.transforms()(image)[None], rtol=0, atol=1e-6)
+            assert actual.shape == (1, 3, preparation.side, preparation.side) and actual.dtype == torch.float32
 
 
-@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])
-def test_prepare_takes_any_mode(mode: str) -> None:
-    assert zoo.load_model("efficientnet_lite0").prepare(gradient_image(80, 70).convert(mode)).shape == (1, 3, 224, 224)
-
-
-@pytest.mark.parametrize(("side", "resize"), [(224, 256), (224, 232), (64, 64), (299, 342), (384, 384)])
-@pytest.mark.parametrize(("width", "height"), [(640, 427), (427, 640), (300, 300), (1601, 512), (50, 37)])
+@pytest.mark.parametrize(("side", "resize"), [(224, 256), (64, 64), (299, 342)])
+@pytest.mark.parametrize(("width", "height"), [(640, 427), (300, 300), (501, 1601), (50, 37)])
 def test_crop_matches_the_network_input(side: int, resize: int, width: int, height: int) -> None:
     """Oracle: an image whose red and green are its coordinates; they must be equal in crop and tensor."""
     x, y = torch.meshgrid(torch.arange(width), torch.arange(height), indexing="xy")
@@ -182,37 +167,34 @@ def test_the_crop_can_be_moved_or_be_the_whole_image(position: tuple[float, floa
     torch.testing.assert_close(actual, expected, atol=0.02, rtol=0)
 
 
-@pytest.mark.parametrize("channels", [1, 2, 4, 13])
+@pytest.mark.parametrize("channels", [1, 2, 13])
 def test_input_has_the_channels_of_the_network(channels: int) -> None:
     """Oracle: torchvision's steps, band by band. A PIL image only matches one or three channels."""
     mean, std = tuple(0.1 * k for k in range(channels)), tuple(1.0 + k for k in range(channels))
     preparation = Preparation(16, 20, mean, std)
     bands = torch.rand(channels, 30, 50)
 
-    actual = preparation.tensor(bands)
-
     resized = torchvision.transforms.functional.resize(bands, [20], antialias=True)
     each = torchvision.transforms.functional.center_crop(resized, [16])
     expected = torch.stack([(each[k] - mean[k]) / std[k] for k in range(channels)])[None]
-    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(preparation.tensor(bands), expected)
     assert preparation.channels == channels and Model("m", torch.nn.Identity(), [], preparation).channels == channels
+    photo = gradient_image(50, 30)
     if channels == 1:
-        gray = preparation.tensor(gradient_image(50, 30))
-        torch.testing.assert_close(gray, preparation.tensor(gradient_image(50, 30).convert("L")))
+        torch.testing.assert_close(preparation.tensor(photo), preparation.tensor(photo.convert("L")))
     else:
         with pytest.raises(ValueError, match=f"needs {channels} channels, but the image has mode RGB"):
-            preparation.tensor(gradient_image(50, 30))
+            preparation.tensor(photo)
+    unit, raw = (Preparation(16, 20, (value,) * channels, (1.0,) * channels) for value in (0.0, 100.0))
+    assert raw.raw and preparation.raw == (channels > 1)
     for kind in (torch.uint8, torch.uint16, torch.int16):
         whole = (bands * torch.iinfo(kind).max).round().to(kind)
-        raw = Preparation(16, 20, (100.0,) * channels, std)
-        assert raw.raw and (preparation.raw == (channels > 1)) and not torch.is_floating_point(whole)
-        unit = Preparation(16, 20, (0.0,) * channels, (1.0,) * channels)
         torch.testing.assert_close(unit.tensor(whole.numpy()), unit.tensor(bands), atol=0.003, rtol=0)
         torch.testing.assert_close(raw.tensor(whole), raw.tensor(whole.float()))
-    whole = (bands * 255).byte().numpy()
-    for array in (whole.astype(">u2"), whole.astype("<f8"), whole[:, ::-1, ::-1][:, ::-1, ::-1]):
+    numbers = (bands * 255).byte().numpy()
+    for array in (numbers.astype(">u2"), numbers.astype("<f8"), numbers[:, ::-1, ::-1][:, ::-1, ::-1]):
         array.flags.writeable = False
-        torch.testing.assert_close(raw.tensor(array), raw.tensor(torch.from_numpy(whole).float()))
+        torch.testing.assert_close(raw.tensor(array), raw.tensor(torch.from_numpy(numbers).float()))
     with pytest.raises(ValueError, match="str is not an image. Pass a PIL image"):
         preparation.tensor("photo.tif")
     for wrong in (bands[:, 0], torch.rand(channels + 1, 30, 50), (bands * 255).long()):
@@ -220,54 +202,41 @@ def test_input_has_the_channels_of_the_network(channels: int) -> None:
             preparation.tensor(wrong)
 
 
-@pytest.mark.parametrize("size", [(48, 80), (80, 48)])
-@pytest.mark.parametrize("resize", [90, (60, 100), (48, 80)])
-def test_input_may_be_rectangular(size: tuple[int, int], resize: int | tuple[int, int]) -> None:
+def test_input_may_be_rectangular() -> None:
     """Oracle: coordinates as colors, as above. An input larger than the resized image has a black margin."""
     x, y = torch.meshgrid(torch.linspace(0.2, 1, 300), torch.linspace(0.2, 1, 200), indexing="xy")
     image = torchvision.transforms.functional.to_pil_image((torch.stack([x, y, x * 0]) * 255).round().byte())
-    preparation = Preparation(size, resize, (0.0,) * 3, (1.0,) * 3)
-
-    tensor, crop = preparation.tensor(image), preparation.crop(image)
-
-    assert tensor.shape == (1, 3, *size) and preparation.size == size
-    shown = torchvision.transforms.functional.pil_to_tensor(crop).float()[None] / 255
-    shown = torch.nn.functional.interpolate(shown, size, mode="bilinear", antialias=True, align_corners=False)
-    inner = (tensor[0, 0] > 0) & (shown[0, 0] > 0.15)
-    inner &= torch.nn.functional.avg_pool2d(inner[None].float(), 5, 1, 2)[0] == 1
-    assert inner.float().mean() > 0.4 and (shown - tensor)[..., inner].abs().max() < 0.02
-
-
-def test_crop_has_the_resolution_of_the_image() -> None:
-    """A crop at integer pixels is not resampled: 224/256 of 512 pixels are 448."""
-    image = gradient_image(1024, 512)
-
-    crop = zoo.load_model().crop(image)
-
-    assert crop.size == (448, 448)
-    assert crop.tobytes() == image.crop((288, 32, 736, 480)).tobytes(), "no resampling"
+    for size, resize in itertools.product(((48, 80), (80, 48)), (90, (60, 100), (48, 80))):
+        preparation = Preparation(size, resize, (0.0,) * 3, (1.0,) * 3)
+        tensor, crop = preparation.tensor(image), preparation.crop(image)
+        assert tensor.shape == (1, 3, *size) and preparation.size == size
+        shown = torchvision.transforms.functional.pil_to_tensor(crop).float()[None] / 255
+        shown = torch.nn.functional.interpolate(shown, size, mode="bilinear", antialias=True, align_corners=False)
+        inner = (tensor[0, 0] > 0) & (shown[0, 0] > 0.15)
+        inner &= torch.nn.functional.avg_pool2d(inner[None].float(), 5, 1, 2)[0] == 1
+        assert inner.float().mean() > 0.4 and (shown - tensor)[..., inner].abs().max() < 0.02, (size, resize)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_photo_is_turned_upright(orientation: int) -> None:
+def test_images_of_all_kinds_are_prepared() -> None:
     """Phones store photos lying on their side; input and crop are those of the upright photo."""
-    image, buffer, exif = gradient_image(300, 200), io.BytesIO(), Image.Exif()
-    exif[0x0112] = orientation
-    image.save(buffer, "PNG", exif=exif)
-    photo, model = Image.open(buffer), zoo.load_model()
-    upright = ImageOps.exif_transpose(photo)
-
-    assert torch.equal(model.prepare(photo), model.prepare(upright))
-    assert model.crop(photo).tobytes() == model.crop(upright).tobytes()
-    assert torch.equal(model.prepare(photo), model.prepare(image)) == (orientation == 1)
-
-
-def test_an_elongated_image_is_cropped_before_resizing() -> None:
-    """torchvision would resize 20,000 x 1 pixels to 5,120,000 x 256, which takes 4 GB; here it is cropped first."""
-    model = zoo.load_model()
+    model, image = zoo.load_model(), gradient_image(300, 200)
+    for orientation in range(1, 9):
+        buffer, exif = io.BytesIO(), Image.Exif()
+        exif[0x0112] = orientation
+        image.save(buffer, "PNG", exif=exif)
+        photo = Image.open(buffer)
+        upright = ImageOps.exif_transpose(photo)
+        assert torch.equal(model.prepare(photo), model.prepare(upright))
+        assert model.crop(photo).tobytes() == model.crop(upright).tobytes()
+        assert torch.equal(model.prepare(photo), model.prepare(image)) == (orientation == 1)
+    for mode in ("L", "RGBA", "P", "CMYK"):
+        assert model.prepare(gradient_image(80, 70).convert(mode)).shape == (1, 3, 224, 224)
+    # torchvision would resize 20,000 x 1 pixels to 5,120,000 x 256, which takes 4 GB; here it is cropped first.
     for size in ((20_000, 1), (1, 20_000)):
         assert model.prepare(Image.new("RGB", size)).shape == (1, 3, 224, 224)
         assert model.crop(Image.new("RGB", size)).size == (1, 1)
+    image = gradient_image(1024, 512)
+    assert model.crop(image).tobytes() == image.crop((288, 32, 736, 480)).tobytes(), "no resampling at integer pixels"
 
 
 def test_built_in_model_is_frozen_and_in_evaluation_mode() -> None:
@@ -331,7 +300,7 @@ def test_the_examples_are_small_credited_and_described() -> None:
         assert f"`{example['file']}`" in licenses and len(example["alt"]) > 20 and set(example["names"]) <= labels
 
 
-@pytest.mark.parametrize("name", ["squeezenet1_1", "mnasnet0_5", "shufflenet_v2_x0_5", "googlenet"])
+@pytest.mark.parametrize("name", ["squeezenet1_1", "mnasnet0_5", "googlenet"])
 def test_loading_uses_no_random_numbers(name: str, checkpoints: Path, any_checksum: None) -> None:
     """Oracle: the network whose weights were saved. The state of the random generator is unchanged."""
     expected = cache_random_weights(name, checkpoints)
@@ -355,90 +324,41 @@ def _normalized_for_googlenet(x: torch.Tensor) -> torch.Tensor:
     return (x * std[:, None, None] + mean[:, None, None] - 0.5) / 0.5
 
 
-def test_offline_error_lists_available_models(checkpoints: Path, any_checksum: None) -> None:
-    cache_random_weights("squeezenet1_1", checkpoints)
-
-    with pytest.raises(ModelUnavailable) as caught:
-        zoo.load_model("resnet18")
-
-    assert str(caught.value) == (
-        "ResNet-18 is not in the local cache, and SALISCOPE_OFFLINE forbids downloading it. "
-        "Available without a download: efficientnet_lite0, squeezenet1_1."
-    )
+def test_unknown_name_gets_a_suggestion() -> None:
+    for function in (zoo.load_model, zoo.labels):
+        with pytest.raises(ModelUnavailable, match="Unknown model 'resnet5O'. Did you mean 'resnet50'"):
+            function("resnet5O")
 
 
-@pytest.mark.parametrize("function", [zoo.load_model, zoo.labels])
-def test_unknown_name_gets_a_suggestion(function: object) -> None:
-    with pytest.raises(ModelUnavailable, match="Unknown model 'resnet5O'. Did you mean 'resnet50'"):
-        function("resnet5O")  # type: ignore[operator]
-
-
-def test_labels_are_known_without_loading() -> None:
-    assert zoo.labels("resnet50")[281] == "tabby" and zoo.labels() == zoo.labels("efficientnet_lite0")
-
-
-def test_the_default_weights_may_be_spelled_out() -> None:
-    assert zoo.labels("resnet50:IMAGENET1K_V2") == zoo.labels("resnet50")
-
-
-def test_auto_is_the_built_in_model(any_checksum: None) -> None:
-    """A cached ResNet-50 does not change this."""
-    complete_file(weights_by_name()["resnet50"].url)
-
+def test_auto_is_the_built_in_model(any_checksum: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached ResNet-50 does not change this; without the package of the built-in model, it is the default."""
+    path = downloads.path_of(weights_by_name()["resnet50"].url)
+    path.write_bytes(b"x" * 1000)
+    with monkeypatch.context() as patched:
+        patched.setattr(LITE, "weights_file", lambda: None)
+        assert zoo.first_ready() is None and zoo.default_name() == "efficientnet_lite0", "a truncated file"
+        with open(path, "wb") as file:
+            file.truncate(103_000_000)
+        assert zoo.default_name() == zoo.first_ready() == "resnet50" and "pip install" in zoo.missing_built_in()
     assert zoo.default_name() == zoo.first_ready() == "efficientnet_lite0"
     assert zoo.load_model().name == "efficientnet_lite0" and zoo.missing_built_in() == ""
 
 
-def complete_file(url: str) -> None:
-    """Write a file of zeros with the size of the published one."""
-    with open(downloads.path_of(url), "wb") as file:
-        file.truncate(103_000_000)
-
-
-def test_without_the_package_auto_is_a_cached_model(monkeypatch: pytest.MonkeyPatch, any_checksum: None) -> None:
-    monkeypatch.setattr(LITE, "weights_file", lambda: None)
-    assert zoo.first_ready() is None and zoo.default_name() == "efficientnet_lite0"
-
-    complete_file(weights_by_name()["resnet50"].url)
-
-    assert zoo.default_name() == zoo.first_ready() == "resnet50"
-    assert "pip install" in zoo.missing_built_in()
-
-
-def test_a_truncated_file_is_not_ready(monkeypatch: pytest.MonkeyPatch, any_checksum: None) -> None:
-    monkeypatch.setattr(LITE, "weights_file", lambda: None)
-    downloads.path_of(weights_by_name()["resnet50"].url).write_bytes(b"x" * 1000)
-
-    assert zoo.first_ready() is None
-
-
-def test_flag_and_variable_choose_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_chooses_the_default_and_the_offered_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """The option overrides the variable; `auto` is the same as no option."""
     monkeypatch.setenv("SALISCOPE_MODEL", "vgg11")
-    assert zoo.default_name() == "vgg11" and zoo.default_name("alexnet") == "alexnet"
-    assert zoo.default_name("auto") == "vgg11"
-
+    assert [zoo.default_name(name) for name in (None, "alexnet", "auto")] == ["vgg11", "alexnet", "vgg11"]
     monkeypatch.setenv("SALISCOPE_MODEL", "auto")
     assert zoo.default_name() == "efficientnet_lite0"
 
-
-def test_host_can_limit_the_offered_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SALISCOPE_MODELS", "resnet18, efficientnet_lite0,")
     assert [info.name for info in zoo.list_models()] == ["efficientnet_lite0", "resnet18"]
     assert zoo.load_model().name == "efficientnet_lite0"
-
-    with pytest.raises(
-        ModelUnavailable, match="'resnet50' is not offered by this host. Available: efficientnet_lite0, resnet18"
-    ):
+    with pytest.raises(ModelUnavailable, match="'resnet50' is not offered by this host. Available: efficientnet_lite0"):
         zoo.load_model("resnet50")
     with pytest.raises(ModelUnavailable, match="Unknown model 'resnet19'. Did you mean 'resnet18'"):
         zoo.load_model("resnet19")
-
-
-def test_host_can_exclude_the_built_in_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SALISCOPE_MODELS", "resnet18")
-
-    assert zoo.default_name() == "resnet18" and zoo.first_ready() is None
-    assert zoo.missing_built_in() == "", "it is not offered"
+    assert zoo.default_name() == "resnet18" and zoo.first_ready() is None and zoo.missing_built_in() == ""
     with pytest.raises(ModelUnavailable, match="No other model is available offline"):
         zoo.load_model()

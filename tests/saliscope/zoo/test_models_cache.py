@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.synchronize import Event
@@ -21,13 +21,9 @@ from saliscope import zoo
 from saliscope.zoo import ModelUnavailable, cache_limit, downloads, settings
 
 SIZE = 100_000
+Limit = Callable[[str], None]
 TWO_AND_A_HALF = "0.00025"
 """The size of two and a half files in gigabytes."""
-MESSAGE = (
-    "Invalid SALISCOPE_CACHE_GB='5GB'. Set a positive number of gigabytes, such as 5 or 0.5, "
-    "or unset it to keep every file."
-)
-
 forked = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 
 
@@ -63,6 +59,11 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub" / "checkpoints"
 
 
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
+    return lambda gigabytes: monkeypatch.setenv("SALISCOPE_CACHE_GB", gigabytes)
+
+
 def fetch(*urls: str) -> None:
     for url in urls:
         downloads.fetch("Net", url)
@@ -73,41 +74,27 @@ def cached_files(folder: Path) -> str:
     return "".join(sorted(path.name[3] for path in folder.glob("net*.pth")))
 
 
-def test_without_a_limit_everything_is_kept(urls: list[str], checkpoints: Path) -> None:
-    fetch(*urls)
-
-    assert cached_files(checkpoints) == "012345"
-
-
-def test_the_least_recently_used_goes_first(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_recently_used_goes_first(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     """Files downloaded without a limit count as well; a use makes a file the most recent one."""
     fetch(*urls[:3])
     with cache_limit.in_use(downloads.path_of(urls[0])):
         pass
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", TWO_AND_A_HALF)
+    assert cached_files(checkpoints) == "012"
+    limit(TWO_AND_A_HALF)
 
     fetch(urls[3])
 
     assert cached_files(checkpoints) == "03"
     assert not downloads.cached(urls[1]) and downloads.cached(urls[3])
+    with pytest.raises(downloads.FetchFailed):
+        fetch(urls[0].replace("net0", "net8"))
     assert {path.stem[3] for path in (checkpoints / "saliscope-fetched").glob("*.json")} == {"0", "3"}
+    limit("1e-6")
+    fetch(urls[4])
+    assert cached_files(checkpoints) == "4", "the latest file is kept although it exceeds the limit"
 
 
-def test_latest_file_is_kept_if_it_exceeds_the_limit(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
-
-    fetch(*urls[:2])
-
-    assert cached_files(checkpoints) == "1"
-
-
-def test_files_of_other_programs_are_never_removed(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_other_programs_are_never_removed(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     """Neither an existing file, nor a downloaded file that was replaced, touched or linked afterwards."""
     checkpoints.mkdir(parents=True)
     foreign = checkpoints / "net9-resnet.pth"
@@ -120,7 +107,7 @@ def test_files_of_other_programs_are_never_removed(
     moved = checkpoints.parent / third.name
     third.rename(moved)
     third.symlink_to(moved)
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
 
     with cache_limit.in_use(foreign):
         pass
@@ -129,39 +116,16 @@ def test_files_of_other_programs_are_never_removed(
     assert [path.stem[3] for path in (checkpoints / "saliscope-fetched").glob("*.json")] == ["4"]
 
 
-def test_a_broken_or_orphaned_record_is_ignored(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_or_orphaned_record_is_ignored(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     fetch(*urls[:3])
     records = checkpoints / "saliscope-fetched"
     (records / f"{downloads.path_of(urls[0]).name}.json").write_text('{"half":')
     downloads.path_of(urls[1]).unlink()
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
 
     fetch(urls[3])
 
     assert cached_files(checkpoints) == "03"
-
-
-def test_failed_download_leaves_no_record(urls: list[str], checkpoints: Path) -> None:
-    with pytest.raises(downloads.FetchFailed):
-        fetch(urls[0].replace("net0", "net8"))
-
-    assert list((checkpoints / "saliscope-fetched").glob("*.json")) == []
-
-
-def test_nothing_is_removed_while_a_file_is_read(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lock works across threads; its last holder removes files."""
-    fetch(*urls[:2])
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
-
-    with cache_limit.in_use(downloads.path_of(urls[0])):
-        fetch(urls[2])
-        assert cached_files(checkpoints) == "012"
-
-    assert cached_files(checkpoints) == "0"
 
 
 def hold(path: Path, reading: Event, done: Event) -> None:
@@ -171,20 +135,22 @@ def hold(path: Path, reading: Event, done: Event) -> None:
 
 
 @forked
-def test_nothing_is_removed_while_another_process_reads(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_removed_while_a_thread_or_process_reads(urls: list[str], checkpoints: Path, limit: Limit) -> None:
+    """The last holder of the lock removes files."""
     fetch(*urls[:2])
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
+    with cache_limit.in_use(downloads.path_of(urls[0])):
+        fetch(urls[2])
+        assert cached_files(checkpoints) == "012"
+    assert cached_files(checkpoints) == "0"
+
     fork = multiprocessing.get_context("fork")
     reading, done = fork.Event(), fork.Event()
     reader = fork.Process(target=hold, args=(downloads.path_of(urls[0]), reading, done))
     reader.start()
     assert reading.wait(60)
-
     fetch(urls[2])
-
-    assert cached_files(checkpoints) == "012"
+    assert cached_files(checkpoints) == "02"
     done.set()
     reader.join(60)
     assert reader.exitcode == 0 and cached_files(checkpoints) == "0"
@@ -198,11 +164,9 @@ def read_at_random(seed: int, urls: list[str]) -> None:
 
 
 @forked
-def test_concurrent_processes_never_miss_a_file(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_processes_never_miss_a_file(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     """Three processes fetch and read six files in random order, under a limit of two and a half files."""
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", TWO_AND_A_HALF)
+    limit(TWO_AND_A_HALF)
     fork = multiprocessing.get_context("fork")
     running = [fork.Process(target=read_at_random, args=(seed, urls)) for seed in range(3)]
 
@@ -215,47 +179,32 @@ def test_concurrent_processes_never_miss_a_file(
     assert 1 <= len(cached_files(checkpoints)) <= 2
 
 
-def test_caching_works_without_records(urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caching_works_without_records(urls: list[str], checkpoints: Path, limit: Limit) -> None:
     checkpoints.mkdir(parents=True)
     (checkpoints / "saliscope-fetched").write_text("a file where the folder should be")
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
 
     fetch(*urls[:2])
 
     assert cached_files(checkpoints) == "01"
 
 
-@pytest.mark.parametrize("value", ["5GB", "0", "-1", "nan", "inf", "1e999", "much", "1,5"])
-def test_invalid_limit_is_reported_before_a_download(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", value)
-    message = MESSAGE.replace("5GB", value)
-
-    with pytest.raises(downloads.FetchFailed) as caught:
-        fetch(urls[0])
-    with pytest.raises(ModelUnavailable) as refused:
-        zoo.load_model("squeezenet1_1")
-
-    assert str(caught.value) == message and cached_files(checkpoints) == ""
-    assert str(refused.value) == f"{message} Available without a download: efficientnet_lite0."
-
-
-@pytest.mark.parametrize("value", ["", " "])
-def test_an_empty_limit_means_no_limit(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", value)
-
-    assert settings.cache_bytes() is None
-
-
-def test_a_gigabyte_is_ten_to_the_ninth_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", " 1.5 ")
-
-    assert settings.cache_bytes() == 1_500_000_000
+def test_the_limit_is_a_positive_number_of_gigabytes(urls: list[str], checkpoints: Path, limit: Limit) -> None:
+    for value, expected in (("", None), (" ", None), (" 1.5 ", 1_500_000_000)):
+        limit(value)
+        assert settings.cache_bytes() == expected
+    for value in ("5GB", "0", "-1", "nan", "inf", "1e999", "1,5"):
+        limit(value)
+        message = f"Invalid SALISCOPE_CACHE_GB='{value}'"
+        with pytest.raises(downloads.FetchFailed, match=message):
+            fetch(urls[0])
+        with pytest.raises(ModelUnavailable, match=f"{message}.*Available without a download: efficientnet_lite0"):
+            zoo.load_model("squeezenet1_1")
+    assert cached_files(checkpoints) == "", "reported before a download"
 
 
 def test_loading_a_model_is_a_use_and_applies_the_limit(
-    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+    urls: list[str], checkpoints: Path, limit: Limit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of the loaded network, which is the oldest download, is kept."""
     checkpoints.mkdir(parents=True)
@@ -265,7 +214,7 @@ def test_loading_a_model_is_a_use_and_applies_the_limit(
     with cache_limit.in_use(path):
         cache_limit.remember(path)
     fetch(*urls[:2])
-    monkeypatch.setenv("SALISCOPE_CACHE_GB", "1e-6")
+    limit("1e-6")
 
     assert zoo.load_model("squeezenet1_1").name == "squeezenet1_1"
 

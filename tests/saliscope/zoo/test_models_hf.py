@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import socket
 import sys
 from functools import cache
@@ -18,13 +17,13 @@ import pytest
 import torch
 from PIL import Image
 
-import explainers
 from saliscope import zoo as models
-from saliscope.session import model_cache, network_calls
-from saliscope.zoo import ModelUnavailable, catalog
+from saliscope.zoo import ModelUnavailable
 from saliscope.zoo.sources import hub
+from tests.support.catalog import isolate_catalog
 
-T = pytest.importorskip("transformers")
+T: Any = None
+"""The package transformers, which takes seconds to import."""
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 NAMES = {0: "fox", 1: "owl", 2: "elk", 3: "emu"}
@@ -37,14 +36,16 @@ def example_images() -> list[Image.Image]:
     return [*found, found[0].transpose(Image.Transpose.ROTATE_90)]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def transformers() -> None:
+    global T
+    T = pytest.importorskip("transformers")
+
+
 @pytest.fixture(autouse=True)
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty cache, no registered models, and no network."""
-    for name in ("SALISCOPE_MODEL", "SALISCOPE_MODELS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
-    monkeypatch.setattr(catalog, "_ADDED", {})
-    monkeypatch.setattr(catalog, "_SETTINGS", {})
+    """Use an empty cache, no registered models, and no network; return the cache of the Hub."""
+    isolate_catalog(monkeypatch, tmp_path)
     monkeypatch.setattr(pytest.importorskip("huggingface_hub").constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
 
@@ -106,46 +107,17 @@ def test_preprocessing_and_scores_match_the_package(kind: str, tmp_path: Path) -
     assert ((left, top, right, bottom) == (0, 0, 800, 600)) == (kind in cropped)
 
 
-def test_scores_match_the_pipeline(tmp_path: Path) -> None:
-    """Oracle: transformers' own pipeline."""
-    save(tmp_path, vit(), T.ViTImageProcessor(size=square(64)))
-    pipeline = T.pipeline("image-classification", model=str(tmp_path), device="cpu")
-
-    model = models.load_model(f"hf:{tmp_path}")
-
-    with torch.no_grad():
-        shares = model.network(model.prepare(example_images()[0])).logits.softmax(1)[0]
-    for found in pipeline(example_images()[0], top_k=4):
-        assert abs(shares[model.labels.index(found["label"])] - found["score"]) < 1e-5
-
-
-def test_model_can_be_explained(tmp_path: Path) -> None:
-    save(tmp_path, resnet(), T.ConvNextImageProcessor(size={"shortest_edge": 96}, crop_pct=0.875))
-    model = models.load_model(f"hf:{tmp_path}")
-    images = model.prepare(example_images()[0])
-
-    explanation = explainers.explain("grad_cam", model.network, images, target=2)
-
-    assert explanation.map.ndim == 3 and explanation.map.isfinite().all()
-
-
-@pytest.mark.parametrize("channels", [1, 5])
-def test_networks_with_other_channels(channels: int, tmp_path: Path) -> None:
-    means = {"image_mean": [0.4] * channels, "image_std": [0.2] * channels}
-    save(tmp_path, vit(num_channels=channels), T.ViTImageProcessor(size=square(64), **means))
-
-    model = models.load_model(f"hf:{tmp_path}")
-
-    assert model.channels == channels and model.preparation.mean == (0.4,) * channels
-    assert model.prepare(torch.rand(channels, 90, 80)).shape == (1, channels, 64, 64)
-
-
-def test_defaults_without_a_processor_are_reported(tmp_path: Path) -> None:
-    save(tmp_path, resnet())
-
+def test_networks_with_other_channels_and_without_a_processor(tmp_path: Path) -> None:
+    for channels in (1, 5):
+        means = {"image_mean": [0.4] * channels, "image_std": [0.2] * channels}
+        save(tmp_path / "net", vit(num_channels=channels), T.ViTImageProcessor(size=square(64), **means))
+        model = models.load_model(f"hf:{tmp_path / 'net'}")
+        assert model.channels == channels and model.preparation.mean == (0.4,) * channels
+        assert model.prepare(torch.rand(channels, 90, 80)).shape == (1, channels, 64, 64)
+    save(tmp_path / "bare", resnet())
     with pytest.warns(UserWarning, match="The preprocessing of .* is unknown"):
-        assert models.load_model(f"hf:{tmp_path}", size=64).size == (64, 64)
-    assert models.load_model(f"hf:{tmp_path}", size=64, mean=[0.5] * 3, std=[0.5] * 3).notes == ()
+        assert models.load_model(f"hf:{tmp_path / 'bare'}", size=64).size == (64, 64)
+    assert models.load_model(f"hf:{tmp_path / 'bare'}", size=64, mean=[0.5] * 3, std=[0.5] * 3).notes == ()
 
 
 def test_weights_and_mean_can_be_replaced(tmp_path: Path) -> None:
@@ -159,13 +131,17 @@ def test_weights_and_mean_can_be_replaced(tmp_path: Path) -> None:
     assert all(torch.equal(v, other.state_dict()[k]) for k, v in model.network.state_dict().items())
 
 
-def test_a_name_of_the_hub_loads_from_the_cache(offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No connection is made, whether or not it is allowed."""
-    network = save(tmp_path / "files", vit(), T.ViTImageProcessor(size=square(64)))
-    folder = offline / "models--some--vit"
-    shutil.copytree(tmp_path / "files", folder / "snapshots" / "0")
-    (folder / "refs").mkdir()
+def fill_cache(hub: Path, repository: str) -> Path:
+    """Return the folder of a repository in the cache of the Hub, whose files are to be written."""
+    folder = hub / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("0", encoding="utf-8")
+    return folder / "snapshots" / "0"
+
+
+def test_a_name_of_the_hub_loads_from_the_cache(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is made, whether or not it is allowed."""
+    network = save(fill_cache(offline, "some/vit"), vit(), T.ViTImageProcessor(size=square(64)))
 
     def connect(*_: object, **__: object) -> None:
         raise AssertionError("a connection was made")
@@ -175,13 +151,12 @@ def test_a_name_of_the_hub_loads_from_the_cache(offline: Path, tmp_path: Path, m
     for allowed in ("1", "0"):
         monkeypatch.setenv("SALISCOPE_OFFLINE", allowed)
         model = models.load_model("hf:some/vit")
-
         assert model.name == "hf:some/vit" and model.labels == [*NAMES.values()]
         assert all(torch.equal(v, network.state_dict()[k]) for k, v in model.network.state_dict().items())
 
 
 def test_a_model_of_the_hub_is_marked_as_offline_until_it_is_cached(
-    offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    offline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if only Hugging Face's own variable forbids downloads. torchvision's models are not on its Hub."""
     pytest.importorskip("timm")
@@ -192,34 +167,24 @@ def test_a_model_of_the_hub_is_marked_as_offline_until_it_is_cached(
 
     assert marked() == {"hf:some/vit", "timm:resnet18", "resnet18"}
     monkeypatch.setenv("SALISCOPE_OFFLINE", "")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert marked() == {"hf:some/vit", "timm:resnet18"}
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    assert marked() == set()
-
-    save(tmp_path / "files", vit(), T.ViTImageProcessor(size=square(64)))
-    folder = offline / "models--some--vit"
-    shutil.copytree(tmp_path / "files", folder / "snapshots" / "0")
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text("0", encoding="utf-8")
+    for forbidden, expected in ((True, {"hf:some/vit", "timm:resnet18"}), (False, set())):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", forbidden)
+        assert marked() == expected
+    save(fill_cache(offline, "some/vit"), vit())
     monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
     assert marked() == {"timm:resnet18", "resnet18"}
 
 
-def test_weights_of_the_hub_are_compared_with_their_sha256(offline: Path, tmp_path: Path) -> None:
+def test_weights_of_the_hub_are_compared_with_their_sha256(offline: Path) -> None:
     """The Hub names a file by its SHA-256. A copy without this name is used with a note."""
-    save(tmp_path / "files", vit(), T.ViTImageProcessor(size=square(64)))
-    folder = offline / "models--some--vit"
-    shutil.copytree(tmp_path / "files", folder / "snapshots" / "0")
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text("0", encoding="utf-8")
-    file = folder / "snapshots" / "0" / "model.safetensors"
-    note = "model.safetensors: not verified, because its publisher states no SHA-256."
+    folder = fill_cache(offline, "some/vit")
+    save(folder, vit(), T.ViTImageProcessor(size=square(64)))
+    file = folder / "model.safetensors"
     with pytest.warns(UserWarning, match="not verified"):
-        assert models.load_model("hf:some/vit").notes == (note,)
+        assert len(models.load_model("hf:some/vit").notes) == 1
 
     data = bytearray(file.read_bytes())
-    blob = folder / "blobs" / hashlib.sha256(data).hexdigest()
+    blob = folder.parents[1] / "blobs" / hashlib.sha256(data).hexdigest()
     blob.parent.mkdir()
     file.rename(blob)
     file.symlink_to(blob)
@@ -230,59 +195,58 @@ def test_weights_of_the_hub_are_compared_with_their_sha256(offline: Path, tmp_pa
         models.load_model("hf:some/vit")
 
 
-def test_offline_error_explains_what_is_missing(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelUnavailable) as caught:
+def test_a_missing_model_of_the_hub_and_a_missing_package_are_reported(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelUnavailable, match=r"some/where is incomplete .*SALISCOPE_OFFLINE.*\(hf download some/wh"):
         models.load_model("hf:some/where")
-    assert str(caught.value) == (
-        f"some/where is incomplete in the Hugging Face cache ({offline}), and SALISCOPE_OFFLINE forbids "
-        "downloading it. Fill the cache on a machine with network access (hf download some/where), or use a local "
-        "folder."
-    )
 
     def unreachable(*_: object, **__: object) -> None:
         raise socket.gaierror("no such host")
 
     monkeypatch.setenv("SALISCOPE_OFFLINE", "0")
     monkeypatch.setattr(hub.urllib.request, "urlopen", unreachable)
-    with pytest.raises(
-        ModelUnavailable, match="some/where is not in the Hugging Face cache, and the Hub cannot be reached"
-    ):
+    with pytest.raises(ModelUnavailable, match="some/where is not in .* and the Hub cannot be reached"):
         models.load_model("hf:some/where")
+    for package, name in (("transformers", "hf:some/vit"), ("timm", "timm:resnet18")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ModelUnavailable, match=f"package {package} is not installed. Install it with: pip install"):
+            models.load_model(name)
 
 
-def test_other_models_and_folders_are_reported(tmp_path: Path) -> None:
-    config = T.BertConfig(vocab_size=9, **SMALL)
-    T.BertModel(config).save_pretrained(tmp_path / "bert")
-    with pytest.raises(ModelUnavailable, match="has the model type 'bert', for which transformers has no image"):
-        models.load_model(f"hf:{tmp_path / 'bert'}")
+def test_unsuitable_folders_are_reported(tmp_path: Path) -> None:
+    """transformers would initialize missing weights randomly."""
 
-    with pytest.raises(ModelUnavailable, match="Folder not found: /none/here"):
-        models.load_model("hf:/none/here")
+    def refused(message: str, folder: Path = tmp_path / "net") -> None:
+        with pytest.raises(ModelUnavailable, match=message):
+            models.load_model(f"hf:{folder}")
+
+    T.BertModel(T.BertConfig(vocab_size=9, **SMALL)).save_pretrained(tmp_path / "bert")
+    refused("has the model type 'bert', for which transformers has no image", tmp_path / "bert")
+    refused("Folder not found: /none/here", Path("/none/here"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelUnavailable, match="has no config.json. Use a folder written by save_pretrained"):
-        models.load_model(f"hf:{tmp_path / 'empty'}")
+    refused("has no config.json", tmp_path / "empty")
+    save(tmp_path / "backbone", vit().vit, T.ViTImageProcessor(size=square(64)))
+    refused(r"are incomplete: missing \(2\): classifier", tmp_path / "backbone")
 
-
-def test_backbone_without_head_is_rejected(tmp_path: Path) -> None:
-    """transformers would initialize the head randomly."""
-    save(tmp_path, vit().vit, T.ViTImageProcessor(size=square(64)))
-
-    with pytest.raises(ModelUnavailable, match=r"are incomplete: missing \(2\): classifier"):
-        models.load_model(f"hf:{tmp_path}")
-
-
-def test_other_shapes_and_damaged_files_are_rejected(tmp_path: Path) -> None:
-    save(tmp_path, vit(), T.ViTImageProcessor(size=square(64)))
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    save(tmp_path / "net", vit(), T.ViTImageProcessor(size=square(64)))
+    file, weights = tmp_path / "net" / "config.json", tmp_path / "net" / "model.safetensors"
+    config = json.loads(file.read_text(encoding="utf-8"))
     for changed in ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}, {"hidden_size": 48}):
-        (tmp_path / "config.json").write_text(json.dumps(config | changed), encoding="utf-8")
-        with pytest.raises(ModelUnavailable):
-            models.load_model(f"hf:{tmp_path}")
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    weights = (tmp_path / "model.safetensors").read_bytes()
-    (tmp_path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    with pytest.raises(ModelUnavailable, match="Cannot load "):
-        models.load_model(f"hf:{tmp_path}")
+        file.write_text(json.dumps(config | changed), encoding="utf-8")
+        refused("net")
+    file.write_text(json.dumps(config), encoding="utf-8")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    refused("Cannot load ")
+
+    class Runs:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "ran",)
+
+    weights.unlink()
+    torch.save({"classifier.weight": Runs()}, tmp_path / "net" / "pytorch_model.bin")
+    refused("Cannot load")
+    assert not (tmp_path / "ran").exists(), "code in a pickle"
 
 
 def test_code_of_the_hub_is_never_run(tmp_path: Path) -> None:
@@ -301,46 +265,3 @@ def test_code_of_the_hub_is_never_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "vit"}), encoding="utf-8")
     assert type(models.load_model(f"hf:{tmp_path}").network) is T.ViTForImageClassification
     assert not ran.exists()
-
-
-def test_weights_with_code_are_not_opened(tmp_path: Path) -> None:
-    ran = tmp_path / "ran"
-
-    class Runs:
-        def __reduce__(self) -> Any:
-            return Path.touch, (ran,)
-
-    save(tmp_path, vit(), T.ViTImageProcessor(size=square(64)))
-    (tmp_path / "model.safetensors").unlink()
-    torch.save({"classifier.weight": Runs()}, tmp_path / "pytorch_model.bin")
-
-    with pytest.raises(ModelUnavailable, match="Cannot load"):
-        models.load_model(f"hf:{tmp_path}")
-    assert not ran.exists()
-
-
-def test_page_can_use_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores, channels, and the effect of one channel; the oracle is the network itself."""
-    save(tmp_path, resnet(), T.ConvNextImageProcessor(size={"shortest_edge": 96}, crop_pct=0.875))
-    name = models.add(f"hf:{tmp_path}")
-    loaded = model_cache.load(name)
-    images = loaded.model.prepare(example_images()[0])
-    try:
-        scores = network_calls.scores(name, images)
-        maps = network_calls.features(name, images, loaded.default)
-        effect = network_calls.effect(name, images, 1, loaded.default, 1, 3)
-        effects = network_calls.effects(name, images, 1, loaded.default, lambda step: True)
-    finally:
-        model_cache._loaded.pop(name)
-
-    with torch.no_grad():
-        torch.testing.assert_close(scores, loaded.model.network(images).logits[0])
-    assert maps.ndim == 3 and loaded.names == [*NAMES.values()]
-    assert abs(effect - float(effects[3])) < 1e-5
-
-
-def test_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package, name in (("transformers", "hf:some/vit"), ("timm", "timm:resnet18")):
-        monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(ModelUnavailable, match=f"package {package} is not installed. Install it with: pip install"):
-            models.load_model(name)

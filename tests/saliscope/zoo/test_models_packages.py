@@ -6,9 +6,6 @@ Small configurations with random weights, saved to a folder and loaded back; not
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,58 +18,25 @@ from saliscope.zoo import ModelUnavailable
 from saliscope.zoo.model import Preparation
 from saliscope.zoo.sources.torchvision_classifiers import preparation_of, weights_by_name
 from saliscope.zoo.transforms import BadTransform, measure
-from tests.support.catalog import isolate_catalog
+from tests.saliscope.zoo.test_models_hf import example_images, fill_cache, offline
 
-EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-
-
-@cache
-def example_images() -> list[Image.Image]:
-    """Return two of the examples, one of them also rotated."""
-    found = [Image.open(path).convert("RGB") for path in sorted(EXAMPLES.iterdir())[:2]]
-    return [*found, found[0].transpose(Image.Transpose.ROTATE_90)]
+__all__ = ["offline"]  # a fixture
 
 
-@pytest.fixture(autouse=True)
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    isolate_catalog(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty cache of the Hub."""
-    constants = pytest.importorskip("huggingface_hub").constants
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    return tmp_path / "hub"
-
-
-def fill_cache(folder: Path, repository: str, files: Path) -> None:
-    """Put a repository into the cache of the Hub."""
-    target = folder / f"models--{repository.replace('/', '--')}"
-    shutil.copytree(files, target / "snapshots" / "0")
-    (target / "refs").mkdir()
-    (target / "refs" / "main").write_text("0", encoding="utf-8")
-
-
-# Measured transforms
-
-
-@pytest.mark.parametrize("size", [(500, 333), (333, 501), (1601, 512), (60, 41), (640, 640)])
-@pytest.mark.parametrize("name", ["resnet50", "resnet18", "efficientnet_b3"])
-def test_region_of_a_transform_is_measured(name: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("name", ["resnet50", "efficientnet_b3"])
+def test_region_of_a_transform_is_measured(name: str) -> None:
     """Oracle: the settings published by torchvision, to a third of a pixel of the input."""
     weights = weights_by_name()[name]
     own, known = measure(weights.transforms(), 3), preparation_of(weights)
 
     assert (own.size, own.mean, own.std) == (known.size, known.mean, known.std)
-    pixel = min(size) / known.resize
-    for found, expected in zip(own.region(*size), known.region(*size), strict=True):
-        assert abs(found - expected) < pixel / 3
-    width, height = own.crop(Image.new("RGB", size)).size
-    assert width == height and abs(width - known.crop(Image.new("RGB", size)).width) <= 1
-    bands = torch.rand(3, size[1], size[0])
-    assert (own.tensor(bands) - known.tensor(bands)).abs().mean() < 0.35
+    for size in ((500, 333), (333, 501), (1601, 512), (60, 41)):
+        for found, expected in zip(own.region(*size), known.region(*size), strict=True):
+            assert abs(found - expected) < min(size) / known.resize / 3
+        width, height = own.crop(Image.new("RGB", size)).size
+        assert width == height and abs(width - known.crop(Image.new("RGB", size)).width) <= 1
+        bands = torch.rand(3, size[1], size[0])
+        assert (own.tensor(bands) - known.tensor(bands)).abs().mean() < 0.35
 
 
 def test_mean_and_std_of_a_transform_can_be_replaced() -> None:
@@ -90,21 +54,10 @@ def test_mean_and_std_of_a_transform_can_be_replaced() -> None:
     assert other.region(500, 300) == own.region(500, 300)
 
 
-@pytest.mark.parametrize(
-    "transform",
-    [
-        lambda image: torch.zeros(3, 4, 4),
-        lambda image: torch.zeros(49, 768),
-        lambda image: [1],
-        lambda image: torch.rand(1, 4, 4),
-    ],
-)
-def test_invalid_transform_is_rejected(transform: Callable[[Image.Image], Any]) -> None:
-    with pytest.raises(BadTransform, match="its preprocessing returns"):
-        measure(transform, 3)
-
-
-# timm
+def test_invalid_transform_is_rejected() -> None:
+    for result in (torch.zeros(3, 4, 4), torch.zeros(49, 768), [1], torch.rand(1, 4, 4)):
+        with pytest.raises(BadTransform, match="its preprocessing returns"):
+            measure(lambda image, result=result: result, 3)
 
 
 def save_with_timm(folder: Path, name: str, **keywords: Any) -> torch.nn.Module:
@@ -143,32 +96,27 @@ def test_preprocessing_and_scores_match_timm(kind: str, tmp_path: Path) -> None:
     assert model.notes == () and model.size == tuple(images.shape[2:])
 
 
-@pytest.mark.parametrize("channels", [1, 5])
-def test_timm_networks_with_other_channels(channels: int, tmp_path: Path) -> None:
-    save_with_timm(tmp_path, "test_resnet", in_chans=channels, num_classes=4)
-
-    model = models.load_model(f"timm:local-dir:{tmp_path}")
-
-    assert model.channels == channels and model.labels == [f"class {k}" for k in range(4)]
-    assert model.prepare(torch.rand(channels, 200, 250)).shape == (1, channels, *model.size)
-    if channels == 1:
-        assert model.prepare(example_images()[0]).shape == (1, 1, *model.size)
-
-
-def test_label_names_of_timm(tmp_path: Path) -> None:
-    timm = pytest.importorskip("timm")
-    network = timm.create_model("test_resnet", pretrained=False, num_classes=3)
+def test_timm_networks_with_other_channels_and_labels(tmp_path: Path) -> None:
     names = {"label_names": ["n1", "n2", "n3"], "label_descriptions": {"n1": "fox", "n2": "owl", "n3": "elk"}}
-    timm.models.save_for_hf(network, tmp_path, model_config=names, safe_serialization=True)
+    for channels, config, labels in ((1, None, [f"class {k}" for k in range(3)]), (5, names, ["fox", "owl", "elk"])):
+        timm = pytest.importorskip("timm")
+        network = timm.create_model("test_resnet", pretrained=False, in_chans=channels, num_classes=3)
+        timm.models.save_for_hf(network, tmp_path, model_config=config, safe_serialization=True)
+        model = models.load_model(f"timm:local-dir:{tmp_path}")
+        assert model.channels == channels and model.labels == labels
+        assert model.prepare(torch.rand(channels, 200, 250)).shape == (1, channels, *model.size)
+        if channels == 1:
+            assert model.prepare(example_images()[0]).shape == (1, 1, *model.size)
+    save_with_timm(tmp_path, "test_resnet", num_classes=0)
+    with pytest.raises(ModelUnavailable, match="has no classifier, so there is no class score to explain"):
+        models.load_model(f"timm:local-dir:{tmp_path}")
 
-    assert models.load_model(f"timm:local-dir:{tmp_path}").labels == ["fox", "owl", "elk"]
 
-
-def test_timm_name_is_loaded_from_the_cache(tmp_path: Path, cache_folder: Path) -> None:
-    network = save_with_timm(tmp_path / "files", "resnet18")
-    with pytest.raises(ModelUnavailable, match=r"timm/resnet18.a1_in1k is incomplete in the Hugging Face cache"):
+def test_timm_name_is_loaded_from_the_cache(offline: Path) -> None:
+    pytest.importorskip("timm")
+    with pytest.raises(ModelUnavailable, match="timm/resnet18.a1_in1k is incomplete in the Hugging Face cache"):
         models.load_model("timm:resnet18")
-    fill_cache(cache_folder, "timm/resnet18.a1_in1k", tmp_path / "files")
+    network = save_with_timm(fill_cache(offline, "timm/resnet18.a1_in1k"), "resnet18")
 
     for name in ("timm:resnet18", "timm:resnet18.a1_in1k", "timm:hf-hub:timm/resnet18.a1_in1k"):
         model = models.load_model(name)
@@ -188,25 +136,13 @@ def test_custom_weights_in_a_timm_network(tmp_path: Path) -> None:
         models.load_model("timm:test_resnet", weights=tmp_path / "w.pt")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_unknown_timm_names_are_reported() -> None:
+    pytest.importorskip("timm")
+    for name, message in (
         ("timm:resnet18x", "Unknown timm model 'resnet18x'. Did you mean 'timm:resnet18'"),
         ("timm:resnet18.none", "Unknown weights 'none' of resnet18. Available: a1_in1k"),
         ("timm:local-dir:/none/here", "/none/here has no config.json"),
         ("timm:hf-hub:some/where", "some/where is incomplete in the Hugging Face cache"),
-    ],
-)
-def test_unknown_timm_names_are_reported(name: str, message: str, cache_folder: Path) -> None:
-    pytest.importorskip("timm")
-    with pytest.raises(ModelUnavailable) as caught:
-        models.load_model(name)
-
-    assert message in str(caught.value)
-
-
-def test_network_without_classes_is_rejected(tmp_path: Path) -> None:
-    save_with_timm(tmp_path, "test_resnet", num_classes=0)
-
-    with pytest.raises(ModelUnavailable, match="has no classifier, so there is no class score to explain"):
-        models.load_model(f"timm:local-dir:{tmp_path}")
+    ):
+        with pytest.raises(ModelUnavailable, match=message):
+            models.load_model(name)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +14,6 @@ from PIL import Image
 
 from saliscope.datasets.ray_engine import running
 from saliscope.datasets.shards import open_run
-from saliscope.session import model_cache
-from tests.saliscope.session.test_share import made, packed
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("models", "ui", "dataset", "utils")
@@ -73,98 +69,34 @@ def saliscope(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.parametrize(
-    "model",
-    ["my_net.py:build", *(pytest.param(name, marks=pytest.mark.slow) for name in ("my_net:build", "models.tiny:Tiny"))],
-)
-def test_explain_loads_the_packages_of_the_user(model: str, project: Path) -> None:
-    done = saliscope(project, "explain", "images", "--model", model, "--out", "run", "--workers", "0", *SETTINGS)
+def test_explain_and_evaluate_load_the_packages_of_the_user(project: Path) -> None:
+    done = saliscope(
+        project, "explain", "images", "--model", "my_net.py:build", "--out", "run", "--workers", "0", *SETTINGS
+    )
 
     assert done.returncode == 0, done.stderr
-    if "my_net" in model:
-        assert "loaded models.tiny, my dataset, my ui" in done.stdout
+    assert "loaded models.tiny, my dataset, my ui" in done.stdout
     run = open_run(project / "run")
     assert run.table["path"].to_pylist() == ["a.png", "b.png"] and run.table["error"].null_count == 2
     assert run.manifest["classes"] == ["class 0", "class 1", "class 2"]
-
-
-@pytest.mark.slow
-def test_evaluate_and_report_load_the_same_packages(project: Path) -> None:
-    explain = ("explain", "images", "--model", "my_net.py:build", "--weights", "w.pt", "--out", "run", *SETTINGS)
-    save = "import torch; from my_net import build; torch.save(build().state_dict(), 'w.pt')"
-    subprocess.run([sys.executable, "-c", save], cwd=project, check=True, timeout=120)
-    assert saliscope(project, *explain, "--workers", "0").returncode == 0
-
-    evaluate = saliscope(project, "evaluate", "run", "--images", "2", "--steps", "2", "--precision", "float32")
-    report = saliscope(project, "report", "run", "--out", "report.html")
-
-    assert evaluate.returncode == 0, evaluate.stderr
-    assert json.loads((project / "run" / "evaluation.json").read_text(encoding="utf-8"))["images"] == 2
-    assert report.returncode == 0 and (project / "report.html").is_file(), report.stderr
-
-
-def free_port() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
-
-
-@pytest.mark.slow
-def test_serve_with_a_missing_model_file_exits_with_1(project: Path) -> None:
-    done = saliscope(project, "serve", "--model", "missing.py:build", "--port", free_port())
-
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "File not found" in done.stderr and "missing.py" in done.stderr and "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_replay_with_a_missing_model_file_exits_with_1(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    monkeypatch.setattr(model_cache, "wait", lambda *_: iter(()))
-    model_cache.load("efficientnet_lite0")
-
-    def upload(data: bytes) -> str:
-        (tmp_path / "upload").write_bytes(data)
-        return str(tmp_path / "upload")
-
-    bundle = packed(tmp_path / "bundle.zip", made(upload, tmp_path))
-    equal = saliscope(project, "replay", str(bundle))
-    assert equal.returncode == 0, equal.stdout + equal.stderr
-
-    done = saliscope(project, "replay", str(bundle), "--model", "missing.py:build")
-
-    output = done.stdout + done.stderr
-    assert done.returncode == 1 and "File not found" in output and "missing.py" in output, output
-    assert "Traceback" not in output
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("explain", "images", "--out", "run", "--engine", "spark"),
-        ("serve", "--port", "0"),
-        ("replay",),
-        ("unknown",),
-        ("serve", "--size", "big"),
-    ],
-)
-def test_usage_errors_exit_with_2(arguments: tuple[str, ...], project: Path) -> None:
-    done = saliscope(project, *arguments)
-
-    assert done.returncode == 2 and "Traceback" not in done.stderr
+    missing = saliscope(project, "explain", "images", "--model", "missing.py:build", "--out", "other")
+    assert missing.returncode == 1 and "missing.py" in missing.stderr and "Traceback" not in missing.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs the extra ray")
-def test_ray_workers_use_the_packages_of_the_project(project: Path) -> None:
+@pytest.mark.parametrize("model", ["my_net:build", "models.tiny:Tiny"])
+def test_ray_workers_and_evaluate_use_the_packages_of_the_project(model: str, project: Path) -> None:
     """Workers cannot import the project's packages, so the model is sent with their code."""
-    done = saliscope(
-        project, "explain", "images", "--model", "my_net.py:build", "--engine", "ray", "--out", "out", *SETTINGS
-    )
+    done = saliscope(project, "explain", "images", "--model", model, "--engine", "ray", "--out", "out", *SETTINGS)
     assert done.returncode == 0, done.stderr
     assert open_run(project / "out").manifest["counts"]["images"] == 2
+
+
+def test_usage_errors_exit_with_2(project: Path) -> None:
+    for arguments in (("serve", "--port", "0"), ("replay",)):
+        done = saliscope(project, *arguments)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, arguments
 
 
 def test_only_modules_of_the_user_are_sent_to_workers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,11 +64,6 @@ def test_hugging_face(kind: str, tmp_path: Path) -> None:
     assert text.embedding(model, ten).shape == own.shape
     with pytest.raises(text.BadSentence, match="ignores the end of “a photo of a dog and a cat in grass dog”"):
         text.embedding(model, f"{ten} dog")
-
-
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    save_hugging_face("CLIP", tmp_path)
     for file in tmp_path.glob("tokenizer*"):
         file.unlink()
     with pytest.raises(ModelUnavailable, match="has no tokenizer .*tokenizer.json.*Save it in the same folder"):
