@@ -330,7 +330,9 @@ def _desktop(browser, app: str) -> Iterator[Visit]:
 
 @pytest.fixture(scope="session")
 def _phone(browser, app: str) -> Iterator[Visit]:
-    visit, context = _window(browser, app, viewport={"width": 390, "height": 844}, color_scheme="dark")
+    visit, context = _window(
+        browser, app, viewport={"width": 390, "height": 844}, color_scheme="dark", device_scale_factor=2
+    )
     yield visit
     context.close()
 

