@@ -130,9 +130,6 @@ def test_display_modes_need_no_request(first_view: Visit) -> None:
     page.wait_for_timeout(350)
     page.mouse.up()
     assert visit.shot() == before and show(visit, "Overlay").is_checked(), "a long press is temporary"
-    page.locator("#hl-overlay .hl-shown label", has_text="Image").click()
-    assert visit.shot() == photograph and show(visit, "Image").is_checked(), "a short press selects"
-    show(visit, "Overlay").check()
     assert local_requests(visit, requests) == []
 
 

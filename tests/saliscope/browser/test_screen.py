@@ -197,8 +197,7 @@ def test_without_the_script_gradio_loads_its_modules_as_usual(browser, app: str)
     page = browser.new_page()
     page.route("**/hl/page-*.js", lambda route: route.abort())
     page.goto(f"{app}/?example=cat")
-    page.wait_for_function("document.documentElement.dataset.hlState === 'done'", timeout=PATIENCE)
-    assert "tabby" in page.locator("#hl-bars").inner_text()
+    expect(page.locator("#hl-bars")).to_contain_text("tabby")
     page.close()
 
 
@@ -229,11 +228,11 @@ def test_the_image_is_that_of_the_last_click(visit: Visit) -> None:
     page.wait_for_timeout(100)
     page.locator("#hl-examples [data-id=goldfish]").click()
     visit.painted("overlay", before)
-    page.wait_for_function("document.querySelector('#hl-status .hl-headline').innerText.startsWith('Goldfish')")
+    visit.until("document.querySelector('#hl-status .hl-headline').innerText.startsWith('Goldfish')")
     page.locator("#hl-bars button", has_text="rock beauty").click()  # waits for the image
     held[0].continue_()
-    page.wait_for_function("document.querySelector('#hl-image img').src.endsWith('goldfish.jpg')")
-    page.wait_for_function("document.querySelector('#hl-status .hl-headline').innerText.startsWith('Rock beauty')")
+    visit.until("document.querySelector('#hl-image img').src.endsWith('goldfish.jpg')")
+    visit.until("document.querySelector('#hl-status .hl-headline').innerText.startsWith('Rock beauty')")
     visit.settled()
     assert visit.headline.startswith("Rock beauty, 0.6%")
     assert page.locator("#hl-examples [aria-pressed=true]").get_attribute("data-id") == "goldfish"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.saliscope.browser.conftest import PATIENCE, Visit, expect
+from tests.saliscope.browser.conftest import Visit, expect
 from tests.saliscope.browser.test_scripts import spearman
 from tests.support import dense_nets
 
@@ -28,11 +28,10 @@ def idents(visit: Visit) -> list[str]:
 
 def until(visit: Visit, *wanted: str) -> None:
     """Wait until the panels are in these states and none is outdated."""
-    visit.page.wait_for_function(
+    visit.until(
         "(wanted) => JSON.stringify([...document.querySelectorAll('.hl-compare-panel')]"
         ".map((p) => p.dataset.old === 'true' ? 'old' : p.dataset.state)) === JSON.stringify(wanted)",
         arg=list(wanted),
-        timeout=PATIENCE,
     )
 
 
@@ -187,9 +186,7 @@ def test_panels_do_not_wait_for_the_page_and_are_in_the_address(visit: Visit, tm
     page.get_by_role("button", name="Remove C").click()
     pick(visit, "B", "Method", "Grad-CAM")
     until(visit, "done", "done")
-    page.wait_for_function(
-        "location.search.includes('panel2=method%3Dgrad_cam') && !location.search.includes('panel3')"
-    )
+    visit.until("location.search.includes('panel2=method%3Dgrad_cam') && !location.search.includes('panel3')")
     with zipfile.ZipFile(visit.saved("Bundle", "#hl-compare")) as found:
         about = json.loads(found.read("bundle.json"))
         rho = json.loads(found.read("correlations.json"))[0]["spearman"]["rho"]

@@ -41,7 +41,6 @@ def test_selected_channels_are_changed(visit: Visit) -> None:
     page.keyboard.press("Space")
     assert checked(visit) == sorted(numbers[k] for k in (1, 3, 4))
     assert page.locator("#hl-opened input").input_value() == opened
-    assert "3 of 40 selected" in change.inner_text()
     text.fill("3, 17-24")
     text.press("Tab")
     expect(page.locator(f"{TILES}[aria-checked=true]")).to_have_count(9)
@@ -57,7 +56,6 @@ def test_selected_channels_are_changed(visit: Visit) -> None:
     assert cells[0] == model.labels[top] and cells[3] == f"{100 * float(after[top] - before[top]):+.1f} pp".replace(
         "-", "−"
     )
-    expect(result.locator("figure")).to_have_count(2)
     assert result.get_attribute("data-old") == "false"
     result.locator("canvas").first.hover()
     assert re.fullmatch(r"−?[\d.]+ → −?[\d.]+ logit", result.locator("output").inner_text())
@@ -75,8 +73,6 @@ def test_selected_channels_are_changed(visit: Visit) -> None:
     assert checked(visit) == sorted(effects.topk(10).indices.tolist())
 
     change.locator("select[name=kind]").select_option("swap")
-    apply(visit)
-    assert "No second image. Choose an example" in change.locator(".hl-change-line").inner_text()
     change.locator("[data-id=goldfish]").click()
     change.get_by_role("button", name="All", exact=True).click()
     apply(visit)

@@ -80,7 +80,16 @@ def test_expressions_are_drawn_run_and_refused(first_view: Visit) -> None:
             below = one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"]
             assert beside or below, program
 
-    rows, line = own.locator("tbody tr").count(), own.locator(".hl-line")
+    rows, line, where = own.locator("tbody tr").count(), own.locator(".hl-line"), own.locator("select[name=hook]")
+    visit.after(lambda: where.select_option("clip_value"), "expression")
+    retype(amount, "2e12")
+    page.get_by_role("button", name="Run").click()
+    assert "number from" in page.locator(f"#{amount.get_attribute('aria-describedby')}").inner_text()
+    expect(own.locator(".hl-lab-results.hl-old"), "the last result is marked").to_have_count(1)
+    amount.fill("3")
+    visit.after(lambda: page.keyboard.press("Enter"), "expression")
+    expect(own.locator(".hl-old")).to_have_count(0)
+
     run("x = (1, 2)\ny = x * q")
     assert line.inner_text().startswith("Line 2, position 9: unknown name “q”")
     expect(own.locator("tbody tr"), "the previous result stays").to_have_count(rows)
@@ -133,8 +142,6 @@ def test_hooks_are_chosen_a_run_is_stopped_and_a_frozen_layer_is_reported(visit:
     assert page.evaluate("document.activeElement.dataset.id") == "frozen", "the focus returns"
     (finding,) = part.locator(".hl-finding").all_inner_texts()
     assert "Gradient hooks set the gradient of 'hidden1.weight'" in finding and "ReLU" not in finding
-    legend = part.locator(".hl-chart-box").nth(1).locator(".hl-legend span").all_inner_texts()
-    assert legend == ["hidden1: 0", "hidden2", "hidden3", "output"]
     title = part.locator(".hl-chart-box .hl-title").first
     assert title.inner_text() == "Loss (log scale)"
     visit.after(lambda: page.get_by_role("button", name="Eight sigmoid layers").click(), "training")
@@ -180,30 +187,6 @@ def retype(field: Any, text: str) -> None:
     field.press("Control+a")
     field.press("Delete")
     field.press_sequentially(text)
-
-
-@pytest.mark.slow
-def test_an_invalid_hook_value_is_reported_at_its_field_and_the_last_result_is_marked(visit: Visit) -> None:
-    page = opened(visit)
-    visit.painted("expression", 0)
-    part, amount = page.locator("#hl-expression"), page.locator("#hl-expression input[name=amount]")
-    code = part.locator("pre").inner_text()
-    for typed in ("", "1e999", "2e12"):
-        retype(amount, typed)
-        page.get_by_role("button", name="Run").click()
-        sentence = page.locator(f"#{amount.get_attribute('aria-describedby')}").inner_text()
-        assert "number from −1e12 to 1e12" in sentence, typed
-        expect(part.locator(".hl-lab-results.hl-old")).to_have_count(1)
-        assert part.locator("pre").inner_text() == code
-    amount.fill("3")
-    visit.after(lambda: page.keyboard.press("Enter"), "expression")
-    expect(part.locator(".hl-old")).to_have_count(0)
-    assert amount.get_attribute("aria-invalid") is None and table(page, 2) == {"v": ["3", "6", "9"]}
-
-    part.locator("textarea").fill("x = (1, 0)\ny = log(x)")
-    expect(part.locator(".hl-old")).to_have_count(1)
-    page.get_by_role("button", name="Run").click()
-    expect(part.locator(".hl-finding")).to_contain_text("y = log(x) is −∞: the logarithm of 0 is not finite.")
 
 
 CONTRASTS = """async () => {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.saliscope.browser.conftest import PATIENCE, Visit, expect
+from tests.saliscope.browser.conftest import Visit, expect
 from tests.support.two_encoders import STEPS
 
 STRIP = "#hl-trust .hl-trust"
@@ -14,10 +14,9 @@ PLOTS = "#hl-trust .hl-plot"
 
 def known(visit: Visit, method: str = "") -> dict[str, str]:
     """Wait for the checks of the current map and return the rows by name."""
-    visit.page.wait_for_function(
+    visit.until(
         f"document.querySelector('{STRIP}')?.dataset.state === 'known' && "
         f"document.getElementById('hl-trust').dataset.id === document.getElementById('hl-overlay').dataset.id",
-        timeout=PATIENCE,
     )
     rows = visit.page.locator(f"{STRIP} dl > div")
     return {each.locator("dt").text_content().strip("✓≈✗· "): each.locator("dd").text_content() for each in rows.all()}
@@ -30,19 +29,16 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_v
     verdict = page.locator(f"{STRIP} .hl-trust-verdict > span").inner_text()
     assert verdict.startswith("Better than random maps by insertion, not than edge maps or a centered blob; depends on")
     assert rows["Class"].startswith("Depends on the class: rank corr")
-    assert rows["Controls"].startswith("Deletion 0.2") and "better than" in rows["Controls"]
     assert "malinois" in rows["Class"] and "classifier" in rows["Weights"]
     page.locator("#hl-trust summary").click()
     expect(page.locator(f"{PLOTS} .hl-band"), "the range of the random maps").to_have_count(2)
-    expect(page.locator(PLOTS)).to_have_count(2)
     expect(page.locator(f"{LARGE}:visible")).to_have_count(0)
     before = len(visit.requests)
     page.locator(PLOTS).first.focus()
     for _ in range(STEPS // 4 + 1):
         page.keyboard.press("ArrowRight")
-    page.wait_for_function(f"document.querySelector('{LARGE}')?.dataset.step === '{STEPS // 4}'")
+    visit.until(f"document.querySelector('{LARGE}')?.dataset.step === '{STEPS // 4}'")
     assert "25% of the pixels deleted: probability 0." in page.locator(".hl-trust-read").first.inner_text()
-    assert page.locator(".hl-trust-chip").inner_text() == "25% of the pixels deleted"
     grey = f"""() => {{
       const canvas = document.querySelector('{LARGE}'), context = canvas.getContext('2d');
       const d = context.getImageData(0, 0, canvas.width, canvas.height).data;
@@ -52,10 +48,10 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_v
     }}"""
     part = page.evaluate(grey)
     page.keyboard.press("End")
-    page.wait_for_function(f"document.querySelector('{LARGE}').dataset.step === '{STEPS}'")
+    visit.until(f"document.querySelector('{LARGE}').dataset.step === '{STEPS}'")
     none_left = page.evaluate(grey)
     page.keyboard.press("Home")
-    page.wait_for_function(f"document.querySelector('{LARGE}').dataset.step === '0'")
+    visit.until(f"document.querySelector('{LARGE}').dataset.step === '0'")
     all_there = page.evaluate(grey)
     assert none_left < part / 3 < all_there / 3, "more pixels are blurred at each step"
     page.keyboard.press("Escape")
@@ -65,7 +61,7 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_v
     page.locator(PLOTS).last.scroll_into_view_if_needed()
     box = page.locator(PLOTS).last.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40)
-    page.wait_for_function(f"document.querySelector('{LARGE}').dataset.metric === 'insertion'")
+    visit.until(f"document.querySelector('{LARGE}').dataset.metric === 'insertion'")
     page.mouse.move(2, 2)
     expect(page.locator(f"{LARGE}:visible")).to_have_count(0)
 
