@@ -86,17 +86,21 @@ def test_the_bands_of_a_tiff_are_picked_and_other_models_receive_them(window: An
 
 
 @pytest.mark.slow
-def test_an_array_passes_by_drop_link_and_snippet(visit: Visit) -> None:
+def test_an_array_passes_by_choice_drop_link_and_snippet(visit: Visit, tmp_path: Path) -> None:
     page = visit.page
     page.goto(f"{visit.address}/?model=bands5&bands=4,3,2")
     visit.state("error")
     data = npy_file((scene() * 255).astype("u1").transpose(1, 2, 0))
-    name = "<img src=x onerror=window.__xss=1>.npy"
-    visit.after(lambda: page.locator("#hl-head").evaluate(DROP, [name, base64.b64encode(data).decode()]))
+    (tmp_path / "scene.npy").write_bytes(data)
+    visit.after(lambda: visit.upload(tmp_path / "scene.npy"))
     assert picked(visit) == ["4", "3", "2"] and "5 bands of uint8" in page.locator("#hl-bands").inner_text()
-    assert "Grad-CAM" in visit.status and page.evaluate("window.__xss") is None
     page.locator("#hl-link").click()
     expect(page.locator("#hl-linked input")).to_have_value(re.compile("bands=4%2C3%2C2"))
     visit.open_view("API")
     for text in ("bands='4,3,2'", 'numpy.load("image.npy")  # [5, height, width]'):
         page.locator("#hl-api pre", has_text=text).first.wait_for()
+    visit.open_view("Explain")
+    name = "<img src=x onerror=window.__xss=1>.npy"
+    visit.after(lambda: page.locator("#hl-head").evaluate(DROP, [name, base64.b64encode(data).decode()]))
+    assert "Grad-CAM" in visit.status and picked(visit) == ["1", "2", "3"]
+    assert page.evaluate("window.__xss") is None
