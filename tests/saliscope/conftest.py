@@ -13,9 +13,9 @@ from tests.saliscope.browser.conftest import served
 
 @pytest.fixture(scope="session")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of the app, which also offers two encoders; set SALISCOPE_ADDRESS to use a running one."""
+    """Return the address of the app with several models; set SALISCOPE_ADDRESS to use a running one."""
     if given := os.environ.get("SALISCOPE_ADDRESS"):
         yield given.rstrip("/")
         return
-    with served(tmp_path_factory.mktemp("app"), "-m", "tests.support.two_encoders") as address:
+    with served(tmp_path_factory.mktemp("app"), "-m", "tests.saliscope.browser.models_app") as address:
         yield address

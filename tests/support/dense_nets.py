@@ -1,15 +1,12 @@
 """A segmentation network and a detector that find blobs of pure color, with the outputs of torchvision's.
 
 Their weights are set by hand: a channel for each of red, green and blue that is high where only this color is. As
-models they are "blobs_segmentation" and "blobs_detection"; `python -m tests.support.dense_nets` serves both.
+models they are "blobs_segmentation" and "blobs_detection".
 """
 
 from __future__ import annotations
 
-import runpy
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -134,9 +131,3 @@ def scene() -> Image.Image:
 def offer() -> None:
     """Put both models behind those that are listed already."""
     catalog.SOURCES = (*SOURCES, Blobs())
-
-
-if __name__ == "__main__":
-    offer()
-    sys.argv[0] = str(Path(__file__).parents[2] / "app.py")
-    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 import zlib
 from pathlib import Path
 
@@ -69,13 +67,3 @@ def save_hugging_face(kind: str, folder: Path) -> None:
     )
     special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     transformers.PreTrainedTokenizerFast(tokenizer_object=words_only, **special).save_pretrained(folder)
-
-
-if __name__ == "__main__":  # the app with this network as one more model
-    from saliscope.session.trust import engine
-    from saliscope.zoo import catalog
-
-    engine.STEPS = STEPS
-    catalog.add("tests.support.two_encoders:build", size=32)
-    sys.argv[0] = str(Path(__file__).parents[2] / "app.py")
-    runpy.run_path(sys.argv[0], run_name="__main__")

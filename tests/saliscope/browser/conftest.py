@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
+STATIC = ROOT / "saliscope" / "page" / "static"
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -73,7 +75,7 @@ def served(folder: Path, *start: str, cwd: Path = ROOT, **environment: str) -> I
             stderr=subprocess.STDOUT,
         )
         try:
-            _answers(address, process, folder / "app.log")
+            _wait_for_answer(address, process, folder / "app.log")
             yield address
         finally:
             process.terminate()
@@ -83,7 +85,7 @@ def served(folder: Path, *start: str, cwd: Path = ROOT, **environment: str) -> I
                 process.kill()
 
 
-def _answers(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for_answer(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + PATIENCE / 1000
     while time.monotonic() < end:
         assert process.poll() is None, log.read_text()
@@ -193,6 +195,52 @@ class Visit:
         if button.get_attribute("aria-expanded") == "false":
             button.click()
 
+    def state(self, *kinds: str) -> None:
+        """Wait until the page is in one of these states, such as "done", "error" or "stopped"."""
+        self.page.wait_for_function(
+            "(kinds) => kinds.includes(document.documentElement.dataset.hlState)", arg=kinds, timeout=PATIENCE
+        )
+
+    def until(self, condition: str, arg: object = None) -> None:
+        """Wait until a condition in JavaScript holds."""
+        self.page.wait_for_function(condition, arg=arg, timeout=PATIENCE)
+
+    def open_options(self) -> None:
+        """Open the options of the method."""
+        self.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
+
+    def start_long_run(self) -> None:
+        """Start SmoothGrad with 1,000 samples and wait for its first partial map."""
+        self.open("?method=smooth_grad&options=" + urllib.parse.quote('{"samples": 3}'))
+        self.open_options()
+        self.page.locator("#hl-option-samples").fill("1000")
+        self.page.locator("#hl-option-samples").blur()
+        self.after_partial(lambda: self.page.locator("#hl-explain").click())
+
+    def example(self, name: str) -> None:
+        """Explain an example."""
+        self.after(lambda: self.page.locator(f"#hl-examples button[data-id={name}]").click())
+
+    def shot(self) -> str:
+        """Return the pixels of the large image."""
+        return str(self.page.evaluate("document.querySelector('#hl-overlay canvas').toDataURL()"))
+
+    def saved(self, item: str, within: str = "#hl-overlay") -> Path:
+        """Save by an item of the menu Save, and return the downloaded file."""
+        menu = self.page.locator(within).get_by_role("button", name="Save", exact=True)
+        if menu.get_attribute("aria-expanded") == "false":
+            menu.click()
+        return self.download(lambda: self.page.locator(within).get_by_role("button", name=item).click())
+
+    def download(self, act: Callable[[], object]) -> Path:
+        """Return the file that an action downloads, with its suggested name."""
+        with self.page.expect_download() as started:
+            act()
+        path = Path(started.value.path())
+        folder = path.with_suffix(".saved")
+        folder.mkdir()
+        return path.rename(folder / started.value.suggested_filename)
+
     @property
     def headline(self) -> str:
         """Return the sentence above the map."""
@@ -227,30 +275,65 @@ class Visit:
         assert not self._own_errors(), self.errors
 
 
+@pytest.fixture(scope="session")
+def scripts(browser) -> Iterator[Any]:
+    """A page without a server that imports the modules of saliscope/page/static: `import("/wire.js")`."""
+    page = browser.new_page()
+
+    def respond(route: Any) -> None:
+        name = urllib.parse.urlsplit(route.request.url).path[1:]
+        if name:
+            route.fulfill(path=STATIC / name, content_type="text/javascript")
+        else:
+            route.fulfill(body="<!doctype html>", content_type="text/html")
+
+    page.route("http://scripts/**", respond)
+    page.goto("http://scripts/")
+    yield page
+    page.close()
+
+
 @pytest.fixture
-def visit(browser, app: str) -> Iterator[Visit]:
-    """Open a new browser context, and check at the end that there were no external requests or console errors."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, **STILL)
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    found = Visit(context.new_page(), app)
-    yield found
-    found.check()
-    context.close()
+def window(browser, app: str) -> Iterator[Callable[..., Visit]]:
+    """Return a function that opens a browser context of a size for one visitor.
+
+    Afterwards there must have been no request to another host and no console error.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def new(width: int = 1280, height: int = 900, address: str = app, **settings: Any) -> Visit:
+            visit, context = _window(browser, address, viewport={"width": width, "height": height}, **settings)
+            stack.callback(context.close)
+            stack.callback(visit.check)
+            return visit
+
+        yield new
+
+
+@pytest.fixture
+def visit(window: Callable[..., Visit]) -> Visit:
+    """A visitor of its own."""
+    return window(permissions=["clipboard-read", "clipboard-write"])
+
+
+def _window(browser, address: str, **settings: Any) -> tuple[Visit, Any]:
+    context = browser.new_context(**{**STILL, **settings})
+    return Visit(context.new_page(), address), context
 
 
 @pytest.fixture(scope="session")
 def _desktop(browser, app: str) -> Iterator[Visit]:
-    yield from _window(browser, app, {"viewport": {"width": 1280, "height": 900}})
+    visit, context = _window(browser, app, viewport={"width": 1280, "height": 900})
+    yield visit
+    context.close()
 
 
 @pytest.fixture(scope="session")
 def _phone(browser, app: str) -> Iterator[Visit]:
-    yield from _window(browser, app, {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"})
-
-
-def _window(browser, app: str, settings: dict) -> Iterator[Visit]:
-    context = browser.new_context(**settings, **STILL)
-    yield Visit(context.new_page(), app)
+    visit, context = _window(
+        browser, app, viewport={"width": 390, "height": 844}, color_scheme="dark", device_scale_factor=2
+    )
+    yield visit
     context.close()
 
 

@@ -1,24 +1,15 @@
-"""Detection and segmentation models: found objects, selecting them by click and keyboard, and no detections.
-
-The app is served with the two blob networks of tests/support/dense_nets.py.
-"""
+"""Detection and segmentation models: found objects, selecting them by click and keyboard, and no detections."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.saliscope.browser.conftest import Visit, expect, served
+from tests.saliscope.browser.conftest import Visit, expect
 from tests.support import dense_nets
-
-
-@pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(tmp_path_factory.mktemp("dense"), "-m", "tests.support.dense_nets") as found:
-        yield found
 
 
 @pytest.fixture
@@ -33,16 +24,12 @@ def open_with(visit: Visit, model: str, picture: Path, query: str = "") -> None:
     visit.after(lambda: visit.upload(picture))
 
 
-def at(x: float, y: float) -> dict[str, float]:
-    """Return the relative position of a pixel of the scene."""
-    return {"x": x / 256, "y": y / 192}
-
-
-def click_at(visit: Visit, place: dict[str, float]) -> None:
+def click_at(visit: Visit, x: float, y: float) -> None:
+    """Click on a pixel of the scene."""
     canvas = visit.page.locator("#hl-overlay canvas").first
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
-    canvas.click(position={"x": box["width"] * place["x"], "y": box["height"] * place["y"]})
+    canvas.click(position={"x": box["width"] * x / 256, "y": box["height"] * y / 192})
 
 
 def ink(visit: Visit) -> int:
@@ -58,67 +45,58 @@ def names(visit: Visit) -> list[str]:
     return visit.page.locator("#hl-bars .hl-name").all_inner_texts()
 
 
-@pytest.mark.slow
-def test_detections_are_listed_and_drawn_and_chosen_in_the_list(visit: Visit, picture: Path) -> None:
+def test_detections_are_drawn_and_chosen_in_the_list_by_click_and_by_key(visit: Visit, picture: Path) -> None:
     open_with(visit, "detection", picture)
-
+    page = visit.page
     assert names(visit) == ["red blob", "green blob", "red blob#2"] and ink(visit) > 1000
     assert visit.status.startswith("HiResCAM for red blob at backbone")
     assert re.match(r"Red blob, \d+%\.", visit.headline)
-    assert visit.page.locator("#hl-bars h2").inner_text() == "Detected objects"
-    expect(visit.page.locator("#hl-class").get_by_text("Object", exact=True)).to_have_count(1)
+    assert page.locator("#hl-bars h2").inner_text() == "Detected objects"
+    expect(page.locator("#hl-class").get_by_text("Object", exact=True)).to_have_count(1)
 
-    last = visit.page.locator("#hl-bars button").nth(2)
+    last = page.locator("#hl-bars button").nth(2)
     last.focus()
-    visit.after(lambda: visit.page.keyboard.press("Enter"))
-
-    assert "red blob#2" in visit.status
-    assert visit.page.locator("#hl-class input").first.input_value() == "red blob#2"
+    visit.after(lambda: page.keyboard.press("Enter"))
+    assert "red blob#2" in visit.status and page.locator("#hl-class input").first.input_value() == "red blob#2"
     assert last.get_attribute("aria-pressed") == "true"
-    visit.page.locator("#hl-link").click()
-    visit.page.locator("#hl-linked input").wait_for()
-    assert "class=red+blob%232" in visit.page.locator("#hl-linked input").input_value()
+    page.locator("#hl-link").click()
+    expect(page.locator("#hl-linked input")).to_have_value(re.compile(r"class=red\+blob%232"))
 
-
-@pytest.mark.slow
-def test_a_box_is_selected_by_click_and_by_key_on_the_image(visit: Visit, picture: Path) -> None:
-    open_with(visit, "detection", picture)
-
-    visit.after(lambda: click_at(visit, at(190, 150)))
+    visit.after(lambda: click_at(visit, 190, 150))
     assert "green blob" in visit.status
-
     before = visit.number("overlay")
-    click_at(visit, at(130, 12))
-    click_at(visit, at(190, 150))
+    click_at(visit, 130, 12)
+    click_at(visit, 190, 150)
     assert visit.number("overlay") == before, "there is no other object"
-
-    canvas = visit.page.locator("#hl-overlay canvas").first
-    canvas.focus()
-    for _ in range(16):
-        visit.page.keyboard.press("ArrowLeft")
-    for _ in range(3):
-        visit.page.keyboard.press("ArrowRight")
-    for _ in range(3):
-        visit.page.keyboard.press("ArrowUp")
-    assert visit.page.locator("#hl-overlay .hl-read").inner_text().endswith("· red blob#2")
-    visit.after(lambda: visit.page.keyboard.press("Enter"))
+    page.locator("#hl-overlay canvas").first.focus()
+    for key, count in (("ArrowLeft", 16), ("ArrowRight", 3), ("ArrowUp", 3)):
+        for _ in range(count):
+            page.keyboard.press(key)
+    assert page.locator("#hl-overlay .hl-read").inner_text().endswith("· red blob#2")
+    visit.after(lambda: page.keyboard.press("Enter"))
     assert "red blob#2" in visit.status
+    page.locator("#hl-overlay input[name=things]").uncheck()
+    assert ink(visit) == 0
 
 
 @pytest.mark.slow
 def test_a_region_is_chosen_by_a_click_and_its_class_by_the_next(visit: Visit, picture: Path) -> None:
+    """A pinned class that is not in the next image is reported."""
     open_with(visit, "segmentation", picture)
-
     assert names(visit) == ["red blob", "red blob#1", "red blob#2", "green blob", "__background__"]
     assert "of the pixels" in visit.headline and ink(visit) > 1000
-    place = at(64, 88)
     for name in ("red blob#1", "red blob", "red blob#1"):
-        visit.after(lambda: click_at(visit, place))
+        visit.after(lambda: click_at(visit, 64, 88))
         assert f"for {name} at " in visit.status
-    visit.after(lambda: click_at(visit, at(190, 140)))
-    assert "green blob" in visit.status
     visit.after(lambda: visit.page.locator("#hl-bars .hl-bars button").last.click())
     assert "__background__" in visit.status
+    visit.after(lambda: click_at(visit, 190, 140))
+    assert "green blob" in visit.status
+
+    visit.page.locator("#hl-pin input").check()
+    visit.example("coffee")
+    note = visit.page.locator("#hl-findings").inner_text()
+    assert "“green blob” was not detected in this image. Detected: red blob" in note and "for red blob" in visit.status
 
 
 @pytest.mark.slow
@@ -130,53 +108,55 @@ def test_no_detections_are_reported_and_a_lower_score_is_offered(visit: Visit, p
 
     strongest = "the strongest detection is red blob"
     assert visit.status.startswith(f"No object detected with a score of at least 0.5 ({strongest}")
-    assert visit.page.locator("html").get_attribute("data-hl-state") == "done"
     expect(visit.page.locator("#hl-strip canvas")).to_have_count(0)
     assert names(visit) == [] and ink(visit) == 0
-    assert not visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True).is_visible()
+    save = visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True)
+    assert not save.is_visible()
     drawn = visit.page.evaluate(
         "Array.from(document.querySelector('#hl-overlay canvas').getContext('2d').getImageData(150, 150, 1, 1).data)"
     )
     assert drawn[3] == 255, "the image is shown"
     visit.after(lambda: visit.page.locator("#hl-findings button").click())
-    assert visit.headline.startswith("Red blob, 14%") and names(visit) == ["red blob"]
-    assert visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True).is_visible()
+    assert visit.headline.startswith("Red blob, 14%") and names(visit) == ["red blob"] and save.is_visible()
 
 
 @pytest.mark.slow
-def test_an_unknown_class_in_a_link_is_reported(visit: Visit, picture: Path) -> None:
-    open_with(visit, "segmentation", picture)
-    visit.page.locator("#hl-bars button").nth(3).click()
-    visit.page.wait_for_function("document.querySelector('#hl-status .hl-line').innerText.includes('green blob')")
-    visit.settled()
-
-    visit.page.locator("#hl-pin input").check()
-    visit.after(lambda: visit.page.locator("#hl-examples button[data-id=coffee]").click())
-
-    note = visit.page.locator("#hl-findings").inner_text()
-    assert "“green blob” was not detected in this image. Detected: red blob" in note and "for red blob" in visit.status
-
-
-@pytest.mark.slow
-def test_a_classifier_restores_its_classes_and_methods(visit: Visit, picture: Path) -> None:
+def test_objects_replace_the_classes_in_all_views_until_a_classifier_returns(visit: Visit, picture: Path) -> None:
     visit.open()
     visit.after(lambda: visit.upload(picture))
-    assert "Grad-CAM" in visit.status
-
     visit.after(lambda: visit.choose("model", "Blobs · detection"))
     assert visit.status.startswith("HiResCAM for red blob") and ink(visit) > 1000
 
+    page = visit.page
+    page.get_by_role("tab", name="Channels").click()
+    visit.painted("grid", 0)
+    visit.after(lambda: page.locator("#hl-grid select[name=sort]").select_option("effect"), "grid")
+    assert "the score of red blob" in page.locator("#hl-grid .hl-quiet").inner_text()
+    page.locator("#hl-grid [role=option]").first.click()
+    expect(page.locator("#hl-channel-facts")).to_contain_text("set to zero")
+    assert "Contribution to red blob" in page.locator("#hl-channel-facts").inner_text()
+    visit.open_view("API")
+    page.locator("#hl-api pre").filter(has_text="target = explainers.BoxScores(").wait_for()
+    visit.open_view("Explain")
+
     visit.after(lambda: visit.choose("model", "EfficientNet-Lite0"))
     assert visit.status.startswith("Grad-CAM for ") and ink(visit) == 0
-    expect(visit.page.locator("#hl-class").get_by_text("Class", exact=True)).to_have_count(1)
+    expect(page.locator("#hl-class").get_by_text("Class", exact=True)).to_have_count(1)
     visit.after(lambda: visit.choose("class", "goldfish"))
     assert "goldfish" in visit.status
 
 
 @pytest.mark.slow
-def test_a_slow_method_of_a_detector_shows_partial_maps_and_stops(visit: Visit, picture: Path) -> None:
+def test_a_slow_method_of_a_detector_shows_partial_maps_and_stops_on_a_phone(window: Any, picture: Path) -> None:
+    visit = window(390, 844, color_scheme="dark", device_scale_factor=2)
     open_with(visit, "detection", picture, '&method=occlusion&options={"window":16,"stride":16}')
-    visit.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 390
+    sizes = visit.page.evaluate(
+        "[...document.querySelectorAll('#hl-overlay canvas')].slice(0, 2).map((c) => Math.round(c.clientHeight))"
+    )
+    assert abs(sizes[0] - sizes[1]) <= 1 and ink(visit) > 1000
+    visit.page.locator("#hl-fold button").click()
+    visit.open_options()
     assert visit.page.locator("#hl-option-min_score").input_value() == "0.5"
     for name in ("window", "stride"):
         visit.page.locator(f"#hl-option-{name}").fill("1")
@@ -184,42 +164,7 @@ def test_a_slow_method_of_a_detector_shows_partial_maps_and_stops(visit: Visit, 
     visit.page.locator("#hl-explain").click()
     visit.page.locator("#hl-overlay .hl-frame[data-state=partial]").wait_for()
     assert ink(visit) > 1000
-
+    visit.page.locator("#hl-fold button").click()
     visit.page.locator("#hl-stop").click()
-
-    visit.page.wait_for_function("document.querySelector('#hl-status .hl-line').innerText.includes('stopped at')")
+    expect(visit.page.locator("#hl-status .hl-line")).to_contain_text("stopped at")
     assert visit.number("overlay") > before and "red blob" in visit.status
-
-
-@pytest.mark.slow
-def test_channels_and_code_are_about_the_object(visit: Visit, picture: Path) -> None:
-    open_with(visit, "detection", picture)
-
-    visit.page.get_by_role("tab", name="Channels").click()
-    visit.painted("grid", 0)
-    visit.after(lambda: visit.page.locator("#hl-grid select[name=sort]").select_option("effect"), "grid")
-    assert "the score of red blob" in visit.page.locator("#hl-grid .hl-quiet").inner_text()
-    visit.page.locator("#hl-grid [role=option]").first.click()
-    visit.page.wait_for_function("document.querySelector('#hl-channel-facts').innerText.includes('set to zero')")
-    assert "Contribution to red blob" in visit.page.locator("#hl-channel-facts").inner_text()
-
-    visit.open_view("API")
-    visit.page.locator("#hl-api pre").filter(has_text="target = explainers.BoxScores(").wait_for()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_boxes_fit_a_phone_and_can_be_hidden(browser, app: str, picture: Path, scheme: str) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme, device_scale_factor=2)
-    visit = Visit(context.new_page(), app)
-    open_with(visit, "detection", picture)
-
-    assert visit.page.evaluate("document.documentElement.scrollWidth") == 390
-    sizes = visit.page.evaluate(
-        "[...document.querySelectorAll('#hl-overlay canvas')].slice(0, 2).map((c) => Math.round(c.clientHeight))"
-    )
-    assert abs(sizes[0] - sizes[1]) <= 1 and ink(visit) > 1000
-    visit.page.locator("#hl-overlay input[name=things]").uncheck()
-    assert ink(visit) == 0
-    visit.check()
-    context.close()

@@ -1,0 +1,37 @@
+"""The app with small models next to the built-in one: two encoders, blobs, and bands; python -m ... --port N."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from saliscope.session.trust import engine
+from saliscope.zoo import ModelInfo, catalog
+from saliscope.zoo.downloads import Progress
+from saliscope.zoo.model import Model
+from saliscope.zoo.sources.source import Source
+from tests.saliscope.images.test_bands import model
+from tests.support import dense_nets, two_encoders
+
+
+class Bands(Source):
+    """Networks of 5, 3 and 1 channels as models "bands5", "bands3" and "bands1"."""
+
+    def list(self) -> Iterator[ModelInfo]:
+        for channels in (5, 3, 1):
+            title = f"A network of {channels} channel{'s' * (channels > 1)}"
+            yield ModelInfo(f"bands{channels}", title, "random", 4, 0.1, 32, True, True, None)
+
+    def load(self, name: str, progress: Progress | None = None) -> Model:
+        return model(int(name.removeprefix("bands")))
+
+
+if __name__ == "__main__":
+    engine.STEPS = two_encoders.STEPS
+    catalog.add("tests.support.two_encoders:build", size=32)
+    dense_nets.offer()
+    catalog.SOURCES = (*catalog.SOURCES, Bands())
+    sys.argv[0] = str(Path(__file__).parents[3] / "app.py")
+    runpy.run_path(sys.argv[0], run_name="__main__")
