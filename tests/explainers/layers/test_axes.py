@@ -291,3 +291,50 @@ def test_the_first_map_only_imports_torch():
         [sys.executable, "-c", FRESH], cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=120
     )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+class Segmenter(nn.Module):
+    """An encoder, and a head of a 3 x 3 and a 1 x 1 convolution; the output is a map of logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU())
+        self.classifier = nn.Sequential(nn.Conv2d(8, 32, 3, 1, 1), nn.ReLU(), nn.Dropout(), nn.Conv2d(32, 4, 1))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"out": F.interpolate(self.classifier(self.backbone(x)), x.shape[-2:], mode="bilinear")}
+
+
+def test_the_default_of_a_segmentation_network_is_not_its_head():
+    net, x = settle(Segmenter().double()), random_images(1, 3, 32, 48)
+    assert default_layer(net, x) == "backbone"
+    assert [layer.name for layer in list_layers(net, x) if layer.stage] == ["backbone"]
+
+
+def test_windows_filled_by_padding_are_not_an_image():
+    """As in tiny_vit: 4 x 3 cells in one window of 4 x 4 are not the image's; cropping restores it."""
+
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.mix, self.out, self.head = (
+                nn.Conv2d(3, 6, 8, 8),
+                nn.Linear(6, 6),
+                nn.ReLU(),
+                nn.Linear(6, 5),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x).permute(0, 2, 3, 1)
+            height, width = x.shape[1:3]
+            windows = F.pad(x, (0, 0, 0, 4 - width, 0, 4 - height)).flatten(1, 2)
+            x = self.out(self.mix(windows).unflatten(1, (4, 4))[:, :height, :width])
+            return self.head(x.mean((1, 2)))
+
+    net = settle(Windows().double())
+    grids = {
+        size: [layer.grid for layer in list_layers(net, random_images(1, 3, *size)) if layer.name in ("mix", "out")]
+        for size in ((32, 24), (32, 32))
+    }
+    assert grids == {(32, 24): [None, (4, 3)], (32, 32): [(4, 4), (4, 4)]}
+    assert default_layer(net, random_images(1, 3, 32, 24)) == "out"

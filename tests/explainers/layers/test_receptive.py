@@ -369,3 +369,21 @@ def test_box_contains_what_the_gradient_reaches(name):
                 # Inactive ReLUs and max pooling leave a margin of this image without gradient, but not half of it.
                 assert reached[2] - reached[0] > (right - left) / 2 and reached[3] - reached[1] > (bottom - top) / 2
     assert len(layers) >= 4 and compared >= 2, "boxes of the whole image contain everything"
+
+
+def test_field_does_not_depend_on_weights_of_zero():
+    """The field follows from the architecture, not from the weights' values; a Linear over channels included."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.mix, self.out = nn.Conv2d(3, 4, 3), nn.Linear(4, 4), nn.Conv2d(4, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.mix(self.conv(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+
+    model = Mixed()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+
+    assert receptive_field(model, torch.zeros(1, 3, 9, 9), "out", (4, 3)) == (3, 4, 6, 7)

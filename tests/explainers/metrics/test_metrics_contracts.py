@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -148,3 +149,30 @@ def test_refusals_say_what_was_given_and_what_to_do(options, message):
     with pytest.raises(BadOption) as refusal, nothing_left(model, images):
         evaluate(model, images, **given)
     assert message in str(refusal.value)
+
+
+def test_threads_that_predict_meanwhile_see_no_change():
+    model, images = residual(seconds=0.001), random_images()
+    with torch.no_grad():
+        expected = model(images)
+    wrong, done, asked = [], threading.Event(), []
+
+    def predict() -> None:
+        while not done.is_set():
+            with torch.no_grad():
+                if not torch.equal(model(images), expected):
+                    wrong.append(1)
+            asked.append(1)
+
+    threads = [threading.Thread(target=predict) for _ in range(8)]
+    alone = evaluate(model, images, "input_x_gradient", metrics=("deletion", "road", "infidelity"), steps=4)
+    with nothing_left(model, images):
+        for thread in threads:
+            thread.start()
+        meanwhile = evaluate(model, images, "input_x_gradient", metrics=("deletion", "road", "infidelity"), steps=4)
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong and len(asked) >= 8
+    for name in alone.values:
+        torch.testing.assert_close(meanwhile.values[name], alone.values[name])

@@ -137,3 +137,23 @@ def test_auto_is_bfloat16_if_the_device_computes_it_faster(is_faster, chosen, mo
         )
         assert torch.equal(found.map, (coarse if chosen == "bf16" else exact).map)
         assert not torch.equal(exact.map, coarse.map) and exact.options["precision"] == "float32"
+
+
+def test_auto_is_float32_without_a_copy(monkeypatch):
+    monkeypatch.setattr("explainers.passes.scoring.computes_bf16", lambda device: True)
+    net, x = network().double(), images().double()
+    found = explainers.explain("ss_cam", net, x, 1, samples=1, precision="auto")
+    assert found.options["precision"] == "float32"
+
+
+def test_only_rank_preserving_methods_accept_auto():
+    offered = {name for name, each in explainers.METHODS.items() if "auto" in _precisions(each)}
+    assert offered == {"ss_cam", "sess"}
+    with pytest.raises(explainers.BadOption, match="precision"):
+        explainers.integrated_gradients(network(), images(), 1, precision="auto")
+    defaults = {each.options["precision"].default for each in explainers.METHODS.values() if _precisions(each)}
+    assert defaults == {"float32"}, "the precision only changes on request"
+
+
+def _precisions(method):
+    return method.options["precision"].choices if "precision" in method.options else ()
