@@ -152,14 +152,18 @@ def test_a_large_image_is_reduced_like_any_other(monkeypatch: pytest.MonkeyPatch
 # Through the engine and the page
 
 
-def install(channels: int, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
-    """Install a network with four classes at 32 pixels as the only one of the page."""
+def model(channels: int) -> Model:
+    """Return a model with four classes at 32 pixels."""
     network = plain(channels, classes=4).float().eval().requires_grad_(False)
     preparation = Preparation(32, 36, (0.4,) * channels, (0.2,) * channels)
-    made = Model(f"bands{channels}", network, ["forest", "water", "field", "town"], preparation)
-    images = torch.zeros(1, channels, 32, 32)
-    layers = explainers.list_layers(network, images, spatial=True)
-    default = explainers.default_layer(network, images)
+    return Model(f"bands{channels}", network, ["forest", "water", "field", "town"], preparation)
+
+
+def install(channels: int, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
+    """Install this model as the only one of the page."""
+    made, images = model(channels), torch.zeros(1, channels, 32, 32)
+    layers = explainers.list_layers(made.network, images, spatial=True)
+    default = explainers.default_layer(made.network, images)
     found = LoadedModel(made.name, made.name, made, made.labels, layers, default, torch.device("cpu"))
     monkeypatch.setattr(model_cache, "_loaded", {made.name: found})
     monkeypatch.setattr(model_cache, "wait", lambda *_: iter(()))
