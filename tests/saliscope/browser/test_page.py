@@ -225,6 +225,7 @@ def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
     page.locator("#hl-grid [role=option]").first.focus()
     page.keyboard.press("ArrowRight")
     chosen = page.evaluate("document.activeElement.dataset.channel")
+    assert chosen == page.locator("#hl-grid [role=option]").nth(1).get_attribute("data-channel")
     visit.after(lambda: page.keyboard.press("Enter"), "channel")
     assert page.locator("#hl-opened input").input_value() == chosen
 
