@@ -183,7 +183,7 @@ def test_a_link_to_an_unknown_model_shows_the_default_model_with_a_notice(visit:
     assert "EfficientNet-Lite0" in notice and "EfficientNet-Lite0" in visit.status
     page.locator("#hl-findings button", has_text="Use EfficientNet-Lite0").click()
     expect(page.locator("#hl-findings")).not_to_contain_text("resnet5000")
-    assert "resnet5000" not in page.url
+    page.wait_for_url(lambda url: "resnet5000" not in url)
 
 
 MISNAMED = """() => [...document.querySelectorAll('button, summary, [role=tab], [role=option], [role=menuitem]')]
