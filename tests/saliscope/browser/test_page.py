@@ -183,7 +183,7 @@ def test_a_link_to_an_unknown_model_shows_the_default_model_with_a_notice(visit:
     assert "EfficientNet-Lite0" in notice and "EfficientNet-Lite0" in visit.status
     page.locator("#hl-findings button", has_text="Use EfficientNet-Lite0").click()
     expect(page.locator("#hl-findings")).not_to_contain_text("resnet5000")
-    assert "resnet5000" not in page.url
+    page.wait_for_url(lambda url: "resnet5000" not in url)
 
 
 MISNAMED = """() => [...document.querySelectorAll('button, summary, [role=tab], [role=option], [role=menuitem]')]
@@ -225,6 +225,7 @@ def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
     page.locator("#hl-grid [role=option]").first.focus()
     page.keyboard.press("ArrowRight")
     chosen = page.evaluate("document.activeElement.dataset.channel")
+    assert chosen == page.locator("#hl-grid [role=option]").nth(1).get_attribute("data-channel")
     visit.after(lambda: page.keyboard.press("Enter"), "channel")
     assert page.locator("#hl-opened input").input_value() == chosen
 

@@ -79,6 +79,13 @@ def test_all_channels_are_sorted_filtered_and_shown_over_the_image_without_a_req
 
 def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit) -> None:
     page = opened(visit, "?example=cat&layer=stages.2").page
+    saves = page.locator(".hl-channels-saves")
+    npy = visit.download(saves.get_by_role("button", name=".npy").click)
+    assert npy.name == "efficientnet_lite0-stages.2-channels.npy"
+    np.testing.assert_allclose(np.load(npy), maps("stages.2"), rtol=1e-4, atol=1e-4)
+    png = visit.download(saves.get_by_role("button", name="PNG").click)
+    assert png.name.endswith("channels.png") and min(Image.open(png).size) > 600
+
     number, first = page.locator("#hl-opened input"), order(visit)[0]
     assert number.input_value() == str(first), "the first channel is open"
     expect(page.locator("#hl-channel-facts")).to_contain_text("px")
@@ -118,13 +125,6 @@ def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit) -> No
     assert "Channel 17 of stages.2 at row" in panel.inner_text() and "Addition" in panel.inner_text()
     page.get_by_role("button", name="Close", exact=True).click()
     expect(page.locator(f"{TILES}[aria-selected=true]")).to_have_count(0)
-
-    saves = page.locator(".hl-channels-saves")
-    npy = visit.download(saves.get_by_role("button", name=".npy").click)
-    assert npy.name == "efficientnet_lite0-stages.2-channels.npy"
-    np.testing.assert_allclose(np.load(npy), maps("stages.2"), rtol=1e-4, atol=1e-4)
-    png = visit.download(saves.get_by_role("button", name="PNG").click)
-    assert png.name.endswith("channels.png") and min(Image.open(png).size) > 600
 
 
 def histogram_has_the_axis_of_the_color_bar(visit: Visit, values: np.ndarray) -> None:
