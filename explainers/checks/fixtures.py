@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.hooks.edit import edit_outputs
+from explainers.hooks.edit import edit_gradients, edit_outputs
 
 
 class Pause(nn.Module):
@@ -195,17 +195,11 @@ def failing(
     """
     state = SimpleNamespace(calls=0, raised=False)
 
-    def fail(output: Any) -> None:
+    def fail(_: Any) -> None:
         state.calls += 1
         if state.calls > after:
-            if backward and output.requires_grad:
-                output.register_hook(raise_error)
-            elif not backward:
-                raise_error()
+            state.raised = True
+            raise error
 
-    def raise_error(gradient: Any = None) -> None:
-        state.raised = True
-        raise error
-
-    with edit_outputs(model, {step: fail}):
+    with edit_gradients({(model, step): fail}) if backward else edit_outputs(model, {step: fail}):
         yield state

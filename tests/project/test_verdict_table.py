@@ -24,7 +24,7 @@ PROOFS = {
     "headline": f"{HEADLINE}::test_the_headline_says_each_sentence",
     "subjects": f"{HEADLINE}::test_the_sentence_claims_only_what_the_method_shows",
     "class": f"{TRUST}::test_the_class_row",
-    "weights": f"{TRUST}::test_each_sentence_about_the_weights",
+    "weights": f"{TRUST}::test_the_weights_row",
     "ranking": f"{RANKING}::test_each_conclusion_follows_from_the_rows",
 }
 """The test of each table."""

@@ -10,7 +10,7 @@ from tests.support.oracles import ORACLES
 
 
 def test_every_method_has_an_oracle():
-    assert set(METHODS) == set(ORACLES), "a method joins with its oracle in tests/oracles.py, and leaves with it"
+    assert set(METHODS) == set(ORACLES), "a method joins with its oracle in tests/support/oracles, and leaves with it"
 
 
 @pytest.mark.parametrize("name", ORACLES)

@@ -1,7 +1,7 @@
 """One table of wrong uses: the call, the type of its error, and what the message must name: the value or the remedy.
 
-Most are refused before any forward pass, so that nobody waits for the message. test_accepted_uses.py has calls that are
-nearly wrong but unambiguous, test_ease.py gives every argument of every public function strange values.
+Most are refused before any forward pass, so that nobody waits for the message. test_ease.py has calls that are nearly
+wrong but unambiguous, and gives every argument of every public function strange values.
 """
 
 from __future__ import annotations
