@@ -24,8 +24,6 @@ APP_TESTS = ("tests/saliscope/browser", *(f"tests/saliscope/page/test_{name}.py"
 """Tests with the fixture `app`."""
 GROUPS = (
     APP_TESTS,
-    # They parse all files.
-    ("tests/project/test_layers.py", "tests/project/test_architecture.py"),
     # They need the same process servers, which import torch's distributed packages and compiler.
     ("tests/explainers/passes/test_sharded.py", "tests/explainers/hooks/test_training_distributed.py"),
 )

@@ -122,15 +122,15 @@ def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
     state: dict[str, Any] = {
         "hooks": [len(v) for m in modules for k, v in vars(m).items() if "hook" in k and hasattr(v, "__len__")]
         + [len(v) for k, v in global_hooks.items() if k.startswith("_global_") and hasattr(v, "__len__")],
+        "hooks on parameters": [
+            (len(p._backward_hooks or ()), len(p._post_accumulate_grad_hooks or ())) for p in parameters
+        ],
         "train or eval mode": [m.training for m in modules],
         "module attributes": [_attributes(m) for m in modules],
-        "parameters and buffers": [t.detach().clone() for t in model.state_dict().values()],
+        "parameters and buffers": [_values(t) for t in (*parameters, *model.buffers())],
         "requires_grad": [p.requires_grad for p in parameters],
         ".grad": [None if p.grad is None else (id(p.grad), p.grad.detach().clone()) for p in parameters],
-        "the images": [
-            (t.requires_grad, t.grad is None, t.detach().clone(), None if t.is_inference() else t._version)
-            for t in tensors
-        ],
+        "the images": [(t.requires_grad, t.grad is None, *_values(t)) for t in tensors],
         "grad mode": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
         "default dtype": torch.get_default_dtype(),
         "torch's generator": torch.get_rng_state(),
@@ -144,6 +144,11 @@ def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
         # Methods that use NumPy may sample from its generator. The check itself does not need NumPy.
         state["numpy's generator"] = repr(sys.modules["numpy"].random.get_state())
     return state
+
+
+def _values(tensor: Tensor) -> tuple[Tensor, int | None]:
+    """Return a copy of the values, and how often they were written: inference tensors do not count it."""
+    return tensor.detach().clone(), None if tensor.is_inference() else tensor._version
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -164,7 +169,9 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+        if not isinstance(b, Tensor) or a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return torch.equal(a, b) or bool((a.isclose(b, rtol=0, atol=0, equal_nan=True)).all())
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(_same, a, b))
     return bool(a == b)

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -351,14 +352,20 @@ def test_tiny_is_deterministic_and_leaves_the_global_generator():
     ("name", "change"),
     [
         ("hooks", lambda m, x: m.body.register_forward_pre_hook(lambda *_: None)),
+        ("hooks", lambda m, x: m.body.register_forward_hook(lambda *_: None)),
         ("hooks", lambda m, x: m.register_full_backward_hook(lambda *_: None)),
+        ("hooks on parameters", lambda m, x: m.head.bias.register_hook(lambda g: g)),
+        ("module attributes", lambda m, x: setattr(m.body, "activations", torch.zeros(1))),
         ("train or eval mode", lambda m, x: m.drop.train()),
         ("module attributes", lambda m, x: setattr(m.relu, "inplace", False)),
         ("module attributes", lambda m, x: setattr(m, "relu", nn.ReLU(inplace=True).eval())),
-        ("parameters and buffers", lambda m, x: m.norm.running_mean.add_(1)),
+        ("parameters and buffers", lambda m, x: m.norm.running_mean.add_(1e-9)),
+        ("parameters and buffers", lambda m, x: m.head.bias.detach().mul_(1)),
         ("requires_grad", lambda m, x: m.head.bias.requires_grad_(False)),
         (".grad", lambda m, x: setattr(m.head.bias, "grad", torch.zeros(5))),
         ("the images", lambda m, x: x.mul_(1)),
+        ("the images", lambda m, x: x.requires_grad_()),
+        ("numpy's generator", lambda m, x: np.random.rand()),
         ("torch's generator", lambda m, x: torch.rand(1)),
         ("Python's generator", lambda m, x: random.random()),
     ],
