@@ -197,6 +197,7 @@ def test_titles_settings_and_findings_have_the_names_of_classes(tmp_path):
     assert ">Contrast(class_=2, against=(0, 1))<" in show(contrast).html
     probability = explain("grad_cam", net, images, Probability(2), layer="0")
     assert "Probability(classes=fish (class 2))" in show(probability, labels=labels).html
+    assert "Probability(classes=class 2)" in show(probability, labels=labels[:2]).html
     finding = Finding("unlikely_target", "Class 1 ranks 3 of 3; the network predicts class 2 (0.9). See class 20.")
     named = replace(explained(), findings=[[finding]])
     sentence = "dog (class 1) ranks 3 of 3; the network predicts fish (class 2) (0.9). See class 20."

@@ -135,7 +135,7 @@ def test_a_budget_returns_partial_results():
         ({"metrics": "road", "options": {"road": {"level": 3}}}, "Did you mean 'levels'"),
         ({"metrics": "pointing_game"}, "Give region=boxes"),
         ({"metrics": "pointing_game", "region": torch.zeros(2, 4)}, "Give boxes [3, 4]"),
-        ({"metrics": "pointing_game", "region": torch.zeros(3, 4) - 1}, "covers no pixel"),
+        ({"metrics": "pointing_game", "region": BOXES * torch.tensor([[1], [0], [1]]) - 1}, "image 1 covers no pixel"),
         ({"metrics": "pointing_game", "region": torch.full((3, 12, 16), torch.nan)}, "NaN"),
         ({"metrics": "sensitivity_max", "maps": torch.rand(3, 4, 4)}, "runs the method again"),
         ({"maps": "grad_camm"}, "Unknown method 'grad_camm'"),
