@@ -137,7 +137,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     insert(rules_file, "def excitation(", f"{rule}\n\n")
     insert(rules_file, '    "epsilon_plus": ', textwrap.indent(composite, "    "))
     insert(oracles, '    elif rule == "z_plus":', textwrap.indent(parts, "    "))
-    insert(relevance, '        "epsilon_plus": (', textwrap.indent(rules, "        "))
+    insert(relevance, '    ({"composite": "epsilon_plus"}', textwrap.indent(rules, "    "))
     return folder
 
 
@@ -171,10 +171,10 @@ def test_the_contract_tests_cover_a_new_method_and_miss_its_oracle_and_its_examp
 @pytest.mark.slow
 def test_the_tests_compare_a_new_rule_with_its_oracle(copy: Path) -> None:
     """Without the oracle, they fail."""
-    by_hand = "tests/explainers/relevance/test_relevance.py", "by_hand and absolute"
+    by_hand = "tests/explainers/relevance/test_relevance.py", "by_hand"
     passed, failed, output = run_tests(copy, *by_hand)
-    assert (passed, len(failed)) == (2, 0), output
+    assert passed >= 2 and not failed, output
     oracle = copy / "tests" / "support" / "oracles" / "rules.py"
     oracle.write_text(oracle.read_text(encoding="utf-8").replace('"absolute"', '"none"'), encoding="utf-8")
     passed, failed, output = run_tests(copy, *by_hand)
-    assert (passed, len(failed)) == (0, 2), output
+    assert len(failed) == 2, output
