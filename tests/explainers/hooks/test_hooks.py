@@ -212,6 +212,14 @@ def test_blocks_compose_in_the_order_of_entry():
     assert torch.equal(seen.outputs["relu2"], net[:4](x)), "entered first, it sees the value before the edit"
 
 
+def test_edit_inputs_may_only_look():
+    net, images, seen = plain(), random_images(), []
+    expected = net(images)
+    with edit_inputs(net, {"conv2": seen.append}):
+        assert torch.equal(net(images), expected)
+    assert len(seen) == 1 and seen[0].shape[1] == 6
+
+
 def test_edit_inputs_of_several_arguments():
     net, one, two = nn.KLDivLoss(reduction="sum"), torch.rand(4), torch.rand(4)
     expected = net(two, one)
@@ -284,3 +292,8 @@ def test_input_gradients_exclude_the_skip_connection():
         seen.grad_output["layer2.conv1"], net.layer2.conv1.weight, padding=1
     )
     torch.testing.assert_close(seen.grad_input["layer2.conv1"], expected.detach())
+
+
+def test_a_call_that_is_not_a_number_is_refused_with_the_name():
+    with pytest.raises(LayerNotFound, match="conv2#last"), capture(plain(), "conv2#last"):
+        pass

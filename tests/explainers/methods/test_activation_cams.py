@@ -22,6 +22,7 @@ from explainers import (
     kpca_cam,
     seg_eigen_cam,
 )
+from explainers.methods.cams.nmf import factors_of
 from tests.support.nets import Activated, curved, plain, random_images, rel, settle
 from tests.support.oracles.cams import kernel_component, with_sign_of
 
@@ -273,3 +274,4 @@ def test_factors_of_a_layer_with_negative_values():
 def test_factors_of_an_all_zero_layer_are_zero():
     found = feature_factors(Activated(nn.ReLU()).eval(), torch.full((1, 3, 6, 8), -1e3), 1, layer="act#0", components=2)
     assert tuple(found.maps.shape) == (1, 2, 6, 8) and found.maps.isfinite().all() and found.directions.isfinite().all()
+    assert not any(part.any() for part in factors_of(torch.zeros(4, 3, 5), 2, 0))
