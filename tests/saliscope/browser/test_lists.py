@@ -104,9 +104,11 @@ def test_typing_replaces_the_old_name_and_finds_a_row(first_view: Visit) -> None
         field = page.locator(f"#hl-{name} input").first
         field.click()
         page.keyboard.type(typed)
-        rows = page.locator(f"#hl-{name} li[role=option]").all_inner_texts()
+        rows = page.locator(f"#hl-{name} li[role=option]")
+        rows.first.wait_for()
+        texts = rows.all_inner_texts()
         field.press("Escape")
-        return rows
+        return texts
 
     assert found("model", "resnet101")[0].startswith("ResNet-101")
     heads = page.locator("#hl-model .hl-combobox-head span").all_inner_texts()
@@ -117,6 +119,7 @@ def test_typing_replaces_the_old_name_and_finds_a_row(first_view: Visit) -> None
     assert layer[0] == "head" and " ".join(layer[-5:]) == "whole image default for CAMs"
     page.locator("#hl-class input").first.focus()
     page.keyboard.type("panda")
+    page.locator("#hl-class li mark").first.wait_for()
     assert set(page.locator("#hl-class li mark").all_inner_texts()) == {"panda"}
     page.keyboard.press("Escape")
 

@@ -41,10 +41,11 @@ def pressed(visit: Visit) -> list[str]:
 
 
 def test_the_first_example_is_explained_and_settings_are_changed(first_view: Visit) -> None:
-    visit, page = first_view, first_view.page
+    visit = first_view
     assert re.match(r"Grad-CAM for .+ at head of .+ · \d", visit.status), visit.status
     assert re.match(r".+, \d+%\. ", visit.headline), visit.headline
-    assert page.locator("#hl-strip .hl-rail-box canvas").count() >= 4 and pressed(visit) == ["dog"]
+    visit.until("document.querySelectorAll('#hl-strip .hl-rail-box canvas').length >= 4")
+    assert pressed(visit) == ["dog"]
 
     before = len(visit.requests)
     visit.after(lambda: visit.choose("layer", "stages.2.0.expand.0"))
@@ -149,18 +150,21 @@ def test_options_belong_to_the_method_and_an_invalid_one_is_reported_at_its_fiel
     page = visit.open("?method=smooth_grad&options=%7B%22samples%22%3A3%7D").page
     visit.open_options()
     field = page.locator("#hl-option-samples")
-    names = page.locator("#hl-options label").all_inner_texts()
-    assert [name.lower() for name in names] == ["samples", "sigma", "seed", "precision"] and field.input_value() == "3"
+    options = page.locator("#hl-options label")
+    expect(options).to_have_text(["samples", "sigma", "seed", "precision"], ignore_case=True)
+    expect(field).to_have_value("3")
 
     field.fill("-5")
     visit.state("error")
-    assert "Invalid options: samples “-5”" in visit.status and field.get_attribute("aria-invalid") == "true"
-    assert page.locator("#hl-option-samples-note").inner_text() == "Must be a whole number from 1 to 1000, not -5."
+    expect(page.locator("#hl-status .hl-line")).to_contain_text("Invalid options: samples “-5”")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    note = "Must be a whole number from 1 to 1000, not -5."
+    expect(page.locator("#hl-option-samples-note")).to_have_text(note)
     visit.until("getComputedStyle(document.querySelector('#hl-overlay canvas')).opacity < 0.7")
     page.locator("#hl-explain").click()
     visit.after(lambda: field.fill("4"))
-    assert page.evaluate("document.documentElement.dataset.hlState") == "done"
-    assert field.get_attribute("aria-invalid") == "false"
+    visit.state("done")
+    expect(field).to_have_attribute("aria-invalid", "false")
     visit.open_view("API")
     expect(page.locator("#hl-api pre").first).to_contain_text("'samples': 4")
 

@@ -62,8 +62,9 @@ def test_the_true_class_and_more_classes(visit: Visit) -> None:
     side = page.locator("#hl-bars")
     side.get_by_text("malinois has rank 2 of 1,000: 1.4%.").wait_for()
     side.get_by_role("button", name="Show 20").click()
-    shares = side.locator(".hl-bars .hl-share").all_inner_texts()
-    assert len(shares) == 20 and shares[:2] == ["94%", "1.4%"]
+    shares = side.locator(".hl-bars .hl-share")
+    expect(shares).to_have_count(20)
+    assert shares.all_inner_texts()[:2] == ["94%", "1.4%"]
     visit.after(lambda: side.get_by_role("button", name="Explain it").click())
     assert "for malinois" in visit.status
     visit.example("cat")
@@ -107,7 +108,8 @@ def test_views_theme_and_presentation_are_chosen_in_the_menu(first_view: Visit) 
     button = page.locator("#hl-navigation [aria-haspopup=menu]")
     button.focus()
     page.keyboard.press("ArrowDown")
-    assert page.get_by_role("menuitem").all_inner_texts()[:3] == ["Erase", "Gradient lab", "API"]
+    for number, name in enumerate(("Erase", "Gradient lab", "API")):
+        expect(page.get_by_role("menuitem").nth(number)).to_have_text(name)
     page.keyboard.press("Escape")
     assert not page.locator("#hl-menu").is_visible() and button.evaluate("each => each === document.activeElement")
     page.get_by_role("tab", name="Explain").focus()
