@@ -118,10 +118,8 @@ def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
     """Return all state that a call must not change, by the name used in the report."""
     modules = list(model.modules())
     parameters = list(model.parameters())
-    global_hooks = vars(torch.nn.modules.module)
     state: dict[str, Any] = {
-        "hooks": [len(v) for m in modules for k, v in vars(m).items() if "hook" in k and hasattr(v, "__len__")]
-        + [len(v) for k, v in global_hooks.items() if k.startswith("_global_") and hasattr(v, "__len__")],
+        "hooks": hook_counts(model),
         "hooks on parameters": [
             (len(p._backward_hooks or ()), len(p._post_accumulate_grad_hooks or ())) for p in parameters
         ],
@@ -144,6 +142,13 @@ def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
         # Methods that use NumPy may sample from its generator. The check itself does not need NumPy.
         state["numpy's generator"] = repr(sys.modules["numpy"].random.get_state())
     return state
+
+
+def hook_counts(model: nn.Module) -> list[int]:
+    """Return the numbers of hooks of each kind on all modules, and of the global ones."""
+    everywhere = vars(torch.nn.modules.module)
+    own = [len(v) for m in model.modules() for k, v in vars(m).items() if "hook" in k and hasattr(v, "__len__")]
+    return own + [len(v) for k, v in everywhere.items() if k.startswith("_global_") and hasattr(v, "__len__")]
 
 
 def _values(tensor: Tensor) -> tuple[Tensor, int | None]:

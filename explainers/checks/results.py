@@ -83,7 +83,7 @@ def raw_units(t: Context) -> Outcome:
 
 @check
 def constant_in_scores(t: Context) -> Outcome:
-    """Check that a constant added to all scores does not change the map: it is no evidence for any class."""
+    """Check that a constant added to all scores does not change the map: it favors no class."""
     model, images, signed = t.model(), t.images(), t.signed()
     head = _head(t, model)
     if head.bias is None:

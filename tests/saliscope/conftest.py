@@ -1,4 +1,4 @@
-"""Fixture: one app for all tests that need a running one with default settings."""
+"""Fixtures: one app for all tests that need a running one, and no results of experiments of earlier tests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from saliscope.page.serving import gradio_setup  # noqa: F401 before gradio, which would write type stubs for a second
+from saliscope.session import removal
+from saliscope.session.jobs.recent import Recent
 from tests.saliscope.browser.conftest import served
 
 
@@ -19,3 +21,9 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     with served(tmp_path_factory.mktemp("app"), "-m", "tests.saliscope.browser.models_app") as address:
         yield address
+
+
+@pytest.fixture
+def without_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No experiment is known before a test; that of an earlier test would change the headline."""
+    monkeypatch.setattr(removal, "_known", Recent())

@@ -16,7 +16,6 @@ SMALL = {"steps": 8, "samples": 4, "window": 4, "stride": 4}
 UNOFFERED = ("d_rise",)
 NAMES = [name for name in METHODS if name in UNOFFERED or METHODS[name].applies(plain()) is None]
 OF_LAYERS = [name for name in NAMES if METHODS[name].takes_layer]
-OF_INPUTS = [name for name in NAMES if not METHODS[name].takes_layer]
 LONG = [name for name in NAMES if METHODS[name].long]
 STOCHASTIC = [name for name in NAMES if METHODS[name].stochastic]
 # Methods whose result depends on the target class.

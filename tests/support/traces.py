@@ -14,11 +14,6 @@ from torch import Tensor, nn
 from explainers.checks.fixtures import changes, snapshot
 
 
-def hook_count(model: nn.Module) -> int:
-    """All hooks on all modules, and the global ones."""
-    return sum(snapshot(model)["hooks"])
-
-
 @contextmanager
 def nothing_left(model: nn.Module, *tensors: Tensor) -> Iterator[None]:
     """Fail when the block changed anything that a call must not change, also when the block itself raised."""

@@ -13,6 +13,7 @@ from torch.utils import _python_dispatch
 from torch.utils.checkpoint import CheckpointFunction
 
 from explainers import capture, edit_gradients, edit_outputs, explain, grad_cam, list_layers, lrp, occlusion, saliency
+from explainers.checks.fixtures import hook_counts
 from explainers.errors import UnsupportedOperation
 from explainers.findings import is_recording
 from explainers.hooks.gradient_queue import queue_of_this_thread
@@ -20,7 +21,6 @@ from explainers.layers import profile
 from explainers.network.eval_view import _current
 from tests.support.interrupts import interrupt
 from tests.support.nets import random_images, residual
-from tests.support.traces import hook_count
 
 
 def layers_anew(net: nn.Module, x: torch.Tensor) -> None:
@@ -46,7 +46,7 @@ CALLS = {
 
 def torch_state(net: nn.Module) -> list[Any]:
     return [
-        hook_count(net),
+        hook_counts(net),
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch._C._len_torch_function_stack(),
@@ -107,9 +107,9 @@ def test_hooks_of_a_block_after_an_interrupt(name, step):
             pass
 
     run()
-    hooks = hook_count(net)
+    hooks = hook_counts(net)
     for at in range(1, interrupt(run, files=files) + 1, step):
         interrupt(run, at, files)
-        assert hook_count(net) == hooks, at
+        assert hook_counts(net) == hooks, at
         assert list(parameter._backward_hooks) == [mine.id], at
         assert not queue_of_this_thread().edits, at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
@@ -23,6 +22,7 @@ from saliscope.images import examples
 from saliscope.page.agents import access
 from saliscope.page.agents.images import read_image
 from tests.saliscope.browser.conftest import served
+from tests.support.coroutines import finished
 
 pytest.importorskip("mcp", reason="mcp is not installed: pip install mcp")
 DOG = examples.ASSETS / "examples" / "dog.jpg"
@@ -48,9 +48,7 @@ def call(address: str, *requests: tuple[str, dict[str, Any]], path: str = "/mcp"
             tools = list((await client.list_tools()).tools)
             return [await client.call_tool(name, arguments) for name, arguments in requests] or tools
 
-    # In its own thread, because the browser tests of the same process keep an event loop in this one.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, run()).result()
+    return finished(run())
 
 
 def post(address: str, method: str, parameters: dict[str, Any], **headers: str) -> dict[str, Any]:
@@ -423,8 +421,7 @@ def test_only_a_page_for_this_machine_marks_requests_as_local(host, variables, e
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     scope = {"type": "http", "client": ("127.0.0.1", 5), "headers": [(b"host", b"127.0.0.1:7860")]}
-    with ThreadPoolExecutor(1) as pool:  # browser tests may have an event loop in this thread
-        pool.submit(asyncio.run, access.MarkLocal(app, access.served_host(host))(scope, None, None)).result()
+    finished(access.MarkLocal(app, access.served_host(host))(scope, None, None))
     assert marks == [expected]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import brotli
@@ -14,13 +12,9 @@ from starlette.requests import Request
 
 from saliscope.page.first_paint import bundle, repeated_work
 from saliscope.page.serving.caching import CHECKED, IMMUTABLE, Caching
+from tests.support.coroutines import finished
 
 IMPORT = re.compile(r"""\b(?:from|import)\s*\(?\s*["'`]([^"'`\s$]+\.js)["'`]""")
-
-
-def run(coroutine: Any) -> Any:
-    with ThreadPoolExecutor(1) as pool:  # browser tests may have an event loop in this thread
-        return pool.submit(asyncio.run, coroutine).result()
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +81,7 @@ def test_the_script_is_sent_compressed_to_browsers_that_understand_it(built: bun
 
     def answer(accepted: str) -> Any:
         headers = [(b"accept-encoding", accepted.encode())]
-        return run(server.respond(Request({"type": "http", "headers": headers})))
+        return finished(server.respond(Request({"type": "http", "headers": headers})))
 
     assert brotli.decompress(answer("gzip, br").body) == built.script == answer("gzip").body
     assert answer("gzip, br").headers["content-encoding"] == "br"
@@ -113,5 +107,5 @@ def test_only_files_with_a_hash_are_kept_without_a_check(path: str, expected: st
     async def collect(message: Any) -> None:
         sent.append(message)
 
-    run(Caching(app)({"type": "http", "path": path}, None, collect))  # type: ignore[arg-type]
+    finished(Caching(app)({"type": "http", "path": path}, None, collect))  # type: ignore[arg-type]
     assert dict(sent[0]["headers"]).get(b"cache-control") == (expected.encode() if expected else None)

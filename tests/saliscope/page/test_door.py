@@ -25,7 +25,8 @@ from saliscope.page.serving.door.refusals import Refusal
 from saliscope.page.serving.door.uploads import FULL_DISK, Uploads
 from saliscope.page.serving.guard import Guard
 from saliscope.session.jobs import visitors
-from tests.saliscope.page.test_guard import JOIN, Seen, ask, finished, reading
+from tests.saliscope.page.test_guard import JOIN, Seen, ask, reading
+from tests.support.coroutines import finished
 
 MB = limits.MB
 

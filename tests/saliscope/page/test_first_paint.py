@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from saliscope.page.first_paint.bundle import SMALLEST, Bundle
 from saliscope.page.first_paint.first_paint import Compressed, FirstPaint, head
 from saliscope.page.overlay import landing
 from saliscope.session import model_cache
+from tests.support.coroutines import finished
 
 PAGE = b"<!doctype html><html><head><title>x</title></head><body></body></html>"
 
@@ -42,9 +41,7 @@ def served(elements: str | None, path: str = "/", root: str = "") -> tuple[dict[
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "path": path, "root_path": root, "headers": []}
-    call = FirstPaint(app, elements)(scope, None, collect)  # type: ignore[arg-type]
-    with ThreadPoolExecutor(1) as pool:  # browser tests may have an event loop in this thread
-        pool.submit(asyncio.run, call).result()
+    finished(FirstPaint(app, elements)(scope, None, collect))  # type: ignore[arg-type]
     return dict(sent[0]["headers"]), b"".join(message["body"] for message in sent[1:])
 
 

@@ -10,7 +10,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,7 @@ from saliscope.page.serving.door.json_bodies import check_json
 from saliscope.page.serving.door.refusals import Refusal
 from saliscope.page.serving.door.uploads import sweep
 from saliscope.page.serving.guard import Guard
+from tests.support.coroutines import finished
 
 MB = limits.MB
 UPLOADS = os.environ.get("GRADIO_TEMP_DIR") or os.path.join(tempfile.gettempdir(), "gradio")
@@ -50,12 +50,6 @@ class Seen:
     @property
     def detail(self) -> str:
         return json.loads(self.answer)["detail"]
-
-
-def finished(work: Any) -> Any:
-    """A coroutine's result, from an event loop in a separate thread: the browser tests run one in this thread."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
 
 
 def reading(seen: Seen, headers: list[tuple[bytes, bytes]]) -> refusals.App:

@@ -9,14 +9,15 @@ import pytest
 
 from saliscope.page import build
 from saliscope.page.overlay.tab import Overlay
-from saliscope.session import engine, model_cache, removal
+from saliscope.session import engine, model_cache
 from saliscope.session.jobs import runs
-from saliscope.session.jobs.recent import Recent
 from saliscope.session.jobs.runs import Run
 from saliscope.session.methods import costs
 from saliscope.session.request import Request, from_form
 from saliscope.session.trust import messages as trust_messages
 from tests.saliscope.session.test_headline import DOG
+
+pytestmark = pytest.mark.usefixtures("without_experiments")
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +31,6 @@ def overlay() -> Overlay:
     model_cache.start(delay=0.0)
     model_cache.ready.wait()
     return found[0]
-
-
-@pytest.fixture(autouse=True)
-def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No experiment was made before a test."""
-    monkeypatch.setattr(removal, "_known", Recent())
 
 
 def updates(overlay: Overlay, question: Request, form: dict[str, Any], seconds: float = 2.0) -> list[dict[Any, Any]]:

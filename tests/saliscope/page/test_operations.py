@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import io
 import json
@@ -16,7 +15,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ from saliscope.session.jobs import runs
 from saliscope.session.jobs.runs import Run
 from saliscope.session.methods import costs
 from tests.saliscope.browser.conftest import QUIET, free_port, served
+from tests.support.coroutines import finished
 
 ROOT = Path(__file__).parents[3]
 
@@ -176,8 +175,7 @@ def status(refusing: Refusing, method: str, path: str) -> int:
         found.append(message)
 
     scope = {"type": "http", "method": method, "path": path, "headers": []}
-    with ThreadPoolExecutor(1) as thread:  # browser tests may have an event loop in this thread
-        thread.submit(asyncio.run, refusing(scope, None, send)).result()  # type: ignore[arg-type]
+    finished(refusing(scope, None, send))  # type: ignore[arg-type]
     return int(found[0]["status"])
 
 

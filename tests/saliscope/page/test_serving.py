@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import subprocess
 import sys
 import zlib
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +20,9 @@ from saliscope.page.components.components import Canvas, canvas, named
 from saliscope.page.serving import streams
 from saliscope.page.serving.blocks import Blocks
 from saliscope.page.serving.streams import Streams
+from tests.support.coroutines import finished
 
 ROOT = Path(__file__).parents[3]
-
-
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:  # browser tests may have an event loop in this thread
-        return pool.submit(asyncio.run, work).result()
 
 
 @pytest.mark.slow
@@ -105,16 +98,16 @@ def test_an_event_sends_the_messages_of_gradio_and_creates_no_unchanged_componen
         created.clear()
         with monkeypatch.context() as patch:
             patch.setattr(Canvas, "__init__", count)
-            messages = [run(demo.postprocess_data(event, dict(update), state)) for update in updates]
+            messages = [finished(demo.postprocess_data(event, dict(update), state)) for update in updates]
         assert bool(created) == (kind is gr.Blocks)
         given = ['{"a":1}', "name", True, "Run", {"path": "/etc/passwd"}]
         packed = [[without_marker(message) for message in step] for step in messages]
-        found.append([packed, run(demo.preprocess_data(event, given, state))])
+        found.append([packed, finished(demo.preprocess_data(event, given, state))])
     assert found[0] == found[1]
     assert next(iter(messages[0][1])) == "value", "the browser applies the fields in this order, with pauses"
     assert found[1][1][0] == {"a": 1} and found[1][1][4] is None
     with pytest.raises(ValueError, match="not specified as output"):
-        run(demo.postprocess_data(event, {gr.Button(): "x"}, state))
+        finished(demo.postprocess_data(event, {gr.Button(): "x"}, state))
 
 
 def sent(path: str, accepted: str, kind: str = "text/event-stream") -> tuple[dict[str, str], list[bytes]]:
@@ -133,7 +126,7 @@ def sent(path: str, accepted: str, kind: str = "text/event-stream") -> tuple[dic
         received.append(message)
 
     scope = {"type": "http", "path": path, "headers": [(b"accept-encoding", accepted.encode())]}
-    run(Streams(app)(scope, None, collect))  # type: ignore[arg-type]
+    finished(Streams(app)(scope, None, collect))  # type: ignore[arg-type]
     headers = {name.decode(): value.decode() for name, value in received[0]["headers"]}
     return headers, [message["body"] for message in received[1:]]
 
@@ -170,11 +163,11 @@ def test_a_stream_whose_session_has_ended_leaves_no_traceback(path: str, accepte
 
     scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"accept-encoding", accepted.encode())]}
     cause: Exception = HTTPException(404)
-    run(Streams(app)(scope, None, collect))  # type: ignore[arg-type]
+    finished(Streams(app)(scope, None, collect))  # type: ignore[arg-type]
     assert received[-1]["more_body"] is False
     cause = ValueError()
     with pytest.raises(RuntimeError):
-        run(Streams(app)(scope, None, collect))  # type: ignore[arg-type]
+        finished(Streams(app)(scope, None, collect))  # type: ignore[arg-type]
 
 
 def test_the_image_of_a_crop_is_sent_unless_the_browser_holds_it() -> None:

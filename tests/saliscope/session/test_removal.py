@@ -13,18 +13,13 @@ import explainers
 from saliscope import limits
 from saliscope.session import engine, headline, network_calls, removal
 from saliscope.session.answers import Answer
-from saliscope.session.jobs.recent import Recent
 from saliscope.session.jobs.runs import Run
 from saliscope.session.methods import costs
 from saliscope.session.request import Request
 from tests.saliscope.session import asking
 from tests.saliscope.session.asking import DOG
 
-
-@pytest.fixture(autouse=True)
-def unknown(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No result is known before a test."""
-    monkeypatch.setattr(removal, "_known", Recent())
+pytestmark = pytest.mark.usefixtures("loaded", "without_experiments")
 
 
 def answered(**request: Any) -> tuple[Answer, Request]:

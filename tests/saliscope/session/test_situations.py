@@ -19,12 +19,13 @@ from explainers.metrics.recommendation import RankedMap
 from explainers.verdict import facts as verdicts
 from explainers.verdict.facts import Facts
 from explainers.verdict.rules import Verdict, judge_facts
-from saliscope.session import headline, removal
+from saliscope.session import headline
 from saliscope.session.answers import Answer
-from saliscope.session.jobs.recent import Recent
 from saliscope.session.request import Request
 from saliscope.session.verdict import facts_of
 from tests.saliscope.session.asking import DOG, answered
+
+pytestmark = pytest.mark.usefixtures("without_experiments")
 
 METHODS = ("grad_cam", "saliency", "eigen_cam", "input_x_gradient", "random_control")
 COUNT, REAL = 440, 40
@@ -32,12 +33,6 @@ CONTROLS = ("random", "edge", "center")
 CLAIMED = re.compile(r"Better than (.*?)(?:, (?:not|worse|better|too)|;|\.$)")
 """The controls that a sentence says a map is better than."""
 POSITION = re.compile(r"mainly in|spread")
-
-
-@pytest.fixture(autouse=True)
-def without_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An experiment on the answer, by an earlier test, would replace its verdict in the headline."""
-    monkeypatch.setattr(removal, "_known", Recent())
 
 
 @pytest.fixture(scope="module")
