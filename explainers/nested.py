@@ -83,6 +83,12 @@ def register_output(kind: type, flatten: Flatten, rebuild: Rebuild) -> None:
         ...     def __init__(self, planes):
         ...         self.read = lambda: planes  # hidden in a function
         >>> register_output(Masks, lambda masks: masks.read(), lambda masks, planes: Masks(planes))
+        >>> class Doubled(torch.nn.Module):
+        ...     def forward(self, images):
+        ...         return Masks([2 * images])
+        >>> saliency(Doubled(), torch.ones(1, 1, 2, 2), lambda masks: masks.read()[0].sum((1, 2, 3)))
+        tensor([[[[2., 2.],
+                  [2., 2.]]]])
     """
     _registered[kind] = flatten, rebuild
 
