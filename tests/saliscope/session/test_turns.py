@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
 
 import pytest
 
 from saliscope import limits
 from saliscope.session.jobs import memory, runs
+from saliscope.session.jobs import turns as module
 from saliscope.session.jobs.memory import FreedMemory
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import QUICK, Turns
+from saliscope.session.jobs.visitors import Visitor
 
 
 @pytest.fixture
@@ -20,50 +21,73 @@ def turns() -> Turns:
     return Turns()
 
 
-def has_turn(turns: Turns, turn) -> bool:
-    return turns._holder is turn
+def wait_for(turns: Turns, count: int) -> None:
+    """Wait until so many jobs wait for their turn."""
+    while turns.waiting() < count:
+        time.sleep(0.001)
+
+
+def order(turns: Turns, holder: Run, *jobs: tuple[Run, bool]) -> list[str]:
+    """Return the names of jobs, quick or long, in the order of their turns; they come while another job computes."""
+    found, threads = list[str](), list[threading.Thread]()
+
+    def work(run: Run, long: bool) -> None:
+        with turns.enqueue(run, long=long) as turn:
+            list(turns.wait(turn))
+            found.append(run.name)
+
+    with turns.enqueue(holder, long=True) as first:
+        assert not list(turns.wait(first))
+        for given in jobs:
+            threads.append(threading.Thread(target=work, args=given))
+            threads[-1].start()
+            wait_for(turns, len(threads))
+    for thread in threads:
+        thread.join(5)
+    assert not turns.waiting()
+    return found
+
+
+def of(session: str, address: str, listeners: int = 1) -> tuple[Run, bool]:
+    run = Run(9, session)
+    run.visitor = Visitor(session, address, listeners)
+    return run, False
 
 
 def test_quick_jobs_come_before_long_ones_and_each_kind_in_order(turns: Turns) -> None:
-    with ExitStack() as first:
-        holder = first.enter_context(turns.enqueue(Run(9), long=True))
-        assert not list(turns.wait(holder))
-        rest = [ExitStack() for _ in range(4)]
-        kinds = [True, False, True, False]
-        waiting = [
-            stack.enter_context(turns.enqueue(Run(9), long=long)) for stack, long in zip(rest, kinds, strict=True)
-        ]
-        first.close()
-        order = []
-        for _ in range(4):
-            number = next(k for k in range(4) if has_turn(turns, waiting[k]))
-            order.append(number)
-            rest[number].close()
-        assert order == [1, 3, 0, 2] and turns._holder is None and not turns._waiting
+    jobs = [(Run(9, name), name.startswith("long")) for name in ("long1", "quick1", "long2", "quick2")]
+    assert order(turns, Run(9), *jobs) == ["quick1", "quick2", "long1", "long2"]
+
+
+def test_the_turn_goes_to_the_address_that_waits_longest(turns: Turns) -> None:
+    same = [of(name, "6.6.6.6") for name in "abbc"]
+    jobs = [*same, of("ann", "1.1.1.1"), of("unread", "2.2.2.2", listeners=0)]
+    holder, _ = of("a", "6.6.6.6")
+    assert order(turns, holder, *jobs) == ["ann", "b", "c", "a", "b", "unread"]
+    late = of("late", "7.7.7.7")
+    assert order(turns, Run(9), same[0], late) == ["a", "late"], "what was before an idle moment does not count"
 
 
 def test_a_long_job_yields_its_turn_and_its_time_limit_is_extended(turns: Turns) -> None:
+    done = threading.Event()
+
+    def quick() -> None:
+        with turns.enqueue(Run(9), long=False) as turn:
+            list(turns.wait(turn))
+            time.sleep(0.2)
+            done.set()
+
     with turns.enqueue(Run(9), long=True) as long:
         list(turns.wait(long))
         until = long.run.until
-        done = threading.Event()
-
-        def quick() -> None:
-            with turns.enqueue(Run(9), long=False) as turn:
-                assert not list(turns.wait(turn))
-                time.sleep(0.2)
-                done.set()
-
         thread = threading.Thread(target=quick)
         thread.start()
-        while not turns._waiting:
-            time.sleep(0.01)
+        wait_for(turns, 1)
         turns.report(long, 0.1)
         assert not done.is_set(), "it has not yet computed for half a second"
         long.start -= QUICK
         turns.report(long, 0.1)
-        assert done.is_set() and has_turn(turns, long)
-        assert 0.15 < long.run.until - until < 5 and long.spent < 5
+        assert done.is_set() and 0.15 < long.run.until - until < 5 and long.spent < 5
         thread.join()
         turns.report(long, 0.5)  # no job is waiting, so it continues
 
@@ -73,58 +97,50 @@ def test_long_jobs_wait_for_one_another(turns: Turns) -> None:
         list(turns.wait(one))
         one.start -= 1.0
         turns.report(one, 0.25)
-        assert has_turn(turns, one) and one.left == pytest.approx(3.0, abs=0.5)
+        assert one.left == pytest.approx(3.0, abs=0.5)
         seconds, ahead, other_user = next(turns.wait(other))
         assert 1 < seconds < 4 and ahead == 1 and not other_user
 
 
 def test_a_long_job_yields_to_a_brief_one_which_yields_to_quick_ones(turns: Turns) -> None:
     """The experiment of one visitor does not wait for the checks of another, and slows no click."""
-    order: list[str] = []
+    found: list[str] = []
 
-    def work(name: str, long: bool, brief: bool) -> None:
-        with turns.enqueue(Run(9), long=long, min_seconds=0.0, brief=brief) as turn:
-            assert not [*turns.wait(turn)]
-            order.append(f"{name} starts")
+    def work(name: str, brief: bool) -> None:
+        with turns.enqueue(Run(9), long=brief, min_seconds=0.0, brief=brief) as turn:
+            list(turns.wait(turn))
+            found.append(f"{name} starts")
             if brief:
-                quick = threading.Thread(target=work, args=("quick", False, False))
+                quick = threading.Thread(target=work, args=("quick", False))
                 quick.start()
-                while not any(not other.long for other in turns._waiting):
-                    time.sleep(0.01)
+                wait_for(turns, 2)  # with the check
                 turns.report(turn, 0.5)
                 quick.join()
-            order.append(f"{name} ends")
+            found.append(f"{name} ends")
 
     with turns.enqueue(Run(9), long=True, min_seconds=0.0) as check:
         list(turns.wait(check))
-        brief = threading.Thread(target=work, args=("brief", True, True))
+        brief = threading.Thread(target=work, args=("brief", True))
         brief.start()
-        while not turns._waiting:
-            time.sleep(0.01)
+        wait_for(turns, 1)
         turns.report(check, 0.1)
-        assert has_turn(turns, check)
+        found.append("check continues")
         brief.join()
-    assert order == ["brief starts", "quick starts", "quick ends", "brief ends"]
+    assert found == ["brief starts", "quick starts", "quick ends", "brief ends", "check continues"]
 
 
-def test_a_stopped_job_does_not_wait(turns: Turns) -> None:
-    with turns.enqueue(Run(9, "ann"), long=True) as one, turns.enqueue(Run(9, "bob"), long=False) as other:
-        list(turns.wait(one))
+def test_a_job_that_waits_or_yielded_its_turn_can_be_stopped(turns: Turns) -> None:
+    with turns.enqueue(Run(9, "ann"), long=True) as long, turns.enqueue(Run(9, "bob"), long=False) as other:
+        list(turns.wait(long))
         waiting = turns.wait(other)
         assert next(waiting)[2], "the job of another user"
         other.run.stop()
         assert not list(waiting)
-    assert turns._holder is None and not turns._waiting
-
-
-def test_a_job_that_yielded_its_turn_can_be_stopped(turns: Turns) -> None:
-    with turns.enqueue(Run(9), long=True) as long, turns.enqueue(Run(9), long=False):
-        list(turns.wait(long))
         long.start -= QUICK
-        threading.Timer(0.2, long.run.stop).start()
+        threading.Timer(0.1, long.run.stop).start()
         turns.report(long, 0.5)
-        assert long.run.cancelled and not has_turn(turns, long)
-    assert turns._holder is None and not turns._waiting
+        assert long.run.cancelled
+    assert order(turns, Run(9), (Run(9, "next"), False)) == ["next"]
 
 
 def test_one_job_per_request() -> None:
@@ -145,22 +161,30 @@ def test_one_job_per_request() -> None:
             assert sixth and fourth.superseded and not other.superseded
     runs.end("ann")
     runs.end("bob")
-    assert not {"ann", "bob"} & runs._last.keys()
+    with runs.start("ann", question="b") as again, runs.start("bob", question="a") as other:
+        assert again and other, "a visitor who comes back"
 
 
 def test_a_request_overtaken_by_a_newer_one_does_not_start() -> None:
-    with runs.start("ann", question="2", number=2) as newer:
-        with runs.start("ann", question="1", number=1) as older:
+    with runs.start("eve", question="2", number=2) as newer:
+        with runs.start("eve", question="1", number=1) as older:
             assert older is None and newer and not newer.cancelled
-        with runs.start("ann", question="3", number=3) as newest:
+        with runs.start("eve", question="3", number=3) as newest:
             assert newest and newer.superseded
-    runs.end("ann")
 
 
-def test_freed_memory_is_returned_after_the_last_job_and_above_the_limit(turns: Turns, monkeypatch) -> None:
+def test_all_jobs_of_a_user_who_leaves_are_stopped() -> None:
+    with runs.start("joe") as one, runs.start("joe/features") as two, runs.start("joel") as other:
+        runs.end("joe")
+        assert one.cancelled and two.cancelled and not other.cancelled  # type: ignore[union-attr]
+
+
+def test_freed_memory_is_returned_after_the_last_job_and_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "IDLE", 0.05)
     released, used = threading.Event(), [0]
-    freed = turns._memory = FreedMemory(released.set, lambda: used[0])
+    freed = FreedMemory(released.set, lambda: used[0])
+    monkeypatch.setattr(module, "FreedMemory", lambda: freed)
+    turns = Turns()
     freed.job_ended(is_last=False)
     freed.job_ended(is_last=True)
     freed.job_started()
@@ -173,3 +197,16 @@ def test_freed_memory_is_returned_after_the_last_job_and_above_the_limit(turns: 
     with turns.enqueue(Run(9), long=True) as turn:
         assert not list(turns.wait(turn)) and not released.wait(0.2)
     assert released.wait(5), "after the last job"
+
+
+def test_a_check_yields_its_turn_to_a_click_at_once(turns: Turns) -> None:
+    """Other long jobs first compute for half a second."""
+    for min_seconds, left in ((0.0, False), (0.5, True)):
+        with (
+            turns.enqueue(Run(9), long=True, min_seconds=min_seconds) as long,
+            turns.enqueue(Run(9), long=False) as click,
+        ):
+            assert not list(turns.wait(long))
+            long.run.stop()  # do not wait for the turn to come back
+            turns.report(long, 0.1)
+            assert bool(next(turns.wait(click), None)) is left
