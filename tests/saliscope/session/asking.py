@@ -17,16 +17,26 @@ MODEL = "efficientnet_lite0"
 CAT, DOG, COFFEE, GOLDFISH = (str(examples.all_examples()[name].path) for name in ("cat", "dog", "coffee", "goldfish"))
 
 
+def steps_of(function: Any, *values: Any, **more: Any) -> list[Any]:
+    """Return all steps of a job."""
+    with runs.start(None) as run:
+        return list(function(*values, run=run, **more))
+
+
 def last_steps(request: Request, function: Any = engine.explain, **more: Any) -> dict[type, Any]:
     """Return the last step of each type."""
-    with runs.start(None) as run:
-        return {type(step): step for step in function(request, run=run, **more)}
+    return {type(step): step for step in steps_of(function, request, **more)}
 
 
 def answered(request: Request) -> Answer:
     """Return the answer, without the maps of other layers."""
     found: Answer = last_steps(request, stages=False)[Answer]
     return found
+
+
+def text_of(parts: list[Any]) -> str:
+    """Return the text of a message that consists of parts."""
+    return "".join(part if isinstance(part, str) else part["text"] for part in parts)
 
 
 def inputs(path: str = CAT) -> tuple[torch.nn.Module, torch.Tensor]:
