@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from saliscope.session.answers import Answer
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +32,16 @@ def new_dog(loaded: object, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("dog") / "dog.jpg"
     path.write_bytes(Path(DOG).read_bytes() + str(path).encode())  # decoders ignore what follows the image
     return str(path)
+
+
+@pytest.fixture(scope="module")
+def answers(new_dog: str) -> dict[str, Answer]:
+    """Return the answers for the dog by methods of several kinds; no experiment or check of them is known."""
+    from saliscope.session.request import Request
+    from tests.saliscope.session.asking import answered
+
+    methods = ("grad_cam", "hires_cam", "saliency", "eigen_cam", "input_x_gradient", "random_control")
+    return {method: answered(Request(new_dog, method=method)) for method in methods}
 
 
 @pytest.fixture

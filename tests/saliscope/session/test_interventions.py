@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +14,11 @@ import torch
 import explainers
 from saliscope.errors import Refused
 from saliscope.page.channels import change_view
-from saliscope.session import engine as page_engine
 from saliscope.session import model_cache
 from saliscope.session.interventions import changes, engine, messages
 from saliscope.session.interventions.answers import Changed
-from saliscope.session.jobs import runs
 from saliscope.session.request import Request
-from tests.saliscope.session.asking import CAT, GOLDFISH, MODEL, inputs
+from tests.saliscope.session.asking import CAT, GOLDFISH, MODEL, answered, inputs, steps_of
 
 REQUEST = Request(CAT, MODEL, layer="stages.5", use_cache=True)
 SOME = "3, 17-24"
@@ -32,49 +28,54 @@ NUMBERS = [3, *range(17, 25)]
 pytestmark = pytest.mark.usefixtures("loaded")
 
 
-def answers(data: dict[str, Any], request: Request = REQUEST, name: str | None = None) -> list[Changed]:
-    with runs.start(name) as run:
-        steps = engine.intervene(request, changes.parse({"channels": SOME} | data), run)
-        return [step for step in steps if isinstance(step, Changed)]
+def answers(data: dict[str, Any], request: Request = REQUEST) -> list[Changed]:
+    steps = steps_of(engine.intervene, request, changes.parse({"channels": SOME} | data))
+    return [step for step in steps if isinstance(step, Changed)]
 
 
-@pytest.mark.parametrize(
-    ("data", "new"),
-    [
-        ({"kind": "scale", "numbers": {"factor": "−2"}}, lambda a: -2 * a),
-        ({"kind": "clamp", "numbers": {"low": "-0.5", "high": "1"}}, lambda a: a.clamp(-0.5, 1)),
-        ({"kind": "clamp", "numbers": {"low": "", "high": "0"}}, lambda a: a.clamp(max=0)),
-        ({"kind": "mean"}, lambda a: a.mean((2, 3), keepdim=True).expand_as(a)),
-        ({"kind": "noise", "numbers": {"std": "0.5"}}, explainers.AddNoise(0.5)),
-    ],
-    ids="scale clamp limit mean noise".split(),
-)
-def test_classes_and_maps_are_those_of_a_changed_network(data: dict[str, Any], new: Any) -> None:
+CHANGES: list[tuple[dict[str, Any], Any]] = [
+    ({"kind": "scale", "numbers": {"factor": "−2"}}, lambda a: -2 * a),
+    ({"kind": "clamp", "numbers": {"low": "-0.5", "high": "1"}}, lambda a: a.clamp(-0.5, 1)),
+    ({"kind": "clamp", "numbers": {"low": "", "high": "0"}}, lambda a: a.clamp(max=0)),
+    ({"kind": "mean"}, lambda a: a.mean((2, 3), keepdim=True).expand_as(a)),
+    ({"kind": "noise", "numbers": {"std": "0.5"}}, explainers.AddNoise(0.5)),
+]
+
+
+class Edited(torch.nn.Module):
+    """The change of some channels as a module."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, output: torch.Tensor) -> torch.Tensor:
+        found = self.change(output[:, NUMBERS])
+        return torch.cat([output[:, :3], found[:, :1], output[:, 4:17], found[:, 1:], output[:, 25:]], 1)
+
+
+def test_classes_and_maps_are_those_of_a_changed_network() -> None:
     """Oracle: a copy of the network whose layer is followed by a module that makes the change."""
     network, images = inputs()
-    (step,) = answers(data)
-
-    class Edited(torch.nn.Module):
-        def forward(self, output: torch.Tensor) -> torch.Tensor:
-            found = new(output[:, NUMBERS])
-            parts = [output[:, :3], found[:, :1], output[:, 4:17], found[:, 1:], output[:, 25:]]
-            return torch.cat(parts, 1)
-
-    changed = copy.deepcopy(network)
-    changed.stages[5] = torch.nn.Sequential(changed.stages[5], Edited())
-    top = int(network(images).argmax())
-    torch.testing.assert_close(step.maps.after, explainers.grad_cam(changed, images, top, layer="stages.5")[0])
-    torch.testing.assert_close(step.maps.before, explainers.grad_cam(network, images, top, layer="stages.5")[0])
-    before, after = network(images).softmax(1)[0], changed(images).softmax(1)[0]
+    top, before = int(network(images).argmax()), network(images).softmax(1)[0]
+    before_map = explainers.grad_cam(network, images, top, layer="stages.5")[0]
     names = model_cache.load(MODEL).names
-    expected = dict.fromkeys([*before.topk(5).indices.tolist(), *after.topk(5).indices.tolist()])
-    assert [each.name for each in step.classes] == [names[index] for index in expected]
-    for each, index in zip(step.classes, expected, strict=True):
-        assert each.before == pytest.approx(float(before[index]), rel=1e-4)
-        assert each.after == pytest.approx(float(after[index]), rel=1e-3)
-    assert step.place.channels == NUMBERS and messages.title(step).startswith("9 channels of stages.5 ")
-    packed = change_view.changed(step)
-    assert packed["classes"][0]["texts"][0] == "tiger cat" and len(packed["maps"]) == 2
+    for data, change in CHANGES:
+        (step,) = answers(data)
+        changed = copy.deepcopy(network)
+        changed.stages[5] = torch.nn.Sequential(changed.stages[5], Edited(change))
+        after_map = explainers.grad_cam(changed, images, top, layer="stages.5")[0]
+        torch.testing.assert_close(step.maps.after, after_map, msg=str(data))
+        torch.testing.assert_close(step.maps.before, before_map)
+        after = changed(images).softmax(1)[0]
+        expected = dict.fromkeys([*before.topk(5).indices.tolist(), *after.topk(5).indices.tolist()])
+        assert [each.name for each in step.classes] == [names[index] for index in expected]
+        for each, index in zip(step.classes, expected, strict=True):
+            assert each.before == pytest.approx(float(before[index]), rel=1e-4)
+            assert each.after == pytest.approx(float(after[index]), rel=1e-3), data
+        assert step.place.channels == NUMBERS and messages.title(step).startswith("9 channels of stages.5 ")
+        packed = change_view.changed(step)
+        assert packed["classes"][0]["texts"][0] == "tiger cat" and len(packed["maps"]) == 2
 
 
 def test_a_swap_and_its_positions() -> None:
@@ -133,16 +134,11 @@ def test_slow_methods_run_on_the_changed_network() -> None:
 def test_two_users_at_once_do_not_affect_each_other() -> None:
     """One user changes all channels while another one explains, also without a queue: both get what they get alone."""
     network, images = inputs()
-
-    def plain() -> torch.Tensor:
-        with runs.start("other") as run:
-            *_, last = page_engine.explain(replace(REQUEST, use_cache=False), run, stages=False)
-            return last.map
-
-    def changed() -> torch.Tensor:
-        return answers({"kind": "zeros", "channels": "0-191"}, name="one/change")[-1].maps.after
-
-    work = [plain, changed, lambda: network(images)]
+    work = [
+        lambda: answered(replace(REQUEST, use_cache=False)).map,
+        lambda: answers({"kind": "zeros", "channels": "0-191"})[-1].maps.after,
+        lambda: network(images),
+    ]
     alone = [each() for each in work]
     assert not torch.allclose(alone[0], alone[1])
     with ThreadPoolExecutor(3) as threads:
@@ -151,10 +147,12 @@ def test_two_users_at_once_do_not_affect_each_other() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"kind": "zeros", "channels": ""}, "No channel is selected"),
-    ({"kind": "zeros", "channels": "3, x"}, "“x” is not a channel or a range"),
-    ({"kind": "zeros", "channels": "5-2"}, "“5-2” is not a channel or a range"),
-    ({"kind": "zeros", "channels": "190-192"}, "Layer stages.5 has no channel 192. Choose a channel from 0 to 191"),
+    ({"channels": ""}, "No channel is selected"),
+    ({"channels": "3, x"}, "“x” is not a channel or a range"),
+    ({"channels": "5-2"}, "“5-2” is not a channel or a range"),
+    ({"channels": "190-192"}, "Layer stages.5 has no channel 192. Choose a channel from 0 to 191"),
+    ({"channels": 3}, "The change is not valid"),
+    ({"kind": "explode"}, "The change is not valid"),
     ({"kind": "scale"}, "The factor is missing. Enter a number from −1000 to 1000"),
     ({"kind": "scale", "numbers": {"factor": "1e9"}}, "“1e9” is not a valid factor"),
     ({"kind": "scale", "numbers": {"factor": "nan"}}, "“nan” is not a valid factor"),
@@ -163,40 +161,27 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"kind": "clamp", "numbers": {"low": "2", "high": "-1"}}, "The lower limit 2 is above the upper limit −1"),
     ({"kind": "swap"}, "No second image"),
     ({"kind": "swap", "second": {"file": "/etc/passwd"}}, "Only images that were uploaded"),
-    ({"kind": "explode"}, "The change is not valid"),
-    ({"kind": "zeros", "channels": 3}, "The change is not valid"),
 ]
 
 
-def test_wrong_input_is_refused() -> None:
+def test_wrong_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for data, message in WRONG:
         with pytest.raises(Refused, match=re.escape(message)):
-            answers(data)
+            answers({"kind": "zeros", **data})
 
+    load_input, known = engine.engine.load_input, engine.engine.resolve(REQUEST)
 
-def test_networks_without_classes_and_other_sizes_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    loaded = model_cache.load(MODEL)
-    real = engine.engine.load_input
+    def load_smaller(settings: Any, request: Request) -> Any:
+        settings, image, images = load_input(settings, request)
+        return settings, image, images[..., :96] if "goldfish" in str(request.image) else images
 
-    def smaller(settings: Any, request: Request) -> Any:
-        settings, image, images = real(settings, request)
-        return settings, image, images[..., :96] if "goldfish" in request.image else images
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.engine, "load_input", smaller)
-        with pytest.raises(Refused, match="224 × 96 pixels, but the explained image has 224 × 224"):
-            answers({"kind": "swap", "second": {"example": "goldfish"}})
-
-    def resolved(request: Request, run: Any) -> Iterator[Any]:
-        yield from ()
-        return settings
-
-    monkeypatch.setattr(engine.engine, "resolve_settings", resolved)
-    known = engine.engine.resolve(REQUEST)
+    monkeypatch.setattr(engine.engine, "load_input", load_smaller)
+    with pytest.raises(Refused, match="224 × 96 pixels, but the explained image has 224 × 224"):
+        answers({"kind": "swap", "second": {"example": "goldfish"}})
     for other, message in (
-        (replace(loaded, layers=[]), "No layer of this network has cells"),
-        (replace(loaded, model=replace(loaded.model, task="detection")), "returns objects or regions"),
+        (replace(known.loaded, layers=[]), "No layer of this network has cells"),
+        (replace(known.loaded, model=replace(known.loaded.model, task="detection")), "returns objects or regions"),
     ):
-        settings = replace(known, loaded=other)
+        monkeypatch.setattr(engine.engine, "resolve", lambda *_, other=other: replace(known, loaded=other))
         with pytest.raises(Refused, match=message):
             answers({"kind": "zeros"})
