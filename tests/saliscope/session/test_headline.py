@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -9,25 +10,12 @@ import torch
 
 from explainers.verdict.facts import CONTROLS
 from explainers.verdict.rules import judge_facts
-from saliscope.session import engine, headline, messages, removal
+from saliscope.session import engine, headline, messages
 from saliscope.session.answers import Answer, Refining
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
 from saliscope.session.verdict import facts_of
-from tests.saliscope.session.asking import DOG, answered
-
-
-@pytest.fixture(scope="module")
-def answers(loaded: object) -> dict[str, Answer]:
-    """Answers for the dog by four kinds of methods."""
-    methods = ("grad_cam", "hires_cam", "saliency", "eigen_cam", "random_control")
-    return {method: answered(Request(DOG, method=method)) for method in methods}
-
-
-@pytest.fixture(autouse=True)
-def no_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Experiments of other tests in this process are not known."""
-    monkeypatch.setattr(removal, "sentence", lambda answer: "")
+from tests.saliscope.session.asking import DOG
 
 
 def test_shares_are_areas_times_values() -> None:
@@ -57,25 +45,23 @@ def test_the_smallest_part_with_most_of_the_map_is_named() -> None:
         assert headline.largest_part(values) == (name, pytest.approx(whole), True)
 
 
-def test_an_even_map_is_not_mainly_anywhere(answers: dict[str, Answer]) -> None:
-    _, _, mainly = headline.largest_part(torch.full((3, 3), 1 / 9, dtype=torch.float64))
-    assert not mainly
-    even = torch.ones(7, 7) - 1e-3 * torch.eye(7)
-    flat = replace(answers["grad_cam"], map=even)
-    assert headline.headline(flat)[1] == "The map is spread evenly over the crop."
-
-
 def test_the_headline_says_each_sentence(answers: dict[str, Answer]) -> None:
     """The position only if the verdict allows it, and no class without a preference of the network."""
     answer = answers["grad_cam"]
     spread = torch.ones(9, 9)
     spread[:3, :3] = 2
-    found = headline.headline(replace(answer, map=spread))[1]
-    assert found.startswith("The map is spread out, with the most in the upper left corner")
-    stopped = headline.headline(replace(answer, share=0.03))
-    assert stopped == ["German shepherd, 94%.", "Stopped after 3% of the samples, and its stability is not known."]
-    tiny = headline.headline(replace(answer, map=answer.map * 1e-6))
-    assert tiny[1].startswith("Too small to interpret: its values add up to ")
+    assert not headline.largest_part(torch.full((3, 3), 1 / 9, dtype=torch.float64))[2]
+    for changes, sentence in (
+        ({"map": torch.ones(7, 7) - 1e-3 * torch.eye(7)}, "The map is spread evenly over the crop."),
+        ({"map": spread}, "The map is spread out, with the most in the upper left corner"),
+        ({"share": 0.03}, "Stopped after 3% of the samples, and its stability is not known."),
+        ({"map": answer.map * 1e-6}, "Too small to interpret: its values add up to "),
+        ({"map": -torch.rand(7, 7)}, "The map has no positive values."),
+        ({"map": torch.full((7, 7), torch.nan)}, "The map is not finite"),
+        ({"map": answers["hires_cam"].map - 0.3}, "% of the positive values)."),
+    ):
+        first, second = headline.headline(replace(answer, **changes))  # type: ignore[arg-type]
+        assert first == "German shepherd, 94%." and sentence in second
     even = headline.headline(replace(answer, probabilities=torch.full((1000,), 0.001)))
     why = "The top class has 0.1%, and each of 1,000 equal classes would have 0.1%"
     assert even == ["No preference.", f"{why}, so the network has no preference."]
@@ -83,26 +69,23 @@ def test_the_headline_says_each_sentence(answers: dict[str, Answer]) -> None:
 
 def test_the_sentence_claims_only_what_the_method_shows(answers: dict[str, Answer]) -> None:
     """Evidence, sensitivity, or only the map; a control does not use the network."""
-    sentences = {name: headline.headline(answer) for name, answer in answers.items()}
-    assert all(sentence[0] == "German shepherd, 94%." for sentence in sentences.values())
-    second = {name: sentence[1] for name, sentence in sentences.items()}
-    assert second["grad_cam"] == "The map is mainly in the upper right (65% of the map)."
-    signed = replace(answers["hires_cam"], map=answers["hires_cam"].map - 0.3)
-    assert headline.headline(signed)[1].endswith("% of the positive values).")
-    for name in ("saliency", "eigen_cam"):
-        assert second[name].startswith("Not compared with controls; on EfficientNet-Lite0, its maps were no better")
     tested = {metric: dict.fromkeys(CONTROLS, "better") for metric in ("deletion", "insertion")}
-    good = {
-        name: headline.headline(answer, judge_facts(replace(facts_of(answer), comparisons=tested)))[1]
-        for name, answer in answers.items()
-    }
-    assert good["grad_cam"] == "The evidence is mainly in the upper right (65% of the map)."
-    assert good["saliency"].startswith("The sensitivity of the score is ")
-    assert good["eigen_cam"].startswith("The map is ")
-    assert second["random_control"] == "This control map does not use the network."
-    answer = answers["grad_cam"]
-    assert headline.headline(replace(answer, map=-torch.rand(7, 7)))[1] == "The map has no positive values."
-    assert headline.headline(replace(answer, map=torch.full((7, 7), torch.nan)))[1].startswith("The map is not finite")
+    doubt = "Not compared with controls; on EfficientNet-Lite0, its maps were no better"
+    for name, before, after in (
+        (
+            "grad_cam",
+            "The map is mainly in the upper right (65% of the map).",
+            "The evidence is mainly in the upper right (65%",
+        ),
+        ("saliency", doubt, "The sensitivity of the score is "),
+        ("eigen_cam", doubt, "The map is "),
+        ("random_control", "This control map does not use the network.", ""),
+    ):
+        answer = answers[name]
+        better = judge_facts(replace(facts_of(answer), comparisons=tested))
+        for verdict, sentence in ((None, before), (better, after)):
+            first, second = headline.headline(answer, verdict)
+            assert first == "German shepherd, 94%." and second.startswith(sentence), name
 
 
 def test_the_next_question_follows_from_the_answer(answers: dict[str, Answer]) -> None:
@@ -120,8 +103,7 @@ def test_the_next_question_follows_from_the_answer(answers: dict[str, Answer]) -
 def test_a_slow_map_starts_with_the_prediction_and_what_is_computed(loaded: object) -> None:
     """Only in the first step, which has the predictions; the later ones do not repeat it."""
     steps = engine.explain(Request(DOG, method="rise"), Run(60.0), stages=False)
-    first = next(step for step in steps if isinstance(step, Refining))
-    later = next(step for step in steps if isinstance(step, Refining))
+    first, later = itertools.islice((step for step in steps if isinstance(step, Refining)), 2)
     steps.close()
     assert later.probabilities is None and messages.subject(later) == "German shepherd", "not only in the first step"
     assert headline.before_the_map(first) == ["German shepherd, 94%.", "RISE is being computed."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -16,20 +17,14 @@ from saliscope.session.answers import Answer
 from saliscope.session.jobs.runs import Run
 from saliscope.session.methods import costs
 from saliscope.session.request import Request
-from tests.saliscope.session import asking
-from tests.saliscope.session.asking import DOG
+from tests.saliscope.session.asking import answered
 
-pytestmark = pytest.mark.usefixtures("loaded", "without_experiments")
-
-
-def answered(**request: Any) -> tuple[Answer, Request]:
-    question = Request(DOG, **request)
-    return asking.answered(question), question
+NEW = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def dog(loaded: object) -> tuple[Answer, Request]:
-    return answered()
+def new(answer: Answer) -> Answer:
+    """Return an answer for which no experiment is known."""
+    return replace(answer, settings=replace(answer.settings, key=f"answer {next(NEW)}"))
 
 
 def result(after: float, *places: float, share: float = 0.2) -> explainers.Removal:
@@ -38,13 +33,16 @@ def result(after: float, *places: float, share: float = 0.2) -> explainers.Remov
     return explainers.Removal(torch.tensor([share]), mask, *scores, "softmax probability", [235])
 
 
-def said(answer: Answer, found: explainers.Removal) -> str:
-    removal._known.put(answer.settings.key, found)
+def said(answer: Answer, found: explainers.Removal, image: str) -> str:
+    """Return the sentence on a result of the experiment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network_calls, "remove_brightest", lambda *_, **__: found)
+        assert removal.measure(answer, Request(image), Run(60.0))
     return headline.headline(answer)[1]
 
 
-def test_the_headline_describes_the_map_until_the_experiment_is_known(dog: tuple[Answer, Request]) -> None:
-    answer, question = dog
+def test_the_headline_describes_the_map_until_the_experiment_is_known(answers: dict[str, Answer], new_dog: str) -> None:
+    answer, question = answers["grad_cam"], Request(new_dog)
     assert headline.headline(answer)[1].startswith("The map is mainly") and not removal.sentence(answer)
     assert removal.measure(answer, question, Run(60.0))
     assert not removal.measure(answer, question, Run(60.0)), "the result is known"
@@ -60,59 +58,51 @@ def test_the_headline_describes_the_map_until_the_experiment_is_known(dog: tuple
     assert line["id"] == 7 and line["headline"] == headline.headline(answer) and line["settled"]
 
 
-def test_the_words_follow_from_the_numbers(dog: tuple[Answer, Request]) -> None:
-    for numbers, words in (
-        ((0.41, 0.88, 0.93), "map: 41%; without as much at random places: 88% to 93%."),
-        ((0.97, 0.88, 0.93), "map, it rises to 97%; without as much at random places: 88% to 93%."),
-        ((0.936, 0.936, 0.9401), "map: still 94%; without as much at random places: 94%."),
-        ((0.005, 0.0062, 0.05), "map: 0.5%; without as much at random places: 0.6% to 5.0%."),
-    ):
-        assert said(dog[0], result(*numbers)) == f"Without the brightest 20% of the {words}"
-
-
-def test_the_removed_part_is_named(dog: tuple[Answer, Request]) -> None:
-    """Fewer positive pixels than requested, and maps with negative values."""
-    answer = dog[0]
-    few = said(answer, result(0.41, 0.9, share=0.124))
-    assert few.startswith("Without the positive part of the map (12% of the crop): 41%; ")
+def test_the_words_follow_from_the_numbers(answers: dict[str, Answer], new_dog: str) -> None:
+    answer = answers["grad_cam"]
     signed = replace(answer, map=answer.map - 0.3)
-    assert said(signed, result(0.41, 0.9)).startswith("Without the most positive 20% of the map: 41%; ")
+    for of, found, words in (
+        (
+            answer,
+            result(0.41, 0.88, 0.93),
+            "brightest 20% of the map: 41%; without as much at random places: 88% to 93%.",
+        ),
+        (answer, result(0.97, 0.88, 0.93), "brightest 20% of the map, it rises to 97%; without as much"),
+        (answer, result(0.936, 0.936, 0.9401), "map: still 94%; without as much at random places: 94%."),
+        (answer, result(0.005, 0.0062, 0.05), "map: 0.5%; without as much at random places: 0.6% to 5.0%."),
+        (answer, result(0.41, 0.9, share=0.124), "Without the positive part of the map (12% of the crop): 41%; "),
+        (signed, result(0.41, 0.9), "Without the most positive 20% of the map: 41%; "),
+    ):
+        assert words in said(new(of), found, new_dog)
 
 
-@pytest.mark.parametrize(
-    "request_of, start",
-    [
-        ({"target": "malinois"}, "Without the brightest 20% of the map"),
-        ({"method": "eigen_cam", "target": "malinois"}, "Without the most positive 20% of the map"),
-        ({"method": "random_control"}, "This control map does not use the network. Without its brightest 20%"),
-    ],
-)
-def test_the_class_of_the_headline_is_measured(
-    request_of: dict[str, str], start: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A class that the user chose, and the top prediction for class-agnostic methods."""
-    answer, question = answered(**request_of)
+def test_the_class_of_the_headline_is_measured(new_dog: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that the user chose, and the top prediction for class-agnostic methods. A tiny map stays too small."""
+    monkeypatch.setattr(removal, "SAMPLES", 2)
     seen: list[Any] = []
     call = network_calls.remove_brightest
     monkeypatch.setattr(network_calls, "remove_brightest", lambda *a, **k: (seen.append(k), call(*a, **k))[1])
-    assert removal.measure(answer, question, Run(60.0))
-    first, second = headline.headline(answer)
-    assert second.startswith(start) and "at random places: " in second
-    assert first.startswith(answer.settings.loaded.names[seen[0]["target"]][:1].upper())
-    assert first.split(",")[0].lower() == answer.settings.loaded.names[seen[0]["target"]].lower()
-
-
-def test_a_map_that_is_too_small_is_no_experiment() -> None:
-    """What no test can change about a map is said in any case."""
-    answer, question = answered(layer="stem")
+    for settings, start in (
+        ({"target": "malinois"}, "Without the brightest 20% of the map"),
+        ({"method": "eigen_cam", "target": "malinois"}, "Without the most positive 20% of the map"),
+        ({"method": "random_control"}, "This control map does not use the network. Without its brightest 20%"),
+    ):
+        question = Request(new_dog, **settings)  # type: ignore[arg-type]
+        answer = answered(question)
+        assert removal.measure(answer, question, Run(60.0))
+        first, second = headline.headline(answer)
+        assert second.startswith(start) and "at random places: " in second
+        assert first.split(",")[0].lower() == answer.settings.loaded.names[seen[-1]["target"]].lower()
+    question = Request(new_dog, layer="stem")
+    answer = answered(question)
     removal.measure(answer, question, Run(60.0))
-    assert headline.headline(answer)[1].startswith("Too small to interpret: ")
+    assert headline.headline(answer)[1].startswith("Too small to interpret: "), "no test can change this"
 
 
-def test_maps_without_an_experiment_keep_their_description(dog: tuple[Answer, Request]) -> None:
-    answer, question = dog
+def test_maps_without_an_experiment_keep_their_description(answers: dict[str, Answer], new_dog: str) -> None:
+    answer = new(answers["grad_cam"])
+    assert said(answer, result(0.41, 0.9), new_dog)
     settings = answer.settings
-    removal._known.put(settings.key, result(0.41, 0.9))
     for other in (
         replace(answer, share=0.03),
         replace(answer, map=torch.ones(7, 7)),
@@ -124,34 +114,19 @@ def test_maps_without_an_experiment_keep_their_description(dog: tuple[Answer, Re
         replace(answer, settings=replace(settings, method=explainers.METHODS["feature_maps"])),
     ):
         assert not removal.is_possible(other) and not removal.sentence(other)
-        assert not removal.measure(other, question, Run(60.0))
+        assert not removal.measure(other, Request(new_dog), Run(60.0))
 
 
-def test_the_experiment_is_left_out_if_it_takes_long_or_fails(
-    dog: tuple[Answer, Request], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_the_experiment_is_left_out_if_it_is_stopped_takes_long_or_fails(
+    answers: dict[str, Answer], new_dog: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer, question = dog
-    stopped = Run(60.0)
-    stopped.stop()
-    assert not removal.measure(answer, question, stopped)
-    with monkeypatch.context() as patch:
-        patch.setattr(costs, "forward", lambda loaded: 1.0)
-        assert not removal.measure(answer, question, Run(60.0))
-    with monkeypatch.context() as patch:
-        patch.setattr(limits, "SHARED_GPU", True)
-        assert not removal.measure(answer, question, Run(60.0))
+    """A part of the random places is not a result: a new question stops the experiment at its next report."""
+    answer, question, call = new(answers["grad_cam"]), Request(new_dog), network_calls.remove_brightest
+    run, steps = Run(60.0), list[Any]()
+    run.stop()
+    assert not removal.measure(answer, question, run)
     assert not removal.measure(answer, replace(question, image="/gone.jpg"), Run(60.0))
-    with monkeypatch.context() as patch:
-        patch.setattr(network_calls, "remove_brightest", lambda *a, **k: result(math.nan, 0.9))
-        assert not removal.measure(answer, question, Run(60.0))
-    assert not removal.sentence(answer) and removal.measure(answer, question, Run(60.0))
-
-
-def test_a_new_question_stops_the_experiment(dog: tuple[Answer, Request], monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its next report; a part of the random places is not a result."""
-    answer, question = dog
-    run, call = Run(60.0), network_calls.remove_brightest
-    steps: list[Any] = []
+    run = Run(60.0)
 
     def superseded(name: str, images: Any, maps: Any, progress: Any, **options: Any) -> explainers.Removal:
         def report(step: Any) -> bool:
@@ -161,6 +136,14 @@ def test_a_new_question_stops_the_experiment(dog: tuple[Answer, Request], monkey
 
         return call(name, images, maps, report, **options)
 
-    monkeypatch.setattr(network_calls, "remove_brightest", superseded)
-    assert not removal.measure(answer, question, run)
-    assert len(steps) == 1 and steps[0].done < steps[0].total and not removal.sentence(answer)
+    for module, name, value in (
+        (costs, "forward", lambda loaded: 1.0),
+        (limits, "SHARED_GPU", True),
+        (network_calls, "remove_brightest", lambda *_, **__: result(math.nan, 0.9)),
+        (network_calls, "remove_brightest", superseded),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            assert not removal.measure(answer, question, run), name
+    assert len(steps) == 1 and steps[0].done < steps[0].total
+    assert not removal.sentence(answer) and removal.measure(answer, question, Run(60.0))
