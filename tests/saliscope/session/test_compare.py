@@ -6,85 +6,67 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gradio as gr
 import pytest
 import torch
 from PIL import Image
 
 from saliscope.errors import Refused
-from saliscope.page.compare import tab as compare_tab
-from saliscope.session import model_cache
 from saliscope.session.answers import Answer
 from saliscope.session.compare import questions
 from saliscope.session.compare.questions import CropBox, PanelRequest
-from saliscope.session.jobs import runs
 from saliscope.session.request import Request
-from saliscope.zoo import catalog
-from tests.saliscope.session.asking import CAT, MODEL, answered
+from tests.saliscope.session.asking import CAT, MODEL, answered, steps_of
 from tests.support import dense_nets
 
 PAGE = {"model": MODEL, "layer": "head", "target": "", "method": "grad_cam", "bands": ""}
 
-
-@pytest.fixture(autouse=True)
-def offered(loaded: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundled network and both blob models."""
-    monkeypatch.setattr(catalog, "SOURCES", (*catalog.SOURCES, dense_nets.Blobs()))
-    monkeypatch.setattr(model_cache, "_loaded", model_cache._loaded.copy())
-
-
-@pytest.fixture
-def blobs(tmp_path: Path) -> str:
-    """Two red blobs and a green one."""
-    dense_nets.scene().save(tmp_path / "scene.png")
-    return str(tmp_path / "scene.png")
+pytestmark = pytest.mark.usefixtures("blob_models")
 
 
 def steps(image: str = CAT, page: dict[str, str] | None = None, **asked: Any) -> dict[type, Any]:
-    """The last step of each kind."""
-    with runs.start(None) as run:
-        ask = PanelRequest(0, 1, page=PAGE | (page or {}), **asked)
-        return {type(step): step for step in questions.answers(ask, image, run)}
+    """Return the last step of each kind."""
+    asked_for = PanelRequest(0, 1, page=PAGE | (page or {}), **asked)
+    return {type(step): step for step in steps_of(questions.answers, asked_for, image)}
 
 
 def answer(image: str = CAT, page: dict[str, str] | None = None, **asked: Any) -> Answer:
-    return steps(image, page, **asked)[Answer]
+    found: Answer = steps(image, page, **asked)[Answer]
+    return found
 
 
 def of_page(**changed: Any) -> Answer:
-    """The page's answer for these settings."""
+    """Return the page's answer for these settings."""
     named = {name: value for name, value in PAGE.items() if name != "bands"}
     return answered(Request(CAT, **(named | changed)))
 
 
 def test_a_panel_equals_the_page_except_for_its_own_settings() -> None:
-    """Oracle: the page's own answer to the same settings."""
+    """Oracle: the page's own answer to the same settings. The options are the page's method's."""
     relu = {"relu": False}
-    assert torch.equal(answer().map, of_page().map)
-    assert torch.equal(answer(options=relu).map, of_page(options=relu).map)
-    assert torch.equal(answer(own={"layer": "stages.3"}).map, of_page(layer="stages.3").map)
-    assert torch.equal(answer(own={"target": "goldfish"}).map, of_page(target="goldfish").map)
-    other = answer(options=relu, own={"method": "layer_cam"})
-    assert torch.equal(other.map, of_page(method="layer_cam").map), "the options are the page's method's"
+    for asked, same in (
+        ({}, {}),
+        ({"options": relu}, {"options": relu}),
+        ({"own": {"layer": "stages.3"}}, {"layer": "stages.3"}),
+        ({"own": {"target": "goldfish"}}, {"target": "goldfish"}),
+        ({"options": relu, "own": {"method": "layer_cam"}}, {"method": "layer_cam"}),
+    ):
+        assert torch.equal(answer(**asked).map, of_page(**same).map), asked
 
 
 def test_the_runner_up_is_the_second_class() -> None:
+    """Class-agnostic methods are replaced when classes are compared, unless they are the panel's own."""
     first, second = of_page().top[:2]
-
     found = answer(page={"target": "goldfish"}, runner_up=True)
     top = answer(page={"target": "goldfish"}, own={"target": ""})
-
     assert (found.target, top.target) == (second[0], first[0])
     assert found.confidence == pytest.approx(second[1]) and found.confidence < top.confidence
-
-
-def test_class_agnostic_methods_are_replaced_when_classes_are_compared() -> None:
-    page = {"method": "eigen_cam"}
-
-    assert answer(page=page).settings.method.name == "eigen_cam"
-    assert answer(page=page, runner_up=True, by_class=True).settings.method.name == "grad_cam"
-    own = answer(page=page, runner_up=True, by_class=True, own={"method": "eigen_cam"})
-    assert own.settings.method.name == "eigen_cam", "not an option of the panel"
+    compared = {"runner_up": True, "by_class": True}
+    for asked, name in (
+        ({}, "eigen_cam"),
+        (compared, "grad_cam"),
+        (compared | {"own": {"method": "eigen_cam"}}, "eigen_cam"),
+    ):
+        assert answer(page={"method": "eigen_cam"}, **asked).settings.method.name == name
 
 
 def test_an_unavailable_panel_setting_raises() -> None:
@@ -133,33 +115,18 @@ def test_the_runner_up_of_detected_objects(blobs: str, tmp_path: Path) -> None:
 
 def test_the_crop_that_the_network_receives(tmp_path: Path) -> None:
     """Oracle: resized to 256 by 512 pixels, center-cropped to 224; very long images lose their ends first."""
-    for size, wanted in [((200, 400), (16 / 256, 144 / 512)), ((400, 200), (144 / 512, 16 / 256))]:
-        path = tmp_path / f"{size[0]}.png"
-        Image.new("RGB", size, "#806040").save(path)
-        box = steps(str(path), place=True)[CropBox].box
-        assert box == pytest.approx((*wanted, 1 - wanted[0], 1 - wanted[1]), abs=1e-6)
-    path = tmp_path / "long.png"
-    Image.new("RGB", (100, 800), "#806040").save(path)
-    left, top, right, bottom = steps(str(path), place=True)[CropBox].box
+
+    def box(*size: int) -> tuple[float, ...]:
+        Image.new("RGB", size, "#806040").save(tmp_path / "image.png")
+        found: CropBox = steps(str(tmp_path / "image.png"), place=True)[CropBox]
+        return found.box
+
+    assert box(200, 400) == pytest.approx((16 / 256, 144 / 512, 240 / 256, 368 / 512), abs=1e-6)
+    assert box(400, 200) == pytest.approx((144 / 512, 16 / 256, 368 / 512, 240 / 256), abs=1e-6)
+    left, top, right, bottom = box(100, 800)
     assert (left + right, top + bottom) == pytest.approx((1, 1))
     assert (bottom - top) * 800 == pytest.approx(87.5, abs=0.5)
     assert CropBox not in steps()
-
-
-def test_one_time_values_are_in_the_last_step_too(blobs: str) -> None:
-    """If two steps follow quickly, the browser may only receive the second."""
-    ask = PanelRequest(2, 7, page=PAGE, own={"model": "blobs_detection"}, lists=True, place=True)
-    known: dict[str, Any] = {}
-    with runs.start(None) as run:
-        *_, last = compare_tab._values(ask, blobs, run, known)
-
-    assert (last["slot"], last["number"], last["state"]) == (2, 7, "done")
-    assert last["box"] == (0, 0, 1, 1) and last["names"]["model"] == "blobs_detection"
-    assert [name for _, name in last["found"]] == ["red blob", "green blob", "red blob#2"]
-    lists = last["lists"]
-    assert (MODEL in [name for _, name, _ in lists["model"]]) and lists["target"] == []
-    assert "grad_cam" in [name for _, name, *_ in lists["method"]] and len(lists["layer"]) >= 3
-    assert last["view"]["map"]["h"] and last["view"]["words"]["unit"]
 
 
 def test_script_input_is_validated() -> None:
@@ -173,25 +140,31 @@ def test_script_input_is_validated() -> None:
     assert questions.parse(sent) == PanelRequest(3, 4, "p", {}, {"k": 1}, {"model": "m"}, True)
 
 
-def ask_tab(tab: Any, event: dict[str, Any], session: str, *form: Any) -> list[Any]:
-    """The values of the panel's component, as its handler yields them."""
-    visitor = SimpleNamespace(session_hash=session)
-    found = tab.answer(SimpleNamespace(_data=event), visitor, *form)
-    return [value for step in found for value in step.values()]
+def test_the_tab_answers_a_request_once_with_all_values_in_its_last_step(
+    page: Any, blobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If two steps follow quickly, the browser may only receive the second."""
+    from saliscope.page.compare import tab
 
-
-def test_a_repeated_request_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    long_image = tmp_path / "cat.jpg"
-    long_image.write_bytes(Path(CAT).read_bytes())
-    tab = SimpleNamespace(slots=[gr.HTML(render=False) for _ in range(questions.SLOTS)])
-    tab.answer = compare_tab.Compare.answer.__get__(tab)
-    event = {"slot": 1, "number": 5, "image": str(long_image), "page": PAGE}
-    form = (str(long_image), MODEL, "head", "", "grad_cam", {}, {"model": MODEL})
+    compare = tab.Compare(page)
+    compare.build()
 
-    first, second = ask_tab(tab, event, "twice", *form), ask_tab(tab, event, "twice", *form)
-    moved = ask_tab(tab, event | {"number": 6, "image": "other.jpg"}, "twice", *form)
+    def ask(**changed: Any) -> list[dict[str, Any]]:
+        event = {"slot": 1, "number": 5, "image": blobs, "page": PAGE, "lists": True, "place": True, **changed}
+        form = (blobs, MODEL, "head", "", "grad_cam", {}, {"model": MODEL})
+        steps = compare.answer(SimpleNamespace(_data=event), SimpleNamespace(session_hash="twice"), *form)
+        return [step[compare.slots[1]] for step in steps]
 
-    assert first[-1]["state"] == "done" and "view" in first[-1]
-    assert len(second) == 1 and "view" not in second[0] and second[0].get("state") is None
-    assert [value["state"] for value in moved] == ["passed"]
+    own = {"model": "blobs_detection"}
+    *_, last = ask(own=own)
+    assert (last["slot"], last["number"], last["state"]) == (1, 5, "done")
+    assert last["box"] == (0, 0, 1, 1) and last["names"]["model"] == "blobs_detection"
+    assert [name for _, name in last["found"]] == ["red blob", "green blob", "red blob#2"]
+    lists = last["lists"]
+    assert (MODEL in [name for _, name, _ in lists["model"]]) and lists["target"] == []
+    assert "grad_cam" in [name for _, name, *_ in lists["method"]] and len(lists["layer"]) >= 3
+    assert last["view"]["map"]["h"] and last["view"]["words"]["unit"]
+    (again,) = ask(own=own)
+    assert "view" not in again and again.get("state") is None
+    assert [value["state"] for value in ask(number=6, image="other.jpg")] == ["passed"]

@@ -189,14 +189,10 @@ def test_the_ranking_of_an_image_equals_the_library_and_stops_at_once(loaded: An
     assert time.monotonic() - start < 10  # computing all maps would take half a minute
 
 
-def test_waiting_stopping_and_invalid_requests_have_messages(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gradio as gr
-
-    from saliscope.page import build
+def test_waiting_stopping_and_invalid_requests_have_messages(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from saliscope.page.ranking import tab
 
-    with gr.Blocks() as demo:
-        ranking = tab.Ranking(build.Page(demo, build.settings_panel.build(), gr.HTML(), gr.HTML()))
+    ranking = tab.Ranking(page)
     visitor = SimpleNamespace(session_hash="somebody")
 
     def reply(data: Any, image: str | None) -> Iterator[dict[str, Any]]:
