@@ -176,10 +176,10 @@ def test_stop_keeps_the_partial_map_of_a_detector(blobs: str) -> None:
     request = Request(blobs, model="blobs_detection", method="occlusion", options={"window": 8, "stride": 2})
     seen = []
     with runs.start(None) as run:
-        for step in engine.explain(request, run):  # type: ignore[arg-type]
+        for step in engine.explain(request, run):
             seen.append(step)
             if isinstance(step, Refining) and step.map is not None:
-                run.stop()  # type: ignore[union-attr]
+                run.stop()
     answer = next(step for step in seen if isinstance(step, Answer))
     assert answer.share < 1 and answer.by_user and answer.map.isfinite().all()
     assert all(step.name == "red blob" for step in seen if isinstance(step, Refining))

@@ -111,7 +111,7 @@ def test_the_map_is_that_of_the_library(hand: ByHand) -> None:
             expected = explainers.explain(
                 method, hand.net, hand.images, similarity, forward=hand.net.encode_image, **options
             ).map[0]
-            torch.testing.assert_close(found.map, expected, **CLOSE)  # type: ignore[arg-type]
+            torch.testing.assert_close(found.map, expected, **CLOSE)
             assert found.map.abs().amax() > 0 and found.probabilities is not None
             count = len(found.settings.class_names)
             assert found.probabilities.tolist() == pytest.approx(hand.cosines[:count], abs=1e-6)
@@ -120,7 +120,7 @@ def test_the_map_is_that_of_the_library(hand: ByHand) -> None:
                     assert torch.equal(step.probabilities, found.probabilities)
             for layer, plane in next(step for step in steps if isinstance(step, Stages)).maps.items():
                 expected = hand.call(explainers.grad_cam, similarity, layer)
-                torch.testing.assert_close(plane, expected, **CLOSE)  # type: ignore[arg-type]
+                torch.testing.assert_close(plane, expected, **CLOSE)
 
 
 def test_what_the_page_says(hand: ByHand) -> None:
@@ -130,7 +130,7 @@ def test_what_the_page_says(hand: ByHand) -> None:
     assert headline.headline(one)[0] == f"“{OWN}”, similarity {own}."
     assert headline.headline(two)[0] == f"“{OWN}” compared with “{OTHER}”, similarity {own} and {other}."
     assert headline.next_step(one) is None
-    assert headline.next_step(two)["compare"][1]["own"] == {"target": OTHER}  # type: ignore[index]
+    assert headline.next_step(two)["compare"][1]["own"] == {"target": OTHER}
     assert messages.unit(one.settings) == messages.unit(two.settings) == "cosine similarity"
     text = text_of(guide.parts(two))
     assert f"“{OWN}” compared with “{OTHER}”" in text and "cosine similarity" in text
@@ -199,7 +199,7 @@ def test_channels_norms_ranking_and_small_maps(hand: ByHand) -> None:
     assert isinstance(small, top.TopMaps)
     for index, vector in enumerate((hand.own, hand.other)):
         alone = hand.call(explainers.grad_cam, explainers.Similarity(vector), layer)
-        torch.testing.assert_close(small.maps[index], alone, **CLOSE)  # type: ignore[arg-type]
+        torch.testing.assert_close(small.maps[index], alone, **CLOSE)
 
 
 def test_comparison_and_verdict(hand: ByHand) -> None:
@@ -243,7 +243,7 @@ def test_the_api_and_its_snippet(hand: ByHand, tmp_path: Path) -> None:
     code = code.replace('"photo.jpg"', repr(DOG)).replace('"overlay.png"', repr(str(tmp_path / "o.png")))
     ran: dict[str, Any] = {}
     exec(code.replace(f"load_model({NAME!r})", f"load_model({NAME!r}, size=32)"), ran)
-    np.testing.assert_allclose(ran["e"].map[0].numpy(), np.load(found["map"].path), **CLOSE)  # type: ignore[arg-type]
+    np.testing.assert_allclose(ran["e"].map[0].numpy(), np.load(found["map"].path), **CLOSE)
 
 
 def test_batches_and_the_command_line(

@@ -172,7 +172,7 @@ def test_a_bundle_is_recomputed(made: Callable[..., Files], replay: Replay) -> N
         assert WHERE.encode() not in entries["photograph.jpg"]
         index = json.loads(entries["bundle.json"])
         options = index["maps"][0]["question"]["options"]
-        assert index["maps"][0]["seed"] == question.get("options", options).get("seed")  # type: ignore[attr-defined]
+        assert index["maps"][0]["seed"] == question.get("options", options).get("seed")
         assert {"saliscope", "torch", "python"} <= index["versions"].keys()
 
 

@@ -146,10 +146,10 @@ def test_a_request_that_is_outdated_stopped_or_long_has_no_result(grad_cam: Requ
         judged(replace(grad_cam, method="rise"))
     other = replace(grad_cam, target="tabby")
     with runs.start(None) as run, pytest.raises(Refused, match=messages.STOPPED):
-        for step in engine.check(other, run, key_of(other)):  # type: ignore[arg-type]
+        for step in engine.check(other, run, key_of(other)):
             assert not isinstance(step, CheckedMap)
             if isinstance(step, CheckProgress) and step.fraction:
-                run.stop()  # type: ignore[union-attr]
+                run.stop()
     assert engine.find(key_of(other)) is None
 
 
@@ -211,7 +211,7 @@ def test_the_weights_row(verdict: CheckedMap, monkeypatch: pytest.MonkeyPatch) -
         (float("nan"), float("nan"), "Not compared", "unknown"),
     ):
         values = {"signed": torch.tensor([[signed]]), "absolute": torch.tensor([[absolute]])}
-        found = rows(verdict.with_weights(replace(verdict.weights, **values, by_size=False)))  # type: ignore[type-var]
+        found = rows(verdict.with_weights(replace(verdict.weights, **values, by_size=False)))
         assert text in found["weights"]["text"] and found["weights"]["mark"] == mark, found
         assert "classifier" in found["weights"]["text"]
         assert ("hardly depends on the weights" in found["sentence"]) == (mark == "bad")
