@@ -14,6 +14,8 @@ from saliscope.session.jobs import runs
 from saliscope.session.request import Request
 
 MODEL = "efficientnet_lite0"
+SMALL = f"{MODEL}?size=64"
+"""The same network with a smaller input, for what takes long."""
 CAT, DOG, COFFEE, GOLDFISH = (str(examples.all_examples()[name].path) for name in ("cat", "dog", "coffee", "goldfish"))
 
 
@@ -39,7 +41,7 @@ def text_of(parts: list[Any]) -> str:
     return "".join(part if isinstance(part, str) else part["text"] for part in parts)
 
 
-def inputs(path: str = CAT) -> tuple[torch.nn.Module, torch.Tensor]:
+def inputs(path: str = CAT, name: str = MODEL) -> tuple[torch.nn.Module, torch.Tensor]:
     """Return the network, and the tensor that it receives for an image."""
-    model = model_cache.load(MODEL).model
+    model = model_cache.load(name).model
     return model.network, model.prepare(Image.open(path).convert("RGB"))

@@ -31,7 +31,7 @@ from saliscope.session.channels.answers import (
     Unchanged,
 )
 from saliscope.session.request import Request
-from tests.saliscope.session.asking import CAT, MODEL, inputs, last_steps, steps_of, text_of
+from tests.saliscope.session.asking import CAT, MODEL, SMALL, inputs, last_steps, steps_of, text_of
 
 REQUEST = Request(CAT, model=MODEL)
 
@@ -72,12 +72,12 @@ def test_statistics_are_those_of_the_layer_values() -> None:
 
 def test_shares_are_gradient_times_activation_and_sum_to_hirescam() -> None:
     """Oracle: HiResCAM sums the same product over the channels; the effect of one channel is that of all measured."""
-    request = replace(REQUEST, layer="stages.2", target="tabby")
+    request = replace(REQUEST, model=SMALL, layer="stages.2", target="tabby")
     label = model_cache.load(MODEL).names.index("tabby")
     values = steps(channels.measure, request, kind="gradient")[Measures].values
     contribution = steps(channels.channel, request, number=3)[Contribution]
-    cam = explainers.hires_cam(*inputs(), label, layer="stages.2", relu=False)
-    effects = explainers.channel_effects(*inputs(), label, layer="stages.2")[0]
+    cam = explainers.hires_cam(*inputs(CAT, SMALL), label, layer="stages.2", relu=False)
+    effects = explainers.channel_effects(*inputs(CAT, SMALL), label, layer="stages.2")[0]
 
     assert float(values.sum()) == pytest.approx(float(cam.sum()), rel=1e-4)
     torch.testing.assert_close(contribution.parts, values)

@@ -23,7 +23,7 @@ from saliscope.session.request import Request
 from saliscope.zoo import catalog
 from saliscope.zoo.model import Model
 from saliscope.zoo.sources.torchvision_dense import SOURCE, preparation_of, weights_by_name
-from tests.saliscope.session.asking import MODEL, last_steps, text_of
+from tests.saliscope.session.asking import SMALL, last_steps, text_of
 from tests.support import dense_nets
 from tests.support.catalog import isolate_catalog
 
@@ -238,5 +238,5 @@ def test_a_detection_of_another_scale_is_explained_at_the_layer_that_it_depends_
     assert answer.settings.layer != answer.settings.loaded.default and found[Settings].layer == answer.settings.layer
     assert "other_layer" in [finding.code for finding in answer.explanation.findings[0]]
     monkeypatch.setattr(limits, "NETWORKS", 1)
-    model_cache.load(f"{MODEL}?size=64")  # forget the random weights
+    model_cache.load(SMALL)  # forget the random weights
     assert not model_cache.has(name)

@@ -24,7 +24,7 @@ from saliscope.session.jobs import runs
 from saliscope.session.request import Request
 from saliscope.session.trust import engine, messages
 from saliscope.session.trust.answers import CheckedMap, CheckProgress, ClassSimilarity
-from tests.saliscope.session.asking import MODEL, answered, steps_of
+from tests.saliscope.session.asking import MODEL, SMALL, answered, steps_of
 from tests.support import nets
 
 STEPS = 5
@@ -236,7 +236,7 @@ def test_class_agnostic_methods_are_tested_with_all_layers_randomized(grad_cam: 
 
 
 def test_a_channel_is_compared_with_controls_but_not_by_class_and_weights(grad_cam: Request) -> None:
-    request = replace(grad_cam, model=f"{MODEL}?size=64", layer="stages.2", target="channel 12 of stages.4")
+    request = replace(grad_cam, model=SMALL, layer="stages.2", target="channel 12 of stages.4")
     verdict = judged(request)[-1]
     assert (verdict.unit, verdict.name) == ("channel mean", "channel 12 of stages.4")
     assert {rows(verdict)[name]["mark"] for name in ("class", "weights")} == {"unknown"}
