@@ -32,18 +32,7 @@ from saliscope.session.interventions import messages as intervention_messages
 from saliscope.session.interventions.answers import Changed
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
-from tests.saliscope.session.asking import (
-    CAT,
-    COFFEE,
-    DOG,
-    GOLDFISH,
-    MODEL,
-    SMALL,
-    answered,
-    inputs,
-    last_steps,
-    steps_of,
-)
+from tests.saliscope.session.asking import CAT, COFFEE, DOG, GOLDFISH, SMALL, answered, inputs, last_steps, steps_of
 
 STROKE = "brush.5k.FFFFWWWW"
 
@@ -198,7 +187,7 @@ def test_keys_tell_edits_apart() -> None:
     assert len({request.signature for request in requests}) == 5
 
 
-REQUEST = Request(CAT, MODEL, layer="stages.5", use_cache=True)
+REQUEST = Request(CAT, layer="stages.5", use_cache=True)
 SOME = "3, 17-24"
 NUMBERS = [3, *range(17, 25)]
 
@@ -234,7 +223,7 @@ def test_classes_and_maps_are_those_of_a_changed_network() -> None:
     network, images = inputs(CAT, SMALL)
     top, before = int(network(images).argmax()), network(images).softmax(1)[0]
     before_map = explainers.grad_cam(network, images, top, layer="stages.5")[0]
-    names = model_cache.load(MODEL).names
+    names = model_cache.load(SMALL).names
     for data, change in CHANGES:
         (step,) = answers(data, replace(REQUEST, model=SMALL))
         changed = copy.deepcopy(network)

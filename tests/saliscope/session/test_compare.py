@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,31 +182,17 @@ def first(seed: int = 1, classes: int = 3) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(8, classes)).eval()
 
 
-def scaled(**factors: float) -> nn.Sequential:
+def scaled(factors: dict[int, float]) -> nn.Sequential:
     """Return the first network with the weights and biases of some layers multiplied."""
     network = first()
-    for name, factor in factors.items():
-        for weights in network[int(name[1:])].parameters():
+    for layer, factor in factors.items():
+        for weights in network[layer].parameters():
             weights.data.mul_(factor)
     return network
 
 
-def second() -> nn.Sequential:
-    return scaled(_2=1.2)
-
-
-def opposite() -> nn.Sequential:
-    return scaled(_6=-1.0)
-
-
-def blind() -> nn.Sequential:
-    return scaled(_0=0.0, _2=0.0)
-
-
-def four() -> nn.Sequential:
-    return first(2, 4)
-
-
+second, opposite = partial(scaled, {2: 1.2}), partial(scaled, {6: -1.0})
+blind, four = partial(scaled, {0: 0.0, 2: 0.0}), partial(first, 2, 4)
 same = shuffled = renamed = first
 NAMES: dict[str, str] = {}
 """The public names of the networks."""
