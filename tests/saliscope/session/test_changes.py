@@ -28,7 +28,7 @@ from saliscope.session.erase import messages
 from saliscope.session.erase.second import second_image
 from saliscope.session.interventions import changes
 from saliscope.session.interventions import engine as interventions
-from saliscope.session.interventions import messages as intervention_messages
+from saliscope.session.interventions import messages as change_messages
 from saliscope.session.interventions.answers import Changed
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
@@ -237,9 +237,7 @@ def test_classes_and_maps_are_those_of_a_changed_network() -> None:
         for each, index in zip(step.classes, expected, strict=True):
             assert each.before == pytest.approx(float(before[index]), rel=1e-4)
             assert each.after == pytest.approx(float(after[index]), rel=1e-3), data
-        assert step.place.channels == NUMBERS and intervention_messages.title(step).startswith(
-            "9 channels of stages.5 "
-        )
+        assert step.place.channels == NUMBERS and change_messages.title(step).startswith("9 channels of stages.5 ")
         packed = change_view.changed(step)
         assert packed["classes"][0]["texts"][0] == names[top] and len(packed["maps"]) == 2
 
@@ -258,12 +256,11 @@ def test_a_swap_and_its_positions() -> None:
     torch.testing.assert_close(every.effects, expected)
     assert every.shown_cell == divmod(int(expected.abs().argmax()), 7) == every.place.cell
     (one,) = answers(swap | {"cell": [2, 5]})
-    result = explainers.intervene(
-        network, images, "stages.5", channels=NUMBERS, cells=[(2, 5)], value=explainers.Swap(other)
-    )
+    options = {"channels": NUMBERS, "cells": [(2, 5)], "value": explainers.Swap(other)}
+    result = explainers.intervene(network, images, "stages.5", **options)
     assert one.effects is None and one.place.cell == (2, 5)
     assert one.classes[0].after == pytest.approx(float(result.after.softmax(1)[0, top]), rel=1e-4)
-    assert "at row 3, column 6" in intervention_messages.title(one)
+    assert "at row 3, column 6" in change_messages.title(one)
     assert change_view.changed(every)["effects"]["title"] == "Change of the logit of tiger cat by position"
     with pytest.raises(Refused, match="No cell at row 8"):
         answers(swap | {"cell": [7, 0]})

@@ -17,7 +17,7 @@ from saliscope.session import engine, model_cache
 from saliscope.session import messages as page_messages
 from saliscope.session.answers import Answer, Stages
 from saliscope.session.arithmetic import engine as arithmetic
-from saliscope.session.arithmetic import messages as arithmetic_messages
+from saliscope.session.arithmetic import messages as value_messages
 from saliscope.session.arithmetic.answers import ValueOf
 from saliscope.session.channels import engine as channels
 from saliscope.session.channels import messages
@@ -181,13 +181,11 @@ def test_the_operations_lead_to_the_value() -> None:
     maps = explainers.feature_maps(network, images, layer="stages.2")[0]
     skip = explainers.feature_maps(network, images, layer="stages.2.0")[0, 5, 3, 4]
 
-    rows = arithmetic_messages.rows(step)
+    rows = value_messages.rows(step)
     assert [name for name, _, _ in rows] == ["Sum of 240 products", "Batch norm", "Addition"]
     assert rows[0][1] == "stages.2.1.project.0, 1 × 1 convolution"
     assert rows[2][1].startswith(f"{'−' if skip < 0 else '+'} {abs(float(skip)):.4g}")
-    assert rows[-1][2] == arithmetic_messages.number(float(maps[5, 3, 4])) and rows[-1][2] in arithmetic_messages.title(
-        step
-    )
+    assert rows[-1][2] == value_messages.number(float(maps[5, 3, 4])) and rows[-1][2] in value_messages.title(step)
     found = step.arithmetic
     listed = sum(each.input * each.weight for each in found.largest)
     assert found.total == pytest.approx(listed + found.others) and found.inputs is None
@@ -209,7 +207,7 @@ def test_kernels_of_the_first_layer_have_colors() -> None:
     packed = arithmetic_view.value(traced(12, (111, 111), layer="stem"))
     assert packed["kernels"]["shape"] == [32, 3, 3, 3]
     assert any(row[0].startswith(("red", "green", "blue")) for row in packed["products"])
-    assert arithmetic_messages.rows(step)[-1][:2] == ["ReLU6", "limited to 0 to 6"]
+    assert value_messages.rows(step)[-1][:2] == ["ReLU6", "limited to 0 to 6"]
     assert traced(3, (0, 0), layer="stages.2.0.depthwise").arithmetic.kernels is None
 
 

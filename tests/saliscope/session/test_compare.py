@@ -143,9 +143,7 @@ def test_script_input_is_validated() -> None:
     assert questions.parse(sent) == PanelRequest(3, 4, "p", {}, {"k": 1}, {"model": "m"}, True)
 
 
-def test_the_tab_answers_a_request_once_with_all_values_in_its_last_step(
-    page: Any, blobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tab_answers_a_request_once(page: Any, blobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If two steps follow quickly, the browser may only receive the second."""
     from saliscope.page.compare import tab
 

@@ -91,10 +91,8 @@ def test_regions_are_classes_and_their_connected_parts(blobs: str) -> None:
     assert areas["red blob"] == pytest.approx(areas["red blob#1"] + areas["red blob#2"], rel=0.02)
     assert sum(each.share for each in scene.objects if not each.rank) == pytest.approx(1)
     network, images, _ = inputs(found)
-    target = explainers.MaskScores(network(images)["out"][0].argmax(0) == 1, 1)
-    torch.testing.assert_close(
-        answer.map, explainers.hires_cam(network, images, target, layer=answer.settings.layer)[0]
-    )
+    region, layer = explainers.MaskScores(network(images)["out"][0].argmax(0) == 1, 1), answer.settings.layer
+    torch.testing.assert_close(answer.map, explainers.hires_cam(network, images, region, layer=layer)[0])
     line = text_of(messages.answer_parts(answer))
     assert line.startswith(f"HiResCAM for red blob ({100 * areas['red blob']:.0f}% of the pixels) at ")
 
@@ -200,9 +198,7 @@ def test_channels_have_effects_on_detected_objects(blobs: str) -> None:
         assert columns[0] == pytest.approx((0, 8 / one[ReceptiveFields].size[0])), "three convolutions with stride 2"
 
 
-def test_own_networks_need_no_class_names_and_may_have_one_channel(
-    blobs: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_own_networks_are_explained(blobs: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As with `--model`: built by a function, with the task inferred from the output. One channel is binary."""
     isolate_catalog(monkeypatch, tmp_path)
     usual: dict[str, Any] = {"size": (96, 128), "mean": [0] * 3, "std": [1] * 3}
@@ -220,9 +216,7 @@ def test_own_networks_need_no_class_names_and_may_have_one_channel(
     assert Answer not in nothing and nothing[Scene].objects == () and "background" in nothing[Scene].message
 
 
-def test_a_detection_of_another_scale_is_explained_at_the_layer_that_it_depends_on(
-    monkeypatch: pytest.MonkeyPatch, blobs: str
-) -> None:
+def test_a_detection_of_another_scale_has_another_layer(monkeypatch: pytest.MonkeyPatch, blobs: str) -> None:
     """SSD with random weights."""
     import torchvision
 

@@ -108,10 +108,9 @@ def test_the_map_is_that_of_the_library(hand: ByHand) -> None:
             steps = ask(target, method=method)
             found = next(step for step in steps if isinstance(step, Answer))
             options = {name: value for name, value in found.options.items() if name in ("window", "stride", "relu")}
-            expected = explainers.explain(
-                method, hand.net, hand.images, similarity, forward=hand.net.encode_image, **options
-            ).map[0]
-            torch.testing.assert_close(found.map, expected, **CLOSE)
+            options["forward"] = hand.net.encode_image
+            expected = explainers.explain(method, hand.net, hand.images, similarity, **options)
+            torch.testing.assert_close(found.map, expected.map[0], **CLOSE)
             assert found.map.abs().amax() > 0 and found.probabilities is not None
             count = len(found.settings.class_names)
             assert found.probabilities.tolist() == pytest.approx(hand.cosines[:count], abs=1e-6)
@@ -246,9 +245,7 @@ def test_the_api_and_its_snippet(hand: ByHand, tmp_path: Path) -> None:
     np.testing.assert_allclose(ran["e"].map[0].numpy(), np.load(found["map"].path), **CLOSE)
 
 
-def test_batches_and_the_command_line(
-    hand: ByHand, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_and_the_command_line(hand: ByHand, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     with pytest.raises(Refused, match="No sentence given"):
         steps_of(batch.explain, Request(model=NAME), [(DOG, "dog.jpg")])
     page = steps_of(batch.explain, Request(model=NAME, target=BOTH), [(DOG, "dog.jpg")])[-1]

@@ -117,10 +117,11 @@ def test_a_multispectral_image_is_stored_as_its_values() -> None:
 # Bundles
 
 Files = dict[str, bytes]
+Made = Callable[..., Files]
 
 
 @pytest.fixture
-def made(upload: Callable[[bytes], str], tmp_path: Path) -> Callable[..., Files]:
+def made(upload: Callable[[bytes], str], tmp_path: Path) -> Made:
     """Return a function that makes the files of a bundle for a question, as static/share/bundle.js does."""
 
     def files_of(**question: Any) -> Files:
@@ -160,7 +161,7 @@ def replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Replay:
     return run
 
 
-def test_a_bundle_is_recomputed(made: Callable[..., Files], replay: Replay) -> None:
+def test_a_bundle_is_recomputed(made: Made, replay: Replay) -> None:
     for question in (
         {"method": "smooth_grad", "options": {"samples": 2, "seed": 7}},
         {"method": "hires_cam", "layer": "stages.4", "target": "channel 12 of head"},
@@ -176,7 +177,7 @@ def test_a_bundle_is_recomputed(made: Callable[..., Files], replay: Replay) -> N
         assert {"saliscope", "torch", "python"} <= index["versions"].keys()
 
 
-def test_a_changed_bundle_is_reported(made: Callable[..., Files], replay: Replay) -> None:
+def test_a_changed_bundle_is_reported(made: Made, replay: Replay) -> None:
     """Another option, other weights, other values, or another image. Values are equal within rounding."""
     entries = made(method="grad_cam", layer="stages.4", target="goldfish", options={"relu": False})
 
@@ -205,9 +206,7 @@ def tiny() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
 
 
-def test_a_bundle_is_recomputed_on_another_device(
-    made: Callable[..., Files], replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_is_recomputed_on_another_device(made: Made, replay: Replay, tmp_path: Path, monkeypatch: Any) -> None:
     isolate_catalog(monkeypatch, tmp_path)
     entries = made(model=zoo.add(f"{__name__}:tiny", size=32), method="grad_cam")
     monkeypatch.setattr(limits, "NETWORKS", 1)

@@ -120,10 +120,8 @@ def test_the_result_for_grad_cam(grad_cam: Request, steps: list[Any], verdict: C
     assert "before negative values are set to zero" in blank["text"], "one of the maps is zero everywhere"
 
 
-def test_maps_of_an_image_and_class_share_controls_and_a_finished_check_is_shown_at_once(
-    grad_cam: Request, verdict: CheckedMap, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Oracle: the evaluation of another map with its own controls."""
+def test_maps_of_an_image_and_class_share_controls(grad_cam: Request, verdict: CheckedMap, monkeypatch: Any) -> None:
+    """Oracle: the evaluation of another map with its own controls. A finished check is shown at once."""
     request, evaluate = replace(grad_cam, method="hires_cam"), network_calls.evaluate
     found, options = answered(request), {"metrics": engine.METRICS, "steps": STEPS}
     images = page_engine.load_input(found.settings, request)[2]

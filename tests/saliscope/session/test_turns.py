@@ -97,9 +97,7 @@ def test_a_class_behind_one_address_is_served_in_turn(places: Places) -> None:
     assert len(set(served[:33])) == 30, "in rounds of three"
 
 
-def test_one_address_may_have_half_of_all_jobs_and_others_find_room(
-    places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_address_may_have_half_of_all_jobs(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "JOBS", 30)
     for number, most in enumerate((15, 8, 4)):
         address = f"6.6.6.{number}"
@@ -143,9 +141,7 @@ def test_a_long_job_leaves_its_place_to_quick_ones(places: Places) -> None:
     assert not has_place(waiting[1]), "without such a place, a long job keeps that of a quick one"
 
 
-def test_waiting_says_how_many_are_ahead_and_ends_with_a_place_or_a_stop(
-    places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_says_how_many_are_ahead(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "REPORT", 0.02)
     holders, run, other = hold(places), Run(9, "ann"), Run(9, "bob")
     for each, address in ((run, "2.2.2.2"), (other, "3.3.3.3")):
@@ -188,9 +184,7 @@ def test_many_sessions_are_forgotten_except_those_with_a_stream(monkeypatch: pyt
         assert visitors.find("first") is first and known in ([46, 47, 48, 49], [45, 46, 47, 48, 49])
 
 
-def test_an_answer_is_sent_to_a_session_with_a_stream_and_too_many_jobs_get_a_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_answer_is_only_sent_to_a_session_with_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     from saliscope.page.shared.tab import run_job
 
     def ask() -> list[str]:
