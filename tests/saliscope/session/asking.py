@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from PIL import Image
 
+from saliscope import limits
 from saliscope.images import examples
 from saliscope.session import engine, model_cache
 from saliscope.session.answers import Answer
@@ -39,6 +41,14 @@ def answered(request: Request) -> Answer:
 def text_of(parts: list[Any]) -> str:
     """Return the text of a message that consists of parts."""
     return "".join(part if isinstance(part, str) else part["text"] for part in parts)
+
+
+def forget_networks() -> None:
+    """Forget all networks except for the default one and a variant of it, as in a new process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "NETWORKS", 1)
+        for size in (32, 40):  # at most one of them is known, so that the other is loaded, and all others are forgotten
+            model_cache.load(f"{MODEL}?size={size}")
 
 
 def inputs(path: str = CAT, name: str = MODEL) -> tuple[torch.nn.Module, torch.Tensor]:

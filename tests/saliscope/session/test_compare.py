@@ -58,7 +58,7 @@ def test_a_panel_equals_the_page_except_for_its_own_settings() -> None:
         ({"options": relu}, {"options": relu}),
         ({"own": {"layer": "stages.3"}}, {"layer": "stages.3"}),
         ({"own": {"target": "goldfish"}}, {"target": "goldfish"}),
-        ({"options": relu, "own": {"method": "layer_cam"}}, {"method": "layer_cam"}),
+        ({"options": relu, "own": {"method": "hires_cam"}}, {"method": "hires_cam"}),
     ):
         assert torch.equal(answer(**asked).map, of_page(**same).map), asked
 

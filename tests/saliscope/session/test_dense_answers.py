@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import explainers
-from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.session import engine, messages, model_cache
 from saliscope.session.answers import Answer, Refining, Scene, Settings, Stages
@@ -23,7 +22,7 @@ from saliscope.session.request import Request
 from saliscope.zoo import catalog
 from saliscope.zoo.model import Model
 from saliscope.zoo.sources.torchvision_dense import SOURCE, preparation_of, weights_by_name
-from tests.saliscope.session.asking import SMALL, last_steps, text_of
+from tests.saliscope.session.asking import forget_networks, last_steps, text_of
 from tests.support import dense_nets
 from tests.support.catalog import isolate_catalog
 
@@ -231,6 +230,5 @@ def test_a_detection_of_another_scale_has_another_layer(monkeypatch: pytest.Monk
     assert float(answer.explanation.raw.abs().max()) > 0, "the explained object depends on the layer"
     assert answer.settings.layer != answer.settings.loaded.default and found[Settings].layer == answer.settings.layer
     assert "other_layer" in [finding.code for finding in answer.explanation.findings[0]]
-    monkeypatch.setattr(limits, "NETWORKS", 1)
-    model_cache.load(SMALL)  # forget the random weights
+    forget_networks()  # with random weights
     assert not model_cache.has(name)

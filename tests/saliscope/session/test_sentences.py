@@ -230,6 +230,7 @@ def test_comparison_and_verdict(hand: ByHand) -> None:
     assert float(curve[0, 0]) == pytest.approx(hand.cosines[0] - hand.cosines[1], abs=tolerance)
 
 
+@pytest.mark.filterwarnings("ignore:.*preprocessing")
 def test_the_api_and_its_snippet(hand: ByHand, tmp_path: Path) -> None:
     path = Path(endpoints.get_upload_folder()) / "dog.jpg"
     path.write_bytes(Path(DOG).read_bytes())

@@ -18,7 +18,7 @@ import torch
 from PIL import Image, ImageCms, PngImagePlugin, TiffImagePlugin
 from torch import nn
 
-from saliscope import limits, zoo
+from saliscope import zoo
 from saliscope.__main__ import main
 from saliscope.datasets import run as dataset_runs
 from saliscope.datasets.settings import Settings as RunSettings
@@ -30,7 +30,7 @@ from saliscope.session import engine, model_cache
 from saliscope.session.bundles import bundle, links, messages, reading, record
 from saliscope.session.request import Request
 from saliscope.zoo import devices
-from tests.saliscope.session.asking import CAT, MODEL, SMALL, answered
+from tests.saliscope.session.asking import CAT, MODEL, answered, forget_networks
 from tests.support.band_files import npy_file
 from tests.support.catalog import isolate_catalog
 from tests.support.pretended_device import pretended_devices
@@ -209,8 +209,7 @@ def tiny() -> nn.Module:
 def test_a_bundle_is_recomputed_on_another_device(made: Made, replay: Replay, tmp_path: Path, monkeypatch: Any) -> None:
     isolate_catalog(monkeypatch, tmp_path)
     entries = made(model=zoo.add(f"{__name__}:tiny", size=32), method="grad_cam")
-    monkeypatch.setattr(limits, "NETWORKS", 1)
-    model_cache.load(SMALL)  # the network is forgotten, as in a new process
+    forget_networks()
     monkeypatch.setattr(devices, "available", lambda: ["cpu", "lazy:1"])
     code, output = replay(entries, "--device", "cuda:7")
     assert code == 1 and "'cuda:7' is not available. Available: cpu, lazy:1." in output
