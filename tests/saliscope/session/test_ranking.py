@@ -110,6 +110,7 @@ def test_the_agreement_of_metrics_has_a_message(loaded: Any) -> None:
     assert notes(0.1, 0.2, 0.3) == ["Deletion and insertion agree on the order of the maps (rank correlation 1.00)."]
     (note,) = notes(0.3, 0.2, 0.1)
     assert "disagree on the order of the maps (rank correlation −1.00)" in note
+    assert "insertion partly agree on the order" in notes(0.1, 0.3, 0.2)[0]
     assert notes(0.5) == [ranking_messages.FEW]
 
 
