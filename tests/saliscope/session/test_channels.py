@@ -138,7 +138,7 @@ def test_unknown_channels_and_cells_raise() -> None:
             steps(channels.channel, number=number, cell=cell)
 
 
-def test_large_layers_come_in_pages_and_large_grids_are_averaged() -> None:
+def test_large_layers_come_in_pages_and_large_grids_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Responses stay below the size limit of the page."""
     assert channels.capacity(torch.empty(1, 7, 7)) == channels.MOST
     assert channels.capacity(torch.empty(1, 112, 112)) == 119
@@ -148,6 +148,8 @@ def test_large_layers_come_in_pages_and_large_grids_are_averaged() -> None:
     packed = view.sheet(sheet, "1", 1)
     assert sheet.numbers == [5, 2] and packed["cell"] == [112, 112] and "averaged" not in packed["note"]
     assert steps(channels.channel, large, number=2)[Channel].map.shape == (112, 112)
+    monkeypatch.setattr(channels, "MOST", 640)
+    assert steps(channels.sheet)[Sheet].pages == 2, "of 1280 channels"
 
 
 def test_a_channel_is_the_target() -> None:
