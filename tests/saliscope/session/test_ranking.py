@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import gradio as gr
 import pytest
 import torch
 from PIL import Image
@@ -21,17 +20,16 @@ import explainers
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.recommendation import RankedMap, Recommendation, rank_maps
 from saliscope.errors import Refused
-from saliscope.page import build
-from saliscope.page.ranking import tab, view
-from saliscope.session import engine, messages
-from saliscope.session.answers import Settings, Waiting
+from saliscope.page.ranking import view
+from saliscope.session import messages
+from saliscope.session.answers import Settings
 from saliscope.session.jobs import runs
 from saliscope.session.jobs.turns import turns
 from saliscope.session.ranking import engine as ranking_engine
 from saliscope.session.ranking import messages as ranking_messages
 from saliscope.session.ranking.engine import Ranking, RankingOptions, parse_options
 from saliscope.session.request import Request
-from tests.saliscope.session.asking import DOG, MODEL
+from tests.saliscope.session.asking import DOG, MODEL, text_of
 
 pytestmark = pytest.mark.usefixtures("loaded")
 
@@ -77,67 +75,43 @@ def packed(found: Recommendation, loaded: Any, **more: Any) -> dict[str, Any]:
     return json.loads(json.dumps(value, allow_nan=False))
 
 
-def message(value: dict[str, Any]) -> str:
-    return "".join(part["text"] for part in value["parts"])
+def in_order(value: dict[str, Any]) -> list[dict[str, Any]]:
+    return sorted(value["rows"], key=lambda row: row["order"])
 
 
 def test_rows_and_controls_are_in_the_order_of_their_difference(loaded: Any) -> None:
-    """Oracle: the manually computed order."""
-    full = [ranked_map("grad_cam", 0.9, 0.1), ranked_map("saliency", 0.45, 0.55), ranked_map("hires_cam", 0.2, 0.8)]
-    rows = packed(recommendation(*full), loaded)["rows"]
-    order = [row["id"] for row in sorted(rows, key=lambda row: row["order"])]
-
+    """Oracle: by hand. Controls are among the short curves if no full curve is worse."""
+    maps = [ranked_map("grad_cam", 0.9, 0.1), ranked_map("saliency", 0.45, 0.55), ranked_map("hires_cam", 0.2, 0.8)]
+    first, *rows = in_order(packed(recommendation(*maps), loaded))
     # random and center have 0.5 and 0.5, edges 0.4 and 0.6
-    assert order == ["grad_cam at head", "random", "center", "saliency", "edge", "hires_cam at head"]
-    first = next(row for row in rows if row["id"] == "grad_cam at head")
+    assert [row["id"] for row in rows] == ["random", "center", "saliency", "edge", "hires_cam at head"]
     assert (first["order"], first["title"], first["layer"], first["method"]) == (0, "Grad-CAM", "head", "grad_cam")
     assert (first["insertion"], first["deletion"], first["difference"]) == (0.9, 0.1, 0.8)
     assert first["margin"] == pytest.approx(4.0), "0.4 better than random and center, at a spread of 0.1"
     assert first["beside"] == "Better than random maps, edge maps and a centered blob." and first["beats"]
     assert "better than random maps, edge maps and a centered blob" in first["about"][0]
-    assert [row["control"] for row in rows if row.get("control")] == [True] * 3
-    assert {row["difference"] for row in rows if row["id"] in ("random", "edge")} == {0.0, -0.2}
+    assert [row["difference"] for row in rows if row.get("control")] == [0.0, 0.0, -0.2]
+    cells = torch.frombuffer(bytearray(base64.b64decode(first["map"]["b64"])), dtype=torch.int8).view(16, 16)
+    means = evaluation(0, 0).maps[0].view(16, 4, 16, 4).mean((1, 3))
+    assert torch.equal(cells, (127 * means / means.abs().max()).round().char()) and int(cells.min()) < 0
 
-
-def test_controls_are_ranked_among_short_curves_if_no_full_curve_is_worse(loaded: Any) -> None:
-    rows = [
-        ranked_map("grad_cam", 0.9, 0.1),
-        ranked_map("saliency", 0.8, 0.2, steps=5),
-        ranked_map("hires_cam", 0.2, 0.8, steps=5),
-    ]
-    value = packed(recommendation(*rows), loaded)
-    order = [row["id"] for row in sorted(value["rows"], key=lambda row: row["order"])]
-
+    short = [ranked_map("saliency", 0.8, 0.2, steps=5), ranked_map("hires_cam", 0.2, 0.8, steps=5)]
+    value = packed(recommendation(maps[0], *short), loaded)
+    order = [row["id"] for row in in_order(value)]
     assert order == ["grad_cam at head", "saliency", "random", "center", "edge", "hires_cam at head"]
     assert {row["steps"] for row in value["rows"] if row.get("control")} == {5} and value["steps"] == [5, 20]
 
 
-def test_small_maps_are_the_means_of_cells_with_their_signs(loaded: Any) -> None:
-    row = packed(recommendation(ranked_map("grad_cam", 0.9, 0.1)), loaded)["rows"][0]
-    cells = torch.frombuffer(bytearray(base64.b64decode(row["map"]["b64"])), dtype=torch.int8).view(16, 16)
-    means = evaluation(0, 0).maps[0].view(16, 4, 16, 4).mean((1, 3))
+def test_the_agreement_of_metrics_has_a_message(loaded: Any) -> None:
+    def notes(*deletions: float) -> list[str]:
+        given = zip(("grad_cam", "saliency", "hires_cam"), (0.9, 0.8, 0.7), deletions, strict=False)
+        return packed(recommendation(*(ranked_map(*each) for each in given)), loaded)["notes"]
 
-    assert torch.equal(cells, (127 * means / means.abs().max()).round().char()) and int(cells.min()) < 0
-
-
-def test_the_comparison_with_controls_and_the_agreement_of_metrics_have_messages(loaded: Any) -> None:
-    pairs = ((0.5, 0.5), (0.1, 0.9), (0.9, 0.9), (0.9, 0.5), (0.62, 0.38))
-    assert [ranked_map("grad_cam", *pair).verdict.sentence for pair in pairs] == [
-        "Not better than random maps, edge maps or a centered blob.",
-        "Worse than random maps, edge maps and a centered blob.",
-        "Better and worse than random maps, edge maps and a centered blob, depending on the metric.",
-        "Better than random maps, edge maps and a centered blob by insertion.",
-        "Better than edge maps, not than random maps or a centered blob.",
-    ]
-
-    agreeing = [ranked_map("grad_cam", 0.9, 0.1), ranked_map("saliency", 0.8, 0.2), ranked_map("hires_cam", 0.7, 0.3)]
-    divided = [ranked_map("grad_cam", 0.9, 0.3), ranked_map("saliency", 0.8, 0.2), ranked_map("hires_cam", 0.7, 0.1)]
-    notes = packed(recommendation(*agreeing), loaded, left=None)["notes"]
-    assert notes == ["Deletion and insertion agree on the order of the maps (rank correlation 1.00)."]
-    (note,) = packed(recommendation(*divided), loaded)["notes"]
+    assert notes(0.1, 0.2, 0.3) == ["Deletion and insertion agree on the order of the maps (rank correlation 1.00)."]
+    (note,) = notes(0.3, 0.2, 0.1)
     assert "disagree on the order of the maps (rank correlation −1.00)" in note
-    none = packed(recommendation(ranked_map("grad_cam", 0.5, 0.5)), loaded)["notes"]
-    assert none == [ranking_messages.FEW]
+    assert "insertion partly agree on the order" in notes(0.1, 0.3, 0.2)[0]
+    assert notes(0.5) == [ranking_messages.FEW]
 
 
 def test_ranks_follow_the_difference_and_equal_maps_are_one_row(loaded: Any) -> None:
@@ -149,42 +123,39 @@ def test_ranks_follow_the_difference_and_equal_maps_are_one_row(loaded: Any) -> 
         ranked_map("hires_cam", 0.8, 0.20004),
         ranked_map("layer_cam", 0.99, 0.01, steps=5),
     ]
-    rows = [row for row in packed(recommendation(*maps), loaded)["rows"] if not row.get("control")]
-    order = [(row["id"], row["rank"], row["best"]) for row in sorted(rows, key=lambda row: row["order"])]
+    rows = [row for row in in_order(packed(recommendation(*maps), loaded)) if not row.get("control")]
+    order = [(row["id"], row["rank"], row["best"]) for row in rows]
     equal = [("grad_cam at head", 2, False), ("hires_cam at head", 2, False)]
     assert order == [("saliency", 1, True), *equal, ("layer_cam at head", None, False)]
     (grad_cam,) = [row for row in rows if row["id"] == "grad_cam at head"]
     assert grad_cam["equal"] == [["xgrad_cam", "head", "XGrad-CAM at head"]]
 
 
-def test_each_conclusion_follows_from_the_rows(loaded: Any) -> None:
-    def said(*maps: RankedMap) -> str:
-        return message(packed(recommendation(*maps), loaded)).partition(" (")[0]
+def test_the_status_while_running_and_the_conclusion_at_the_end(loaded: Any) -> None:
+    def said(*maps: RankedMap, **more: Any) -> str:
+        return text_of(packed(recommendation(*maps), loaded, **more)["parts"])
 
     level, better = ranked_map("grad_cam", 0.52, 0.48), ranked_map("saliency", 0.9, 0.1)
-    assert said(level) == "None of 1 map for dog is significantly better than all controls by both metrics"
-    assert said(level, level).endswith("than all controls by both metrics, corrected for their number")
-    assert said(level, better) == "Saliency is the best of 2 maps for dog, better than all controls"
     unsure = replace(ranked_map("hires_cam", 1.9, 0.0), evaluation=evaluation(1.9, 0.5))
+    guided = ranked_map("guided_backprop", 0.9, 0.1)
     first = "HiResCAM at head has the largest difference of 2 maps for dog"
-    assert said(unsure, better) == f"{first}, but is not better than all controls; Saliency is"
-    assert said(ranked_map("guided_backprop", 0.9, 0.1)).endswith("controls, but it hardly depends on the weights")
-    (row, *_) = packed(recommendation(ranked_map("guided_backprop", 0.9, 0.1)), loaded)["rows"]
+    for maps, conclusion in (
+        ((level,), "None of 1 map for dog is significantly better than all controls by both metrics (all 2 tested"),
+        ((level, level), "than all controls by both metrics, corrected for their number ("),
+        ((level, better), "Saliency is the best of 2 maps for dog, better than all controls (all 3 tested, 3 s)"),
+        ((unsure, better), f"{first}, but is not better than all controls; Saliency is ("),
+        ((guided,), "controls, but it hardly depends on the weights ("),
+    ):
+        assert conclusion in said(*maps), maps
+    (row, *_) = packed(recommendation(guided), loaded)["rows"]
     assert "hardly depends on the weights" in [label for label, _ in row["badges"]]
 
-
-def test_the_status_while_running_and_at_the_end(loaded: Any) -> None:
-    found = recommendation(
-        ranked_map("grad_cam", 0.9, 0.1), ranked_map("xgrad_cam", 0.9, 0.1, same_as="grad_cam at head")
-    )
-    going = packed(found, loaded, left=6.4, fraction=0.3)
+    going = packed(recommendation(level, better), loaded, left=6.4, fraction=0.3)
     assert (going["kind"], going["fraction"]) == ("busy", 0.3) and "notes" not in going
-    assert message(going) == "3 of 3 maps tested for dog, about 7 s left"
-    over = packed(found, loaded)
-    best = "Grad-CAM at head is the best of 2 maps for dog, better than all controls (all 3 tested, 3 s)"
-    assert message(over) == best and over["kind"] == "done"
-    assert over["refused"] == [["LRP at head", "Not here."]]
-    assert message(packed(found, loaded, stopped=True)).endswith("3 s, stopped)")
+    assert text_of(going["parts"]) == "3 of 3 maps tested for dog, about 7 s left"
+    assert said(level, stopped=True).endswith("3 s, stopped)")
+    over = packed(recommendation(level), loaded)
+    assert over["kind"] == "done" and over["refused"] == [["LRP at head", "Not here."]]
 
 
 def test_options_of_a_script_are_checked() -> None:
@@ -212,57 +183,35 @@ def test_the_ranking_of_an_image_equals_the_library_and_stops_at_once(loaded: An
     images = loaded.model.prepare(Image.open(DOG).convert("RGB"))
     own = explainers.evaluate(loaded.model.network, images, "grad_cam", target=[235], steps=row.steps)
     assert row.evaluation.values["insertion"] == pytest.approx(own.values["insertion"], abs=0.02)
-    assert not turns._waiting and turns._holder is None
 
-
-def test_a_time_limit_too_short_for_one_map_ends_at_once_with_a_message(loaded: Any) -> None:
     start = time.monotonic()
     with runs.start(None, 60.0) as run, pytest.raises(Refused, match="Increase Seconds"):
         [*ranking_engine.rank(Request(DOG, model=MODEL), RankingOptions(0.01, all_stages=False), run)]
     assert time.monotonic() - start < 10  # computing all maps would take half a minute
 
 
-def on_a_page() -> tab.Ranking:
-    with gr.Blocks() as demo:
-        return tab.Ranking(build.Page(demo, build.settings_panel.build(), gr.HTML(), gr.HTML()))
+def test_waiting_stopping_and_invalid_requests_have_messages(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from saliscope.page.ranking import tab
 
+    ranking = tab.Ranking(page)
+    visitor = SimpleNamespace(session_hash="somebody")
 
-def test_waiting_in_the_queue_and_stopping_before_the_start_have_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranking = on_a_page()
+    def reply(data: Any, image: str | None) -> Iterator[dict[str, Any]]:
+        form = (image, MODEL, "", "", "", None, {})
+        return (step[ranking.table] for step in ranking.rank(SimpleNamespace(_data=data), visitor, *form))
+
+    for data, image, message in (
+        ({"seconds": 1e9}, DOG, "Choose 2 to 60 seconds"),
+        (None, None, messages.NO_IMAGE),
+        ({}, "/etc/passwd", "upload"),
+    ):
+        (*_, last) = reply(data, image)
+        assert message in text_of(last["parts"])
     monkeypatch.setattr(tab, "from_form", lambda path, *names: Request(path, model=MODEL))
-    event = SimpleNamespace(_data={"seconds": 3, "layers": "here"})
-    form = (DOG, MODEL, "", "", "", None, {})
     with runs.start(None) as other, turns.enqueue(other, long=True) as holder:
         assert not [*turns.wait(holder)]
-        steps = ranking.rank(event, SimpleNamespace(session_hash="somebody"), *form)
-        waiting = next(steps)[ranking.table]
-        assert "Waiting for another user’s run" in message(waiting)
-        threading.Timer(0.2, ranking.stop_job, [SimpleNamespace(session_hash="somebody")]).start()
+        steps = reply({"seconds": 3, "layers": "here"}, DOG)
+        assert "Waiting for another user’s run" in text_of(next(steps)["parts"])
+        threading.Timer(0.2, ranking.stop_job, [visitor]).start()
         (*_, last) = steps
-    assert message(last[ranking.table]) == ranking_messages.STOPPED and last[ranking.table]["kind"] == "error"
-
-
-def test_invalid_requests_have_messages(loaded: Any, tmp_path: Any) -> None:
-    ranking = on_a_page()
-
-    def reply(data: Any, *form: Any) -> str:
-        (*_, last) = ranking.rank(SimpleNamespace(_data=data), SimpleNamespace(session_hash="x"), *form)
-        return message(last[ranking.table])
-
-    assert "Choose 2 to 60 seconds" in reply({"seconds": 1e9}, DOG, MODEL, "", "", "", None, {})
-    assert reply(None, None, MODEL, "", "", "", None, {}) == messages.NO_IMAGE
-    assert re.search(r"upload", reply({}, "/etc/passwd", MODEL, "", "", "", None, {}), re.I)
-
-
-def test_the_subject_does_not_depend_on_method_and_layer_but_on_the_class(loaded: Any) -> None:
-    def subject(**settings: Any) -> str:
-        with runs.start(None) as run:
-            return next(
-                step.subject
-                for step in engine.explain(Request(DOG, model=MODEL, **settings), run)
-                if not isinstance(step, Waiting)
-            )
-
-    one = subject()
-    assert one and one == subject(method="hires_cam") == subject(layer="stages.3")
-    assert one != subject(target="goldfish")
+    assert text_of(last["parts"]) == ranking_messages.STOPPED and last["kind"] == "error"
