@@ -10,12 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from explainers import deep_lift, lrp
 from explainers.backward.decompositions import multi_head
 from explainers.backward.operations import STRUCTURE, Interception
 from explainers.passes.attention.operations import scaled_dot_product_attention
 from explainers.passes.attention.watch import watch_attention
-from tests.support.nets import random_images, settle
+from tests.support.nets import settle
 
 N, HEADS, T, S, C = 2, 2, 5, 6, 8
 
@@ -121,32 +120,3 @@ def test_multi_head_attention_in_every_configuration():
             unbatched = [x[:, 0] for x in inputs]
             both_agree(module, *unbatched, key_padding_mask=padding[0], average_attn_weights=averaged)
             both_agree(module, *unbatched, need_weights=False)
-
-
-class Padded(nn.Module):
-    """Attention among tokens of which one is padding."""
-
-    def __init__(self, weights=False) -> None:
-        super().__init__()
-        self.attention, self.fc = nn.MultiheadAttention(3, 1, batch_first=True), nn.Linear(3, 7)
-        object.__setattr__(self, "need", weights)
-
-    def forward(self, x):
-        x = x.flatten(2).transpose(1, 2)
-        padding = torch.zeros(x.shape[:2], dtype=torch.bool).index_fill(1, torch.tensor([4]), True)
-        return self.fc(self.attention(x, x, x, key_padding_mask=padding, need_weights=self.need)[0][:, 0])
-
-
-@pytest.mark.parametrize("weights", [False, True])
-def test_deep_lift_and_lrp_with_a_key_padding_mask(weights):
-    """Completeness of DeepLIFT; a padded pixel has no relevance, since the score only reads token 0."""
-    net, x = settle(Padded(weights).double()), random_images(2)
-
-    found = deep_lift(net, x, 1)
-
-    with torch.no_grad():
-        change = (net(x) - net(torch.zeros_like(x)))[:, 1]
-    torch.testing.assert_close(found.flatten(1).sum(1), change, rtol=1e-9, atol=1e-12)
-    for values in (found, lrp(net, x, 1, rule="epsilon")):
-        values = values.flatten(2)
-        assert not values[:, :, 4].any() and values[:, :, 5].any()

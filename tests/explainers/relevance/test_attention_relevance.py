@@ -9,9 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from explainers import UnsupportedOperation, attention_rollout, attn_lrp, cp_lrp, explain, lrp
+from explainers import (
+    UnsupportedOperation,
+    attention_heads,
+    attention_rollout,
+    attn_lrp,
+    cp_lrp,
+    explain,
+    le_grad,
+    lrp,
+    transformer_attribution,
+)
 from tests.explainers.relevance.test_attention import with_custom_attention
-from tests.explainers.relevance.test_relevance import scores, sums, without_bias
+from tests.explainers.relevance.test_relevance import scores, sums
 from tests.support.nets import plain, random_images, rel, settle
 from tests.support.oracles.attention import two_blocks, wide_images
 from tests.support.oracles.attention_relevance import attention_relevance
@@ -25,26 +35,11 @@ each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name_
 
 
 @each_method
-@pytest.mark.parametrize("epsilon", [0.0, 0.01])
-def test_two_blocks_by_hand(method, epsilon):
-    """Oracle: every step of both blocks in plain matrix products, without autograd or hooks."""
+def test_two_blocks_by_hand(method):
+    """Oracle: every step of both blocks in plain matrix products; `ORACLES` has the same without ε."""
     net, x = two_blocks(), wide_images()
-    expected, absorbed = attention_relevance(net, x, CLASSES, method is attn_lrp, epsilon)
-
-    torch.testing.assert_close(method(net, x, CLASSES, epsilon=epsilon), expected, rtol=1e-9, atol=1e-12)
-    assert bool(absorbed.any()) == (method is attn_lrp)
-
-
-def test_what_the_methods_conserve():
-    """At ε = 0 without constants, CP-LRP sums to the score, and AttnLRP to the score minus what softmaxes absorb."""
-    net, x = without_bias(two_blocks()), wide_images()
-    _, absorbed = attention_relevance(net, x, CLASSES, True, 0.0)
-
-    torch.testing.assert_close(sums(cp_lrp(net, x, CLASSES)), scores(net, x, CLASSES), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(
-        sums(attn_lrp(net, x, CLASSES)), scores(net, x, CLASSES) - absorbed, rtol=1e-9, atol=1e-12
-    )
-    assert (absorbed.abs() > 1e-3 * scores(net, x, CLASSES).abs()).all()
+    expected = attention_relevance(net, x, CLASSES, method is attn_lrp, 0.01)
+    torch.testing.assert_close(method(net, x, CLASSES, epsilon=0.01), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_zero_bias_conserves_the_score_of_a_network_with_biases():
@@ -100,21 +95,6 @@ def test_softmax_by_hand():
 
     torch.testing.assert_close(attn_lrp(net, x, 5)[0, 0], expected, rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(attn_lrp(net, x, 0)[0, 0, :, 2], torch.zeros(2, dtype=x.dtype))
-
-
-def test_products_by_hand():
-    """Proposition 3.3: a_i b_j R / (2 z + ε) for both factors of a matrix product."""
-    x, epsilon = random_images(1, 2, 3, 3), 0.05
-    net = Applied(lambda x: x[:, 0] @ x[:, 1])
-    a, b = x[0]
-    z = (a @ b)[1, 2]
-    expected = torch.zeros_like(x[0])
-    for k in range(3):
-        part = a[1, k] * b[k, 2] * z / (2 * z + epsilon * z.sign())
-        expected[0, 1, k] += part
-        expected[1, k, 2] += part
-
-    torch.testing.assert_close(attn_lrp(net, x, 5, epsilon=epsilon)[0], expected, rtol=1e-10, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -186,11 +166,11 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_implementation_of_attention_gives_the_same_relevance(form):
+def test_every_implementation_of_attention_gives_the_same_map(form):
     """Identity: fused attention, or torch's module, and its single operations with the same weights."""
     x = random_images(1, 3, 32, 48) if form in ("timm", "ViT", "DeiT") else wide_images()
     nets = [FORMS[form](fused) for fused in (True, False)]
-    for method in (attn_lrp, cp_lrp, attention_rollout):
+    for method in (attn_lrp, cp_lrp, attention_rollout, transformer_attribution, le_grad, attention_heads):
         found, expected = (method(net, x, 3) for net in nets)
         # The eager softmax of transformers runs in float32.
         assert rel(found, expected) < 1e-5 and found.any(), method

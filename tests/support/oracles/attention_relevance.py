@@ -19,7 +19,6 @@ class _ByHand:
 
     def __init__(self, attn: bool, epsilon: float) -> None:
         self.attn, self.epsilon = attn, epsilon
-        self.absorbed_by_softmax = torch.zeros(())
 
     def linear(self, x: Tensor, weight: Tensor, z: Tensor, r: Tensor) -> Tensor:
         return x * (_over(r, z, self.epsilon) @ weight)
@@ -39,15 +38,12 @@ class _ByHand:
         s = _over(r, 2 * y, self.epsilon)
         r_v, r_a = v * (a.mT @ s), a * (s @ v.mT)
         r_x = x * (r_a - a * r_a.sum(-1, keepdim=True))
-        self.absorbed_by_softmax = self.absorbed_by_softmax + (r_a - r_x).sum((1, 2))
         s = _over(r_x, 2 * (q @ k.mT), self.epsilon)
         return q * (s @ k), k * (s.mT @ q), r_v
 
 
-def attention_relevance(
-    net: nn.Module, x: Tensor, classes: list[int], attn: bool, epsilon: float
-) -> tuple[Tensor, Tensor]:
-    """Relevance of the images, and what the softmaxes absorb, for the network of `two_blocks`; the epsilon rule."""
+def attention_relevance(net: nn.Module, x: Tensor, classes: list[int], attn: bool, epsilon: float) -> Tensor:
+    """Relevance of the images for the network of `two_blocks`; the epsilon rule."""
     hand = _ByHand(attn, epsilon)
     with torch.no_grad():
         n, patch = len(x), net.conv_proj.kernel_size[0]
@@ -94,14 +90,14 @@ def attention_relevance(
         r = r * joined / (joined + net.positions)
         r = hand.linear(cut, embedding, patches, r[:, 1:])
         r = r.view(n, rows, columns, x.shape[1], patch, patch).permute(0, 3, 1, 4, 2, 5)
-        return r.reshape(x.shape), hand.absorbed_by_softmax
+        return r.reshape(x.shape)
 
 
 ORACLES: dict[str, Oracle] = {
     name: Oracle(
         "propositions of the paper for two blocks, step by step, without autograd",
         two_blocks,
-        lambda net, x, c, attn=attn: attention_relevance(net, x, c, attn, 0.0)[0],  # type: ignore[misc]
+        lambda net, x, c, attn=attn: attention_relevance(net, x, c, attn, 0.0),  # type: ignore[misc]
         images=wide_images,
         classes=[2, 0, 4],
     )
