@@ -47,12 +47,6 @@ def test_p32_activations_are_the_clean_ones_and_gradients_are_means():
         assert rel(actual, smooth_plus_plus(net, images, [2], of_last=wrong)) > 0.02, "it must tell the peer's mistakes"
 
 
-def test_smooth_grad_cam_pp_without_noise_is_grad_cam_pp():
-    net, images = curved(), random_images()
-    found = smooth_grad_cam_pp(net, images, CLASSES, layer="act2", samples=3, sigma=0.0)
-    torch.testing.assert_close(found, grad_cam_pp(net, images, CLASSES, layer="act2"), rtol=1e-9, atol=1e-12)
-
-
 def test_smooth_grad_cam_pp_uses_the_clean_images_class_for_noisy_copies():
     net, images = curved(), random_images(6)
     named = smooth_grad_cam_pp(net, images, top(net, images), layer="act2", samples=4, sigma=1.0)
@@ -67,9 +61,6 @@ def test_smooth_grad_cam_pp_without_effect_of_noise_is_a_finding():
     assert all(found[0].code == "unmoved_by_noise" for found in e.findings)
     earlier = explain("smooth_grad_cam_pp", net, images, CLASSES, layer="layer1", samples=3)
     assert not any(each.code == "unmoved_by_noise" for found in earlier.findings for each in found)
-
-
-# Element-wise
 
 
 # ShapleyCAM

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
 
 from explainers import METHODS, BadOption, BoxScores, d_rise, explain, mc_rise, rise
 from tests.support.nets import curved, random_images
-from tests.support.oracles.masks import enlarged_by_hand
 
 
 class Product(nn.Module):
@@ -18,32 +15,6 @@ class Product(nn.Module):
 
     def forward(self, x):
         return torch.stack([x[:, 0, 0, 0] * x[:, 0, 3, 3], x[:, 0, 1, 2]], 1)
-
-
-def test_rise_converges_to_the_expectation_over_all_masks():
-    """Oracle: all 16 masks of 2 x 2 cells in all 4 shifts, each with its probability."""
-    x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
-    weighted, seen, mean = torch.zeros(4, 4).double(), torch.zeros(4, 4).double(), 0.0
-    for cells in itertools.product((0, 1), repeat=4):
-        chance = 0.7 ** sum(cells) * 0.3 ** (4 - sum(cells)) / 4
-        for shift in itertools.product((0.0, 0.5), repeat=2):
-            mask = enlarged_by_hand(torch.tensor(cells).view(2, 2), shift, 4, 4)
-            score = float(mask[0, 0] * mask[3, 3])
-            weighted += chance * score * mask
-            seen += chance * mask
-            mean += chance * score
-    torch.testing.assert_close(seen, torch.full((4, 4), 0.7, dtype=torch.float64))
-
-    found = rise(Product(), x, 0, samples=6000, cells=2, p=0.7)[0]
-
-    torch.testing.assert_close(found, weighted / seen - mean, rtol=0, atol=0.02)
-    assert (weighted / seen - mean)[0, 0] > 0.1
-
-
-def test_rise_masks_have_no_fixed_borders():
-    """Without the random shift, all pixels of a cell would see the same masks and have the same value."""
-    found = rise(Product(), torch.ones(1, 1, 4, 4, dtype=torch.float64), 0, samples=500, cells=2)[0]
-    assert len(found.flatten().unique()) == 16
 
 
 class Detector(nn.Module):
@@ -83,25 +54,6 @@ def test_d_rise_is_offered_for_lists_of_boxes_but_accepts_classifiers():
     assert "Use rise" in METHODS["d_rise"].applies(curved())
     assert METHODS["d_rise"].applies(Detector()) is None
     assert d_rise(curved(), random_images(1), 1, samples=4).isfinite().all()
-
-
-class Redness(nn.Module):
-    """How red the upper left quarter is: the first channel less the mean of the others."""
-
-    def forward(self, x):
-        quarter = x[:, :, :6, :8].mean((2, 3))
-        return torch.stack([quarter[:, 0] - quarter[:, 1:].mean(1), quarter[:, 0]], 1)
-
-
-def test_mc_rise_distinguishes_colors():
-    """A red quarter masked with red keeps its score; masked with black it loses its red; with green most of all."""
-    x = torch.zeros(1, 3, 12, 16, dtype=torch.float64)
-    x[:, 0, :6, :8] = 1
-    x[:, :, 6:, 8:] = 1
-    dark, light, red, green, blue = (mc_rise(Redness(), x, 0, samples=6000, color=k)[0, 2, 3] for k in range(5))
-    assert red.abs() < 0.05 * green and 0 < dark < green
-    torch.testing.assert_close(light, dark, rtol=0.2, atol=0)
-    torch.testing.assert_close(blue, green, rtol=0.2, atol=0)
 
 
 def test_mc_rise_without_a_color_is_the_mean_of_all():

@@ -122,15 +122,6 @@ def test_grad_cam_by_hand() -> None:
     torch.testing.assert_close(found.upsample((4, 3, 5))[:, 1], 0.75 * found.map[:, 0] + 0.25 * found.map[:, 1])
 
 
-def test_input_gradients_by_finite_differences() -> None:
-    found, step = explainers.saliency(NET, CLIPS, 3), 1e-6
-    for at in ((0, 1, 0, 3, 4), (1, 2, 4, 9, 0), (1, 0, 2, 5, 13)):
-        one = torch.zeros_like(CLIPS)
-        one[at] = step
-        slope = (NET(CLIPS + one) - NET(CLIPS - one))[at[0], 3] / (2 * step)
-        assert float(found[at]) == pytest.approx(float(slope), rel=1e-5, abs=1e-9)
-
-
 def test_attributions_of_videos_are_complete() -> None:
     options: dict[str, dict[str, Any]] = {
         "integrated_gradients": {},
@@ -142,16 +133,8 @@ def test_attributions_of_videos_are_complete() -> None:
     for name, given in options.items():
         found = METHODS[name](NET, CLIPS, 3, **given)
         torch.testing.assert_close(found.sum((1, 2, 3, 4)), change, rtol=1e-2, atol=2e-3, msg=name)
-
-
-def test_relevance_of_videos_is_conserved() -> None:
-    net = volumes_network()
-    for module in net.modules():
-        if getattr(module, "bias", None) is not None:
-            module.bias.data.zero_()  # type: ignore[operator]
-    for rule in ("epsilon", "z_plus"):
-        found = explainers.lrp(net, CLIPS, 3, rule=rule, epsilon=1e-12)
-        torch.testing.assert_close(found.sum((1, 2, 3, 4)), net(CLIPS)[:, 3], rtol=1e-5, atol=1e-6)
+    found = explainers.lrp(NET, CLIPS, 3, rule="z_plus", zero_bias=True, epsilon=1e-12)
+    torch.testing.assert_close(found.sum((1, 2, 3, 4)), NET(CLIPS)[:, 3], rtol=1e-5, atol=1e-6)
 
 
 def test_units_and_full_gradients_of_videos() -> None:
@@ -211,9 +194,7 @@ def test_rise_finds_the_part_of_a_video_that_decides() -> None:
 TOKENS = ["attention_rollout", "transformer_attribution", "le_grad", "grad_eclip", "attention_heads"]
 
 
-@pytest.mark.parametrize(
-    "name", [*TOKENS, "grad_cam", "lrp", "attn_lrp", "integrated_gradients", "ablation_cam", "token_pca"]
-)
+@pytest.mark.parametrize("name", [*TOKENS, "grad_cam", "attn_lrp", "token_pca"])
 def test_tubelet_tokens_equal_the_tokens_of_the_frames_in_one_image(name: str) -> None:
     """Patches of a single frame, in the order of the frames, are those of an image with one frame below the other."""
     net = tiny_transformer().double().eval()

@@ -8,7 +8,7 @@ from torch import nn
 
 from explainers import vit_cx
 from explainers.methods.perturbation.vit_cx import complete_linkage
-from tests.support.nets import ClassToken, random_images, settle
+from tests.support.nets import ClassToken, curved, random_images, settle
 
 
 def test_clusters_are_those_of_scikit_learn():
@@ -24,35 +24,10 @@ def test_clusters_are_those_of_scikit_learn():
         assert torch.equal(found[:, None] == found, theirs[:, None] == theirs), limit
 
 
-class Left(nn.Module):
-    """Two channels of the layer: the left and the right half; the score is the left half of the image."""
-
-    def __init__(self):
-        super().__init__()
-        self.halves = nn.Identity()
-
-    def forward(self, x):
-        sides = torch.ones_like(x[:, :2])
-        sides[:, 0, :, : x.shape[3] // 2] = 2
-        sides[:, 1, :, x.shape[3] // 2 :] = 2
-        seen = self.halves(x.mean(1, keepdim=True) * 0 + sides)
-        score = x[..., : x.shape[3] // 2].sum((1, 2, 3)) + 0 * seen.sum((1, 2, 3))
-        return torch.stack([score, -score], 1)
-
-
-def test_the_half_that_carries_the_score_is_positive():
-    """Two masks, of impacts 0 and -y: their means over the mask and the other half are y / 4 and -y / 4."""
-    net, x = Left(), random_images(2).abs()
-    found = vit_cx(net, x, 0, layer="halves", sigma=0.0)
-    quarter = net(x)[:, 0].view(-1, 1, 1) / 4
-    torch.testing.assert_close(found[:, :, :8], quarter.expand(2, 12, 8))
-    torch.testing.assert_close(found[:, :, 8:], -quarter.expand(2, 12, 8))
-
-
 def test_constant_channels_give_a_blank_map():
-    net, x = Left(), random_images(1)
-    net.halves = nn.Threshold(10.0, 1.0)
-    assert not vit_cx(net, x, 0, layer="halves").any()
+    net = curved()
+    net.act2 = nn.Threshold(10.0, 1.0)
+    assert not vit_cx(net, random_images(1), 2, layer="act2").any()
 
 
 def test_the_default_layer_of_a_transformer_is_the_input_of_its_last_attention():
