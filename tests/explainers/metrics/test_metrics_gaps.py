@@ -96,17 +96,15 @@ def test_equal_cells_stay_equal_at_the_images_size() -> None:
         assert all("constant" in why(found)[name] for name in names if name != "relevance_rank")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_maps_in_float64_keep_their_values(dtype: torch.dtype) -> None:
+def test_maps_in_float64_keep_their_values() -> None:
     heat = torch.rand(2, 7, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     names = ["deletion", "mu_fidelity", "sparseness", "complexity", "average_drop"]
-    one, *others = (
-        evaluate(residual().to(dtype), random_images(2).to(dtype), factor * heat, metrics=names, controls=False)
-        for factor in (1.0, 1e-60, 1e200)
-    )
-    for name in names:
-        for other in others:
-            torch.testing.assert_close(one.values[name], other.values[name], rtol=1e-6, atol=1e-6)
+    for factor in (1e-60, 1e200):
+        one, other = (
+            evaluate(residual().float(), random_images(2).float(), k * heat, metrics=names, controls=False).values
+            for k in (1.0, factor)
+        )
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 # Stopped calls

@@ -64,18 +64,6 @@ def test_curves_equal_a_loop_over_the_exact_top_pixels(model, score, steps):
             assert found.curves["insertion"][n, k].item() == pytest.approx(expected[1], abs=1e-12)
 
 
-def test_contributions_of_a_linear_model_are_the_optimal_order(model):
-    """Closed form: after k pixels, no order inserts more than the k largest of w (x - baseline)."""
-    contributions = (model.weight * (IMAGES - BASELINE))[:, 0].detach()
-    best = measured(model, contributions)
-    ordered = contributions.flatten(1).sort(descending=True).values
-    cumulative = torch.cat([torch.zeros(3, 1, dtype=torch.float64), ordered.cumsum(1)], 1)[:, ::12]
-    low, high = model(BASELINE)[:, 0].detach(), model(IMAGES)[:, 0].detach()
-    gained = torch.trapezoid(cumulative, dx=1 / 12)
-    torch.testing.assert_close(best.values["insertion"], low + gained, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(best.values["deletion"], high - gained, rtol=1e-12, atol=1e-12)
-
-
 def test_ties_are_ranked_in_random_order():
     places = ranks(torch.zeros(40, 40)).double()
     assert torch.equal(places.flatten().sort().values, torch.arange(1600).double())

@@ -149,5 +149,3 @@ def test_boxes_and_masks_are_the_same_region():
         mask[top:bottom, left:right] = True
     for metric in REGIONAL:
         torch.testing.assert_close(measure(metric, maps, boxes)[0], measure(metric, maps, masks)[0])
-        alone = torch.cat([measure(metric, maps[n], boxes[n : n + 1])[0] for n in range(3)])
-        torch.testing.assert_close(measure(metric, maps, boxes)[0], alone)

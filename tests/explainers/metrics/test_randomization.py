@@ -123,19 +123,6 @@ def test_the_users_model_is_unchanged_while_a_copy_has_other_weights():
     assert not any(torch.equal(other, expected) for _, other in found[1:])
 
 
-@pytest.mark.parametrize("mode", ["train", "inference", "bfloat16"])
-def test_any_mode_and_dtype(mode):
-    net, images = residual().requires_grad_(mode != "inference").train(mode == "train"), random_images()
-    expected = randomization_test(residual(), images, "saliency", seeds=1)
-    if mode == "bfloat16":
-        net, images = net.to(torch.bfloat16), images.to(torch.bfloat16)
-    with nothing_left(net, images), torch.inference_mode(mode == "inference"):
-        result = randomization_test(net, images, "saliency", seeds=1)
-
-    tolerance = 0.25 if mode == "bfloat16" else 1e-9
-    torch.testing.assert_close(result.magnitude, expected.magnitude, rtol=0, atol=tolerance)
-
-
 def test_progress_can_stop_with_partial_results_or_raise():
     net, images, seen = residual(), random_images(), []
 
@@ -175,38 +162,17 @@ def test_a_long_method_reports_and_stops_within_a_step():
 # Verdicts
 
 
-@pytest.fixture(scope="module")
-def onboard() -> tuple[nn.Module, Tensor]:
+def test_a_network_with_new_weights_still_distinguishes_images():
+    """If the signal vanishes, every map passes: with `reset_parameters` the scores of two images agree to 1e-7."""
     model = load_model("auto")
     with Image.open(ASSETS / "dog.jpg") as image:
-        return model.network, model.prepare(image)
-
-
-@pytest.mark.slow
-def test_on_the_default_network_guided_backprop_fails_and_the_plain_gradient_passes(onboard):
-    """Adebayo et al. 2018, figure 2; a control, which ignores the network, keeps a correlation of exactly 1."""
-    orders = {"saliency": "cascade", "edge_control": "cascade", "guided_backprop": "logit"}
-    found = {name: randomization_test(*onboard, name, order=order, seeds=1) for name, order in orders.items()}
-
-    assert [each.passes for each in found.values()] == [True, False, False]
-    assert found["guided_backprop"].after_last_layer > 0.99 and found["saliency"].after_last_layer < 0.7
-    assert found["saliency"].after_all_layers < 0.3
-    control = found["edge_control"]
-    assert (control.signed == 1).all() and ((control.ssim - 1).abs() < 1e-9).all()
-    assert "rank correlation of magnitudes 1.00 after randomizing classifier" in str(found["guided_backprop"])
-
-
-def test_a_network_with_new_weights_still_distinguishes_images(onboard):
-    """If the signal vanishes, every map passes: with `reset_parameters` the scores of two images agree to 1e-7."""
-    net, dog = onboard
+        net, dog = model.network, model.prepare(image)
     images = torch.cat([dog, dog.flip(3).roll(40, 2)])
     copy = RandomizedCopy(eval_view(net))
     for group in weight_groups(net, images, 12):
         copy.randomize(group.modules, 0)
-
     with torch.no_grad():
         first, second = copy.network(images)
-
     assert float((first - second).norm() / first.norm()) > 0.03
 
 

@@ -17,7 +17,7 @@ from explainers import METHODS, BadOption, LayerNotFound, Recommendation, evalua
 from explainers.maps.resize import resize
 from explainers.metrics.recommendation import PartialRecommendation, RankedMap, rank_maps
 from tests.explainers.metrics.test_evaluation import made
-from tests.support.nets import LinearScore, plain, random_images, residual
+from tests.support.nets import plain, random_images, residual
 from tests.support.traces import nothing_left
 
 CAMS = ["grad_cam", "layer_cam", "hires_cam"]
@@ -155,28 +155,6 @@ def test_a_map_that_is_the_same_is_measured_once():
     ]
     assert rows["hires_cam"].evaluation is rows["grad_cam"].evaluation and rows["layer_cam"].same_as == ""
     assert rows["hires_cam"].steps == rows["grad_cam"].steps and len(result.compared) <= 2
-
-
-def test_the_exact_map_of_a_linear_model_is_recommended():
-    """If the logit is Σ w x, input x gradient orders pixels by contribution, which is optimal for deletion."""
-    net, images = LinearScore(3, 16, 16).eval(), random_images(12, 3, 16, 16)
-    methods = ["saliency", "smooth_grad", "input_x_gradient", "occlusion"]
-
-    result = recommend(net, images, methods=methods, target=0, budget=60, baseline=0.0, score="logit")
-
-    best = result.best
-    assert best is not None and best.rank == 1 and best.method == "input_x_gradient"
-    assert all(best.beats(control) for control in ("random", "edge", "center"))
-    assert not next(row for row in result.rows if row.method == "saliency").beats("random")
-
-
-def test_metrics_that_run_the_method_again_get_the_method():
-    net, images = net_and_images()
-
-    result = recommend(net, images, methods=CAMS, layers=["layer2"], metrics=["sensitivity_max"], budget=60)
-
-    assert len(result) == 3 and all(math.isfinite(row.values["sensitivity_max"]) for row in result.rows)
-    assert result.agreement == {} and result.best is not None
 
 
 def test_networks_without_spatial_layers_get_input_methods():

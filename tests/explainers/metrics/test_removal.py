@@ -74,14 +74,6 @@ def test_the_score_is_a_point_of_the_deletion_curve():
     assert not torch.equal(found.mask, removed(maps, share=0.2, seed=1).mask)
 
 
-def test_rows_do_not_depend_on_each_other_or_the_batch_size():
-    together = removed(MAPS)
-    for n in range(3):
-        one = removed(MAPS[n : n + 1], images=IMAGES[n : n + 1], baseline=BASELINE[n : n + 1], batch_size=2)
-        assert torch.allclose(one.without_random[0], together.without_random[n])
-        assert torch.allclose(one.without_brightest[0], together.without_brightest[n])
-
-
 def test_maps_are_resized_and_attributions_summed_over_their_channels():
     small = torch.zeros(1, 2, 4, dtype=torch.float64)
     small[0, 0, 3] = 1.0

@@ -31,22 +31,6 @@ def cells_of_map(found):
     return found[0, ::2, ::2].flatten()
 
 
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (lambda a, b, c, d: 3 * a - b, [0.9, 0.1, 0, 0]),
-        # Var(a b) = 1/9 - 1/16, and given b E[b^2] Var(a) = 1/36 of it is due to a.
-        (lambda a, b, c, d: a * b, [4 / 7, 4 / 7, 0, 0]),
-        (lambda a, b, c, d: (a - 0.5) * (b - 0.5) * 12, [1, 1, 0, 0]),
-        # Var(a^2) = 4/45, Var(d) = 1/12.
-        (lambda a, b, c, d: a**2 + d, [16 / 31, 0, 0, 15 / 31]),
-    ],
-)
-def test_sobol_indices_of_known_functions(function, expected):
-    found = cells_of_map(sobol(Cells(function), WHITE, 0, cells=2, samples=1024))
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=0.05, atol=1e-3)
-
-
 def test_sobol_by_jansens_estimator_on_the_same_points():
     """Oracle: one design and one cell at a time, on a curved network; the variance is that of all masks."""
     net, x, designs = curved(), random_images(), 4

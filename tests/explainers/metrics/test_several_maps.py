@@ -34,22 +34,6 @@ def test_each_map_has_the_values_of_its_own_call():
                 torch.testing.assert_close(found[name].evaluation.controls[metric][control], values)
 
 
-def test_one_correction_counts_all_maps_metrics_and_controls():
-    """Holm by hand: the k-th smallest of m p-values times m - k, never below one before it."""
-    images = IMAGES[:1]
-    maps = {str(k): chance(k, 1) for k in range(5)}
-    found = evaluate(MODEL, images, maps, steps=4)
-    alone = {name: evaluate(MODEL, images, each, steps=4).unadjusted for name, each in maps.items()}
-    keys = [(name, metric, c) for name in maps for metric in BOTH for c in ("random", "edge", "center")]
-    p = {key: alone[key[0]][key[1]][key[2]].p for key in keys}
-    largest = 0.0
-    for rank, key in enumerate(sorted(keys, key=lambda each: p[each])):
-        largest = max(largest, min(1.0, p[key] * (30 - rank)))
-        comparison = found[key[0]].comparisons[key[1]][key[2]]
-        assert comparison.p == pytest.approx(p[key]) and comparison.p_adjusted == pytest.approx(largest)
-        assert (comparison.verdict in ("better", "worse")) == (largest < 0.05)
-
-
 def test_maps_are_ranked_by_the_metrics_that_have_a_better_direction():
     maps = {name: chance(k) for k, name in enumerate("abcd")}
 
