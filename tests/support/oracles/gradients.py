@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import Cubic, act_grad, curved, random_images, settle
 
-from .oracle import Oracle, each_image, unsigned
+from .oracle import Oracle, each_image
 
 
 @each_image
@@ -246,11 +245,10 @@ def _small_cubic() -> nn.Module:
     return settle(Cubic((3, 6, 8), 6).double())
 
 
-def _of_noise(truth: str, merge: Callable[[Tensor], Tensor], *bites: Callable[[Tensor], bool]) -> Oracle:
+def _of_noise(truth: str, merge: Callable[[Tensor], Tensor]) -> Oracle:
     """From the gradients [N, samples, C, H, W] at noisy images."""
-    more: dict[str, Any] = {"bites": bites[0]} if bites else {}
     options = {"samples": 4, "sigma": 0.2, "seed": 3}
-    return Oracle(truth, curved, lambda net, x, c: merge(noisy_gradients(net, x, c)), options=options, **more)
+    return Oracle(truth, curved, lambda net, x, c: merge(noisy_gradients(net, x, c)), options=options)
 
 
 ORACLES: dict[str, Oracle] = {
@@ -259,14 +257,13 @@ ORACLES: dict[str, Oracle] = {
         "central differences x image", curved, lambda net, x, c: x * differences(net, x, c), _tiny, rtol=1e-6, atol=1e-9
     ),
     "smooth_grad": _of_noise("the same noise sampled by hand", lambda g: g.mean(1)),
-    "smooth_grad_squared": _of_noise("the same noise sampled by hand", lambda g: g.square().mean(1), unsigned),
-    "var_grad": _of_noise("the same noise, torch's biased variance", lambda g: g.var(1, unbiased=False), unsigned),
+    "smooth_grad_squared": _of_noise("the same noise sampled by hand", lambda g: g.square().mean(1)),
+    "var_grad": _of_noise("the same noise, torch's biased variance", lambda g: g.var(1, unbiased=False)),
     "forgrad": Oracle(
         "wave by wave from the definition of the Fourier series",
         curved,
         _low_waves,
         options={"cutoff": 3.0, "base": "saliency"},
-        bites=unsigned,
     ),
     "integrated_gradients": Oracle(
         "closed form of a cubic polynomial", _cubic, lambda net, x, c: net.integrated(x, c), options={"steps": 4}
@@ -313,11 +310,8 @@ ORACLES: dict[str, Oracle] = {
         curved,
         _xrai,
         options={"steps": 40, "segments": quarters()},
-        bites=unsigned,
     ),
-    "random_control": Oracle(
-        "cells of four pixels by hand", curved, _random, options={"cells": 3, "seed": 9}, bites=unsigned
-    ),
-    "edge_control": Oracle("Sobel's sums, pixel by pixel", curved, _sobel, bites=unsigned),
-    "center_control": Oracle("the bell, pixel by pixel", curved, _centre, options={"width": 0.2}, bites=unsigned),
+    "random_control": Oracle("cells of four pixels by hand", curved, _random, options={"cells": 3, "seed": 9}),
+    "edge_control": Oracle("Sobel's sums, pixel by pixel", curved, _sobel),
+    "center_control": Oracle("the bell, pixel by pixel", curved, _centre, options={"width": 0.2}),
 }
