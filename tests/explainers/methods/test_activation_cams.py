@@ -17,7 +17,6 @@ from explainers import (
     feature_factors,
     feature_maps,
     fem,
-    hires_cam,
     kpca_cam,
     seg_eigen_cam,
 )
@@ -93,16 +92,6 @@ def test_cam_refuses_a_probability_and_accepts_a_contrast():
         cam(net, images, explainers.Probability(CLASSES), layer="relu2")
     both = cam(net, images, 3, layer="relu2") - cam(net, images, 1, layer="relu2")
     torch.testing.assert_close(cam(net, images, explainers.Contrast(3, 1), layer="relu2"), both)
-
-
-def test_cam_of_a_channels_last_layer():
-    import torchvision
-
-    net = settle(torchvision.models.swin_transformer.SwinTransformer([4, 4], 8, [1, 1], [1, 2], [2, 2], num_classes=5))
-    images = torch.randn(2, 3, 32, 48)
-    e = explain("cam", net, images, [3, 1])
-    assert e.layer == "norm" and tuple(e.map.shape) == (2, 4, 6)
-    assert rel(e.raw, 24 * hires_cam(net, images, [3, 1], layer="norm")) < 1e-5
 
 
 # Principal components

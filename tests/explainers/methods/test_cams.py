@@ -18,10 +18,9 @@ from explainers import (
     layer_cam,
     xgrad_cam,
 )
-from explainers.maps.resize import reduce_channels, resize
+from explainers.maps.resize import reduce_channels
 from tests.support.nets import (
     OneConv,
-    Residual,
     act_grad,
     cam_by_hand,
     curved,
@@ -131,41 +130,3 @@ def test_the_runner_ups_map_equals_a_separate_call(monkeypatch):
         if expected.ndim == 4:
             expected = reduce_channels(expected, method.reduce)
         assert torch.equal(other, expected) and not torch.equal(own, other), name
-
-
-# Agreement with other libraries
-
-
-def scaled(maps):
-    """pytorch-grad-cam's normalization for images of 12 x 16: ReLU, min-max, bilinear, min-max."""
-
-    def stretch(m):
-        low, high = m.amin((1, 2), keepdim=True), m.amax((1, 2), keepdim=True)
-        return (m - low) / (high - low)
-
-    return stretch(resize(stretch(maps.relu()), (12, 16)))
-
-
-def test_maps_agree_with_grad_cam_package_up_to_the_sign_of_components():
-    package = pytest.importorskip("pytorch_grad_cam")
-    from pytorch_grad_cam.seg_eigen_cam import SegEigenCAM
-    from pytorch_grad_cam.utils import model_targets
-
-    logit, images = model_targets.ClassifierOutputTarget(3), random_images(1).float()
-    for theirs, target, ours, options in (
-        (package.EigenCAM, logit, "eigen_cam", {}),
-        (package.EigenGradCAM, logit, "eigen_grad_cam", {}),
-        (package.KPCA_CAM, logit, "kpca_cam", {}),
-        (package.FEM, logit, "fem", {}),
-        (SegEigenCAM, logit, "seg_eigen_cam", {}),
-        (package.ShapleyCAM, model_targets.ClassifierOutputReST(3), "shapley_cam", {}),
-        (package.ShapleyCAM, model_targets.ClassifierOutputSoftmaxTarget(3), "shapley_cam", {"score": "probability"}),
-        (package.FinerCAM, None, "finer_cam", {"weighting": "likely", "strength": 1.0}),
-        (package.GradCAMElementWise, logit, "element_wise_grad_cam", {}),
-    ):
-        net = settle(Residual(width=8))
-        with theirs(net, [net.layer2]) as extractor:
-            found = torch.from_numpy(extractor(images, target and [target]))
-        signed = METHODS[ours](settle(Residual(width=8)), images, target and 3, layer="layer2", **options)
-        signs = (1, -1) if "eigen" in ours or "kpca" in ours else (1,)
-        assert min(float((scaled(sign * signed) - found).abs().max()) for sign in signs) < 1e-4 and found.any(), ours

@@ -66,16 +66,6 @@ def test_the_unattributed_remainder_is_a_finding():
     assert not any(each.code == "incomplete" for row in clean.findings for each in row)
 
 
-def test_bias_terms_of_channels_last_layers_are_spatial():
-    """Bias terms of channels-last layers are laid out on the layer's grid."""
-    import torchvision
-
-    net = settle(torchvision.models.swin_transformer.SwinTransformer([4, 4], 8, [1, 1], [1, 2], [2, 2], num_classes=5))
-    found = full_gradients(net, torch.randn(2, 3, 32, 48), 1)
-    assert tuple(found.biases["norm"].shape) == (2, 16, 4, 6)
-    assert tuple(full_grad(net, torch.randn(2, 3, 32, 48), 1).shape) == (2, 32, 48)
-
-
 class EitherNorm(nn.LayerNorm):
     """A layer norm over the channels, which are the first or the last axis after the images."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from explainers import (
-    explain,
     gradient_shap,
     integrated_gradients,
-    saliency,
     smooth_grad,
     smooth_grad_squared,
     var_grad,
@@ -44,19 +41,6 @@ def test_top_class_is_that_of_the_clean_image():
     assert len(set(classes)) > 1
     for method, options in ((smooth_grad, {"samples": 6, "sigma": 1.0}), (integrated_gradients, {"steps": 6})):
         torch.testing.assert_close(method(net, x, **options), method(net, x, classes, **options))
-
-
-def test_explain_reduces_color_channels():
-    net, x = curved(), random_images()
-    pixels = saliency(net, x, CLASSES)
-    for how, expected in {"sum": pixels.sum(1), "norm": pixels.norm(dim=1)}.items():
-        e = explain("saliency", net, x, CLASSES, reduce=how)
-        torch.testing.assert_close(e.map, expected)
-        assert torch.equal(e.raw, pixels)
-    e = explain("saliency", net, x, CLASSES, reduce="abs_max")
-    torch.testing.assert_close(e.map.abs(), pixels.abs().amax(1))
-    with pytest.raises(ValueError, match="sum"):
-        explain("saliency", net, x, CLASSES, reduce="average")
 
 
 # Means over noise

@@ -44,17 +44,6 @@ def quadrants(function):
     return rex(Decision(function), WHITE, samples=1, steps=1)[0].flatten().tolist()
 
 
-def test_responsibilities_of_known_decisions():
-    """A part that the class needs has 1, one of m interchangeable parts 1/m."""
-    for function, expected in (
-        (lambda a, b, c, d: a and b, [1, 1, 0, 0]),
-        (lambda a, b, c, d: a or b or d, [1 / 3, 1 / 3, 0, 1 / 3]),
-        (lambda a, b, c, d: a and (b or c), [1, 1 / 2, 1 / 2, 0]),
-        (lambda a, b, c, d: a + b + c + d >= 3, [1 / 2, 1 / 2, 1 / 2, 1 / 2]),
-    ):
-        assert quadrants(function) == pytest.approx(expected, abs=1e-15)
-
-
 def test_responsibility_by_brute_force_over_random_decisions():
     """Chockler and Halpern: 1 / (1 + k), where hiding k other parts makes this one necessary, and no fewer do."""
     numbers = random.Random(0)

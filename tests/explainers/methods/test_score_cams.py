@@ -127,12 +127,6 @@ def test_channels_with_the_same_mask_are_grouped():
     assert torch.equal(kinds[leader], kinds) and torch.equal(leader[chosen], chosen)
 
 
-def test_as_many_masks_as_channels_is_the_method_of_the_paper():
-    for count in (7, 8, 1000):
-        chosen, leader = group_channels(torch.rand(7, 4, 4), count)
-        assert chosen.tolist() == leader.tolist() == list(range(7))
-
-
 def test_fewer_channels_are_a_prefix_of_more_also_with_equal_masks():
     planes = torch.rand(9, 40, 24, generator=torch.Generator().manual_seed(1))
     planes[5] = planes[2] = planes[0]

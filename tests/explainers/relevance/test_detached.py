@@ -48,18 +48,6 @@ class Small(nn.Module):
         return self.dequantize(self.head(x.mean((2, 3))))
 
 
-class Skipped(nn.Module):
-    """A quantized branch next to a residual connection: the gradient would only flow through half of the network."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.branch, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 8), nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.stem(x).flatten(2).transpose(1, 2)
-        return self.head((tokens + self.branch(tokens.relu())).mean(1))
-
-
 def floating() -> nn.Module:
     return settle(Small().float()).float()
 
@@ -71,8 +59,6 @@ def quantized(kind: str) -> nn.Module:
         warnings.simplefilter("ignore")
         if kind == "dynamic":
             return quantize_dynamic(floating(), {nn.Linear})
-        if kind == "skipped":
-            return quantize_dynamic(settle(Skipped()).float(), {"branch"})
         if kind == "graph":
             net = prepare_fx(floating(), get_default_qconfig_mapping(torch.backends.quantized.engine), (X,))
             net(X)
@@ -84,7 +70,7 @@ def quantized(kind: str) -> nn.Module:
         return convert(net)
 
 
-KINDS = ["dynamic", "skipped", "graph", "static"]
+KINDS = ["dynamic", "graph", "static"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,7 +87,7 @@ def test_gradient_methods_refuse_a_quantized_network_and_name_others(kind):
 
 
 @pytest.mark.parametrize("name", NONE)
-@pytest.mark.parametrize("kind", ["dynamic", "graph", "static"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_others_explain_it(name, kind):
     net = quantized(kind)
 
@@ -111,7 +97,7 @@ def test_the_others_explain_it(name, kind):
     assert found.isfinite().all() and found.any() and not found.is_quantized
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "graph", "static"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_layers_of_a_quantized_network(kind):
     """By hand: values in floating point, and each channel's effect with the layer's own scale and zero point."""
     net, x, layer = quantized(kind), X[:1], "stage.0" if kind == "graph" else "stage"
