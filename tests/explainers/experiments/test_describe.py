@@ -108,16 +108,10 @@ def test_csv_and_table():
         describe(torch.jit.script(plain().float()), random_images(1).float())
 
 
-@pytest.mark.parametrize(
-    "name", ["convnext_tiny", "densenet121", "mobilenet_v3_small", "resnext50_32x4d", "swin_v2_t", "vit_b_32"]
-)
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "swin_v2_t"])
 def test_multiply_adds_are_those_of_torchs_counter(name):
-    torchvision = pytest.importorskip("torchvision")
-    net = torchvision.models.get_model(name).eval()
-    images = torch.zeros(1, 3, 224, 224) if name == "vit_b_32" else torch.zeros(1, 3, 64, 64)
+    net, images = pytest.importorskip("torchvision").models.get_model(name).eval(), torch.zeros(1, 3, 64, 64)
     found = describe(net, images, receptive_fields=False)
-    with FlopCounterMode(display=False) as counter:  # with gradients, without fused attention, which it does not count
+    with FlopCounterMode(display=False) as counter:
         net(images)
-    # torch's counter does not count fused attention: 12 blocks of this vision transformer, 50 tokens of 768 channels.
-    fused = 12 * 2 * 50**2 * 768 if name == "vit_b_32" else 0
-    assert found.multiply_adds == pytest.approx(counter.get_total_flops() / 2 + fused, rel=1e-3)
+    assert found.multiply_adds == pytest.approx(counter.get_total_flops() / 2, rel=1e-3)

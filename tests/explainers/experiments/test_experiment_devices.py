@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import explainers
-from tests.support.nets import random_images, residual
+from tests.support.nets import random_images, residual, settle
 from tests.support.pretended_device import WITH_FLOAT64, WITHOUT_FLOAT64, pretended_devices
 from tests.support.token_nets import vit
 
@@ -18,12 +18,7 @@ CPU = torch.device("cpu")
 
 
 def network(seed: int = 0) -> nn.Module:
-    model = residual().float()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * seed * torch.randn(parameter.shape, generator=generator)
-    return model
+    return settle(residual(), seed).float()
 
 
 def images(seed: int = 0) -> Tensor:
@@ -32,14 +27,6 @@ def images(seed: int = 0) -> Tensor:
 
 def put(device: torch.device, model: nn.Module, *inputs: Tensor) -> tuple[Any, ...]:
     return model.to(device), *(each.to(device) for each in inputs)
-
-
-def described(device: torch.device) -> Any:
-    model, x = put(device, network(), images())
-    return [
-        (each.name, each.shape, each.parameters, each.multiply_adds, each.output_bytes, each.receptive_field)
-        for each in explainers.describe(model, x).layers
-    ]
 
 
 def intervened(device: torch.device) -> Any:
@@ -85,7 +72,7 @@ def traced(device: torch.device) -> Any:
     ]
 
 
-FUNCTIONS = [described, intervened, patched, compared, erased, traced]
+FUNCTIONS = [intervened, patched, compared, erased, traced]
 
 
 @pytest.mark.parametrize("device", [WITHOUT_FLOAT64, WITH_FLOAT64], ids=str)

@@ -19,7 +19,6 @@ from explainers import (
     Partial,
     Scale,
     Swap,
-    channel_effects,
     grad_cam,
     intervene,
     patch_effects,
@@ -147,14 +146,6 @@ def test_noise_has_the_given_size_and_is_reproducible():
     assert torch.equal(intervene(net, x, "first", value=AddNoise(0)).after, net(x))
 
 
-def test_removing_one_channel_agrees_with_channel_effects():
-    net, x = halves(), images()
-    effects = channel_effects(net, x, 3, layer="first")
-    for channel in range(6):
-        drop = -intervene(net, x, "first", channels=channel).change[:, 3]
-        torch.testing.assert_close(drop, effects[:, channel])
-
-
 @pytest.mark.parametrize(("cells", "positions"), [([(0, 1)], [2]), (None, range(7))])
 def test_cells_of_tokens_skip_the_class_token_and_all_positions_include_it(cells, positions):
     """Token 0 is the class token, 1 and 2 are the first two cells."""
@@ -197,12 +188,6 @@ def test_rows_that_run_separately_get_their_own_values():
     result = intervene(net, x, "first", channels=CHOSEN, value=Swap(other))
     one_by_one = [intervene(net, x[n : n + 1], "first", channels=CHOSEN, value=Swap(other[n : n + 1])) for n in (0, 1)]
     torch.testing.assert_close(result.after, torch.cat([each.after for each in one_by_one]))
-    by_row = torch.arange(2.0).view(2, 1, 1, 1)
-    result = intervene(net, x, "first", channels=CHOSEN, value=by_row)
-    for n in (0, 1):
-        torch.testing.assert_close(
-            result.after[n : n + 1], intervene(net, x[n : n + 1], "first", channels=CHOSEN, value=float(n)).after
-        )
 
 
 def test_maps_under_the_intervention_are_those_of_a_changed_network():
@@ -234,15 +219,12 @@ def test_top_classes_include_those_of_both_sides():
     ("keywords", "message"),
     [
         ({"channels": 6}, "Channel 6 does not exist: layer 'first' has channels 0 to 5"),
-        ({"channels": -1}, "Channel -1 does not exist"),
         ({"channels": []}, "channels is empty"),
         ({"channels": "all"}, "channels='all'"),
         ({"cells": []}, "cells is empty"),
-        ({"cells": torch.zeros(6, 8, dtype=torch.bool)}, "cells is empty"),
         ({"cells": torch.ones(5, 8, dtype=torch.bool)}, "the layer has a grid of (6, 8)"),
         ({"cells": [(0, -1)]}, "does not exist"),
         ({"cells": [3]}, "Cell 3 does not exist"),
-        ({"cells": [(0, 0, 0)]}, "Cell (0, 0, 0) does not exist"),
         ({"value": float("nan")}, "value=nan"),
         ({"value": "median"}, "value='median'"),
         ({"value": True}, "value=True"),
@@ -254,7 +236,6 @@ def test_top_classes_include_those_of_both_sides():
         ({"value": Swap(torch.zeros(3, 3, 12, 16).double())}, "Give one, or one for each"),
         ({"value": Swap(torch.zeros(1, 3, 12, 16, dtype=torch.uint8))}, "finite floating-point"),
         ({"score": "soft"}, "score='soft'"),
-        ({"chanels": 3}, "channels"),
     ],
 )
 def test_wrong_uses_are_refused(keywords, message):
