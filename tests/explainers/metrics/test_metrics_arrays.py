@@ -39,14 +39,9 @@ def test_arrays_and_lists_give_the_same_values():
     [
         (ARRAY[0], "maps is a numpy array of shape (6, 8). Give maps [N, h, w]"),
         (MAPS[0], "for a single map m, give m[None]"),
-        (np.float32(3), "maps is a numpy array of shape ()"),
-        (ARRAY[0].tolist(), "maps is a list of shape (6, 8)"),
         (ARRAY[:2], "The maps have shape (2, 6, 8) for 3 images. Give one map per image: [3, h, w]"),
         ((255 * ARRAY).astype("uint8"), "maps is a numpy array of uint8. Give floats: maps.astype('float32')"),
-        ((255 * MAPS).int(), "Give floats"),
-        (ARRAY.astype(">f4"), "maps is a numpy array of >f4. Give floats"),
         (ARRAY.astype(complex), "The maps are complex"),
-        (np.array(["grad_cam"]), "maps is a numpy array of <U8. Give floats"),
         (np.where(ARRAY > -1, np.nan, ARRAY), "The map of image 0 contains nan at row 0, column 0"),
         (np.ma.masked_array(ARRAY, ARRAY > 0.5), "maps is a masked array. Give values"),
         ([], "maps is a list with no elements. Give a list of arrays"),
@@ -54,7 +49,6 @@ def test_arrays_and_lists_give_the_same_values():
         ([ARRAY[0], ARRAY[1, :3], ARRAY[2]], "maps is a list of arrays of shapes (6, 8) and (3, 8)"),
         ([MAPS[0].to_sparse()] * 3, "maps is a list with a sparse tensor"),
         (lambda images: ARRAY[0], "The function given as maps returned a result of shape (6, 8)"),
-        (lambda images: images.sum(), "It must return maps [N, h, w]"),
     ],
 )
 def test_other_arrays_are_refused(maps, message):
