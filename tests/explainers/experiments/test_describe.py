@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from explainers import UnsupportedModel, describe
-from tests.support.nets import Twice, plain, random_images
+from tests.support.nets import plain, random_images
 from tests.support.traces import nothing_left
 
 
@@ -63,15 +63,6 @@ def test_containers_include_their_layers_and_the_sum_is_that_of_the_leaves():
     assert outer.parameters == sum(layer.parameters for layer in inner)
     assert outer.seconds >= sum(layer.seconds for layer in inner)
     assert found.output_bytes == sum(layer.output_bytes for layer in found.layers if layer.is_leaf)
-
-
-def test_repeated_calls_have_their_own_rows():
-    found = describe(Twice().eval(), random_images(1).float())
-    rows = {layer.name: layer for layer in found.layers}
-    assert rows["conv#0"].shape != rows["conv#1"].shape
-    assert rows["conv#0"].multiply_adds > rows["conv#1"].multiply_adds > 0
-    assert rows["conv#0"].parameters == rows["conv#1"].parameters
-    assert rows["conv#1"].receptive_field == (9, 9)
 
 
 class Attention(nn.Module):

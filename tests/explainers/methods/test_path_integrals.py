@@ -15,7 +15,6 @@ from explainers import (
     gradient_shap,
     guided_integrated_gradients,
     integrated_gradients,
-    saliency,
     smooth_grad,
 )
 from tests.support.nets import Cubic, Weighted, curved, random_images, rel, residual, settle
@@ -158,14 +157,6 @@ def test_a_quarter_of_the_steps_approximates_the_map(method):
     whole = method(net, x, CLASSES, steps=64)
     stopped = method(net, x, CLASSES, steps=64, batch_size=4, progress=lambda partial: partial.done < 16)
     assert 0 < rel(stopped, whole) < 0.15
-
-
-def test_forgrad_cutoff_above_all_frequencies_is_the_identity_and_zero_gives_the_mean():
-    net, x = curved(), random_images()
-    sizes = saliency(net, x, CLASSES).abs().amax(1)
-    torch.testing.assert_close(forgrad(net, x, CLASSES, base="saliency", cutoff=50.0), sizes, rtol=1e-10, atol=1e-13)
-    flat = sizes.mean((1, 2), keepdim=True).expand_as(sizes)
-    torch.testing.assert_close(forgrad(net, x, CLASSES, base="saliency", cutoff=0.0), flat, rtol=1e-10, atol=1e-13)
 
 
 def test_forgrad_filters_the_magnitude_of_its_base():

@@ -93,16 +93,6 @@ def test_p102_shapley_values_are_exact_if_all_coalitions_are_evaluated():
     torch.testing.assert_close(found, shapley_map(net, x, CLASSES), rtol=1e-9, atol=1e-12)
 
 
-def test_shapley_values_are_efficient_with_any_number_of_samples():
-    net, x = curved(), random_images()
-    lost = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
-    for method, some in ((kernel_shap, (50, 63, 500)), (shapley_sampling, (1, 2, 5))):
-        for samples in some:
-            for masks in ((2, 3), (3, 4), "superpixels"):
-                found = method(net, x, CLASSES, masks=masks, samples=samples)
-                torch.testing.assert_close(found.sum((1, 2)), lost, rtol=1e-9, atol=1e-12)
-
-
 def test_kernel_shap_with_paired_coalitions_is_exact_for_pairwise_interactions():
     """Covert and Lee 2021: with each coalition its complement, a game without third-order interactions has no error."""
     x = random_images(1)

@@ -231,12 +231,6 @@ def test_windowed_attention_is_refused_in_the_forward_pass():
         attention_rollout(settle(Halves(0, "patches").double()), wide_images())
 
 
-def test_zero_gradient_is_a_finding():
-    e = explain("transformer_attribution", two_blocks(), wide_images(), lambda scores: scores[:, 0] * 0)
-
-    assert not e.raw.any() and all("no_gradient" in [each.code for each in row] for row in e.findings)
-
-
 def test_le_grad_of_a_unit_by_hand():
     """The forward pass ends at the unit's layer: attention of one block and its gradient, by hand."""
     net, x = two_blocks(), wide_images()
