@@ -95,16 +95,14 @@ def _blur_path(net: nn.Module, image: Tensor, c: int) -> Tensor:
     return total
 
 
-def guided_path(
-    net: nn.Module, x: Tensor, c: int, moves: int, fraction: float, anchors: int
-) -> tuple[Tensor, list[Tensor]]:
-    """Guided integrated gradients of one image from zero, segment by segment, value by value; and the path."""
-    total, path = torch.zeros_like(x), []
+@each_image
+def guided_path(net: nn.Module, x: Tensor, c: int, moves: int, fraction: float, anchors: int) -> Tensor:
+    """Guided integrated gradients of one image from zero, segment by segment, value by value."""
+    total = torch.zeros_like(x)
     for segment in range(anchors + 1):
         begin, end = x * segment / (anchors + 1), x * (segment + 1) / (anchors + 1)
         length, here = float((end - begin).abs().sum()), begin.clone()
         for move in range(moves):
-            path.append(here.clone())
             g, there = gradient(net, here, c), here.clone()
             goal = length * (1 - (move + 1) / moves)
             while float((end - there).abs().sum()) - goal > 1e-12 * length:
@@ -124,7 +122,7 @@ def guided_path(
                 there = end.clone()
             total += (there - here) * (g + gradient(net, there, c)) / 2
             here = there
-    return total, [*path, x]
+    return total
 
 
 def van_der_corput(count: int) -> list[int]:
@@ -280,7 +278,7 @@ ORACLES: dict[str, Oracle] = {
     "guided_integrated_gradients": Oracle(
         "algorithm 1, value by value",
         _small_cubic,
-        lambda net, x, c: torch.stack([guided_path(net, p, k, 4, 0.15, 2)[0] for p, k in zip(x, c, strict=True)]),
+        lambda net, x, c: guided_path(net, x, c, 4, 0.15, 2),
         images=_tiny,
         options={"steps": 12, "fraction": 0.15, "anchors": 2},
     ),
