@@ -29,28 +29,23 @@ class Small(nn.Module):
 
 
 def test_numbers_by_hand():
+    """The tied layer counts once. Of each layer: parameters, multiply-adds, receptive field."""
     net = Small().eval()
     net.conv.bias.requires_grad_(False)
     x = random_images(2, height=12, width=16).float()
     with nothing_left(net, x):
         found = describe(net, x)
-    rows = {layer.name: layer for layer in found.layers}
-    assert list(rows) == ["conv", "depthwise", "up", "head"]
-    assert rows["conv"].shape == (1, 4, 6, 8)
-    assert rows["conv"].parameters == 4 * 27 + 4
-    assert rows["conv"].multiply_adds == 4 * 6 * 8 * 27
-    assert rows["conv"].output_bytes == 4 * 4 * 6 * 8
-    assert rows["conv"].receptive_field == (3, 3)
-    assert rows["depthwise"].multiply_adds == 4 * 6 * 8 * 9
-    assert rows["depthwise"].receptive_field == (7, 7)
-    assert rows["up"].multiply_adds == 4 * 6 * 8 * (2 * 2 * 2)
-    assert rows["head"].multiply_adds == 10
-    assert rows["head"].receptive_field is None
+    assert {each.name: (each.parameters, each.multiply_adds, each.receptive_field) for each in found.layers} == {
+        "conv": (4 * 27 + 4, 4 * 6 * 8 * 27, (3, 3)),
+        "depthwise": (4 * 9, 4 * 6 * 8 * 9, (7, 7)),
+        "up": (4 * 2 * 4 + 2, 4 * 6 * 8 * (2 * 2 * 2), found.layers[2].receptive_field),
+        "head": (2 * 5 + 5, 10, None),
+    }
+    conv = found.layers[0]
+    assert conv.shape == (1, 4, 6, 8) and conv.output_bytes == 4 * 4 * 6 * 8 and 0 < conv.seconds < found.seconds
     assert found.multiply_adds == sum(layer.multiply_adds for layer in found.layers)
-    assert found.parameters == sum(p.numel() for p in net.parameters())  # the tied layer once
-    assert found.trainable == found.parameters - 4
-    assert found.input_shape == (1, 3, 12, 16)
-    assert 0 < rows["conv"].seconds < found.seconds
+    assert found.parameters == sum(p.numel() for p in net.parameters())
+    assert found.trainable == found.parameters - 4 and found.input_shape == (1, 3, 12, 16)
 
 
 def test_containers_include_their_layers_and_the_sum_is_that_of_the_leaves():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -84,12 +85,10 @@ def test_scores_are_those_of_the_changed_output_by_hand(value, new):
 
 def test_cells_change_only_where_they_are():
     net, x = halves(), images()
-    cells = [(0, 1), (3, 2)]
-    changed = net.first(x).clone()
-    for row, column in cells:
-        changed[:, 2, row, column] = 5
-    mask = torch.zeros(6, 8, dtype=torch.bool)
+    cells, mask = [(0, 1), (3, 2)], torch.zeros(6, 8, dtype=torch.bool)
     mask[0, 1] = mask[3, 2] = True
+    changed = net.first(x).clone()
+    changed[:, 2, mask] = 5
     for given in (cells, mask, torch.tensor(cells)):
         result = intervene(net, x, "first", channels=2, cells=given, value=5)
         torch.testing.assert_close(result.after, net.rest(changed))
@@ -98,30 +97,26 @@ def test_cells_change_only_where_they_are():
 
 def test_swapped_activations_are_those_of_the_other_image():
     net, x, other = halves(), images(), images(8)
-    a, b = net.first(x), net.first(other)
-    for source, expected in ((other, b), (other[:1], b[:1].expand_as(b))):
-        changed = a.clone()
-        changed[:, CHOSEN] = expected[:, CHOSEN]
+    changed = net.first(x).clone()
+    for source in (other, other[:1]):
+        changed[:, CHOSEN] = net.first(source)[:, CHOSEN]
         result = intervene(net, x, "first", channels=CHOSEN, value=Swap(source))
         torch.testing.assert_close(result.after, net.rest(changed))
-    everything = intervene(net, x, "first", value=Swap(other))
-    torch.testing.assert_close(everything.after, net(other))
+    torch.testing.assert_close(intervene(net, x, "first", value=Swap(other)).after, net(other))
 
 
 def test_patching_position_by_position_by_hand():
-    """Oracle: the rest of the network on an output with one position of the other image; `intervene` at that cell."""
+    """Oracle: the rest of the network on an output with one position of the other image."""
     net, x, other = halves(), images(), images(8)
-    a, b = net.first(x), net.first(other)
-    for source, values in ((other, b), (other[:1], b[:1].expand_as(b))):
-        for channels in (None, CHOSEN):
-            which = range(6) if channels is None else channels
-            with nothing_left(net, x, source):
-                found = patch_effects(net, x, source, 3, layer="first", channels=channels, batch_size=7)
-            assert found.shape == (2, 6, 8)
-            for row, column in ((0, 0), (2, 5), (5, 7)):
-                changed = a.clone()
-                changed[:, which, row, column] = values[:, which, row, column]
-                torch.testing.assert_close(found[:, row, column], (net.rest(changed) - net(x))[:, 3])
+    for source, channels in itertools.product((other, other[:1]), (None, CHOSEN)):
+        which = range(6) if channels is None else channels
+        with nothing_left(net, x, source):
+            found = patch_effects(net, x, source, 3, layer="first", channels=channels, batch_size=7)
+        assert found.shape == (2, 6, 8)
+        for row, column in ((0, 0), (2, 5), (5, 7)):
+            changed = net.first(x).clone()
+            changed[:, which, row, column] = net.first(source)[:, which, row, column]
+            torch.testing.assert_close(found[:, row, column], (net.rest(changed) - net(x))[:, 3])
     assert not patch_effects(net, x, x, layer="first").any()
     stopped = patch_effects(net, x[:1], other[:1], 3, layer="first", channels=CHOSEN, batch_size=1, progress=two_steps)
     torch.testing.assert_close(stopped.flatten()[:2], found[0].flatten()[:2])

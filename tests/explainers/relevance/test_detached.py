@@ -25,6 +25,7 @@ from explainers import METHODS, UnsupportedModel, explain, grad_cam, grad_cam_sw
 from tests.support.calls import call
 from tests.support.nets import random_images, settle
 from tests.support.oracles.attention import two_blocks, wide_images
+from tests.support.oracles.features import through
 
 pytestmark = pytest.mark.sample
 
@@ -101,27 +102,21 @@ def test_the_others_explain_it(name, kind):
 def test_layers_of_a_quantized_network(kind):
     """By hand: values in floating point, and each channel's effect with the layer's own scale and zero point."""
     net, x, layer = quantized(kind), X[:1], "stage.0" if kind == "graph" else "stage"
-    stage, kept = net.get_submodule(layer), []
-    hook = stage.register_forward_hook(lambda module, inputs, output: kept.append(output))
-    before = net(x)
-    hook.remove()
-    values = kept[0].dequantize()
+    stage = net.get_submodule(layer)
 
     def without(k: int) -> Tensor:
-        def zero(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-            changed = values.clone()
+        def zero(output: Tensor) -> Tensor:
+            changed = output.dequantize().clone()
             changed[:, k] = 0
             if not output.is_quantized:
                 return changed
             return torch.quantize_per_tensor(changed, output.q_scale(), output.q_zero_point(), output.dtype)
 
-        hook = stage.register_forward_hook(zero)
-        after = net(x)
-        hook.remove()
-        return before[0, 1] - after[0, 1]
+        return through(net, stage, x, zero)[1][0, 1]
 
-    torch.testing.assert_close(call("feature_maps", net, x, layer=layer), values)
-    expected = torch.stack([without(k) for k in range(8)])[None]
+    values, scores = through(net, stage, x, torch.clone)
+    torch.testing.assert_close(call("feature_maps", net, x, layer=layer), values.dequantize())
+    expected = torch.stack([scores[0, 1] - without(k) for k in range(8)])[None]
     assert expected.any()
     # Dynamic quantization takes the range of a whole batch, and channels run as one.
     rounding = 0.01 if kind == "dynamic" else 1e-6
