@@ -1,36 +1,48 @@
-"""Class-activation maps: closed forms, identities, published numbers, agreement with other libraries."""
+"""Gradient CAMs and their variants: closed forms, identities, published numbers, the Hessian term, references."""
 
 from __future__ import annotations
+
+from collections import OrderedDict
 
 import pytest
 import torch
 from torch import nn
 
+import explainers
 from explainers import (
     METHODS,
+    BadTarget,
     ablation_cam,
     channel_effects,
     explain,
+    finer_cam,
     grad_cam,
     grad_cam_pp,
     grad_cam_sweep,
     hires_cam,
     layer_cam,
+    shapley_cam,
+    smooth_grad_cam_pp,
     xgrad_cam,
 )
 from explainers.maps.resize import reduce_channels
 from tests.support.nets import (
+    ClassToken,
     OneConv,
+    Residual,
     act_grad,
     cam_by_hand,
     curved,
     plain,
     ramp,
     random_images,
+    rel,
     residual,
     settle,
+    top,
 )
 from tests.support.oracles import drops_by_hand
+from tests.support.oracles.cams import rest, second_order, smooth_plus_plus
 
 CLASSES = [2, 0, 5]
 
@@ -130,3 +142,165 @@ def test_the_runner_ups_map_equals_a_separate_call(monkeypatch):
         if expected.ndim == 4:
             expected = reduce_channels(expected, method.reduce)
         assert torch.equal(other, expected) and not torch.equal(own, other), name
+
+
+# Smooth Grad-CAM++
+
+
+def test_p32_activations_are_the_clean_ones_and_gradients_are_means():
+    """torchcam uses the activations and the gradient of the last noisy sample. The oracle computes the same by hand."""
+    net, images = curved(), random_images(1)
+    actual = smooth_grad_cam_pp(net, images, 2, layer="act2", samples=3, sigma=0.2, seed=3)
+    torch.testing.assert_close(actual, smooth_plus_plus(net, images, [2]), rtol=1e-9, atol=1e-12)
+    for wrong in ("activation", "gradient"):
+        assert rel(actual, smooth_plus_plus(net, images, [2], of_last=wrong)) > 0.02, "it must tell the peer's mistakes"
+
+
+def test_smooth_grad_cam_pp_uses_the_clean_images_class_for_noisy_copies():
+    net, images = curved(), random_images(6)
+    named = smooth_grad_cam_pp(net, images, top(net, images), layer="act2", samples=4, sigma=1.0)
+    assert torch.equal(smooth_grad_cam_pp(net, images, layer="act2", samples=4, sigma=1.0), named)
+
+
+def test_smooth_grad_cam_pp_without_effect_of_noise_is_a_finding():
+    """Before pooling and a linear head the gradient is constant: the head's weights."""
+    net, images = residual(), random_images()
+    e = explain("smooth_grad_cam_pp", net, images, CLASSES, samples=3)
+    torch.testing.assert_close(e.map, grad_cam_pp(net, images, CLASSES))
+    assert all(found[0].code == "unmoved_by_noise" for found in e.findings)
+    earlier = explain("smooth_grad_cam_pp", net, images, CLASSES, layer="layer1", samples=3)
+    assert not any(each.code == "unmoved_by_noise" for found in earlier.findings for each in found)
+
+
+# ShapleyCAM
+
+
+def test_p41_zero_hessian_of_a_relu_logit_is_a_finding():
+    net, images = residual(), random_images()
+    e = explain("shapley_cam", net, images, CLASSES, layer="layer1", score="logit")
+    torch.testing.assert_close(e.raw, cam_by_hand(net, net.layer1, images, CLASSES), rtol=1e-10, atol=1e-13)
+    for found in e.findings:
+        (told,) = [each for each in found if each.code == "no_curvature"]
+        assert told.remedy == {"score": "rest"} and "Grad-CAM" in told.sentence
+    remedy = explain("shapley_cam", net, images, CLASSES, layer="layer1", **told.remedy)
+    assert not any(each.code == "no_curvature" for found in remedy.findings for each in found)
+
+
+def test_p41_hessian_term_by_finite_differences():
+    scores_of = {
+        "rest": rest(CLASSES),
+        "logit": lambda scores: scores[range(3), CLASSES],
+        "probability": lambda scores: scores.softmax(1)[range(3), CLASSES],
+    }
+    for net, name in ((curved(), "act1"), (residual(), "layer1")):
+        for score, own in scores_of.items():
+            a, g = second_order(net, net.get_submodule(name), random_images(), own)
+            actual = shapley_cam(net, random_images(), CLASSES, layer=name, score=score, relu=False)
+            expected = (g.mean((2, 3), keepdim=True) * a).sum(1)
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_shapley_cam_through_attention():
+    """Fused attention has no second derivative; the decomposed attention has one and is the same function."""
+    net, images = settle(ClassToken().double()), random_images(2, 3, 32, 128)
+    pair = second_order(net, net.blocks[0], images, rest([1, 1]))
+    a, g = (each[:, 1:].transpose(1, 2).unflatten(2, (2, 8)) for each in pair)
+    actual = shapley_cam(net, images, 1, layer="blocks.0", relu=False)
+    torch.testing.assert_close(actual, (g.mean((2, 3), keepdim=True) * a).sum(1), rtol=1e-5, atol=1e-8)
+
+
+def test_shapley_cam_leaves_probability_targets_unchanged():
+    net, images = curved(), random_images()
+    asked = shapley_cam(net, images, CLASSES, layer="act2", score="probability")
+    torch.testing.assert_close(shapley_cam(net, images, explainers.Probability(CLASSES), layer="act2"), asked)
+
+
+# Finer-CAM
+
+
+def test_p42_likely_weighting_is_by_probability_with_its_gradient():
+    net, images = curved(), random_images(1)
+    scores = net(images).detach()[0]
+    near = (scores - scores[2]).abs().argsort()[1:4].tolist()
+
+    def weighted(out):
+        p = out.softmax(1)[:, near]
+        return (p * (out[:, 2:3] - 1.5 * out[:, near])).sum(1) / p.sum(1)
+
+    expected = grad_cam(net, images, weighted, layer="act2", relu=False)
+    options = {"weighting": "likely", "strength": 1.5}
+    actual = finer_cam(net, images, 2, layer="act2", relu=False, **options)
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-13)
+    assert rel(finer_cam(net, images, 2, layer="act2", relu=False, strength=1.5), expected) > 0.01
+
+
+def test_p42_strength_zero_is_grad_cam():
+    net, images = curved(), random_images()
+    expected = grad_cam(net, images, CLASSES, layer="act2")
+    torch.testing.assert_close(finer_cam(net, images, CLASSES, layer="act2", strength=0.0), expected)
+
+
+def test_finer_cam_uses_at_most_the_other_classes_as_references():
+    net, images = settle(Residual(classes=2).double()), random_images()
+    against = grad_cam(net, images, lambda s: s[:, 1] - 0.6 * s[:, 0])
+    torch.testing.assert_close(finer_cam(net, images, 1, references=9), against)
+
+
+def test_finer_cam_refuses_single_scores_and_probabilities():
+    with pytest.raises(BadTarget, match="single score"):
+        finer_cam(settle(Residual(classes=1).double()), random_images(), 0)
+    with pytest.raises(BadTarget, match="not in logits"):
+        finer_cam(residual(), random_images(), explainers.Probability(1))
+
+
+def test_finer_cam_with_tied_scores_never_references_the_target():
+    """Two classes with equal logits: the other one is the reference, never the target itself."""
+    net, images = curved(), random_images(1)
+    net.head.weight.data[4] = net.head.weight.data[2]
+    net.head.bias.data[4] = net.head.bias.data[2]
+    for own, other in ((2, 4), (4, 2)):
+        expected = grad_cam(net, images, lambda s, a=own, b=other: s[:, a] - 0.5 * s[:, b], layer="act2", relu=False)
+        actual = finer_cam(net, images, own, layer="act2", references=1, strength=0.5, relu=False)
+        torch.testing.assert_close(actual, expected)
+
+
+def test_gradient_cam_variants_through_chosen_channels():
+    """Gradients through single channels of another layer sum to the map; ShapleyCAM refuses them."""
+    net, images = plain(), random_images()
+    whole = finer_cam(net, images, 2, layer="relu1", relu=False)
+    parts = [finer_cam(net, images, 2, layer="relu1", relu=False, through=("conv2", [k])) for k in range(8)]
+    # The references do not depend on `through`, so the maps are additive like gradients.
+    torch.testing.assert_close(sum(parts), whole, rtol=1e-9, atol=1e-12)
+    with pytest.raises(BadTarget, match="first derivatives"):
+        shapley_cam(net, images, 2, layer="relu1", through=("conv2", [1]))
+
+
+# Layouts
+
+
+def both_ways():
+    """The same activations twice: channels first, then channels last."""
+    from torchvision.ops import Permute
+
+    layers = {"body": plain()[:4], "there": Permute([0, 2, 3, 1]), "back": Permute([0, 3, 1, 2]), "act": nn.Tanh()}
+    head = {"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "head": nn.Linear(8, 7)}
+    return settle(nn.Sequential(OrderedDict(layers | head)).double())
+
+
+OF_ANY_LAYOUT = [
+    name
+    for name, each in explainers.METHODS.items()
+    if each.takes_layer and each.returns == "grid" and each.family == "cam" and name != "cam"
+]
+
+
+def test_every_cam_is_the_same_for_channels_last_layers_and_reads_tokens_as_a_grid():
+    for name in OF_ANY_LAYOUT:
+        method = explainers.METHODS[name]
+        small = {key: 2 for key in ("samples", "steps") if key in method.options}
+        net, images = both_ways(), random_images()
+        first, last = (method(net, images, CLASSES, layer=layer, **small) for layer in ("body", "there"))
+        torch.testing.assert_close(last, first, rtol=1e-9, atol=1e-11)
+        assert tuple(first.shape) == (3, 6, 8) and first.any(), name
+        found = method(settle(ClassToken().double()), random_images(2, 3, 32, 128), 1, layer="blocks.0", **small)
+        assert tuple(found.shape) == (2, 2, 8) and found.isfinite().all() and found.any(), name

@@ -12,7 +12,7 @@ from explainers import BadOption, UnsupportedOperation, deep_lift, deep_lift_sha
 from explainers.backward.deeplift_rules import ELEMENTWISE, slope
 from explainers.perturbation.baselines import baseline_of
 from explainers.perturbation.rng import PerImageGenerators
-from tests.explainers.relevance.test_products import Constants
+from tests.explainers.relevance.test_lrp_conservation import Constants
 from tests.explainers.relevance.test_relevance import Operation, WithOperation, without_bias
 from tests.support.nets import ClassToken, curved, plain, random_images, rel, residual, settle
 from tests.support.oracles.rules import baselines, multipliers_by_hand

@@ -1,8 +1,9 @@
-"""`evaluate`: all kinds of maps, the controls, the comparisons with them, and the summary."""
+"""`evaluate`: all kinds of maps, the controls, comparisons with them, several maps at once, and the messages."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +11,25 @@ from scipy import stats
 from torch import Tensor
 
 import explainers
-from explainers import Contrast, Evaluation, Probability, evaluate, explain
+from explainers import (
+    BadOption,
+    BadTarget,
+    Contrast,
+    Evaluation,
+    Explanation,
+    Probability,
+    Recommendation,
+    WrongType,
+    center_control,
+    edge_control,
+    evaluate,
+    explain,
+    random_control,
+)
 from explainers.maps.resize import resize
 from explainers.metrics.comparison import mean_and_error
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
-from tests.support.nets import LinearScore, random_images, residual
+from tests.support.nets import LinearScore, curved, random_images, residual
 
 BOTH = ("deletion", "insertion")
 
@@ -215,3 +230,100 @@ def test_a_call_that_ends_during_the_controls_is_not_complete():
     assert ended.values["deletion"].isfinite().all() and ended.controls["deletion"]["center"].isnan().all()
     assert not ended.is_complete and seen == [False]
     assert evaluate(net, images, explainers.grad_cam(net, images), **asked).is_complete
+
+
+MODEL, IMAGES = residual().float(), random_images(3, 3, 24, 32).float()
+
+
+def chance(seed: int, n: int = 3) -> Tensor:
+    return torch.rand(n, 6, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_each_map_has_the_values_of_its_own_call():
+    maps = {"Grad-CAM": explain("grad_cam", MODEL, IMAGES, 1), "mine": chance(0), "by name": "saliency"}
+
+    found = evaluate(MODEL, IMAGES, maps, steps=4, target=1, metrics=(*BOTH, "sparseness"))
+
+    assert isinstance(found, Recommendation) and {row.name for row in found.rows} == set(maps)
+    for name, each in maps.items():
+        single = evaluate(MODEL, IMAGES, each, steps=4, target=1, metrics=(*BOTH, "sparseness"))
+        for metric in single.values:
+            torch.testing.assert_close(found[name].evaluation.values[metric], single.values[metric])
+            for control, values in single.controls[metric].items():
+                torch.testing.assert_close(found[name].evaluation.controls[metric][control], values)
+
+
+def test_maps_are_ranked_by_the_metrics_that_have_a_better_direction():
+    maps = {name: chance(k) for k, name in enumerate("abcd")}
+    found = evaluate(MODEL, IMAGES, maps, steps=4, target=1, metrics=("sparseness", *BOTH))
+    assert set(found.winners) == set(BOTH) and set(found.agreement) == {BOTH} and found.best is found[0]
+    assert all(f"\n{name}: " in str(found) for name in maps) and "sparseness" in str(found)
+    with pytest.raises(BadOption, match="Unknown map 'aa'. Did you mean 'a'"):
+        found["aa"]
+
+
+def test_progress_covers_all_maps_and_stops_the_call():
+    fractions: list[float] = []
+    maps = {"a": chance(0), "b": chance(1)}
+    evaluate(MODEL, IMAGES, maps, steps=4, progress=lambda step: fractions.append(step.fraction))
+    assert fractions == sorted(fractions) and fractions[-1] == 1 and 0.5 in fractions
+
+    found = evaluate(MODEL, IMAGES, maps, steps=4, progress=lambda step: step.fraction < 0.5)
+
+    over = evaluate(MODEL, IMAGES, maps, steps=4, budget=1e-6)
+    assert str(over).startswith("No map has a value. Deletion: the time budget was exceeded.")
+    assert found["a"].evaluation.is_complete and not found["b"].evaluation.is_complete
+    assert found.best is found["a"] and bool(found["b"].evaluation.values["deletion"].isnan().all())
+
+
+@pytest.mark.parametrize(
+    ("maps", "options", "message"),
+    [
+        ({}, {}, "maps={}"),
+        ({1: chance(0)}, {}, "Give maps by name"),
+        ({"a": chance(0), "b": chance(0, 2)}, {}, r"maps\['b'\]: The maps have shape \(2, 6, 8\) for 3 images"),
+        ({"a": "grad_cm"}, {}, r"maps\['a'\]: Unknown method 'grad_cm'. Did you mean 'grad_cam'"),
+        ({"a": {"b": chance(0)}}, {}, r"maps\['a'\]: maps is a dict"),
+        ({"a": chance(0)}, {"metrics": "sparseness"}, "sparseness cannot rank maps"),
+        ({"a": chance(0)}, {"metrics": "shift_stability"}, r"maps\['a'\]: shift_stability runs the method again"),
+    ],
+)
+def test_a_refusal_names_the_map(maps: Any, options: dict[str, Any], message: str):
+    with pytest.raises((BadOption, WrongType), match=message):
+        evaluate(MODEL, IMAGES, maps, **options)
+
+
+def test_explanations_of_different_targets_need_a_target():
+    maps: dict[str, Explanation] = {str(k): explain("grad_cam", MODEL, IMAGES, k) for k in (1, 2)}
+    with pytest.raises(BadOption, match=r"maps\['1'\] explains \[1, 1, 1\] and maps\['2'\] \[2, 2, 2\]. Give target="):
+        evaluate(MODEL, IMAGES, maps)
+    assert evaluate(MODEL, IMAGES, maps, target=2, steps=2).target == [2, 2, 2]
+    assert evaluate(MODEL, IMAGES, {"1": maps["1"], "mine": chance(0)}, steps=2).target == [1, 1, 1]
+    assert isinstance(evaluate(MODEL, IMAGES, maps["1"], steps=2), explainers.Evaluation)
+
+
+@pytest.mark.parametrize("control", [random_control, edge_control, center_control])
+def test_controls_ignore_network_and_class(control):
+    x = random_images()
+    first = control(curved(), x, [2, 0, 5])
+    assert first.shape == (3, 12, 16) and first.std() > 0
+    assert torch.equal(control(residual(), x, 1), first)
+    with pytest.raises(BadTarget, match="99"):
+        control(curved(), x, 99)
+
+
+def test_random_control_has_the_given_cells_and_depends_on_the_seed():
+    x, net = random_images(2), curved()
+    assert len(random_control(net, x, cells=3)[0].unique()) == 3 * 4
+    assert len(random_control(net, x, cells=4096)[0].unique()) == 12 * 16
+    assert not torch.equal(random_control(net, x, seed=1), random_control(net, x, seed=2))
+    before = torch.get_rng_state()
+    random_control(net, x)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_width_of_the_center_blob_and_the_number_of_cells_are_options():
+    assert center_control(curved(), random_images(), width=0.05).sum() < center_control(curved(), random_images()).sum()
+    for control, wrong in ((random_control, {"cells": 0}), (center_control, {"width": 0.0})):
+        with pytest.raises(BadOption, match=next(iter(wrong))):
+            control(curved(), random_images(), 1, **wrong)
