@@ -18,7 +18,6 @@ from explainers import (
     finer_cam,
     grad_cam,
     grad_cam_pp,
-    grad_cam_sweep,
     hires_cam,
     layer_cam,
     shapley_cam,
@@ -81,15 +80,6 @@ def test_published_grad_cam():
     for net in (OneConv(), OneConv().requires_grad_(False), OneConv(inplace=True)):
         assert torch.equal(grad_cam(net, ramp(), 0, layer="conv1"), published)
     assert torch.equal(grad_cam(OneConv(), ramp(), 0, layer="relu1"), torch.tensor([[[0.0, 4.0], [28.0, 32.5]]]))
-
-
-def test_sweep_defaults_to_the_stages_in_order():
-    import torchvision
-
-    sweep = grad_cam_sweep(settle(torchvision.models.resnet18(weights=None)), torch.randn(2, 3, 32, 64), [1, 2])
-    names = [name for name in sweep if name.startswith("layer")]
-    assert names == ["layer1", "layer2", "layer3", "layer4"]
-    assert [tuple(sweep[name].shape) for name in names] == [(2, 8, 16), (2, 4, 8), (2, 2, 4), (2, 1, 2)]
 
 
 class Suffix(nn.Module):

@@ -127,15 +127,6 @@ def test_channels_with_the_same_mask_are_grouped():
     assert torch.equal(kinds[leader], kinds) and torch.equal(leader[chosen], chosen)
 
 
-def test_fewer_channels_are_a_prefix_of_more_also_with_equal_masks():
-    planes = torch.rand(9, 40, 24, generator=torch.Generator().manual_seed(1))
-    planes[5] = planes[2] = planes[0]
-    for count in range(1, 9):
-        chosen, leader = group_channels(planes, count)
-        assert torch.equal(chosen, group_channels(planes, 8)[0][:count]) and len(chosen.unique()) == count
-        assert torch.equal(leader[chosen], chosen) and set(leader.tolist()) <= set(chosen.tolist())
-
-
 @family
 def test_a_channel_has_the_score_of_its_most_similar_mask(method, options):
     """Oracle: the score of each group's representative, masked one by one, is that of all its channels."""
@@ -181,17 +172,6 @@ def test_stopped_early_only_evaluated_channels_have_a_weight(method, options):
     coefficients = torch.linalg.lstsq(a.flatten(1).T, found.flatten()[:, None]).solution[:, 0]
     torch.testing.assert_close(torch.einsum("k,khw->hw", coefficients, a), found[0])
     assert float(coefficients.sum()) == pytest.approx(1) and (coefficients > 0).all()
-
-
-def test_ss_cam_without_noise_is_score_cam_and_samples_do_not_depend_on_the_batch_size():
-    net, images = residual(), random_images()
-    plain = score_cam(net, images, CLASSES)
-    torch.testing.assert_close(ss_cam(net, images, CLASSES, samples=3, sigma=0.0), plain, rtol=1e-9, atol=1e-11)
-    noisy = ss_cam(net, images, CLASSES, samples=3, seed=1)
-    assert rel(noisy, plain) > 1e-2
-    for size in (1, 4, 100):
-        found = ss_cam(net, images, CLASSES, samples=3, seed=1, batch_size=size)
-        torch.testing.assert_close(found, noisy, rtol=1e-9, atol=1e-11)
 
 
 # Peers, by rank
