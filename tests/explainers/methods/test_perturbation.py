@@ -10,7 +10,6 @@ from explainers import (
     METHODS,
     BadOption,
     BoxScores,
-    Unit,
     d_rise,
     explain,
     extremal_perturbation,
@@ -19,7 +18,6 @@ from explainers import (
     vit_cx,
 )
 from explainers.methods.perturbation.kept_parts import KeptParts
-from explainers.methods.perturbation.vit_cx import complete_linkage
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of, levels_of
 from explainers.perturbation.segments import grid
@@ -118,13 +116,6 @@ def test_impossible_masks_are_refused():
         for name in PARTS:
             with pytest.raises(BadOption, match=r"masks|grid"):
                 call(name, curved(), random_images(1), 1, masks=given)
-
-
-def test_a_unit_may_be_the_target():
-    """Why did a channel fire? The forward pass ends there."""
-    for name in FAMILY:
-        found = call(name, curved(), random_images(1), Unit("act2", 3, at=(1, 2)), **options(name))
-        assert found.shape == (1, 12, 16) and found.isfinite().all() and found.std() > 0, name
 
 
 class Product(nn.Module):
@@ -286,19 +277,6 @@ def test_values_between_0_and_1_are_weaker_blurs():
             faded, slope = kept.fade(torch.full_like(x[:, 0], mask), [0])
             torch.testing.assert_close(faded, expected)
         torch.testing.assert_close(slope, 7 * (levels[3] - levels[2]))
-
-
-def test_clusters_are_those_of_scikit_learn():
-    """The authors use its AgglomerativeClustering with precomputed distances."""
-    cluster = pytest.importorskip("sklearn.cluster")
-    rows = torch.rand(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    rows = rows / rows.norm(dim=1, keepdim=True)
-    distances = 1 - rows @ rows.T
-    for limit in (0.05, 0.2, 0.5, 2.0):
-        options = {"metric": "precomputed", "linkage": "complete", "n_clusters": None, "distance_threshold": limit}
-        theirs = torch.tensor(cluster.AgglomerativeClustering(**options).fit(distances.numpy()).labels_)
-        found = complete_linkage(distances, limit)
-        assert torch.equal(found[:, None] == found, theirs[:, None] == theirs), limit
 
 
 def test_constant_channels_give_a_blank_map():

@@ -19,37 +19,30 @@ FAST: dict[str, Any] = {"samples": 6, "steps": 5, "cells": 2, "anchors": 1, "mas
 
 def images_network() -> nn.Sequential:
     torch.manual_seed(0)
-    layers = [
-        nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, padding=1),
-        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
-    ]  # fmt: skip
-    net = nn.Sequential(*layers)
-    for statistic, low, high in (("running_mean", -1.0, 1.0), ("running_var", 0.5, 2.0)):
-        net[1].get_buffer(statistic).uniform_(low, high)
-    return net.double().eval()
+    first = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)
+    second = nn.Conv2d(6, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    first[1].running_mean.uniform_(-1.0, 1.0)
+    first[1].running_var.uniform_(0.5, 2.0)
+    return nn.Sequential(*first, *second).double().eval()
 
 
 def inflate(net: nn.Module) -> nn.Module:
     """Return the same network for videos, whose operations do not mix frames before the pooling."""
     new = copy.deepcopy(net)
     for name, module in list(new.named_modules()):
-        other: nn.Module | None = None
+        other: nn.Module
         if isinstance(module, nn.Conv2d):
-            kernel, stride, padding = (
-                (first, *rest)
-                for first, rest in zip((1, 1, 0), (module.kernel_size, module.stride, module.padding), strict=True)
-            )
-            other = nn.Conv3d(module.in_channels, module.out_channels, kernel, stride, padding)
+            sizes = (1, *module.kernel_size), (1, *module.stride), (0, *module.padding)
+            other = nn.Conv3d(module.in_channels, module.out_channels, *sizes)
             other.weight.data, other.bias.data = module.weight.data[:, :, None], module.bias.data  # type: ignore
         elif isinstance(module, nn.BatchNorm2d):
             other = nn.BatchNorm3d(module.num_features)
             other.load_state_dict(module.state_dict())
-        elif isinstance(module, nn.MaxPool2d):
-            other = nn.MaxPool3d((1, 2, 2))
-        elif isinstance(module, nn.AdaptiveAvgPool2d):
-            other = nn.AdaptiveAvgPool3d(1)
-        if other is not None:
-            new.set_submodule(name, other)
+        elif isinstance(module, (nn.MaxPool2d, nn.AdaptiveAvgPool2d)):
+            other = nn.MaxPool3d((1, 2, 2)) if isinstance(module, nn.MaxPool2d) else nn.AdaptiveAvgPool3d(1)
+        else:
+            continue
+        new.set_submodule(name, other)
     return new.double().eval()
 
 

@@ -121,20 +121,16 @@ def verdicts(found: Evaluation) -> set[str]:
 def test_an_exact_map_is_better_and_its_negative_worse():
     model = LinearScore(1, 12, 12).eval()
     images = torch.randn(8, 1, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    exact = (model.weight * images)[:, 0].detach()
-    best = evaluate(model, images, exact, target=0, score="logit", baseline="zeros")
-    assert verdicts(best) == {"better"}
-    assert {place.p for by_control in best.comparisons.values() for place in by_control.values()} == {2**-7}
-    assert {place.p_adjusted for place in best.comparisons["deletion"].values()} == {6 * 2**-7}
-    for n in (0, 5):
-        assert verdicts(best[n]) == {"better"}
-        alone = evaluate(model, images[n : n + 1], exact[n : n + 1], target=0, score="logit", baseline="zeros")
-        assert alone.comparisons["insertion"]["edge"].p == pytest.approx(best[n].comparisons["insertion"]["edge"].p)
+    exact, settings = (model.weight * images)[:, 0].detach(), {"target": 0, "score": "logit", "baseline": "zeros"}
+    best, worst = (evaluate(model, images, maps, **settings) for maps in (exact, -exact))
+    assert verdicts(best) == verdicts(best[0]) == {"better"} and verdicts(worst) == verdicts(worst[3]) == {"worse"}
+    places = [place for by_control in best.comparisons.values() for place in by_control.values()]
+    assert {(place.p, place.p_adjusted) for place in places} == {(2**-7, 6 * 2**-7)}
+    alone = evaluate(model, images[5:6], exact[5:6], **settings).comparisons["insertion"]["edge"]
+    assert alone.p == pytest.approx(best[5].comparisons["insertion"]["edge"].p)
     assert str(best[0]).splitlines()[0] == "Better than random maps, edge maps and a centered blob."
     assert str(best[0]).splitlines()[1].endswith(": better than random maps, edge maps and a centered blob")
-    worst = evaluate(model, images, -exact, target=0, score="logit", baseline="zeros")
-    assert verdicts(worst) == verdicts(worst[3]) == {"worse"}
-    assert verdicts(evaluate(model, images[:7], exact[:7], target=0, score="logit", baseline="zeros")) == {"few"}
+    assert verdicts(evaluate(model, images[:7], exact[:7], **settings)) == {"few"}
 
 
 def made(
