@@ -151,18 +151,15 @@ OPERATIONS = {
     "addcmul": lambda x: torch.addcmul(x, x, x.tanh(), value=0.5),
     "addcdiv": lambda x: torch.addcdiv(x, x, 1 + x * x) + torch.addcdiv(x, x, 1 + x * x, value=0.5),
     "lerp": lambda x: torch.lerp(x, x.relu(), 0.3) + x.lerp(x.relu(), x.sigmoid()),
-    "norm": lambda x: x * x.norm(dim=1, keepdim=True),
+    "norm": lambda x: x * x.norm(dim=1, keepdim=True) + x * torch.norm(x, "fro", dim=(2, 3), keepdim=True),
     "norm of order 1": lambda x: x * torch.norm(x, 1, (2, 3), True),
     "norm of order 3": lambda x: x * torch.linalg.vector_norm(x, 3, dim=1, keepdim=True),
     "largest": lambda x: x * torch.linalg.norm(x, float("inf"), dim=1, keepdim=True),
-    "norm of Frobenius": lambda x: x * torch.norm(x, "fro", dim=(2, 3), keepdim=True),
     "std": lambda x: x * x.std((2, 3), keepdim=True) + x * torch.std(x, dim=1, correction=0, keepdim=True),
-    "var": lambda x: x + x.var(1, unbiased=False, keepdim=True),
-    "var_mean": lambda x: x + sum(torch.var_mean(x, (2, 3), keepdim=True)),
+    "var": lambda x: x + x.var(1, unbiased=False, keepdim=True) + sum(torch.var_mean(x, (2, 3), keepdim=True)),
     "cosine_similarity": lambda x: x * F.cosine_similarity(x, x.tanh() + 1, dim=1)[:, None],
-    "rms_norm": lambda x: F.rms_norm(x, x.shape[1:]),
+    "rms_norm": lambda x: F.rms_norm(x, x.shape[1:]) + F.local_response_norm(x, 3),
     "softmin": lambda x: F.softmin(x, dim=1) * x,
-    "local_response_norm": lambda x: F.local_response_norm(x, 3),
     "glu": lambda x: torch.cat([F.glu(x, 1)] * 2, 1),
     "normalize": lambda x: F.normalize(x, dim=1) + F.normalize(x, p=1.0, dim=2),
     "instance_norm": lambda x: F.instance_norm(x) + x,
@@ -172,21 +169,16 @@ OPERATIONS = {
     "multiply, divide": lambda x: torch.multiply(x, x.tanh()) + torch.divide(x, 1 + x * x),
     "linalg.matmul": lambda x: torch.linalg.matmul(x, x.transpose(2, 3).tanh()),
     "baddbmm": lambda x: torch.baddbmm(x[:, 0], x[:, 1], x[:, 2].mT, alpha=0.5)[:, None].expand(-1, 4, -1, -1),
-    "expit": lambda x: torch.special.expit(x) * x,
-    "fold": lambda x: F.fold(F.unfold(x, 2), x.shape[2:], 2),
-    "times rsqrt": lambda x: x * torch.rsqrt(1 + x * x) + x * (2 + x * x) ** -0.5,
-    "square": lambda x: torch.square(x) + x**2,
+    "expit, fold": lambda x: torch.special.expit(x) * x + F.fold(F.unfold(x, 2), x.shape[2:], 2),
+    "times rsqrt, square": lambda x: x * torch.rsqrt(1 + x * x) + x * (2 + x * x) ** -0.5 + torch.square(x) + x**2,
     "generalised mean": lambda x: F.avg_pool2d(x.clamp(min=1e-6).pow(torch.tensor([3.0]).to(x)), 2).pow(1 / 3.0),
     "in a view": in_view,
     "index of a constant": lambda x: x[:, torch.tensor([1, 0, 2, 3])].gather(1, torch.zeros_like(x, dtype=torch.long)),
     "padding": lambda x: F.pad(F.pad(x, (1, 1, 1, 1), mode="circular"), (1, 1, 1, 1), mode="reflect"),
     "gate in place": lambda x: x.mul_(x.mean((2, 3), keepdim=True).sigmoid()),
-    "constant over": lambda x: 1.0 / (1 + x.exp()),
-    "softmax": lambda x: x.softmax(1),
-    "log_softmax": lambda x: F.log_softmax(3 * x, dim=1),
-    "logsumexp": lambda x: x.logsumexp(1, keepdim=True) * x,
-    "layer_norm": lambda x: F.layer_norm(x, x.shape[1:]),
-    "group_norm": lambda x: F.group_norm(x, 2),
+    "constant over": lambda x: 1.0 / (1 + x.exp()) + x.softmax(1),
+    "log_softmax": lambda x: F.log_softmax(3 * x, dim=1) + x.logsumexp(1, keepdim=True) * x,
+    "layer_norm, group_norm": lambda x: F.layer_norm(x, x.shape[1:]) + F.group_norm(x, 2),
     "einsum": lambda x: torch.einsum("nchw,ndhw->ncdh", x, x.tanh()).mean(2, keepdim=True).expand(-1, 4, -1, -1),
     "a query without keys": lambda x: F.scaled_dot_product_attention(
         x, x.flip(1), x, attn_mask=torch.ones(10, 10, dtype=torch.bool).tril(-2)
@@ -199,7 +191,7 @@ OPERATIONS = {
 }
 
 
-NOT_IN_LRP = ("constant over", "softmax", "log_softmax", "logsumexp")
+NOT_IN_LRP = ("constant over", "log_softmax")
 """LRP has no rule for them."""
 
 
