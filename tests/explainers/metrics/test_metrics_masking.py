@@ -10,7 +10,7 @@ from explainers import evaluate
 from explainers.metrics.metric import ranks
 from explainers.perturbation import imputation
 from tests.explainers.metrics.test_imputation import by_hand
-from tests.support.nets import LinearScore
+from tests.support.nets import LinearScore, check_once, random_images, residual
 
 IMAGES = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 BASELINE = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -126,3 +126,50 @@ def test_average_drop_increase_and_gain_by_hand():
     found = evaluate(Bright(), image, heat, target=0, metrics=metrics, controls=False)
     expected = [0.0, 1.0, (after - before) / (1 - before)]
     assert [found.values[name].item() for name in metrics] == pytest.approx(expected)
+
+
+# Rows M01 to M04 of docs/metrics.md, in which torchcam and pytorch-grad-cam are wrong
+
+
+def test_m01_a_constant_map_has_no_order():
+    """torchcam deletes a constant map from top to bottom: 3/8 for an object at the top, as for the best map."""
+
+    class Top(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([x[:, 0, :8].mean((1, 2)), x.new_zeros(len(x))], 1)
+
+    image = torch.zeros(1, 3, 32, 32)
+    image[:, :, :8] = 3.0
+    found = measured(Top(), torch.ones(1, 32, 32), image, "zeros", steps=16)
+    assert found.values["deletion"].item() == pytest.approx(1.5, abs=0.05), "half, like a random order"
+
+
+def test_m02_a_drop_of_a_negative_score_is_not_a_drop():
+    """torchcam's share of a negative logit is negative, a gain."""
+    net, images, classes = residual().float(), -random_images().float(), [1, 2, 3]
+    logits, options = net(images)[range(3), classes], {"target": classes, "score": "logit", "controls": False}
+    found = evaluate(net, images, torch.rand(3, 12, 16), metrics="average_drop", **options)
+    values = found.values["average_drop"]
+    assert values.isnan().tolist() == (logits <= 0).tolist() and bool((logits <= 0).any())
+    assert "not above 0" in next(reason for reason in found.reasons["average_drop"] if reason)
+    assert bool(((values >= 0) & (values <= 1) | values.isnan()).all())
+
+
+def test_m03_ties_do_not_remove_more_than_the_level():
+    """grad-cam removes all of a map that is zero on three quarters at 80%."""
+    image, shown, heat = random_images(1).float(), [], torch.zeros(1, 12, 16)
+    heat[:, :6, :8] = torch.rand(1, 6, 8, generator=torch.Generator().manual_seed(1)) + 0.1
+    net = residual().float()
+    check_once(net, image)
+    handle = net.register_forward_pre_hook(lambda model, inputs: shown.extend(inputs[0]))
+    evaluate(net, image, heat, metrics="road", target=1, controls=False, batch_size=1)
+    handle.remove()
+    unchanged = sorted(int((each == image[0]).all(0).sum()) for each in shown)
+    assert unchanged[:8] == [192 - 153] * 2 + [192 - 115] * 2 + [192 - 76] * 2 + [192 - 38] * 2
+
+
+def test_m04_noise_does_not_use_the_global_generator():
+    net, images = residual().float(), random_images().float()
+    before = torch.get_rng_state()
+    evaluate(net, images, images[:, 0], metrics="road", target=1, controls=False)
+    assert torch.equal(torch.get_rng_state(), before)
