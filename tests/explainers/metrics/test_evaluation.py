@@ -13,7 +13,6 @@ from torch import Tensor
 import explainers
 from explainers import (
     BadOption,
-    BadTarget,
     Contrast,
     Evaluation,
     Explanation,
@@ -21,7 +20,6 @@ from explainers import (
     Recommendation,
     WrongType,
     center_control,
-    edge_control,
     evaluate,
     explain,
     random_control,
@@ -212,22 +210,6 @@ def test_images_without_a_value_are_excluded():
         found[3]
 
 
-def test_a_call_that_ends_during_the_controls_is_not_complete():
-    """Rows of the caller's maps come first, so their values are not affected."""
-    net, images = residual(), random_images(1)
-    asked = {"metrics": "deletion", "steps": 4, "batch_size": 3}
-    seen: list[bool] = []
-
-    def first(partial: explainers.metrics.run.PartialEvaluation) -> bool:
-        seen.append(partial.evaluation.is_complete)
-        return False
-
-    ended = evaluate(net, images, explainers.grad_cam(net, images), progress=first, **asked)
-    assert ended.values["deletion"].isfinite().all() and ended.controls["deletion"]["center"].isnan().all()
-    assert not ended.is_complete and seen == [False]
-    assert evaluate(net, images, explainers.grad_cam(net, images), **asked).is_complete
-
-
 MODEL, IMAGES = residual().float(), random_images(3, 3, 24, 32).float()
 
 
@@ -296,16 +278,6 @@ def test_explanations_of_different_targets_need_a_target():
     assert evaluate(MODEL, IMAGES, maps, target=2, steps=2).target == [2, 2, 2]
     assert evaluate(MODEL, IMAGES, {"1": maps["1"], "mine": chance(0)}, steps=2).target == [1, 1, 1]
     assert isinstance(evaluate(MODEL, IMAGES, maps["1"], steps=2), explainers.Evaluation)
-
-
-@pytest.mark.parametrize("control", [random_control, edge_control, center_control])
-def test_controls_ignore_network_and_class(control):
-    x = random_images()
-    first = control(curved(), x, [2, 0, 5])
-    assert first.shape == (3, 12, 16) and first.std() > 0
-    assert torch.equal(control(residual(), x, 1), first)
-    with pytest.raises(BadTarget, match="99"):
-        control(curved(), x, 99)
 
 
 def test_the_width_of_the_center_blob_and_the_number_of_cells_are_options():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,23 +14,20 @@ from explainers.perturbation.imputation import impute
 
 def by_hand(image: Tensor, removed: Tensor) -> Tensor:
     """One equation for each removed pixel of an image [C, H, W]: 1/6 for direct neighbors, 1/12 for diagonal ones."""
-    height, width = removed.shape
-    pixels = [tuple(pixel) for pixel in removed.nonzero().tolist()]
-    place = {pixel: k for k, pixel in enumerate(pixels)}
-    system = torch.zeros(len(pixels), len(pixels), dtype=torch.float64)
-    right = torch.zeros(len(pixels), len(image), dtype=torch.float64)
-    for pixel, k in place.items():
-        for dy in (-1, 0, 1):
-            for dx in (-1, 0, 1):
-                y, x = pixel[0] + dy, pixel[1] + dx
-                if (dy, dx) == (0, 0) or not (0 <= y < height and 0 <= x < width):
-                    continue
-                weight = 1 / 12 if dy and dx else 1 / 6
-                system[k, k] += weight
-                if (y, x) in place:
-                    system[k, place[y, x]] -= weight
-                else:
-                    right[k] += weight * image[:, y, x]
+    place = {tuple(pixel): k for k, pixel in enumerate(removed.nonzero().tolist())}
+    system = torch.zeros(len(place), len(place), dtype=torch.float64)
+    right = torch.zeros(len(place), len(image), dtype=torch.float64)
+    for (y, x), k in place.items():
+        for dy, dx in itertools.product((-1, 0, 1), repeat=2):
+            near = y + dy, x + dx
+            if near == (y, x) or not (0 <= near[0] < removed.shape[0] and 0 <= near[1] < removed.shape[1]):
+                continue
+            weight = 1 / 12 if dy and dx else 1 / 6
+            system[k, k] += weight
+            if near in place:
+                system[k, place[near]] -= weight
+            else:
+                right[k] += weight * image[:, near[0], near[1]]
     filled = image.clone()
     filled[:, removed] = torch.linalg.solve(system, right).T
     return filled

@@ -141,22 +141,6 @@ def test_cheapest_methods_come_first_and_late_layers_before_early_ones():
     assert {row.name for row in result.rows} == set(seen)
 
 
-def test_a_map_that_is_the_same_is_measured_once():
-    """At the last layer before a linear head on a pooled layer, Grad-CAM, HiResCAM and XGrad-CAM are one map."""
-    net, images = plain().float(), random_images(1, 3, 24, 32).float()
-
-    result = recommend(net, images, methods=[*CAMS, "xgrad_cam"], layers=["relu2"], budget=60, steps=8)
-
-    rows = {row.method: row for row in result.rows}
-    assert [rows[name].same_as for name in ("grad_cam", "hires_cam", "xgrad_cam")] == [
-        "",
-        "grad_cam at relu2",
-        "grad_cam at relu2",
-    ]
-    assert rows["hires_cam"].evaluation is rows["grad_cam"].evaluation and rows["layer_cam"].same_as == ""
-    assert rows["hires_cam"].steps == rows["grad_cam"].steps and len(result.compared) <= 2
-
-
 def test_networks_without_spatial_layers_get_input_methods():
     linear, images = nn.Sequential(nn.Flatten(), nn.Linear(192, 5)).eval(), random_images(1, 3, 8, 8).float()
     found = recommend(linear, images, methods=["grad_cam", "saliency", "input_x_gradient"], budget=60, steps=5)
