@@ -1,6 +1,9 @@
-"""AttnLRP and CP-LRP: the rules by hand, conservation, and every implementation of attention."""
+"""AttnLRP and CP-LRP: rules by hand, implementations of attention, and torch's attention functions with every mask."""
 
 from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import product
 
 import pytest
 import torch
@@ -18,6 +21,10 @@ from explainers import (
     lrp,
     transformer_attribution,
 )
+from explainers.backward.decompositions import multi_head
+from explainers.backward.operations import STRUCTURE, Interception
+from explainers.passes.attention.operations import scaled_dot_product_attention
+from explainers.passes.attention.watch import watch_attention
 from tests.explainers.relevance.test_attention import with_custom_attention
 from tests.support.nets import plain, random_images, rel, settle
 from tests.support.oracles.attention import two_blocks, wide_images
@@ -155,3 +162,109 @@ def test_operations_without_a_rule_are_refused_and_the_absorbed_relevance_is_rep
     e = explain("attn_lrp", two_blocks(), wide_images(), CLASSES)
     found = [f for row in e.findings for f in row if f.code == "absorbed"]
     assert found and all("constants, softmaxes absorb" in finding.sentence for finding in found)
+
+
+N, HEADS, T, S, C = 2, 2, 5, 6, 8
+
+
+def tensor(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+
+
+def hidden(*shape):
+    """Return a boolean mask, True for masked keys; the first key is never masked."""
+    mask = tensor(*shape) > 0.3
+    mask[..., 0] = False
+    return mask
+
+
+# softmax(q k) v
+
+MASKS = {
+    "none": {},
+    "bool": {"attn_mask": ~hidden(T, S)},
+    "bool by image": {"attn_mask": ~hidden(N, 1, T, S)},
+    "float": {"attn_mask": tensor(T, S)},
+    "float by head": {"attn_mask": tensor(N, HEADS, T, S)},
+    "no key": {"attn_mask": torch.arange(T)[:, None].expand(T, S) != 2},
+    "no key, added": {"attn_mask": torch.zeros(T, S).double().index_fill(0, torch.tensor([2]), -torch.inf)},
+    "causal": {"is_causal": True},
+    "scale": {"scale": 0.3},
+    "scale and mask": {"scale": 0.3, "attn_mask": ~hidden(T, S)},
+}
+
+
+def test_decomposed_attention_equals_the_fused_kernel():
+    for name, heads in product(MASKS, (HEADS, 1)):
+        shapes = [(N, HEADS, T, C), (N, heads, S, C), (N, heads, S, C)]
+        inputs = [(k * tensor(*shape)).requires_grad_() for k, shape in enumerate(shapes, 1)]
+        options = {**MASKS[name], "enable_gqa": heads == 1}
+        expected = F.scaled_dot_product_attention(*inputs, **options)
+        actual = scaled_dot_product_attention(*inputs, **options)
+
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14, msg=name)
+        towards = tensor(*expected.shape)
+        for mine, its in zip(*(torch.autograd.grad(y, inputs, towards) for y in (actual, expected)), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-13, msg=name)
+
+
+# Multi-head attention
+
+ATTENTION_MASKS = {
+    "none": None,
+    "bool": hidden(T, T),
+    "float": tensor(T, T),
+    "bool by head": hidden(N * HEADS, T, T),
+    "float by head": tensor(N * HEADS, T, T),
+    "causal": torch.ones(T, T, dtype=torch.bool).triu(1),
+}
+PADDING = {"none": None, "bool": hidden(N, T), "float": tensor(N, T)}
+
+
+@contextmanager
+def intercept():
+    """The mode of LRP and DeepLIFT."""
+    mode = Interception(nn.Identity(), "a test", STRUCTURE)
+    mode.rules = {"multi_head_attention_forward": multi_head}
+    with mode:
+        yield
+
+
+def both_agree(attention, *inputs, **options):
+    """Output and weights in either mode equal torch's."""
+    expected = attention(*inputs, **options)
+    for mode in (watch_attention(nn.Identity(), N, leaves=False), intercept()):
+        with mode:
+            actual = attention(*inputs, **options)
+        for mine, its in zip(actual, expected, strict=True):
+            assert (mine is None) == (its is None)
+            if its is not None:
+                torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore:Support for mismatched")
+def test_multi_head_attention_with_every_mask():
+    """The functional form, since the module converts boolean masks to additive ones before it calls it."""
+    module = settle(nn.MultiheadAttention(C, HEADS).double())
+    matrices = (module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0)
+    out = (module.out_proj.weight, module.out_proj.bias)
+    inputs = [tensor(T, N, C) + k for k in range(3)]
+    for mask, padding, weights in product(ATTENTION_MASKS, PADDING, [False, True]):
+        options = {"attn_mask": ATTENTION_MASKS[mask], "key_padding_mask": PADDING[padding]}
+        options |= {"need_weights": weights, "is_causal": mask == "causal"}
+        both_agree(F.multi_head_attention_forward, *inputs, C, HEADS, *matrices, *out, **options)
+
+
+def test_multi_head_attention_in_every_configuration():
+    for built, averaged in product(({"batch_first": True}, {"bias": False}, {"kdim": 3, "vdim": 4}, {}), (True, False)):
+        module = settle(nn.MultiheadAttention(C, HEADS, **built).double().train())
+        shapes = [(T, N, C), (S, N, built.get("kdim", C)), (S, N, built.get("vdim", C))]
+        inputs = [tensor(*shape) for shape in shapes]
+        if "batch_first" in built:
+            inputs = [x.transpose(0, 1) for x in inputs]
+        padding = hidden(N, S)
+        both_agree(module, *inputs, key_padding_mask=padding, average_attn_weights=averaged)
+        if not built:
+            unbatched = [x[:, 0] for x in inputs]
+            both_agree(module, *unbatched, key_padding_mask=padding[0], average_attn_weights=averaged)
+            both_agree(module, *unbatched, need_weights=False)
