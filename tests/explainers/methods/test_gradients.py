@@ -33,14 +33,9 @@ NOISY = [smooth_grad, smooth_grad_squared, var_grad, gradient_shap]
 
 
 def test_integrated_gradients_from_other_baselines():
-    net, x = curved(), random_images()
-    baselines = {
-        0.5: 0.5,
-        torch.full((3, 1, 1), 0.3, dtype=torch.float64): 0.3,
-        random_images(seed=3): random_images(seed=3),
-        "mean": x.mean((2, 3), keepdim=True),
-    }
-    for baseline, start in baselines.items():
+    net, x, other = curved(), random_images(), random_images(seed=3)
+    flat = torch.full((3, 1, 1), 0.3, dtype=torch.float64)
+    for baseline, start in ((0.5, 0.5), (flat, 0.3), (other, other), ("mean", x.mean((2, 3), keepdim=True))):
         expected = (net(x) - net(torch.zeros_like(x) + start))[range(3), CLASSES].detach()
         found = integrated_gradients(net, x, CLASSES, steps=60, baseline=baseline)
         torch.testing.assert_close(found.sum((1, 2, 3)), expected, rtol=1e-9, atol=1e-11)

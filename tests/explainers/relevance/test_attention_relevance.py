@@ -104,15 +104,6 @@ def test_each_factor_of_a_gated_product_gets_half(gate):
 # Networks
 
 
-def of_timm(fused):
-    timm = pytest.importorskip("timm")
-    torch.manual_seed(0)
-    net = timm.models.VisionTransformer((32, 48), 16, num_classes=7, embed_dim=12, depth=2, num_heads=2)
-    for block in net.blocks:
-        block.attn.fused_attn = fused
-    return settle(net.double())
-
-
 def of_hugging_face(fused):
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
@@ -132,7 +123,6 @@ def of_torch(fused):
 FORMS = {
     "nn.MultiheadAttention": of_torch,
     "fused kernel": lambda fused: with_custom_attention(of_torch(False), fused),
-    "timm": of_timm,
     "transformers": of_hugging_face,
 }
 
@@ -140,7 +130,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_every_implementation_of_attention_gives_the_same_map(form):
     """Identity: fused attention, or torch's module, and its single operations with the same weights."""
-    x = random_images(1, 3, 32, 48) if form in ("timm", "transformers") else wide_images()
+    x = random_images(1, 3, 32, 48) if form == "transformers" else wide_images()
     nets = [FORMS[form](fused) for fused in (True, False)]
     for method in (attn_lrp, cp_lrp, attention_rollout, transformer_attribution, le_grad, attention_heads):
         found, expected = (method(net, x, 3) for net in nets)

@@ -203,32 +203,17 @@ def _random(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 @each_image
 def _sobel(net: nn.Module, image: Tensor, c: int) -> Tensor:
-    channels, height, width = image.shape
-    weights = ((-1, 1), (0, 2), (1, 1))
-
-    def at(k: int, y: int, z: int) -> float:
-        return float(image[k, min(max(y, 0), height - 1), min(max(z, 0), width - 1)])
-
-    def slope(y: int, z: int) -> float:
-        squares = 0.0
-        for k in range(channels):
-            right = sum(w * (at(k, y + d, z + 1) - at(k, y + d, z - 1)) for d, w in weights)
-            down = sum(w * (at(k, y + 1, z + d) - at(k, y - 1, z + d)) for d, w in weights)
-            squares += (right / 8) ** 2 + (down / 8) ** 2
-        return math.sqrt(squares)
-
-    return torch.tensor([[slope(y, z) for z in range(width)] for y in range(height)], dtype=image.dtype)
+    p, (height, width) = nn.functional.pad(image[None], (1, 1, 1, 1), mode="replicate")[0], image.shape[-2:]
+    wide, tall = p[:, :, 2:] - p[:, :, :-2], p[:, 2:] - p[:, :-2]
+    right = wide[:, :height] + 2 * wide[:, 1:-1] + wide[:, 2:]
+    down = tall[:, :, :width] + 2 * tall[:, :, 1:-1] + tall[:, :, 2:]
+    return ((right / 8) ** 2 + (down / 8) ** 2).sum(0).sqrt()
 
 
 @each_image
 def _centre(net: nn.Module, image: Tensor, c: int) -> Tensor:
-    height, width = image.shape[-2:]
-
-    def away(y: int, z: int) -> float:
-        return ((y + 0.5) / height - 0.5) ** 2 + ((z + 0.5) / width - 0.5) ** 2
-
-    bell = [[math.exp(-away(y, z) / (2 * 0.2**2)) for z in range(width)] for y in range(height)]
-    return torch.tensor(bell, dtype=image.dtype)
+    away = [((torch.arange(size).to(image) + 0.5) / size - 0.5) ** 2 for size in image.shape[-2:]]
+    return torch.exp(-(away[0][:, None] + away[1]) / (2 * 0.2**2))
 
 
 def _cubic() -> nn.Module:
