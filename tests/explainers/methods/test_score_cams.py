@@ -64,8 +64,6 @@ def test_p35_nearly_uniform_weights_are_reported_and_the_remedy_helps():
     better = explain("score_cam", net, images, CLASSES, weights="increase")
     assert not any(each.code == "uniform_weights" for found in better.findings for each in found)
     assert rel(better.raw, mean) > 0.5
-    net.fc.weight.data *= 1000
-    assert not any(each.code == "uniform_weights" for each in explain("score_cam", net, images, CLASSES).findings[0])
 
 
 @family

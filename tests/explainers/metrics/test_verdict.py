@@ -12,7 +12,6 @@ from scipy import stats
 from torch import nn
 
 import explainers
-from benchmarks.metrics import stars
 from explainers.metrics.significance import EXACT, SAMPLES, holm, random_map_test, sign_flip_test, smallest_p
 from explainers.students_t import t_quantile, t_tail
 from explainers.verdict.facts import Facts, has_preference
@@ -219,20 +218,3 @@ def test_holm_adjusts_for_the_number_of_comparisons():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.04, math.nan, 0.01])[::2] == pytest.approx([0.04, 0.02]) and math.isnan(holm([math.nan])[0])
     assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == [] and holm([0.2]) == [0.2]
-
-
-def test_a_star_requires_all_controls_and_the_better_side():
-    """Twelve images: with fewer, no difference passes the sign-flip test after the correction."""
-    values = {str(k): 5.0 + k % 3 for k in range(12)}
-    low, high = ({photo: value - shift for photo, value in values.items()} for shift in (4.0, -4.0))
-    unsure = {photo: (12.0 if k % 2 else 0.0) for k, photo in enumerate(values)}
-
-    def starred(metric: str, *controls: dict[str, float]) -> bool:
-        numbers = {"map": {metric: values}}
-        numbers |= {name: {metric: each} for name, each in zip(("random", "edge", "center"), controls, strict=True)}
-        return stars(numbers, ["map"], [metric]) == {("map", metric)}
-
-    assert starred("insertion", low, low, low) and not starred("deletion", low, low, low)
-    assert starred("deletion", high, high, high) and not starred("insertion", low, high, low)
-    assert starred("sparseness", high, high, high) and not starred("sparseness", low, high, low)
-    assert not starred("insertion", low, low, unsure), "not sure"
