@@ -26,6 +26,7 @@ from explainers.backward.operations import STRUCTURE, Interception
 from explainers.passes.attention.operations import scaled_dot_product_attention
 from explainers.passes.attention.watch import watch_attention
 from tests.explainers.relevance.test_attention import with_custom_attention
+from tests.explainers.relevance.test_relevance import Operation
 from tests.support.nets import plain, random_images, rel, settle
 from tests.support.oracles.attention import two_blocks, wide_images
 
@@ -43,21 +44,15 @@ def test_cp_lrp_is_lrp_with_the_epsilon_rule_everywhere():
     assert rel(attn_lrp(net, x, CLASSES), cp_lrp(net, x, CLASSES)) > 0.01
 
 
-class Applied(nn.Module):
-    """A function of two images without weights before it."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        object.__setattr__(self, "function", function)
-
-    def forward(self, x):
-        return self.function(x).flatten(1)
+def applied(function):
+    """A function of images without weights before it."""
+    return nn.Sequential(Operation(function), nn.Flatten())
 
 
 def test_products_by_hand():
     """Proposition 3.3: a_i b_j R / (2 z + ε) for both factors of a matrix product."""
     x, epsilon = random_images(1, 2, 3, 3), 0.05
-    net = Applied(lambda x: x[:, 0] @ x[:, 1])
+    net = applied(lambda x: x[:, 0] @ x[:, 1])
     a, b = x[0]
     z = (a @ b)[1, 2]
     expected = torch.zeros_like(x[0])
@@ -73,7 +68,7 @@ def test_softmax_by_hand():
     """Proposition 3.1, entry by entry; a masked logit gets nothing."""
     x = random_images(1, 1, 2, 3)
     mask = torch.tensor([[False, False, True], [False, False, False]])
-    net = Applied(lambda x: x.masked_fill(mask, -torch.inf).softmax(-1))
+    net = applied(lambda x: x.masked_fill(mask, -torch.inf).softmax(-1))
     with torch.no_grad():
         s = net(x)[0].view(2, 3)
     expected = torch.zeros(2, 3, dtype=x.dtype)
@@ -91,7 +86,7 @@ def test_softmax_by_hand():
 def test_each_factor_of_a_gated_product_gets_half(gate):
     """Section 3.3.2; the activation of the gate passes its half on. In `lrp`, a sigmoid is a constant gate."""
     x = random_images(1, 2, 2, 2)
-    net = Applied(lambda x: x[:, 0] * gate(x[:, 1]))
+    net = applied(lambda x: x[:, 0] * gate(x[:, 1]))
     half = float(net(x)[0, 1]) / 2
     found = attn_lrp(net, x, 1)[0]
 
@@ -148,7 +143,7 @@ def test_a_network_without_attention_gets_the_epsilon_rule(method):
 
 def test_operations_without_a_rule_are_refused_and_the_absorbed_relevance_is_reported():
     with pytest.raises(UnsupportedOperation, match="AttnLRP has no rule"):
-        attn_lrp(Applied(torch.sin), random_images(1, 1, 2, 2), 0)
+        attn_lrp(applied(torch.sin), random_images(1, 1, 2, 2), 0)
     e = explain("attn_lrp", two_blocks(), wide_images(), CLASSES)
     found = [f for row in e.findings for f in row if f.code == "absorbed"]
     assert found and all("constants, softmaxes absorb" in finding.sentence for finding in found)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import explainers
 from explainers import BadOption, explain, lrp
-from tests.explainers.relevance.test_relevance import CLASSES, input_x_gradient, scores, sums
+from tests.explainers.relevance.test_relevance import CLASSES, input_x_gradient, scores, sums, two_branches
 from tests.support.nets import plain, random_images, rel, settle
 
 
@@ -177,19 +177,6 @@ def test_gates_norms_and_attention_by_detaching_constants():
     assert rel(input_x_gradient(nets[0], x), expected) > 0.1
 
 
-class Product(nn.Module):
-    """Two branches, of which the function of a product is read."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 4, 1, bias=False), nn.Conv2d(3, 4, 1, bias=False)
-        self.fc = nn.Linear(4, 7, bias=False)
-        object.__setattr__(self, "function", function)
-
-    def forward(self, x):
-        return self.fc(self.function(self.conv1(x), self.conv2(x)).mean((2, 3)))
-
-
 GATES = {
     "resized": lambda gate: F.interpolate(gate[:, :, ::2, ::2], gate.shape[2:]),
     "pooled": lambda gate: F.avg_pool2d(gate, 3, 1, 1),
@@ -205,8 +192,8 @@ GATES = {
 def test_a_gate_stays_one_resized_or_scaled(form):
     """Half of the relevance went into the gate's branch of Ghost modules, which resize it: parts that only cancel."""
     x, gate = random_images(), GATES[form]
-    net = settle(Product(lambda a, b: a * gate(b.sigmoid())).double())
-    cut = settle(Product(lambda a, b: a * gate(b.sigmoid()).detach()).double())
+    net = two_branches(lambda a, b: a * gate(b.sigmoid()))
+    cut = two_branches(lambda a, b: a * gate(b.sigmoid()).detach())
     found = lrp(net, x, CLASSES, rule="epsilon", epsilon=0.0)
     torch.testing.assert_close(found, input_x_gradient(cut, x), rtol=1e-8, atol=1e-12)
 
@@ -214,8 +201,8 @@ def test_a_gate_stays_one_resized_or_scaled(form):
 @pytest.mark.parametrize("product", [torch.mul, lambda a, b: a @ b.transpose(2, 3)], ids=["mul", "matmul"])
 def test_two_factors_of_a_product_get_half_its_relevance_each(product):
     """Neither is a gate: each has half the product's relevance, distributed in proportion to its summands."""
-    x, net = random_images(), settle(Product(product).double())
-    cut = settle(Product(lambda a, b: (product(a, b.detach()) + product(a.detach(), b)) / 2).double())
+    x, net = random_images(), two_branches(product)
+    cut = two_branches(lambda a, b: (product(a, b.detach()) + product(a.detach(), b)) / 2)
     found = lrp(net, x, CLASSES, rule="epsilon")
     torch.testing.assert_close(found, input_x_gradient(cut, x), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(sums(found), scores(net, x), rtol=1e-9, atol=1e-12)
