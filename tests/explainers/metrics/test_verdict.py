@@ -95,6 +95,7 @@ def test_a_preference_is_more_than_equal_classes() -> None:
         ((0.61, 0.39), True, True),
         ((0.59, 0.41), True, False),
         ((0.02, *equal), True, True),
+        ((0.5, 0.45, 0.55), False, False),
         ((0.5, 0.02, 0.55), False, True),
         ((0.95,), False, True),
         ((), True, None),
