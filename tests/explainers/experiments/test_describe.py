@@ -35,18 +35,19 @@ class Small(nn.Module):
 
 
 def test_numbers_by_hand():
-    """The tied layer counts once. Of each layer: parameters, multiply-adds, receptive field."""
+    """The tied layer counts once. Of each layer: parameters and multiply-adds."""
     net = Small().eval()
     net.conv.bias.requires_grad_(False)
     x = random_images(2, height=12, width=16).float()
     with nothing_left(net, x):
         found = describe(net, x)
-    assert {each.name: (each.parameters, each.multiply_adds, each.receptive_field) for each in found.layers} == {
-        "conv": (4 * 27 + 4, 4 * 6 * 8 * 27, (3, 3)),
-        "depthwise": (4 * 9, 4 * 6 * 8 * 9, (7, 7)),
-        "up": (4 * 2 * 4 + 2, 4 * 6 * 8 * (2 * 2 * 2), found.layers[2].receptive_field),
-        "head": (2 * 5 + 5, 10, None),
+    assert {each.name: (each.parameters, each.multiply_adds) for each in found.layers} == {
+        "conv": (4 * 27 + 4, 4 * 6 * 8 * 27),
+        "depthwise": (4 * 9, 4 * 6 * 8 * 9),
+        "up": (4 * 2 * 4 + 2, 4 * 6 * 8 * (2 * 2 * 2)),
+        "head": (2 * 5 + 5, 10),
     }
+    assert [each.receptive_field for each in found.layers if each.name != "up"] == [(3, 3), (7, 7), None]
     conv = found.layers[0]
     assert conv.shape == (1, 4, 6, 8) and conv.output_bytes == 4 * 4 * 6 * 8 and 0 < conv.seconds < found.seconds
     assert found.multiply_adds == sum(layer.multiply_adds for layer in found.layers)
