@@ -1,17 +1,23 @@
-"""Descriptions of networks compared with numbers by hand and with torch's own counter of operations."""
+"""Descriptions of networks and comparisons of two models, with numbers by hand and torch's own counter."""
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
+import itertools
+import math
 
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from explainers import UnsupportedModel, describe
-from tests.support.nets import Twice, plain, random_images
+from explainers import BadImages, BadOption, BadTarget, UnsupportedModel, compare_models, describe, grad_cam
+from explainers.experiments.comparison.similarity import gram_matrix, linear_cka
+from explainers.maps.resize import rank_correlation
+from tests.support.nets import plain, random_images
 from tests.support.traces import nothing_left
 
 
@@ -29,28 +35,24 @@ class Small(nn.Module):
 
 
 def test_numbers_by_hand():
+    """The tied layer counts once. Of each layer: parameters and multiply-adds."""
     net = Small().eval()
     net.conv.bias.requires_grad_(False)
     x = random_images(2, height=12, width=16).float()
     with nothing_left(net, x):
         found = describe(net, x)
-    rows = {layer.name: layer for layer in found.layers}
-    assert list(rows) == ["conv", "depthwise", "up", "head"]
-    assert rows["conv"].shape == (1, 4, 6, 8)
-    assert rows["conv"].parameters == 4 * 27 + 4
-    assert rows["conv"].multiply_adds == 4 * 6 * 8 * 27
-    assert rows["conv"].output_bytes == 4 * 4 * 6 * 8
-    assert rows["conv"].receptive_field == (3, 3)
-    assert rows["depthwise"].multiply_adds == 4 * 6 * 8 * 9
-    assert rows["depthwise"].receptive_field == (7, 7)
-    assert rows["up"].multiply_adds == 4 * 6 * 8 * (2 * 2 * 2)
-    assert rows["head"].multiply_adds == 10
-    assert rows["head"].receptive_field is None
+    assert {each.name: (each.parameters, each.multiply_adds) for each in found.layers} == {
+        "conv": (4 * 27 + 4, 4 * 6 * 8 * 27),
+        "depthwise": (4 * 9, 4 * 6 * 8 * 9),
+        "up": (4 * 2 * 4 + 2, 4 * 6 * 8 * (2 * 2 * 2)),
+        "head": (2 * 5 + 5, 10),
+    }
+    assert [each.receptive_field for each in found.layers if each.name != "up"] == [(3, 3), (7, 7), None]
+    conv = found.layers[0]
+    assert conv.shape == (1, 4, 6, 8) and conv.output_bytes == 4 * 4 * 6 * 8 and 0 < conv.seconds < found.seconds
     assert found.multiply_adds == sum(layer.multiply_adds for layer in found.layers)
-    assert found.parameters == sum(p.numel() for p in net.parameters())  # the tied layer once
-    assert found.trainable == found.parameters - 4
-    assert found.input_shape == (1, 3, 12, 16)
-    assert 0 < rows["conv"].seconds < found.seconds
+    assert found.parameters == sum(p.numel() for p in net.parameters())
+    assert found.trainable == found.parameters - 4 and found.input_shape == (1, 3, 12, 16)
 
 
 def test_containers_include_their_layers_and_the_sum_is_that_of_the_leaves():
@@ -63,15 +65,6 @@ def test_containers_include_their_layers_and_the_sum_is_that_of_the_leaves():
     assert outer.parameters == sum(layer.parameters for layer in inner)
     assert outer.seconds >= sum(layer.seconds for layer in inner)
     assert found.output_bytes == sum(layer.output_bytes for layer in found.layers if layer.is_leaf)
-
-
-def test_repeated_calls_have_their_own_rows():
-    found = describe(Twice().eval(), random_images(1).float())
-    rows = {layer.name: layer for layer in found.layers}
-    assert rows["conv#0"].shape != rows["conv#1"].shape
-    assert rows["conv#0"].multiply_adds > rows["conv#1"].multiply_adds > 0
-    assert rows["conv#0"].parameters == rows["conv#1"].parameters
-    assert rows["conv#1"].receptive_field == (9, 9)
 
 
 class Attention(nn.Module):
@@ -108,16 +101,143 @@ def test_csv_and_table():
         describe(torch.jit.script(plain().float()), random_images(1).float())
 
 
-@pytest.mark.parametrize(
-    "name", ["convnext_tiny", "densenet121", "mobilenet_v3_small", "resnext50_32x4d", "swin_v2_t", "vit_b_32"]
-)
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "swin_v2_t"])
 def test_multiply_adds_are_those_of_torchs_counter(name):
-    torchvision = pytest.importorskip("torchvision")
-    net = torchvision.models.get_model(name).eval()
-    images = torch.zeros(1, 3, 224, 224) if name == "vit_b_32" else torch.zeros(1, 3, 64, 64)
+    net, images = pytest.importorskip("torchvision").models.get_model(name).eval(), torch.zeros(1, 3, 64, 64)
     found = describe(net, images, receptive_fields=False)
-    with FlopCounterMode(display=False) as counter:  # with gradients, without fused attention, which it does not count
+    with FlopCounterMode(display=False) as counter:
         net(images)
-    # torch's counter does not count fused attention: 12 blocks of this vision transformer, 50 tokens of 768 channels.
-    fused = 12 * 2 * 50**2 * 768 if name == "vit_b_32" else 0
-    assert found.multiply_adds == pytest.approx(counter.get_total_flops() / 2 + fused, rel=1e-3)
+    assert found.multiply_adds == pytest.approx(counter.get_total_flops() / 2, rel=1e-3)
+
+
+def images(count: int = 6):
+    return random_images(count, height=16, width=16).double()
+
+
+def test_the_first_changed_layer_is_found():
+    net, x = plain(), images(8)
+    other = copy.deepcopy(net)
+    with nothing_left(net, x):
+        same = compare_models(net, other, x)
+    assert same.changed == [] and same.first_difference is None and set(same.differences.values()) == {0.0}
+    torch.testing.assert_close(same.map_correlations, torch.ones(8).double())
+    torch.testing.assert_close(same.similarity.diagonal(), torch.ones(len(same.layers_a)))
+    torch.testing.assert_close(same.scores_a, net(x))
+    other.conv2.weight.data *= -1
+    found = compare_models(net, other, x)
+    assert found.first_difference == "conv2" and found.differences["conv1"] == found.differences["relu1"] == 0
+    assert compare_models(net, other, x, tolerance=10).first_difference is None
+
+
+def test_changed_predictions_and_maps_are_those_of_each_model():
+    net, other, x = plain(), plain(), images()
+    for parameter in other.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    found = compare_models(net, other, x, relu=False)
+    a, b = net(x), other(x)
+    assert found.changed == (a.argmax(1) != b.argmax(1)).nonzero()[:, 0].tolist()
+    maps = [grad_cam(each, x, a.argmax(1), relu=False) for each in (net, other)]
+    torch.testing.assert_close(found.maps_a, maps[0])
+    torch.testing.assert_close(found.maps_b, maps[1])
+    torch.testing.assert_close(found.map_correlations, rank_correlation(*maps))
+
+
+def test_other_sizes_and_architectures():
+    layers = nn.Conv2d(3, 5, 5, stride=2), nn.ReLU(), nn.Conv2d(5, 7, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    net, other = plain(), nn.Sequential(*layers).double()
+    small, large = images(), random_images(6, height=40, width=40).double()
+    found = compare_models(net, other, small, images_b=large)
+    assert found.differences == {} and found.first_difference is None
+    assert found.maps_a.shape == found.maps_b.shape
+    assert found.similarity.shape == (len(found.layers_a), len(found.layers_b))
+
+
+def song(x, y):
+    """Unbiased CKA of features [n, p] and [n, q]: Song et al. 2012, equation 5, from its definition, in float64."""
+
+    def hsic(k, m):  # the mean over all quadruples of different images
+        n, total = len(k), 0.0
+        for i, j, q, r in itertools.permutations(range(n), 4):
+            total += float(k[i, j] * (m[i, j] + m[q, r] - 2 * m[i, q]))
+        return total / math.perm(n, 4)
+
+    k, m = (each.double() @ each.double().T for each in (x, y))
+    return hsic(k, m) / math.sqrt(hsic(k, k) * hsic(m, m))
+
+
+def random_features(*sizes, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(size, generator=generator).double() for size in sizes]
+
+
+def test_cka_and_its_interval_by_hand():
+    x, noise, turn = random_features((8, 5), (8, 2), (5, 5))
+    y = x[:, :2] + 0.5 * noise
+    value, low, high = linear_cka(gram_matrix(x), gram_matrix(y))
+    without = [song(*(torch.cat([each[:n], each[n + 1 :]]) for each in (x, y))) for n in range(8)]
+    z = torch.tensor(without).double().atanh()
+    half = stats.t.ppf(0.975, 7) * float(((z - z.mean()).square().sum() * 7 / 8).sqrt())
+    assert value == pytest.approx(song(x, y))
+    middle = math.atanh(value)
+    assert (low, high) == pytest.approx((max(0, math.tanh(middle - half)), math.tanh(middle + half)))
+
+    turned = 3 * x @ torch.linalg.qr(turn)[0] + 7
+    assert linear_cka(gram_matrix(x), gram_matrix(turned)) == pytest.approx((1, 1, 1))
+    assert linear_cka(gram_matrix(x), gram_matrix(x)) == pytest.approx((1, 1, 1))
+
+
+def test_few_and_equal_images_and_constant_layers_are_not_tested():
+    few = compare_models(plain(), plain(), images(7))
+    assert few.similarity.isnan().all() and few.similarity_interval.isnan().all()
+    assert few.similarity_note.startswith("Not tested: needs at least 8 different images; given: 7.")
+    repeated = compare_models(plain(), plain(), images(5).repeat(3, 1, 1, 1))
+    assert repeated.similarity.isnan().all() and "given: 15, 5 of them different" in repeated.similarity_note
+    once, more = (compare_models(plain(), plain(), x) for x in (images(8), torch.cat([images(8), images(8)[:3]])))
+    assert once.similarity_note == "" and float(once.similarity_interval[0, 0, 0]) == pytest.approx(1)
+    torch.testing.assert_close(more.similarity, once.similarity)
+    torch.testing.assert_close(more.similarity_interval, once.similarity_interval)
+    net = plain()
+    net.conv1.weight.data.zero_()
+    constant = compare_models(net, plain(), images(9))
+    assert constant.similarity.isnan().all() and "same output for all images" in constant.similarity_note
+
+    x, y = random_features((9, 4), (9, 4))
+    one, two = (torch.zeros(9, 4).double().index_put((torch.arange(k),), x[:k]) for k in (1, 2))
+    rounded = torch.full((9, 4), 0.1) + 1e-9 * x.float()
+    for features in (torch.full((9, 4), 0.1), rounded, one, two):
+        assert all(map(math.isnan, linear_cka(gram_matrix(features), gram_matrix(y))))
+
+
+def test_reasons_for_maps_without_a_correlation():
+    net = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).double()
+    x = torch.stack([images()[0], torch.zeros(3, 16, 16).double(), torch.full((3, 16, 16), 0.5).double()])
+    zero = copy.deepcopy(net)
+    zero[0].weight.data.zero_()
+    found = [compare_models(net, other, x, layer="0", relu=False) for other in (copy.deepcopy(net), zero)]
+    assert found[0].map_notes == ["", "each map is zero everywhere", "each map has the same value everywhere"]
+    assert found[1].map_notes == [
+        "the map of B is zero everywhere",
+        "each map is zero everywhere",
+        "the map of A has the same value everywhere; the map of B is zero everywhere",
+    ]
+    for each in found:
+        assert each.map_correlations.isnan().tolist() == [bool(note) for note in each.map_notes]
+        assert all(note in each.display().html for note in each.map_notes)
+    assert "1.00 (1 of 3 images)" in repr(found[0]) and "not tested (the map of B is zero" in repr(found[1])
+    few = compare_models(net, net, x[:, :, :1, :3], layer="0").map_notes
+    assert few == ["not tested: a map has 3 cells, and a rank correlation needs at least 4"] * 3
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "message"),
+    [
+        ({"images_b": images(2)}, BadImages, "has 6 images and images_b has 2"),
+        ({"model_b": plain(classes=3)}, BadTarget, "7 and 3 classes"),
+        ({"method": "channel_effects"}, BadOption, "does not return maps"),
+        ({"tolerance": -1}, BadOption, "tolerance=-1"),
+        ({"method": "grad_cm"}, BadOption, "grad_cam"),
+    ],
+)
+def test_wrong_uses_are_refused(keywords, error, message):
+    with pytest.raises(error, match=message):
+        compare_models(**({"model_a": plain(), "model_b": plain(), "images": images()} | keywords))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -19,7 +20,6 @@ from explainers import (
     Partial,
     Scale,
     Swap,
-    channel_effects,
     grad_cam,
     intervene,
     patch_effects,
@@ -85,12 +85,10 @@ def test_scores_are_those_of_the_changed_output_by_hand(value, new):
 
 def test_cells_change_only_where_they_are():
     net, x = halves(), images()
-    cells = [(0, 1), (3, 2)]
-    changed = net.first(x).clone()
-    for row, column in cells:
-        changed[:, 2, row, column] = 5
-    mask = torch.zeros(6, 8, dtype=torch.bool)
+    cells, mask = [(0, 1), (3, 2)], torch.zeros(6, 8, dtype=torch.bool)
     mask[0, 1] = mask[3, 2] = True
+    changed = net.first(x).clone()
+    changed[:, 2, mask] = 5
     for given in (cells, mask, torch.tensor(cells)):
         result = intervene(net, x, "first", channels=2, cells=given, value=5)
         torch.testing.assert_close(result.after, net.rest(changed))
@@ -99,30 +97,26 @@ def test_cells_change_only_where_they_are():
 
 def test_swapped_activations_are_those_of_the_other_image():
     net, x, other = halves(), images(), images(8)
-    a, b = net.first(x), net.first(other)
-    for source, expected in ((other, b), (other[:1], b[:1].expand_as(b))):
-        changed = a.clone()
-        changed[:, CHOSEN] = expected[:, CHOSEN]
+    changed = net.first(x).clone()
+    for source in (other, other[:1]):
+        changed[:, CHOSEN] = net.first(source)[:, CHOSEN]
         result = intervene(net, x, "first", channels=CHOSEN, value=Swap(source))
         torch.testing.assert_close(result.after, net.rest(changed))
-    everything = intervene(net, x, "first", value=Swap(other))
-    torch.testing.assert_close(everything.after, net(other))
+    torch.testing.assert_close(intervene(net, x, "first", value=Swap(other)).after, net(other))
 
 
 def test_patching_position_by_position_by_hand():
-    """Oracle: the rest of the network on an output with one position of the other image; `intervene` at that cell."""
+    """Oracle: the rest of the network on an output with one position of the other image."""
     net, x, other = halves(), images(), images(8)
-    a, b = net.first(x), net.first(other)
-    for source, values in ((other, b), (other[:1], b[:1].expand_as(b))):
-        for channels in (None, CHOSEN):
-            which = range(6) if channels is None else channels
-            with nothing_left(net, x, source):
-                found = patch_effects(net, x, source, 3, layer="first", channels=channels, batch_size=7)
-            assert found.shape == (2, 6, 8)
-            for row, column in ((0, 0), (2, 5), (5, 7)):
-                changed = a.clone()
-                changed[:, which, row, column] = values[:, which, row, column]
-                torch.testing.assert_close(found[:, row, column], (net.rest(changed) - net(x))[:, 3])
+    for source, channels in itertools.product((other, other[:1]), (None, CHOSEN)):
+        which = range(6) if channels is None else channels
+        with nothing_left(net, x, source):
+            found = patch_effects(net, x, source, 3, layer="first", channels=channels, batch_size=7)
+        assert found.shape == (2, 6, 8)
+        for row, column in ((0, 0), (2, 5), (5, 7)):
+            changed = net.first(x).clone()
+            changed[:, which, row, column] = net.first(source)[:, which, row, column]
+            torch.testing.assert_close(found[:, row, column], (net.rest(changed) - net(x))[:, 3])
     assert not patch_effects(net, x, x, layer="first").any()
     stopped = patch_effects(net, x[:1], other[:1], 3, layer="first", channels=CHOSEN, batch_size=1, progress=two_steps)
     torch.testing.assert_close(stopped.flatten()[:2], found[0].flatten()[:2])
@@ -135,24 +129,12 @@ def two_steps(partial: Partial) -> bool:
 
 def test_noise_has_the_given_size_and_is_reproducible():
     net, x = halves(), images()
-    seen = []
-    intervene(net, x, "first", channels=CHOSEN, value=lambda a: seen.append(a) or a)
-    old = 10 * seen[0]
-    new = AddNoise(0.5, seed=3)(old)
-    spread = old.flatten(1).std(1, correction=0)
-    torch.testing.assert_close((new - old).flatten(1).std(1), 0.5 * spread, rtol=0.2, atol=0)
+    old = 10 * net.first(x)[:, CHOSEN].detach()
+    noise, spread = AddNoise(0.5, seed=3)(old) - old, old.flatten(1).std(1, correction=0)
+    torch.testing.assert_close(noise.flatten(1).std(1), 0.5 * spread, rtol=0.2, atol=0)
     one, same, other = (intervene(net, x, "first", value=AddNoise(0.5, seed)).after for seed in (3, 3, 4))
-    assert torch.equal(one, same)
-    assert not torch.allclose(one, other)
+    assert torch.equal(one, same) and not torch.allclose(one, other)
     assert torch.equal(intervene(net, x, "first", value=AddNoise(0)).after, net(x))
-
-
-def test_removing_one_channel_agrees_with_channel_effects():
-    net, x = halves(), images()
-    effects = channel_effects(net, x, 3, layer="first")
-    for channel in range(6):
-        drop = -intervene(net, x, "first", channels=channel).change[:, 3]
-        torch.testing.assert_close(drop, effects[:, channel])
 
 
 @pytest.mark.parametrize(("cells", "positions"), [([(0, 1)], [2]), (None, range(7))])
@@ -197,12 +179,6 @@ def test_rows_that_run_separately_get_their_own_values():
     result = intervene(net, x, "first", channels=CHOSEN, value=Swap(other))
     one_by_one = [intervene(net, x[n : n + 1], "first", channels=CHOSEN, value=Swap(other[n : n + 1])) for n in (0, 1)]
     torch.testing.assert_close(result.after, torch.cat([each.after for each in one_by_one]))
-    by_row = torch.arange(2.0).view(2, 1, 1, 1)
-    result = intervene(net, x, "first", channels=CHOSEN, value=by_row)
-    for n in (0, 1):
-        torch.testing.assert_close(
-            result.after[n : n + 1], intervene(net, x[n : n + 1], "first", channels=CHOSEN, value=float(n)).after
-        )
 
 
 def test_maps_under_the_intervention_are_those_of_a_changed_network():
@@ -234,15 +210,12 @@ def test_top_classes_include_those_of_both_sides():
     ("keywords", "message"),
     [
         ({"channels": 6}, "Channel 6 does not exist: layer 'first' has channels 0 to 5"),
-        ({"channels": -1}, "Channel -1 does not exist"),
         ({"channels": []}, "channels is empty"),
         ({"channels": "all"}, "channels='all'"),
         ({"cells": []}, "cells is empty"),
-        ({"cells": torch.zeros(6, 8, dtype=torch.bool)}, "cells is empty"),
         ({"cells": torch.ones(5, 8, dtype=torch.bool)}, "the layer has a grid of (6, 8)"),
         ({"cells": [(0, -1)]}, "does not exist"),
         ({"cells": [3]}, "Cell 3 does not exist"),
-        ({"cells": [(0, 0, 0)]}, "Cell (0, 0, 0) does not exist"),
         ({"value": float("nan")}, "value=nan"),
         ({"value": "median"}, "value='median'"),
         ({"value": True}, "value=True"),
@@ -254,7 +227,6 @@ def test_top_classes_include_those_of_both_sides():
         ({"value": Swap(torch.zeros(3, 3, 12, 16).double())}, "Give one, or one for each"),
         ({"value": Swap(torch.zeros(1, 3, 12, 16, dtype=torch.uint8))}, "finite floating-point"),
         ({"score": "soft"}, "score='soft'"),
-        ({"chanels": 3}, "channels"),
     ],
 )
 def test_wrong_uses_are_refused(keywords, message):

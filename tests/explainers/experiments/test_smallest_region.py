@@ -81,20 +81,18 @@ def test_a_region_reaches_the_goal_and_one_pixel_less_does_not(goal, baseline):
     single = smallest_region(net, images[1:2], e.map[1:2], goal=goal, baseline=baseline)
     assert torch.equal(single.mask[0], found.mask[1])
     cover, values = baseline_of(images, baseline), e.upsample((12, 16))
+    shown, hidden = (images, cover) if goal == "keep" else (cover, images)
 
     def reaches(n, pixels):
         inside = torch.zeros(12 * 16, dtype=torch.bool).index_fill(0, pixels, True).reshape(12, 16)
-        shown, hidden = (images, cover) if goal == "keep" else (cover, images)
         same = int(net(torch.where(inside, shown[n], hidden[n])[None]).argmax()) == found.classes[n]
         return same == (goal == "keep")
 
     for n in range(3):
         count, order = int(found.mask[n].sum()), values[n].flatten().argsort(descending=True, stable=True)
-        assert reaches(n, order[:count]) == bool(found.reached[n])
-        if not bool(found.reached[n]):
-            assert count == 12 * 16
-        else:
-            assert count == 0 or not reaches(n, order[: count - 1])
+        reached = bool(found.reached[n])
+        assert reaches(n, order[:count]) == reached
+        assert (count == 0 or not reaches(n, order[: count - 1])) if reached else count == 12 * 16
 
 
 def test_wrong_uses_are_refused():

@@ -1,14 +1,16 @@
-"""Maps: oracles are hand computations, identities of interpolation, and ranks counted by hand."""
+"""Maps: resizing, ranks, regions and similarity by hand, by identities and window by window."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import explainers
-from explainers import BadOption
+from explainers import BadOption, regions
 from explainers.maps.resize import blur, rank_correlation, reduce_channels, resize
+from explainers.maps.similarity import ssim
+from tests.support.nets import random_images
 
 
 def test_bilinear_keeps_cell_centers_in_place():
@@ -112,16 +114,6 @@ def test_reductions_by_hand():
     assert reduce_channels(pixels.expand(2, 2, 3, 5)).shape == (2, 3, 5)
 
 
-def test_rank_correlation_with_ties_by_hand():
-    """Oracle: by hand. Ranks 1.5 1.5 3 4 against 1 2 3 4: covariance 4.5, norms sqrt(4.5) and sqrt(5)."""
-    a = torch.tensor([[[1.0, 1.0], [2.0, 9.0]]])
-    b = torch.tensor([[[10.0, 20.0], [30.0, 40.0]]])
-
-    actual = rank_correlation(a, b)
-
-    torch.testing.assert_close(actual, torch.tensor([4.5 / (4.5 * 5) ** 0.5], dtype=torch.float64))
-
-
 def test_rank_correlation_of_constant_and_nan_maps_is_nan():
     """A constant map and one with NaN have no order; a finite number would hide that."""
     good = torch.arange(4.0).view(1, 2, 2)
@@ -167,3 +159,80 @@ def test_a_placement_moves_the_cells_of_a_layer_to_where_they_belong():
     assert torch.equal(wrong, 16 * image[:, 0].flip(2)) and torch.equal(right, 16 * image[:, 0])
     with pytest.raises(BadOption, match=r"placement is of \(4, 4\) cells and the maps have \(2, 4\)"):
         resize(torch.rand(1, 2, 4), (16, 16), placement=placement)
+
+
+def two_blobs() -> torch.Tensor:
+    """6 x 8 cells: a bar of three cells of value 4, and an isolated cell of value 3 in the corner."""
+    map = torch.zeros(6, 8)
+    map[1, 2:5] = 4.0
+    map[5, 7] = 3.0
+    return map
+
+
+def test_two_components_by_hand():
+    found = regions(two_blobs(), (6, 8))
+
+    assert [each.box for each in found] == [(2, 1, 5, 2), (7, 5, 8, 6)]
+    assert [each.peak for each in found] == [4.0, 3.0]
+    assert [each.share for each in found] == [pytest.approx(12 / 15), pytest.approx(3 / 15)]
+    assert found[0].mask.sum() == 3 and found[0].mask[1, 2:5].all()
+    assert len(regions(two_blobs(), (6, 8), threshold=0.75)) == 2
+    assert len(regions(two_blobs(), (6, 8), threshold=0.76)) == 1
+    assert len(regions(two_blobs(), (6, 8), least=2 / 48)) == 1, "small components are left out"
+    assert len(regions(torch.eye(4), (4, 4))) == 4, "diagonal cells are separate"
+    for nothing in (0.0, -1.0):
+        assert regions(torch.full((3, 3), nothing), (9, 9)) == []
+
+
+def test_boxes_are_in_image_pixels():
+    """One cell of 3 x 4 in an image of 30 x 80: bilinear values exceed half the maximum within 10 x 20 pixels."""
+    map = torch.zeros(3, 4)
+    map[1, 1] = 1.0
+    (found,) = regions(map, (30, 80), threshold=0.5)
+
+    left, top, right, bottom = found.box
+    assert 20 <= left < 30 < right <= 40 and 10 <= top < 15 < bottom <= 20
+
+
+def test_wrong_use_is_refused():
+    with pytest.raises(BadOption, match="threshold=0"):
+        regions(torch.ones(2, 2), (2, 2), threshold=0)
+    with pytest.raises(ValueError, match=r"map\[i\]"):
+        regions(torch.ones(1, 2, 2), (2, 2))
+    with pytest.raises(ValueError, match="finite"):
+        regions(torch.full((2, 2), torch.nan), (2, 2))
+
+
+def ssim_by_windows(a: Tensor, b: Tensor) -> float:
+    """Wang's index of two maps in [0, 1], of all windows of 11 x 11."""
+    bell = torch.exp(-((torch.arange(11, dtype=torch.float64) - 5) ** 2) / (2 * 1.5**2))
+    weights = (bell[:, None] * bell / bell.sum() ** 2).flatten()
+    x, y = (m.unfold(0, 11, 1).unfold(1, 11, 1).flatten(2) for m in (a, b))
+    mx, my = x @ weights, y @ weights
+    dx, dy = x - mx[..., None], y - my[..., None]
+    c1, c2 = 0.01**2, 0.03**2
+    found = (2 * mx * my + c1) * (2 * (dx * dy @ weights) + c2)
+    return float((found / ((mx**2 + my**2 + c1) * (dx**2 @ weights + dy**2 @ weights + c2))).mean())
+
+
+def test_ssim_equals_wangs_index_window_by_window():
+    a, b = random_images(2, 1, 14, 17, seed=1)[:, 0], random_images(2, 1, 14, 17, seed=2)[:, 0] + 0.5
+
+    found = ssim(7 * a, 0.1 * b)
+
+    pairs = zip(*((m / m.abs().amax((1, 2), keepdim=True) + 1) / 2 for m in (a, b)), strict=True)
+    expected = [ssim_by_windows(x, y) for x, y in pairs]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-12)
+
+
+def test_ssim_of_equal_small_blank_and_broken_maps():
+    maps = random_images(3, 1, 7, 9)[:, 0]
+    broken = maps.clone()
+    broken[1, 2, 3] = torch.nan
+
+    torch.testing.assert_close(ssim(maps, 3 * maps), torch.ones(3, dtype=torch.float64))
+    assert (ssim(maps, -maps) < 0).all()
+    assert (ssim(maps, torch.zeros_like(maps)).abs() < 0.1).all() and ssim(maps, maps.roll(1, 0)).max() < 0.5
+    assert ssim(maps, broken).isnan().tolist() == [False, True, False]
+    with pytest.raises(ValueError, match="same shape"):
+        ssim(maps, maps[:, :5])

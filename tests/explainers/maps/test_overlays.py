@@ -9,10 +9,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from explainers import BadOption, Explanation
+from explainers import Explanation
 from explainers.maps.color_maps import BLUE, RED, color_map
 from explainers.maps.overlays import bar_colors, color_bar, color_limits, overlay, roughness, sprite, view
 from tests.support.color_difference import lab, linear
+
+MAP = torch.rand(3, 3)
 
 # Machado, Oliveira, Fernandes 2009, severity 1.0, on linear RGB.
 BLINDNESS = {
@@ -289,30 +291,17 @@ def test_every_8_bit_mode_and_float_dtype_is_accepted(mode):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "word"),
-    [
-        ({"map": torch.rand(1, 3, 3)}, ValueError, r"map\[0\]"),
-        ({"map": [[1.0]]}, ValueError, "list"),
-        ({"opacity": 1.5}, ValueError, "0 to 1"),
-        ({"opacity": float("nan")}, ValueError, "0 to 1"),
-        ({"colors": "jet"}, ValueError, "magma, viridis, signed"),
-        ({"limits": (2, 1)}, ValueError, "low below high"),
-        ({"limits": (0, float("inf"))}, ValueError, "finite"),
-        ({"photo": Image.new("I;16", (4, 4))}, TypeError, "8 bits"),
-        ({"photo": Image.new("F", (4, 4))}, TypeError, "8 bits"),
-        ({"photo": "dog.jpg"}, TypeError, "Give a Pillow image"),
-    ],
-)
-def test_wrong_use_is_refused_with_the_remedy(change, error, word):
-    given = {"photo": grey(), "map": torch.rand(3, 3), **change}
-
-    with pytest.raises(error, match=word):
-        overlay(given.pop("photo"), given.pop("map"), **given)
-
-
-@pytest.mark.parametrize(
     ("call", "word"),
     [
+        (lambda: overlay(grey(), torch.rand(1, 3, 3)), r"map\[0\]"),
+        (lambda: overlay(grey(), [[1.0]]), "list"),
+        (lambda: overlay(grey(), MAP, opacity=1.5), "0 to 1"),
+        (lambda: overlay(grey(), MAP, opacity=float("nan")), "0 to 1"),
+        (lambda: overlay(grey(), MAP, colors="jet"), "magma, viridis, signed"),
+        (lambda: overlay(grey(), MAP, limits=(2, 1)), "low below high"),
+        (lambda: overlay(grey(), MAP, limits=(0, float("inf"))), "finite"),
+        (lambda: overlay(Image.new("F", (4, 4)), MAP), "8 bits"),
+        (lambda: overlay("dog.jpg", MAP), "Give a Pillow image"),
         (lambda: color_map("virdis"), "'viridis'"),
         (lambda: color_bar(0, 1, size=(159, 40)), "too small to read"),
         (lambda: color_bar(0, 1, size=(160, 31)), "too small to read"),
@@ -320,8 +309,8 @@ def test_wrong_use_is_refused_with_the_remedy(change, error, word):
         (lambda: sprite(torch.rand(3, 4, 4), 0), "cell=0"),
     ],
 )
-def test_other_wrong_uses_are_refused(call, word):
-    with pytest.raises(BadOption, match=word):
+def test_wrong_use_is_refused_with_the_remedy(call, word):
+    with pytest.raises((ValueError, TypeError), match=word):
         call()
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from explainers import BadOption, integrated_gradients, xrai
-from explainers.methods.gradients.region_attribution import _merge_regions
+from explainers.perturbation.segments import superpixels
 from tests.support.nets import curved, random_images, settle
 from tests.support.oracles.gradients import merge_by_hand
 
@@ -42,13 +42,16 @@ def test_each_image_may_have_its_own_segments():
 
 
 def test_overlapping_regions_merge_as_in_a_slow_implementation():
-    generator = torch.Generator().manual_seed(3)
-    attribution = torch.randn(9, 11, generator=generator, dtype=torch.float64)
-    for least in (1, 3, 8, 200):
-        masks = torch.rand(7, 9, 11, generator=generator) < 0.3
-        masks = torch.cat([masks, torch.ones(1, 9, 11, dtype=torch.bool)])
-        expected = merge_by_hand(attribution, list(masks), least)
-        torch.testing.assert_close(_merge_regions(attribution, masks, least), expected, rtol=1e-12, atol=1e-14)
+    """Without dilation, the regions of 12 x 16 pixels are superpixels of two scales."""
+    net, x = curved(), random_images()
+    labels = [superpixels(x, count) for count in (8, 4)]
+    attribution = mean_attribution(net, x).amax(1)
+    for least in (1, 3, 20, 150):
+        found = xrai(net, x, CLASSES, least=least, dilation=0)
+        for n in range(3):
+            regions = [each[n] == label for each in labels for label in each[n].unique()]
+            expected = merge_by_hand(attribution[n], regions, least)
+            torch.testing.assert_close(found[n], expected, rtol=1e-6, atol=1e-9)
 
 
 def test_the_minimum_size_grows_with_the_image_and_does_not_apply_to_given_segments():

@@ -1,27 +1,32 @@
-"""Class-activation maps: closed forms, identities, published numbers, agreement with other libraries."""
+"""Gradient CAMs and their variants: closed forms, identities, published numbers, the Hessian term, references."""
 
 from __future__ import annotations
+
+from collections import OrderedDict
 
 import pytest
 import torch
 from torch import nn
 
+import explainers
 from explainers import (
     METHODS,
+    BadTarget,
     ablation_cam,
     channel_effects,
-    eigen_cam,
     explain,
-    feature_maps,
+    finer_cam,
     grad_cam,
     grad_cam_pp,
-    grad_cam_sweep,
     hires_cam,
     layer_cam,
+    shapley_cam,
+    smooth_grad_cam_pp,
     xgrad_cam,
 )
-from explainers.maps.resize import reduce_channels, resize
+from explainers.maps.resize import rank_correlation, reduce_channels
 from tests.support.nets import (
+    ClassToken,
     OneConv,
     Residual,
     act_grad,
@@ -33,19 +38,12 @@ from tests.support.nets import (
     rel,
     residual,
     settle,
+    top,
 )
 from tests.support.oracles import drops_by_hand
+from tests.support.oracles.cams import rest, second_order, smooth_plus_plus
 
 CLASSES = [2, 0, 5]
-
-
-def test_signed_sums_are_the_logit_without_bias():
-    """Under a pooled linear head Grad-CAM, HiResCAM and XGrad-CAM all sum to logit - bias."""
-    net, images = plain(), random_images()
-    logits = net(images)[range(3), CLASSES].detach()
-    for method in (grad_cam, hires_cam, xgrad_cam):
-        actual = method(net, images, CLASSES, layer="relu2", relu=False).sum((1, 2))
-        torch.testing.assert_close(actual, logits - net.head.bias[CLASSES].detach(), rtol=1e-12, atol=1e-14)
 
 
 def test_maps_at_every_layer_of_a_position_dependent_head_by_hand():
@@ -84,15 +82,6 @@ def test_published_grad_cam():
     assert torch.equal(grad_cam(OneConv(), ramp(), 0, layer="relu1"), torch.tensor([[[0.0, 4.0], [28.0, 32.5]]]))
 
 
-def test_sweep_defaults_to_the_stages_in_order():
-    import torchvision
-
-    sweep = grad_cam_sweep(settle(torchvision.models.resnet18(weights=None)), torch.randn(2, 3, 32, 64), [1, 2])
-    names = [name for name in sweep if name.startswith("layer")]
-    assert names == ["layer1", "layer2", "layer3", "layer4"]
-    assert [tuple(sweep[name].shape) for name in names] == [(2, 8, 16), (2, 4, 8), (2, 2, 4), (2, 1, 2)]
-
-
 class Suffix(nn.Module):
     """The body of `plain`, a reshaping to the number of images or of rows, and a linear head."""
 
@@ -114,127 +103,178 @@ def test_channel_effects_with_a_suffix_that_reshapes_the_batch(by_images):
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_methods_of_activations_stop_the_forward_pass_at_the_layer():
-    """Layers after the requested one are not computed."""
-    net, images = residual(), random_images()
-    feature_maps(net, images, layer="conv1")  # the first call counts module calls in a full forward
-    expected = net.layer1(net.relu(net.bn1(net.conv1(images)))).detach()
-    net.fuse.light(AssertionError("continued"), 0)
-    assert torch.equal(feature_maps(net, images, layer="layer1"), expected)
-    assert eigen_cam(net, images, layer="layer1").any()
-
-
-COMPARED = [
-    name
-    for name, method in METHODS.items()
-    if method.reads_class and not method.long and method.returns in ("grid", "pixels", "heat")
-]
-"""The methods whose map `explain` compares with the runner-up's."""
-
-
-def test_the_runner_ups_map_equals_a_separate_call(monkeypatch):
-    """Oracle: a separate call for the runner-up, bit-identical; another target never reuses an old graph."""
-    from explainers.explanation import run
-
-    maps = []
-    real = run.rank_correlation
-    monkeypatch.setattr(run, "rank_correlation", lambda a, b: (maps.append((a, b)), real(a, b))[1])
-    for name in COMPARED:
+def test_the_runner_ups_map_equals_a_separate_call():
+    """Oracle: a separate call for the runner-up, of a network whose classes differ little."""
+    net, images = residual(), random_images(1)
+    net.fc.weight.data = net.fc.weight.data[:1] + 0.02 * net.fc.weight.data
+    second = int(net(images).topk(2).indices[0, 1])
+    for name in ("layer_cam", "saliency", "lrp"):
         method = METHODS[name]
-        net, images = (plain() if name == "cam" else residual()), random_images()
-        if method.applies(net):
-            continue
-        second = net(images).topk(2, dim=1).indices[:, 1]
-        expected = method(net, images, second, **({"relu": False} if method.relu is not None else {}))
-        maps.clear()
-        explain(name, net, images)
-
-        ((own, other),) = maps
-        if expected.ndim == 4:
-            expected = reduce_channels(expected, method.reduce)
-        assert torch.equal(other, expected) and not torch.equal(own, other), name
+        signed = {"relu": False} if method.relu is not None else {}
+        maps = [method(net, images, target, **signed) for target in (None, second)]
+        maps = [reduce_channels(each, method.reduce) if each.ndim == 4 else each for each in maps]
+        (told,) = [each for each in explain(name, net, images).findings[0] if each.code == "class_insensitive"]
+        expected = {"correlation": pytest.approx(float(rank_correlation(*maps))), "runner_up": second}
+        assert told.facts == expected and not torch.equal(*maps), name
 
 
-# Agreement with other libraries
+# Smooth Grad-CAM++
 
 
-def test_grad_cam_and_hires_cam_agree_with_captum():
-    captum = pytest.importorskip("captum.attr")
+def test_p32_activations_are_the_clean_ones_and_gradients_are_means():
+    """torchcam uses the activations and the gradient of the last noisy sample. The oracle computes the same by hand."""
+    net, images = curved(), random_images(1)
+    actual = smooth_grad_cam_pp(net, images, 2, layer="act2", samples=3, sigma=0.2, seed=3)
+    torch.testing.assert_close(actual, smooth_plus_plus(net, images, [2]), rtol=1e-9, atol=1e-12)
+    for wrong in ("activation", "gradient"):
+        assert rel(actual, smooth_plus_plus(net, images, [2], of_last=wrong)) > 0.02, "it must tell the peer's mistakes"
+
+
+def test_smooth_grad_cam_pp_uses_the_clean_images_class_for_noisy_copies():
+    net, images = curved(), random_images(6)
+    named = smooth_grad_cam_pp(net, images, top(net, images), layer="act2", samples=4, sigma=1.0)
+    assert torch.equal(smooth_grad_cam_pp(net, images, layer="act2", samples=4, sigma=1.0), named)
+
+
+def test_smooth_grad_cam_pp_without_effect_of_noise_is_a_finding():
+    """Before pooling and a linear head the gradient is constant: the head's weights."""
     net, images = residual(), random_images()
-    for layer in ("layer2", "layer1"):
-        module = net.get_submodule(layer)
-        theirs = captum.LayerGradCam(net, module).attribute(images, CLASSES)[:, 0].detach()
-        assert rel(grad_cam(net, images, CLASSES, layer=layer, relu=False), theirs) < 1e-5
-        theirs = captum.LayerGradientXActivation(net, module).attribute(images, CLASSES).sum(1).detach()
-        assert rel(hires_cam(net, images, CLASSES, layer=layer), theirs) < 1e-5
+    e = explain("smooth_grad_cam_pp", net, images, CLASSES, samples=3)
+    torch.testing.assert_close(e.map, grad_cam_pp(net, images, CLASSES))
+    assert all(found[0].code == "unmoved_by_noise" for found in e.findings)
+    earlier = explain("smooth_grad_cam_pp", net, images, CLASSES, layer="layer1", samples=3)
+    assert not any(each.code == "unmoved_by_noise" for found in earlier.findings for each in found)
 
 
-def test_cams_agree_with_torchcam():
-    torchcam = pytest.importorskip("torchcam.methods")
-    net, images = settle(Residual(width=16)), random_images(1).float()
-    for theirs, ours, options in (
-        ("XGradCAM", "xgrad_cam", {}),
-        ("LayerCAM", "layer_cam", {}),
-        ("GradCAM", "grad_cam", {}),
-        ("CAM", "cam", {"fc_layer": "fc"}),
-        ("FinerCAM", "finer_cam", {}),
-    ):
-        if not hasattr(torchcam, theirs):  # FinerCAM of new versions
-            continue
-        with getattr(torchcam, theirs)(net, "layer2", input_shape=(3, 12, 16), **options) as extractor:
-            expected = extractor(3, net(images), normalized=False)[0]
-        assert rel(METHODS[ours](net, images, 3, layer="layer2"), expected) < 1e-5 and expected.any(), theirs
+# ShapleyCAM
 
 
-def scaled(maps):
-    """pytorch-grad-cam's normalization for images of 12 x 16: ReLU, min-max, bilinear, min-max."""
-
-    def stretch(m):
-        low, high = m.amin((1, 2), keepdim=True), m.amax((1, 2), keepdim=True)
-        return (m - low) / (high - low)
-
-    return stretch(resize(stretch(maps.relu()), (12, 16)))
-
-
-def test_maps_agree_with_grad_cam_package_up_to_the_sign_of_components():
-    package = pytest.importorskip("pytorch_grad_cam")
-    from pytorch_grad_cam.seg_eigen_cam import SegEigenCAM
-    from pytorch_grad_cam.utils import model_targets
-
-    logit, images = model_targets.ClassifierOutputTarget(3), random_images(1).float()
-    for theirs, target, ours, options in (
-        (package.EigenCAM, logit, "eigen_cam", {}),
-        (package.EigenGradCAM, logit, "eigen_grad_cam", {}),
-        (package.KPCA_CAM, logit, "kpca_cam", {}),
-        (package.FEM, logit, "fem", {}),
-        (SegEigenCAM, logit, "seg_eigen_cam", {}),
-        (package.ShapleyCAM, model_targets.ClassifierOutputReST(3), "shapley_cam", {}),
-        (package.ShapleyCAM, model_targets.ClassifierOutputSoftmaxTarget(3), "shapley_cam", {"score": "probability"}),
-        (package.FinerCAM, None, "finer_cam", {"weighting": "likely", "strength": 1.0}),
-        (package.GradCAMElementWise, logit, "element_wise_grad_cam", {}),
-    ):
-        net = settle(Residual(width=8))
-        with theirs(net, [net.layer2]) as extractor:
-            found = torch.from_numpy(extractor(images, target and [target]))
-        signed = METHODS[ours](settle(Residual(width=8)), images, target and 3, layer="layer2", **options)
-        signs = (1, -1) if "eigen" in ours or "kpca" in ours else (1,)
-        assert min(float((scaled(sign * signed) - found).abs().max()) for sign in signs) < 1e-4 and found.any(), ours
+def test_p41_zero_hessian_of_a_relu_logit_is_a_finding():
+    net, images = residual(), random_images()
+    e = explain("shapley_cam", net, images, CLASSES, layer="layer1", score="logit")
+    torch.testing.assert_close(e.raw, cam_by_hand(net, net.layer1, images, CLASSES), rtol=1e-10, atol=1e-13)
+    for found in e.findings:
+        (told,) = [each for each in found if each.code == "no_curvature"]
+        assert told.remedy == {"score": "rest"} and "Grad-CAM" in told.sentence
+    remedy = explain("shapley_cam", net, images, CLASSES, layer="layer1", **told.remedy)
+    assert not any(each.code == "no_curvature" for found in remedy.findings for each in found)
 
 
-def test_ablation_cam_agrees_with_grad_cam_package_if_the_score_is_positive():
-    """The package divides the drops of the score by the score."""
-    pytest.importorskip("pytorch_grad_cam")
-    from pytorch_grad_cam import AblationCAM
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+def test_p41_hessian_term_by_finite_differences():
+    scores_of = {
+        "rest": rest(CLASSES),
+        "logit": lambda scores: scores[range(3), CLASSES],
+        "probability": lambda scores: scores.softmax(1)[range(3), CLASSES],
+    }
+    for net, name in ((curved(), "act1"), (residual(), "layer1")):
+        for score, own in scores_of.items():
+            a, g = second_order(net, net.get_submodule(name), random_images(), own)
+            actual = shapley_cam(net, random_images(), CLASSES, layer=name, score=score, relu=False)
+            expected = (g.mean((2, 3), keepdim=True) * a).sum(1)
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-8)
 
-    net, images = settle(Residual(width=8), 3), random_images(1).float()
+
+def test_shapley_cam_through_attention():
+    """Fused attention has no second derivative; the decomposed attention has one and is the same function."""
+    net, images = settle(ClassToken().double()), random_images(2, 3, 32, 128)
+    pair = second_order(net, net.blocks[0], images, rest([1, 1]))
+    a, g = (each[:, 1:].transpose(1, 2).unflatten(2, (2, 8)) for each in pair)
+    actual = shapley_cam(net, images, 1, layer="blocks.0", relu=False)
+    torch.testing.assert_close(actual, (g.mean((2, 3), keepdim=True) * a).sum(1), rtol=1e-5, atol=1e-8)
+
+
+def test_shapley_cam_leaves_probability_targets_unchanged():
+    net, images = curved(), random_images()
+    asked = shapley_cam(net, images, CLASSES, layer="act2", score="probability")
+    torch.testing.assert_close(shapley_cam(net, images, explainers.Probability(CLASSES), layer="act2"), asked)
+
+
+# Finer-CAM
+
+
+def test_p42_likely_weighting_is_by_probability_with_its_gradient():
+    net, images = curved(), random_images(1)
     scores = net(images).detach()[0]
-    best = int(scores.argmax())
-    assert scores[best] > 0
-    with AblationCAM(net, [net.layer2]) as cam:
-        cam.batch_size = 4
-        maps = cam(images, [ClassifierOutputTarget(best)])
-    ours = ablation_cam(settle(Residual(width=8), 3), images, best, layer="layer2")
-    ours = torch.nn.functional.interpolate(ours[None], images.shape[2:], mode="bilinear", align_corners=False)[0, 0]
-    # The package normalizes before and after the resize, this library not at all: equal up to that scaling.
-    assert torch.corrcoef(torch.stack([ours.flatten(), torch.from_numpy(maps[0]).flatten().float()]))[0, 1] > 0.9999
+    near = (scores - scores[2]).abs().argsort()[1:4].tolist()
+
+    def weighted(out):
+        p = out.softmax(1)[:, near]
+        return (p * (out[:, 2:3] - 1.5 * out[:, near])).sum(1) / p.sum(1)
+
+    expected = grad_cam(net, images, weighted, layer="act2", relu=False)
+    options = {"weighting": "likely", "strength": 1.5}
+    actual = finer_cam(net, images, 2, layer="act2", relu=False, **options)
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-13)
+    assert rel(finer_cam(net, images, 2, layer="act2", relu=False, strength=1.5), expected) > 0.01
+
+
+def test_p42_strength_zero_is_grad_cam():
+    net, images = curved(), random_images()
+    expected = grad_cam(net, images, CLASSES, layer="act2")
+    torch.testing.assert_close(finer_cam(net, images, CLASSES, layer="act2", strength=0.0), expected)
+
+
+def test_finer_cam_uses_at_most_the_other_classes_as_references():
+    net, images = settle(Residual(classes=2).double()), random_images()
+    against = grad_cam(net, images, lambda s: s[:, 1] - 0.6 * s[:, 0])
+    torch.testing.assert_close(finer_cam(net, images, 1, references=9), against)
+
+
+def test_finer_cam_refuses_single_scores_and_probabilities():
+    with pytest.raises(BadTarget, match="single score"):
+        finer_cam(settle(Residual(classes=1).double()), random_images(), 0)
+    with pytest.raises(BadTarget, match="not in logits"):
+        finer_cam(residual(), random_images(), explainers.Probability(1))
+
+
+def test_finer_cam_with_tied_scores_never_references_the_target():
+    """Two classes with equal logits: the other one is the reference, never the target itself."""
+    net, images = curved(), random_images(1)
+    net.head.weight.data[4] = net.head.weight.data[2]
+    net.head.bias.data[4] = net.head.bias.data[2]
+    for own, other in ((2, 4), (4, 2)):
+        expected = grad_cam(net, images, lambda s, a=own, b=other: s[:, a] - 0.5 * s[:, b], layer="act2", relu=False)
+        actual = finer_cam(net, images, own, layer="act2", references=1, strength=0.5, relu=False)
+        torch.testing.assert_close(actual, expected)
+
+
+def test_gradient_cam_variants_through_chosen_channels():
+    """Gradients through single channels of another layer sum to the map; ShapleyCAM refuses them."""
+    net, images = plain(), random_images()
+    whole = finer_cam(net, images, 2, layer="relu1", relu=False)
+    parts = [finer_cam(net, images, 2, layer="relu1", relu=False, through=("conv2", [k])) for k in range(8)]
+    # The references do not depend on `through`, so the maps are additive like gradients.
+    torch.testing.assert_close(sum(parts), whole, rtol=1e-9, atol=1e-12)
+    with pytest.raises(BadTarget, match="first derivatives"):
+        shapley_cam(net, images, 2, layer="relu1", through=("conv2", [1]))
+
+
+# Layouts
+
+
+def both_ways():
+    """The same activations twice: channels first, then channels last."""
+    from torchvision.ops import Permute
+
+    layers = {"body": plain()[:4], "there": Permute([0, 2, 3, 1]), "back": Permute([0, 3, 1, 2]), "act": nn.Tanh()}
+    head = {"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "head": nn.Linear(8, 7)}
+    return settle(nn.Sequential(OrderedDict(layers | head)).double())
+
+
+OF_ANY_LAYOUT = [
+    name
+    for name, each in explainers.METHODS.items()
+    if each.takes_layer and each.returns == "grid" and each.family == "cam" and name != "cam"
+]
+
+
+def test_every_cam_is_the_same_for_channels_last_layers_and_reads_tokens_as_a_grid():
+    for name in OF_ANY_LAYOUT:
+        method = explainers.METHODS[name]
+        small = {key: 2 for key in ("samples", "steps") if key in method.options}
+        net, images = both_ways(), random_images()
+        first, last = (method(net, images, CLASSES, layer=layer, **small) for layer in ("body", "there"))
+        torch.testing.assert_close(last, first, rtol=1e-9, atol=1e-11)
+        assert tuple(first.shape) == (3, 6, 8) and first.any(), name
+        found = method(settle(ClassToken().double()), random_images(2, 3, 32, 128), 1, layer="blocks.0", **small)
+        assert tuple(found.shape) == (2, 2, 8) and found.isfinite().all() and found.any(), name

@@ -1,4 +1,4 @@
-"""DeepLIFT: completeness, closed forms of its rules, agreement with captum, refusals."""
+"""DeepLIFT: completeness, closed forms of its rules, refusals; FullGrad: input and bias terms sum to the score."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import explainers
-from explainers import BadOption, UnsupportedOperation, deep_lift, deep_lift_shap, explain
+from explainers import BadOption, UnsupportedOperation, deep_lift, deep_lift_shap, explain, full_grad, full_gradients
 from explainers.backward.deeplift_rules import ELEMENTWISE, slope
 from explainers.perturbation.baselines import baseline_of
 from explainers.perturbation.rng import PerImageGenerators
-from tests.explainers.relevance.test_products import Constants
+from tests.explainers.relevance.test_lrp_conservation import Constants
 from tests.explainers.relevance.test_relevance import Operation, WithOperation, without_bias
-from tests.support.nets import ClassToken, curved, plain, random_images, rel, residual, settle
+from tests.support.nets import Activated, ClassToken, Reused, curved, plain, random_images, rel, residual, settle
 from tests.support.oracles.rules import baselines, multipliers_by_hand
 
 CLASSES = [2, 0, 5]
@@ -101,18 +101,6 @@ def test_probability_and_contrast_targets_are_complete():
         torch.testing.assert_close(found.flatten(1).sum(1), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_agrees_with_captum_one_image_at_a_time():
-    captum = pytest.importorskip("captum.attr")
-    net = nn.Sequential(
-        nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.MaxPool2d(2)
-    )
-    net = settle(nn.Sequential(*net, nn.Flatten(), nn.Linear(48, 10), nn.ReLU(), nn.Linear(10, 7)).double())
-    x, theirs = random_images(), captum.DeepLift(net)
-    # From zeros: with another baseline captum 0.9 is not complete behind a max pool (1.3920 for a change of 1.3969).
-    rows = [theirs.attribute(x[i : i + 1], torch.zeros_like(x[:1]), c).detach() for i, c in enumerate(CLASSES)]
-    torch.testing.assert_close(complete(net, x), torch.cat(rows), rtol=1e-9, atol=1e-13)
-
-
 def test_max_pool_attributes_its_difference_by_hand():
     """By hand: a rise from 2 to 5 is attributed to the 5; a fall from 4 to 3 to the position that held the 4."""
     x = torch.tensor([[1.0, 5.0, 3.0, 1.0]], dtype=torch.float64).view(1, 1, 1, 4)
@@ -174,24 +162,6 @@ def test_torch_attention_is_decomposed_exactly():
         torch.testing.assert_close(found.flatten(1).sum(1), net(x)[range(3), CLASSES].detach(), rtol=1e-8, atol=1e-11)
 
 
-def test_maps_under_autocast_and_in_bfloat16_keep_their_ranks():
-    """Multipliers are float32 in every precision; the difference is that of the forward pass."""
-    from explainers.maps.resize import rank_correlation
-
-    net, x = residual().float(), random_images(3, 3, 24, 24).float()
-    given = baselines(4).float()[:, :, :, :12].repeat(1, 1, 2, 2)
-    exact = deep_lift_shap(net, x, CLASSES, baseline=given)
-    coarse = deep_lift_shap(net, x, CLASSES, baseline=given, precision="bf16")
-    assert not torch.equal(coarse, exact)
-    assert rank_correlation(coarse.sum(1), exact.sum(1)).min() > 0.99
-    for method in (deep_lift, explainers.lrp, explainers.excitation_backprop):
-        expected = method(net, x, CLASSES)
-        with torch.autocast("cpu", torch.bfloat16):
-            found = method(net, x, CLASSES)
-        assert found.dtype == torch.float32
-        assert rank_correlation(found.sum(1), expected.sum(1)).min() > 0.98
-
-
 def test_softmax_of_distant_logits_stays_finite():
     """Logits differ by hundreds between image and baseline: exp overflows without a shared shift."""
     net = WithOperation(lambda x: (500 * x).softmax(1))
@@ -250,15 +220,6 @@ def test_a_completeness_gap_is_a_finding():
 # SHAP
 
 
-def test_shap_is_the_mean_over_baselines():
-    net, x = residual(), random_images()
-    given = baselines(4)
-    expected = sum(deep_lift(net, x, CLASSES, baseline=each) for each in given) / 4
-    for size in (1, 3, None):
-        found = deep_lift_shap(net, x, CLASSES, baseline=given, batch_size=size)
-        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12)
-
-
 def test_shap_of_one_baseline_is_deep_lift():
     net, x = residual(), random_images()
     for baseline in ("zeros", 0.3, "blur", "mean"):
@@ -295,3 +256,94 @@ def test_shap_stopped_early_is_the_mean_so_far():
     expected = sum(deep_lift(net, x, CLASSES, baseline=each) for each in given[:2]) / 2
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12)
     torch.testing.assert_close(told[-1], found.sum(1))
+
+
+OTHERS = [2, 0, 4]
+
+
+def deep():
+    """A hidden linear layer with batch norm, whose biases have no position; a transposed convolution."""
+    first = [nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose2d(6, 4, 2, stride=2)]
+    second = [nn.BatchNorm2d(4, affine=False), nn.LeakyReLU(0.1), nn.MaxPool2d(2), nn.Flatten()]
+    head = [nn.Linear(4 * 6 * 8, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 7)]
+    return settle(nn.Sequential(*first, *second, *head).double())
+
+
+NETS = {
+    "modules": plain,
+    "in place": lambda: plain(inplace=True),
+    "residual, reused in-place ReLU": residual,
+    "functional ReLU": lambda: settle(Activated(F.relu).double()),
+    "functional in-place ReLU": lambda: settle(Activated(lambda x: F.relu(x, inplace=True)).double()),
+    "one convolution twice": lambda: settle(Reused().double()),
+    "hidden layers": deep,
+}
+
+
+def test_p43_input_and_bias_terms_sum_to_the_score():
+    images = random_images()
+    for name, build in NETS.items():
+        net = build()
+        expected = net(images)[range(3), OTHERS].detach()
+        found = full_gradients(net, images, OTHERS)
+        torch.testing.assert_close(found.total(), expected, rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(found.scores, expected)
+        assert all(part.abs().max() > 0 for part in (found.input, found.elsewhere, *found.biases.values())), name
+
+
+@pytest.mark.parametrize("height", [12, 13])
+def test_p43_the_signed_map_sums_to_the_score_minus_non_spatial_terms(height):
+    """Resizing preserves sums, also by factors that are not whole numbers."""
+    nets = [residual()] + [NETS["hidden layers"]()] * (height == 12)
+    for net in nets:
+        images = random_images(height=height)
+        signed = full_grad(net, images, OTHERS, magnitude=False)
+        found = full_gradients(net, images, OTHERS)
+        torch.testing.assert_close(signed.sum((1, 2)), found.scores - found.elsewhere, rtol=1e-10, atol=1e-11)
+        assert (signed < 0).any() and (signed > 0).any()
+
+
+def test_the_unattributed_remainder_is_a_finding():
+    net, images = curved(), random_images()
+    found = full_gradients(net, images, OTHERS)
+    e = explain("full_grad", net, images, OTHERS)
+    for n, row in enumerate(e.findings):
+        (told,) = [each for each in row if each.code == "incomplete"]
+        assert f"{float(found.scores[n] - found.total()[n]):.3g} of the score" in told.sentence
+    clean = explain("full_grad", residual(), images, OTHERS)
+    assert not any(each.code == "incomplete" for row in clean.findings for each in row)
+
+
+class EitherNorm(nn.LayerNorm):
+    """A layer norm over the channels, which are the first or the last axis after the images."""
+
+    def __init__(self, channels, first):
+        super().__init__(channels)
+        self.first = first
+
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1) if self.first else super().forward(x)
+
+
+class Norms(nn.Module):
+    """Both kinds of layer norms on a grid of 8 rows with 8 channels, so that shapes do not tell the axes apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.first = nn.Conv2d(3, 8, 2, 2), EitherNorm(8, True)
+        self.last, self.head, self.pooled = EitherNorm(8, False), nn.Linear(8, 7), EitherNorm(8, False)
+        self.joint = nn.LayerNorm((8, 8))
+
+    def forward(self, x):
+        x = self.joint(self.first(self.stem(x)))
+        return self.head(self.pooled(self.last(x.movedim(1, -1)).mean((1, 2))))
+
+
+def test_biases_of_layer_norms_run_along_the_channels():
+    """Oracle: input and bias terms of the score by the gradients of the parameters."""
+    net, image = settle(Norms().double()), random_images(1, 3, 16, 16).requires_grad_()
+    parts = [image, *(each for name, each in net.named_parameters() if name.endswith("bias"))]
+    slopes = torch.autograd.grad(net(image)[0, 1], parts)
+    expected = sum((part * slope).sum().item() for part, slope in zip(parts, slopes, strict=True))
+    found = full_gradients(net, image.detach(), 1)
+    torch.testing.assert_close(float(found.total()), expected, rtol=1e-6, atol=1e-8)

@@ -1,4 +1,4 @@
-"""Properties that all perturbation methods share: constants, stopping, budget, chunks, masks and baselines."""
+"""Perturbation methods: what they share, RISE and its variants, extremal perturbation, ViT-CX."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ import pytest
 import torch
 from torch import nn
 
-from explainers import METHODS, BadOption, Unit, explain
+from explainers import (
+    METHODS,
+    BadOption,
+    BoxScores,
+    d_rise,
+    explain,
+    extremal_perturbation,
+    mc_rise,
+    rise,
+    vit_cx,
+)
+from explainers.methods.perturbation.kept_parts import KeptParts
+from explainers.passes.run import open_run
+from explainers.perturbation.baselines import baseline_of, levels_of
 from explainers.perturbation.segments import grid
 from tests.support.calls import call, small
-from tests.support.nets import Weighted, curved, random_images, residual, settle
+from tests.support.nets import ClassToken, Weighted, curved, random_images, settle
 
 FAMILY = [name for name, method in METHODS.items() if method.family == "perturbation"]
 PARTS = ["feature_ablation", "lime", "kernel_shap", "shapley_sampling"]
@@ -105,17 +118,174 @@ def test_impossible_masks_are_refused():
                 call(name, curved(), random_images(1), 1, masks=given)
 
 
-def test_bf16_stays_near_float32():
-    """On a tiny net bf16 gives nearly the same values."""
-    net, x = residual().float(), random_images(2).float()
-    for name in FAMILY:
-        few = options(name) | ({"steps": 3} if "steps" in METHODS[name].options else {})
-        full, coarse = (call(name, net, x, [1, 2], **few, **given) for given in ({}, {"precision": "bf16"}))
-        assert coarse.dtype == torch.float32 and (coarse - full).norm() < 0.15 * full.norm(), name
+class Product(nn.Module):
+    """The product of two pixels, and a single third one."""
+
+    def forward(self, x):
+        return torch.stack([x[:, 0, 0, 0] * x[:, 0, 3, 3], x[:, 0, 1, 2]], 1)
 
 
-def test_a_unit_may_be_the_target():
-    """Why did a channel fire? The forward pass ends there."""
-    for name in FAMILY:
-        found = call(name, curved(), random_images(1), Unit("act2", 3, at=(1, 2)), **options(name))
-        assert found.shape == (1, 12, 16) and found.isfinite().all() and found.std() > 0, name
+class Detector(nn.Module):
+    """Two boxes per image, scored by the brightness inside; the second one has another label."""
+
+    def forward(self, x):
+        boxes = torch.tensor([[2.0, 2.0, 6.0, 6.0], [10.0, 6.0, 15.0, 11.0]], dtype=x.dtype)
+        scores = torch.stack([x[:, :, 2:6, 2:6].mean((1, 2, 3)), x[:, :, 6:11, 10:15].mean((1, 2, 3))], 1)
+        return [{"boxes": boxes, "scores": each, "labels": torch.tensor([1, 7])} for each in scores]
+
+
+def test_d_rise_localizes_each_detection():
+    """Each of two boxes in one image has its own map."""
+    x = torch.ones(1, 3, 12, 16, dtype=torch.float64)
+    for box, label, inside in (([2, 2, 6, 6], 1, (4, 4)), ([10, 6, 15, 11], 7, (8, 12))):
+        target = BoxScores(torch.tensor([box]).double(), (label,), overlap=0)
+        found = d_rise(Detector(), x, target, samples=600, cells=8)[0]
+        top, left, bottom, right = box[1] - 1, box[0] - 1, box[3], box[2]
+        y, z = divmod(int(found.argmax()), 16)
+        assert top <= y <= bottom and left <= z <= right and found[inside] > 0.7 * found.max()
+
+
+def test_d_rise_without_a_target_explains_the_best_detection():
+    found = explain("d_rise", Detector(), torch.ones(1, 3, 12, 16).double(), samples=4)
+    assert found.findings[0][0].code == "best_detection"
+
+
+def test_d_rise_is_offered_for_detectors():
+    torchvision = pytest.importorskip("torchvision")
+    for name in ("fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"):
+        with torch.device("meta"):
+            net = torchvision.models.get_model(name, weights=None, weights_backbone=None)
+        assert METHODS["d_rise"].applies(net) is None and METHODS["d_rise"].applies(nn.DataParallel(net)) is None
+
+
+def test_d_rise_is_offered_for_lists_of_boxes_but_accepts_classifiers():
+    assert "Use rise" in METHODS["d_rise"].applies(curved())
+    assert METHODS["d_rise"].applies(Detector()) is None
+    assert d_rise(curved(), random_images(1), 1, samples=4).isfinite().all()
+
+
+def test_mc_rise_without_a_color_is_the_mean_of_all():
+    net, x = curved(), random_images(2)
+    alone = [mc_rise(net, x, 1, samples=30, color=k) for k in range(5)]
+    torch.testing.assert_close(mc_rise(net, x, 1, samples=30), torch.stack(alone).mean(0), rtol=1e-9, atol=1e-12)
+
+
+def test_mc_rise_takes_colors_in_the_models_units():
+    """With black as the only color a cell is either visible or black: the masking of RISE."""
+    x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
+    black = mc_rise(Product(), x, 1, samples=3000, cells=2, colors=torch.zeros(1, 1))
+    seen = rise(Product(), x, 1, samples=3000, cells=2)
+    # Mean score with the cell visible minus with it masked; RISE subtracts the mean of both, half of it at p = 1/2.
+    torch.testing.assert_close(black / 2, seen, rtol=0, atol=0.03)
+    assert seen.max() > 0.1
+
+
+def test_mc_rise_with_one_channel_has_dark_and_light_and_refuses_other_shapes():
+    x = torch.rand(1, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert mc_rise(Product(), x, 0, samples=20, color=1).isfinite().all()
+    with pytest.raises(BadOption, match="color=2"):
+        mc_rise(Product(), x, 0, samples=20, color=2)
+
+    for colors in (torch.zeros(2), torch.zeros(2, 4), torch.zeros(0, 3)):
+        with pytest.raises(BadOption, match="colors"):
+            mc_rise(curved(), random_images(1), 1, samples=4, colors=colors)
+
+
+class Square(nn.Module):
+    """The score depends only on one square of the image."""
+
+    def __init__(self, top=6, left=12, side=8, scale=1.0) -> None:
+        super().__init__()
+        self.box, self.scale = (slice(top, top + side), slice(left, left + side)), scale
+
+    def forward(self, x):
+        score = 5 * x[(..., *self.box)].mean((1, 2, 3)).tanh() * self.scale
+        return torch.stack([score, -score], 1)
+
+
+def bright(n=1):
+    return random_images(n, 3, 24, 32).abs() + 0.5
+
+
+def test_the_mask_covers_the_square_that_the_score_depends_on():
+    """Also in corners, where a disc lies partly outside the image."""
+    for top, left in ((6, 12), (0, 0), (16, 24)):
+        found = extremal_perturbation(Square(top, left), bright(), 0, area=64 / 768, baseline="zeros", steps=80)[0]
+        inside = found[top : top + 8, left : left + 8]
+        assert inside.mean() > 0.8 and inside.sum() > 0.6 * found.sum()
+        assert found.mean() == pytest.approx(64 / 768, abs=0.05)
+
+
+def test_the_mask_is_invariant_to_the_scale_of_the_score():
+    x = bright()
+    expected = extremal_perturbation(Square(), x, 0, steps=8)
+    for scale in (1000.0, 1e-5):
+        found = extremal_perturbation(Square(scale=scale), x, 0, steps=8)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_without_gradient_the_mask_is_blank_with_a_finding():
+    x = bright()
+    x[:, :, 6:14, 12:20] = 0
+    explained = explain("extremal_perturbation", Square(), x, 0, baseline="zeros", steps=5)
+    assert not explained.map.any() and explained.findings[0][0].code == "no_gradient"
+
+
+def test_a_failed_search_is_reported():
+    """Oracle: the score decreases in every pixel, so one step from the full mask stays below the baseline's score."""
+
+    class Against(torch.nn.Module):
+        def forward(self, x):
+            return -x.sum((1, 2, 3))[:, None].repeat(1, 2)
+
+    x = bright()
+    found = explain("extremal_perturbation", Against(), x, 0, baseline="zeros", steps=1)
+    well = explain("extremal_perturbation", Square(), x, 0, baseline="zeros", steps=5)
+
+    (told,) = [each.sentence for each in found.findings[0] if each.code == "search_failed"]
+    assert "not more than the baseline alone (0)" in told
+    assert "search_failed" not in [each.code for each in well.findings[0]]
+
+
+def test_a_part_worse_than_a_control_is_reported():
+    """The score counts scattered dots, of which no disc holds as many as the part at edges."""
+
+    class Dots(nn.Module):
+        def forward(self, x):
+            score = x[:, :, ::6, ::6].sum((1, 2, 3)).clamp(min=0.0) ** 2
+            return torch.stack([score, -score], 1)
+
+    x = torch.zeros(1, 3, 48, 48)
+    x[:, :, ::6, ::6] = x[:, :, ::6, 1::6] = 5
+    found = explain("extremal_perturbation", Dots(), x, 0, area=0.4, baseline="zeros", steps=1)
+    (told,) = [each for each in found.findings[0] if each.code == "search_failed"]
+    assert "equally large part at edges" in told.sentence and told.facts["other"] > told.facts["score"]
+
+
+def test_values_between_0_and_1_are_weaker_blurs():
+    """Eight degrees of blur, linear in between; a mask of 1 is the image and a mask of 0 the usual baseline."""
+    x = bright()
+    levels = levels_of(x, "blur")
+    assert levels.shape == (8, *x.shape) and torch.equal(levels[-1], x)
+    torch.testing.assert_close(levels[0], baseline_of(x, "blur"))
+    slopes = [float(level.diff(dim=-1).abs().sum()) for level in levels]
+    assert slopes == sorted(slopes)
+    with open_run(Square(), x, 0) as run:
+        run.scoring.score_inputs()
+        kept = KeptParts(run, levels, 0.1)
+        for mask, expected in ((1.0, x), (0.0, levels[0]), (2.5 / 7, (levels[2] + levels[3]) / 2)):
+            faded, slope = kept.fade(torch.full_like(x[:, 0], mask), [0])
+            torch.testing.assert_close(faded, expected)
+        torch.testing.assert_close(slope, 7 * (levels[3] - levels[2]))
+
+
+def test_constant_channels_give_a_blank_map():
+    net = curved()
+    net.act2 = nn.Threshold(10.0, 1.0)
+    assert not vit_cx(net, random_images(1), 2, layer="act2").any()
+
+
+def test_the_default_layer_of_a_transformer_is_the_input_of_its_last_attention():
+    net, x = settle(ClassToken().double()), random_images(2, 3, 32, 128)
+    found = vit_cx(net, x, [1, 2])
+    assert found.shape == (2, 32, 128) and found.any()

@@ -1,17 +1,31 @@
-"""LIME and Shapley values: closed forms, exact enumeration, captum where it is correct."""
+"""LIME, Shapley values, Sobol and HSIC indices, responsibilities: closed forms, enumeration, brute force."""
 
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 import torch
 from torch import nn
 
-from explainers import feature_ablation, kernel_shap, lime, shapley_sampling
-from explainers.perturbation.segments import grid
+from explainers import (
+    Contrast,
+    Logit,
+    MaskScores,
+    Probability,
+    Unit,
+    explain,
+    feature_ablation,
+    hsic,
+    kernel_shap,
+    lime,
+    rex,
+    shapley_sampling,
+    sobol,
+)
 from tests.support.nets import Weighted, curved, random_images, settle
-from tests.support.oracles.masks import cells_of, linear_cells, over_area, shapley_map, value_of
+from tests.support.oracles.masks import cells_of, over_area, shapley_map, value_of
 
 CLASSES = [2, 0, 5]
 
@@ -44,15 +58,6 @@ def test_p103_lime_is_exact_on_a_linear_model_at_every_scale():
         expected = scale * torch.tensor([[[1.0, 2.0], [-3.0, 4.0]]], dtype=torch.float64)
         found = lime(Corners(scale), x, 0, masks=(2, 2), samples=samples)
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
-
-
-def test_p103_lime_in_float32_and_on_many_parts():
-    net, x = settle(Weighted((3, 12, 16), 6).double()), random_images()
-    labels = grid(12, 16, 6, 8)
-    expected = torch.stack([over_area(each, labels) for each in linear_cells(net, x, CLASSES, labels)])
-    torch.testing.assert_close(lime(net, x, CLASSES, masks=labels), expected, rtol=1e-3, atol=1e-4)
-    single = lime(net.float(), x.float(), CLASSES, masks=labels)
-    torch.testing.assert_close(single, expected.float(), rtol=2e-3, atol=2e-4)
 
 
 def test_lime_by_weighted_least_squares_on_all_coalitions():
@@ -94,53 +99,12 @@ def test_p102_shapley_values_are_exact_if_all_coalitions_are_evaluated():
     torch.testing.assert_close(found, shapley_map(net, x, CLASSES), rtol=1e-9, atol=1e-12)
 
 
-def test_shapley_values_are_efficient_with_any_number_of_samples():
-    net, x = curved(), random_images()
-    lost = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
-    for method, some in ((kernel_shap, (50, 63, 500)), (shapley_sampling, (1, 2, 5))):
-        for samples in some:
-            for masks in ((2, 3), (3, 4), "superpixels"):
-                found = method(net, x, CLASSES, masks=masks, samples=samples)
-                torch.testing.assert_close(found.sum((1, 2)), lost, rtol=1e-9, atol=1e-12)
-
-
 def test_kernel_shap_with_paired_coalitions_is_exact_for_pairwise_interactions():
     """Covert and Lee 2021: with each coalition its complement, a game without third-order interactions has no error."""
     x = random_images(1)
     found = kernel_shap(Pairs(), x, 0, masks=(4, 4), samples=400)
     exact = shapley_sampling(Pairs(), x, 0, masks=(4, 4), samples=2)
     torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-11)
-
-
-def test_shapley_sampling_is_unbiased_on_six_players():
-    """Oracle: exact enumeration. The mean over seeds lies within four of its standard errors."""
-    net, x = curved(), random_images(1)
-    expected = shapley_map(net, x, CLASSES[:1])
-    for samples in (1, 2):
-        each = torch.stack([shapley_sampling(net, x, 2, masks=(2, 3), samples=samples, seed=s) for s in range(60)])
-        error = each.std(0) / 60**0.5
-        assert error.min() > 0, "it must have been sampled, not enumerated"
-        assert ((each.mean(0) - expected).abs() <= 4 * error).all()
-
-
-def test_a_permutation_and_its_reverse_are_exact_for_pairwise_interactions():
-    """Mitchell et al. 2022: a pairwise interaction goes to one player in a permutation, to the other in its reverse."""
-    net, x = Pairs(), random_images(1)
-    first, second = (shapley_sampling(net, x, 0, masks=(4, 4), samples=2, seed=seed) for seed in (1, 2))
-    torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-12)
-    assert not torch.allclose(first, shapley_sampling(net, x, 0, masks=(4, 4), samples=1, seed=1))
-
-
-def test_values_of_parts_agree_with_captum():
-    captum = pytest.importorskip("captum.attr")
-    net, x = curved(), random_images()
-    labels = grid(12, 16, 2, 2)
-    shapley = (captum.ShapleyValues, (kernel_shap, shapley_sampling))
-    for peer, methods in (shapley, (captum.FeatureAblation, (feature_ablation,))):
-        theirs = peer(net).attribute(x, target=CLASSES, feature_mask=labels[None, None].contiguous())[:, 0]
-        for method in methods:
-            ours = method(net, x, CLASSES, masks=labels) * 48
-            torch.testing.assert_close(ours.float(), theirs.float(), rtol=1e-4, atol=1e-6)
 
 
 def test_feature_ablation_with_overlapping_masks():
@@ -151,3 +115,216 @@ def test_feature_ablation_with_overlapping_masks():
     first, second = terms[0].sum() / 2, (terms[:, 0] / 2).sum() / 1
     expected = torch.stack([torch.stack([first + second / 2, first]), torch.stack([second / 2, 0 * first])])
     torch.testing.assert_close(feature_ablation(net, x, 1, masks=masks)[0], expected, rtol=1e-9, atol=1e-12)
+
+
+class Cells(nn.Module):
+    """A function of the visibility of each of 2 x 2 cells of a white image."""
+
+    def __init__(self, function, scale=1.0, shift=0.0) -> None:
+        super().__init__()
+        self.function, self.scale, self.shift = function, scale, shift
+
+    def forward(self, x):
+        u = x.mean(1).reshape(-1, 2, 2, 2, 2).mean((2, 4)).flatten(1)
+        score = self.function(*u.T) * self.scale + self.shift
+        return torch.stack([score, -score], 1)
+
+
+WHITE = torch.ones(1, 1, 4, 4, dtype=torch.float64)
+
+
+def cells_of_map(found):
+    return found[0, ::2, ::2].flatten()
+
+
+def test_sobol_by_jansens_estimator_on_the_same_points():
+    """Oracle: one design and one cell at a time, on a curved network; the variance is that of all masks."""
+    net, x, designs = curved(), random_images(), 4
+    labels = cells_of(12, 16, 2, 2)
+    points = torch.quasirandom.SobolEngine(8, scramble=True, seed=5).draw(designs)
+    found = sobol(net, x, [2, 0, 5], cells=2, samples=designs, seed=5)
+    for n, c in enumerate([2, 0, 5]):
+
+        def score(u, n=n, c=c):
+            with torch.no_grad():
+                return float(net((x[n] * u.double()[labels])[None])[0, c])
+
+        everything, moved = [], torch.zeros(4, dtype=torch.float64)
+        for point in points:
+            everything.append(score(point[:4]))
+            whole = everything[-1]
+            for cell in range(4):
+                changed = point[:4].clone()
+                changed[cell] = point[4 + cell]
+                everything.append(score(changed))
+                moved[cell] += (whole - everything[-1]) ** 2 / 2 / designs
+        variance = torch.tensor(everything).double().var(unbiased=False)
+        torch.testing.assert_close(found[n], (moved / variance)[labels], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", [sobol, hsic])
+def test_neither_scale_nor_shift_of_the_score_matters(method):
+    """A peer's HSIC takes the median score as the width of its kernel, which moves with the logit's constant."""
+
+    def function(a, b, c, d):
+        return a * b + 0.3 * c
+
+    expected = method(Cells(function), WHITE, 0, cells=2, samples=64)
+    assert (expected >= 0).all() and expected.max() > 2 * expected.min()
+    for scale, shift in ((1000.0, 0.0), (1e-4, 0.0), (-1.0, 0.0), (1.0, 50.0)):
+        found = method(Cells(function, scale, shift), WHITE, 0, cells=2, samples=64)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+FOUR = torch.ones(1, 1, 2, 2, dtype=torch.float64)
+
+
+class Decision(nn.Module):
+    """Class 1 if a function of the visibility of the four pixels of a white image is true, else class 0."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        score = torch.tensor([float(self.function(*row)) for row in (x[:, 0].flatten(1) > 0.5).tolist()]).to(x)
+        return torch.stack([torch.full_like(score, 0.5), score, score - 9], 1)
+
+
+def quadrants(function):
+    """The responsibilities of the four pixels; they are the only partition of 2 x 2 pixels."""
+    return rex(Decision(function), FOUR, samples=1, steps=1)[0].flatten().tolist()
+
+
+def test_responsibility_by_brute_force_over_random_decisions():
+    """Chockler and Halpern: 1 / (1 + k), where hiding k other parts makes this one necessary, and no fewer do."""
+    numbers = random.Random(0)
+    for _ in range(20):
+        table = {shown: numbers.random() < 0.5 for shown in itertools.product([False, True], repeat=4)}
+        table[(True,) * 4] = True
+        expected = []
+        for part in range(4):
+            sizes = [
+                shown.count(False)
+                for shown in table
+                if shown[part] and table[shown] and not table[(*shown[:part], False, *shown[part + 1 :])]
+            ]
+            expected.append(1 / (1 + min(sizes)) if sizes else 0)
+        assert quadrants(lambda *shown, table=table: table[shown]) == pytest.approx(expected, abs=1e-15)
+
+
+def test_forms_of_a_class_are_the_same():
+    net, image = Decision(lambda a, b, c, d: a and (b or c)), FOUR.expand(2, 1, 2, 2)
+    expected = rex(net, image, samples=3, steps=2)
+    for form in (1, [1, 1], Logit(1), Probability(1), lambda scores: scores[:, 1]):
+        assert torch.equal(rex(net, image, form, samples=3, steps=2), expected)
+
+
+def test_a_baseline_that_keeps_the_class_is_reported():
+    for baseline, suffices in (("mean", True), (1.0, True), (0.0, False)):
+        found = explain("rex", Decision(lambda a, b, c, d: a and b), FOUR, baseline=baseline, samples=1, steps=1)
+        assert found.map.any() != suffices
+        assert ("baseline_suffices" in {each.code for each in found.findings[0]}) == suffices
+
+
+def test_equal_scores_do_not_keep_a_class():
+    """A network without biases gives a black image equal scores, which do not predict class 0."""
+
+    class Linear(nn.Module):
+        def forward(self, x):
+            return torch.stack([x[:, 0, 0, 0], -x[:, 0, 0, 0]], 1)
+
+    assert rex(Linear(), FOUR, samples=1, steps=1)[0].tolist() == [[1, 0], [0, 0]]
+
+
+class Values(nn.Module):
+    """Another output for the same decision: one value per image, or a class map."""
+
+    def __init__(self, dense: bool) -> None:
+        super().__init__()
+        self.decision, self.dense = Decision(lambda a, b, c, d: a and (b or c)), dense
+
+    def forward(self, x):
+        score = self.decision(x)[:, 1:2] * 3 - 7
+        return torch.cat([score, score.cos()], 1)[:, :, None, None].expand(-1, -1, 4, 4) if self.dense else score
+
+
+OTHER_TARGETS = [
+    (Values(dense=False), None),
+    (Values(dense=False), lambda values: values[:, 0]),
+    (Values(dense=True), MaskScores(torch.ones(4, 4), 0)),
+    (Values(dense=True), lambda maps: maps[:, 0].mean((1, 2))),
+    (Values(dense=False), Unit("decision", 1)),
+    (Decision(lambda a, b, c, d: a and (b or c)), 2),
+    (Decision(lambda a, b, c, d: a and (b or c)), Contrast(2, 0)),
+    (Decision(lambda a, b, c, d: not (a and (b or c))), 1),
+]
+
+
+def test_another_target_is_kept_if_its_score_is_nearer_to_that_of_the_image():
+    """The paper has decisions of classifiers only; here the score has two values, so that both are the same."""
+    for net, target in OTHER_TARGETS:
+        found = explain("rex", net, FOUR, target, samples=1, steps=1)
+        assert found.map[0].flatten().tolist() == [1, 1 / 2, 1 / 2, 0], target
+        assert "baseline_suffices" not in {each.code for each in found.findings[0]}
+
+
+def test_the_highest_score_is_not_a_class():
+    """It equals the score of class 1 for the image, which a alone keeps as the prediction."""
+    net = Decision(lambda a, b, c, d: 2 if a and b else 0.6 * a)
+    assert rex(net, FOUR, 1, samples=1, steps=1)[0].flatten().tolist() == [1, 0, 0, 0]
+    assert rex(net, FOUR, lambda scores: scores.amax(1), samples=1, steps=1)[0].flatten().tolist() == [1, 1, 0, 0]
+
+
+def test_rounding_is_not_a_score():
+    """The values of image and baseline differ in the last digit."""
+
+    class Constant(nn.Module):
+        def forward(self, x):
+            return 1 + 2.5e-16 * x.mean((1, 2, 3))[:, None]
+
+    found = explain("rex", Constant(), FOUR)
+    assert not found.map.any() and "baseline_suffices" in {each.code for each in found.findings[0]}
+
+
+class First(nn.Module):
+    """The score of class 1 is the first pixel."""
+
+    def forward(self, x):
+        return torch.stack([torch.full_like(x[:, 0, 0, 0], 0.5), x[:, 0, 0, 0]], 1)
+
+
+def test_images_smaller_than_four_parts():
+    """Only the first pixel counts: each partition ends at it, and does not split it again."""
+    for size in ((1, 1), (1, 5), (3, 1), (2, 3)):
+        result = explain("rex", First(), torch.ones(2, 1, *size), samples=5, steps=9, batch_size=75)
+        found = result.map
+        assert found.shape == (2, *size) and found[0].argmax() == 0 and 1 <= found[0, 0, 0] <= max(size)
+        assert result.is_complete and result.done == result.total < 5 * 9 * 15
+        assert torch.equal(found[0], found[1])
+
+
+def test_scores_that_are_not_finite_give_no_map():
+    """Otherwise no score is higher than NaN, and the class would be kept."""
+
+    class Broken(nn.Module):
+        def __init__(self, column):
+            super().__init__()
+            self.column = column
+
+        def forward(self, x):
+            seen = x.mean((1, 2, 3))
+            scores = torch.stack([torch.full_like(seen, 0.5), seen], 1)
+            scores[:, self.column] = torch.where((seen > 0) & (seen < 0.3), torch.nan, scores[:, self.column])
+            return scores
+
+    for column in (0, 1):
+        assert rex(Broken(column), torch.ones(1, 1, 4, 4), 1).isnan().all()
+
+
+def test_stopped_after_three_percent_the_map_is_that_of_the_first_steps():
+    """All partitions take a step before the next one: 20 partitions of one step are 300 of 9,000 samples."""
+    net, images = curved(), random_images(2)
+    found = explain("rex", net, images, 1, steps=30, batch_size=100, progress=lambda step: step.fraction < 0.03)
+    assert (found.done, found.total) == (300, 9000) and not found.is_complete
+    torch.testing.assert_close(found.map, rex(net, images, 1, steps=1))

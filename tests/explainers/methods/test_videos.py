@@ -19,37 +19,30 @@ FAST: dict[str, Any] = {"samples": 6, "steps": 5, "cells": 2, "anchors": 1, "mas
 
 def images_network() -> nn.Sequential:
     torch.manual_seed(0)
-    layers = [
-        nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, padding=1),
-        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
-    ]  # fmt: skip
-    net = nn.Sequential(*layers)
-    for statistic, low, high in (("running_mean", -1.0, 1.0), ("running_var", 0.5, 2.0)):
-        net[1].get_buffer(statistic).uniform_(low, high)
-    return net.double().eval()
+    first = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)
+    second = nn.Conv2d(6, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    first[1].running_mean.uniform_(-1.0, 1.0)
+    first[1].running_var.uniform_(0.5, 2.0)
+    return nn.Sequential(*first, *second).double().eval()
 
 
 def inflate(net: nn.Module) -> nn.Module:
     """Return the same network for videos, whose operations do not mix frames before the pooling."""
     new = copy.deepcopy(net)
     for name, module in list(new.named_modules()):
-        other: nn.Module | None = None
+        other: nn.Module
         if isinstance(module, nn.Conv2d):
-            kernel, stride, padding = (
-                (first, *rest)
-                for first, rest in zip((1, 1, 0), (module.kernel_size, module.stride, module.padding), strict=True)
-            )
-            other = nn.Conv3d(module.in_channels, module.out_channels, kernel, stride, padding)
+            sizes = (1, *module.kernel_size), (1, *module.stride), (0, *module.padding)
+            other = nn.Conv3d(module.in_channels, module.out_channels, *sizes)
             other.weight.data, other.bias.data = module.weight.data[:, :, None], module.bias.data  # type: ignore
         elif isinstance(module, nn.BatchNorm2d):
             other = nn.BatchNorm3d(module.num_features)
             other.load_state_dict(module.state_dict())
-        elif isinstance(module, nn.MaxPool2d):
-            other = nn.MaxPool3d((1, 2, 2))
-        elif isinstance(module, nn.AdaptiveAvgPool2d):
-            other = nn.AdaptiveAvgPool3d(1)
-        if other is not None:
-            new.set_submodule(name, other)
+        elif isinstance(module, (nn.MaxPool2d, nn.AdaptiveAvgPool2d)):
+            other = nn.MaxPool3d((1, 2, 2)) if isinstance(module, nn.MaxPool2d) else nn.AdaptiveAvgPool3d(1)
+        else:
+            continue
+        new.set_submodule(name, other)
     return new.double().eval()
 
 
@@ -89,6 +82,8 @@ def volumes_network() -> nn.Sequential:
 
 
 NET = volumes_network().requires_grad_(False)
+TALL = nn.Sequential(nn.Unflatten(2, (5, 10)), NET)
+"""The same network for images with one frame below the other."""
 WITH_VIDEOS = [name for name, method in METHODS.items() if method.videos and method.needs is None]
 
 
@@ -122,15 +117,6 @@ def test_grad_cam_by_hand() -> None:
     torch.testing.assert_close(found.upsample((4, 3, 5))[:, 1], 0.75 * found.map[:, 0] + 0.25 * found.map[:, 1])
 
 
-def test_input_gradients_by_finite_differences() -> None:
-    found, step = explainers.saliency(NET, CLIPS, 3), 1e-6
-    for at in ((0, 1, 0, 3, 4), (1, 2, 4, 9, 0), (1, 0, 2, 5, 13)):
-        one = torch.zeros_like(CLIPS)
-        one[at] = step
-        slope = (NET(CLIPS + one) - NET(CLIPS - one))[at[0], 3] / (2 * step)
-        assert float(found[at]) == pytest.approx(float(slope), rel=1e-5, abs=1e-9)
-
-
 def test_attributions_of_videos_are_complete() -> None:
     options: dict[str, dict[str, Any]] = {
         "integrated_gradients": {},
@@ -142,16 +128,8 @@ def test_attributions_of_videos_are_complete() -> None:
     for name, given in options.items():
         found = METHODS[name](NET, CLIPS, 3, **given)
         torch.testing.assert_close(found.sum((1, 2, 3, 4)), change, rtol=1e-2, atol=2e-3, msg=name)
-
-
-def test_relevance_of_videos_is_conserved() -> None:
-    net = volumes_network()
-    for module in net.modules():
-        if getattr(module, "bias", None) is not None:
-            module.bias.data.zero_()  # type: ignore[operator]
-    for rule in ("epsilon", "z_plus"):
-        found = explainers.lrp(net, CLIPS, 3, rule=rule, epsilon=1e-12)
-        torch.testing.assert_close(found.sum((1, 2, 3, 4)), net(CLIPS)[:, 3], rtol=1e-5, atol=1e-6)
+    found = explainers.lrp(NET, CLIPS, 3, rule="z_plus", zero_bias=True, epsilon=1e-12)
+    torch.testing.assert_close(found.sum((1, 2, 3, 4)), NET(CLIPS)[:, 3], rtol=1e-5, atol=1e-6)
 
 
 def test_units_and_full_gradients_of_videos() -> None:
@@ -186,16 +164,12 @@ def test_occlusion_by_hand_with_windows_in_time() -> None:
 
 
 def test_feature_ablation_of_labels_in_time() -> None:
+    """Identity: as labels of an image with one frame below the other."""
     labels = torch.zeros(5, 10, 14, dtype=torch.long)
     labels[3:] = 1
-    hidden = CLIPS.clone()
-    hidden[:, :, 3:] = 0
-    late = (NET(CLIPS) - NET(hidden))[:, 2].detach()
-    found = explainers.feature_ablation(NET, CLIPS, 2, masks=labels)
-    torch.testing.assert_close(found[:, 3:], (late / (2 * 140)).view(-1, 1, 1, 1).expand(2, 2, 10, 14))
-    torch.testing.assert_close(
-        explainers.feature_ablation(NET, CLIPS, 2, masks=torch.stack([labels < 1, labels > 0])), found
-    )
+    expected = explainers.feature_ablation(TALL, CLIPS.flatten(2, 3), 2, masks=labels.flatten(0, 1)).view(2, 5, 10, 14)
+    for masks in (labels, torch.stack([labels < 1, labels > 0])):
+        torch.testing.assert_close(explainers.feature_ablation(NET, CLIPS, 2, masks=masks), expected)
     with pytest.raises(BadOption, match=r"Superpixels.*masks='grid'"):
         explainers.feature_ablation(NET, CLIPS, 2)
 
@@ -211,9 +185,7 @@ def test_rise_finds_the_part_of_a_video_that_decides() -> None:
 TOKENS = ["attention_rollout", "transformer_attribution", "le_grad", "grad_eclip", "attention_heads"]
 
 
-@pytest.mark.parametrize(
-    "name", [*TOKENS, "grad_cam", "lrp", "attn_lrp", "integrated_gradients", "ablation_cam", "token_pca"]
-)
+@pytest.mark.parametrize("name", [*TOKENS, "grad_cam", "attn_lrp", "token_pca"])
 def test_tubelet_tokens_equal_the_tokens_of_the_frames_in_one_image(name: str) -> None:
     """Patches of a single frame, in the order of the frames, are those of an image with one frame below the other."""
     net = tiny_transformer().double().eval()
@@ -227,17 +199,12 @@ def test_tubelet_tokens_equal_the_tokens_of_the_frames_in_one_image(name: str) -
 
 
 def test_deletion_and_insertion_of_pixels_of_frames() -> None:
+    """Identity: as pixels of an image with one frame below the other."""
     maps = torch.randn(2, 5, 10, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    found = explainers.evaluate(NET, CLIPS, maps, target=2, steps=4, baseline="zeros")
-    for n in range(2):
-        order = maps[n].flatten().argsort(descending=True)
-        for name, start, end in (("deletion", CLIPS[n], 0 * CLIPS[n]), ("insertion", 0 * CLIPS[n], CLIPS[n])):
-            for step in range(5):
-                changed = (
-                    torch.zeros(700, dtype=torch.bool).index_fill(0, order[: step * 700 // 4], True).view(5, 10, 14)
-                )
-                score = NET(torch.where(changed, end, start)[None]).softmax(1)[0, 2]
-                assert float(found.curves[name][n, step]) == pytest.approx(float(score), rel=1e-6)
+    settings: dict[str, Any] = {"target": 2, "steps": 4, "baseline": "zeros"}
+    found = explainers.evaluate(NET, CLIPS, maps, **settings)
+    expected = explainers.evaluate(TALL, CLIPS.flatten(2, 3), maps.flatten(1, 2), **settings)
+    torch.testing.assert_close(found.curves, expected.curves)
     assert sorted(found.controls["deletion"]) == ["center", "edge", "random"]
     with pytest.raises(BadOption, match=r"road is not defined for videos.*deletion"):
         explainers.evaluate(NET, CLIPS, maps, metrics="road")

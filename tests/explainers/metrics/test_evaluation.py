@@ -1,10 +1,9 @@
-"""`evaluate`: all kinds of maps, the controls, the comparisons with them, and the summary."""
+"""`evaluate`: all kinds of maps, the controls, comparisons with them, several maps at once, and the messages."""
 
 from __future__ import annotations
 
-import inspect
 import math
-from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +11,23 @@ from scipy import stats
 from torch import Tensor
 
 import explainers
-from explainers import Contrast, Evaluation, Probability, evaluate, explain
+from explainers import (
+    BadOption,
+    Contrast,
+    Evaluation,
+    Explanation,
+    Probability,
+    Recommendation,
+    WrongType,
+    center_control,
+    evaluate,
+    explain,
+    random_control,
+)
 from explainers.maps.resize import resize
 from explainers.metrics.comparison import mean_and_error
-from explainers.metrics.settings import EvaluationSettings
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
-from tests.support.nets import LinearScore, random_images, residual
+from tests.support.nets import LinearScore, curved, random_images, residual
 
 BOTH = ("deletion", "insertion")
 
@@ -25,13 +35,6 @@ BOTH = ("deletion", "insertion")
 def same(a: Evaluation, b: Evaluation) -> None:
     for name in a.values:
         torch.testing.assert_close(a.values[name], b.values[name], rtol=1e-12, atol=1e-12)
-
-
-def test_settings_are_the_keywords_of_evaluate_with_the_same_defaults():
-    keywords = [each for each in inspect.signature(evaluate).parameters.values() if each.kind is each.KEYWORD_ONLY]
-    assert {each.name: each.default for each in keywords} == {
-        each.name: each.default for each in fields(EvaluationSettings)
-    }
 
 
 def test_every_form_of_maps_gives_the_same_numbers():
@@ -87,26 +90,25 @@ def test_an_explanation_with_a_text_target_needs_the_target_again():
 
 
 def test_controls_are_the_methods_of_that_name_and_random_ones_come_in_pairs():
-    """12 x 16 pixels in 4 steps: the curve of a negated map is the reversed curve, bit for bit."""
+    """Ties within a cell of a random map are in another order here than in the mirrored ranks."""
     model, images = residual(), random_images()
-    settings = {"target": 1, "steps": 4}
-    found = evaluate(model, images, "saliency", seed=5, **settings)
-    for name, heat in (("edge", edge_map(images)), ("center", center_map(images))):
-        alone = evaluate(model, images, heat, seed=5, controls=False, **settings)
+    settings = {"target": 1, "steps": 4, "seed": 5}
+    found = evaluate(model, images, "saliency", **settings)
+    random = [
+        map for seed in (5, 6, 7, 8) for map in (random_map(images, seed=seed), 1 - random_map(images, seed=seed))
+    ]
+    for name, maps in {"edge": [edge_map(images)], "center": [center_map(images)], "random": random}.items():
+        alone = [evaluate(model, images, map, controls=False, **settings) for map in maps]
         for metric in BOTH:
-            torch.testing.assert_close(found.controls[metric][name], alone.values[metric])
-            torch.testing.assert_close(found.control_curves[metric][name], alone.curves[metric])
-    drawn = [random_map(images, seed=seed) for seed in (5, 6, 7, 8)]
-    several = [evaluate(model, images, h, controls=False, **settings) for each in drawn for h in (each, 1 - each)]
-    for metric in BOTH:
-        values = torch.stack([each.values[metric] for each in several])
-        # Ties within a cell are in another random order here than in the mirrored ranks.
-        torch.testing.assert_close(found.controls[metric]["random"], values.mean(0), rtol=0.02, atol=0)
-        torch.testing.assert_close(found.random_values[metric], values.T, rtol=0.05, atol=0)
-        torch.testing.assert_close(found.spread[metric], found.random_values[metric].std(1))
-        curves = torch.stack([each.curves[metric] for each in several]).mean(0)
-        torch.testing.assert_close(found.control_curves[metric]["random"], curves, rtol=0.05, atol=0)
-        assert bool((curves[:, 0] - curves[:, -1]).abs().max() > 0.3 * curves.max()), "not symmetric"
+            values, curves = (
+                torch.stack(each) for each in zip(*((e.values[metric], e.curves[metric]) for e in alone), strict=True)
+            )
+            near = {"rtol": 0.05, "atol": 0} if name == "random" else {"rtol": 1e-6, "atol": 1e-6}
+            torch.testing.assert_close(found.controls[metric][name], values.mean(0), **near)
+            torch.testing.assert_close(found.control_curves[metric][name], curves.mean(0), **near)
+            if name == "random":
+                torch.testing.assert_close(found.random_values[metric], values.T, **near)
+                torch.testing.assert_close(found.spread[metric], found.random_values[metric].std(1))
 
 
 def verdicts(found: Evaluation) -> set[str]:
@@ -116,20 +118,16 @@ def verdicts(found: Evaluation) -> set[str]:
 def test_an_exact_map_is_better_and_its_negative_worse():
     model = LinearScore(1, 12, 12).eval()
     images = torch.randn(8, 1, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    exact = (model.weight * images)[:, 0].detach()
-    best = evaluate(model, images, exact, target=0, score="logit", baseline="zeros")
-    assert verdicts(best) == {"better"}
-    assert {place.p for by_control in best.comparisons.values() for place in by_control.values()} == {2**-7}
-    assert {place.p_adjusted for place in best.comparisons["deletion"].values()} == {6 * 2**-7}
-    for n in (0, 5):
-        assert verdicts(best[n]) == {"better"}
-        alone = evaluate(model, images[n : n + 1], exact[n : n + 1], target=0, score="logit", baseline="zeros")
-        assert alone.comparisons["insertion"]["edge"].p == pytest.approx(best[n].comparisons["insertion"]["edge"].p)
+    exact, settings = (model.weight * images)[:, 0].detach(), {"target": 0, "score": "logit", "baseline": "zeros"}
+    best, worst = (evaluate(model, images, maps, **settings) for maps in (exact, -exact))
+    assert verdicts(best) == verdicts(best[0]) == {"better"} and verdicts(worst) == verdicts(worst[3]) == {"worse"}
+    places = [place for by_control in best.comparisons.values() for place in by_control.values()]
+    assert {(place.p, place.p_adjusted) for place in places} == {(2**-7, 6 * 2**-7)}
+    alone = evaluate(model, images[5:6], exact[5:6], **settings).comparisons["insertion"]["edge"]
+    assert alone.p == pytest.approx(best[5].comparisons["insertion"]["edge"].p)
     assert str(best[0]).splitlines()[0] == "Better than random maps, edge maps and a centered blob."
     assert str(best[0]).splitlines()[1].endswith(": better than random maps, edge maps and a centered blob")
-    worst = evaluate(model, images, -exact, target=0, score="logit", baseline="zeros")
-    assert verdicts(worst) == verdicts(worst[3]) == {"worse"}
-    assert verdicts(evaluate(model, images[:7], exact[:7], target=0, score="logit", baseline="zeros")) == {"few"}
+    assert verdicts(evaluate(model, images[:7], exact[:7], **settings)) == {"few"}
 
 
 def made(
@@ -199,13 +197,6 @@ def test_equal_differences_are_not_infinitely_significant(count, verdict):
     assert (same.p, same.difference) == (1.0, 0.0) and same.verdict == ("few" if count < 6 else "level")
 
 
-def test_one_image_with_random_maps_of_one_value_is_not_significant():
-    """The odd one out of one map and k random ones has a p-value of 1 / (k + 1)."""
-    for value, random, p in ((0.2, 0.5, 1 / 4), (0.5, 0.5 + 1e-8, 1.0)):
-        places = made([value], {"random": [random], "edge": [0.5]}, [0.5] * 6).comparisons["deletion"]
-        assert {(each.p, each.verdict) for each in places.values()} == {(p, "level")}
-
-
 def test_images_without_a_value_are_excluded():
     found = made([0.1, math.nan, 0.3], {"edge": [0.2, 0.5, 0.4]})
     assert found.comparisons["deletion"]["edge"].difference == pytest.approx(0.1)
@@ -218,17 +209,78 @@ def test_images_without_a_value_are_excluded():
         found[3]
 
 
-def test_a_call_that_ends_during_the_controls_is_not_complete():
-    """Rows of the caller's maps come first, so their values are not affected."""
-    net, images = residual(), random_images(1)
-    asked = {"metrics": "deletion", "steps": 4, "batch_size": 3}
-    seen: list[bool] = []
+MODEL, IMAGES = residual().float(), random_images(3, 3, 24, 32).float()
 
-    def first(partial: explainers.metrics.run.PartialEvaluation) -> bool:
-        seen.append(partial.evaluation.is_complete)
-        return False
 
-    ended = evaluate(net, images, explainers.grad_cam(net, images), progress=first, **asked)
-    assert ended.values["deletion"].isfinite().all() and ended.controls["deletion"]["center"].isnan().all()
-    assert not ended.is_complete and seen == [False]
-    assert evaluate(net, images, explainers.grad_cam(net, images), **asked).is_complete
+def chance(seed: int, n: int = 3) -> Tensor:
+    return torch.rand(n, 6, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_each_map_has_the_values_of_its_own_call():
+    maps = {"Grad-CAM": explain("grad_cam", MODEL, IMAGES, 1), "mine": chance(0), "by name": "saliency"}
+
+    found = evaluate(MODEL, IMAGES, maps, steps=4, target=1, metrics=(*BOTH, "sparseness"))
+
+    assert isinstance(found, Recommendation) and {row.name for row in found.rows} == set(maps)
+    for name, each in maps.items():
+        single = evaluate(MODEL, IMAGES, each, steps=4, target=1, metrics=(*BOTH, "sparseness"))
+        for metric in single.values:
+            torch.testing.assert_close(found[name].evaluation.values[metric], single.values[metric])
+            for control, values in single.controls[metric].items():
+                torch.testing.assert_close(found[name].evaluation.controls[metric][control], values)
+
+
+def test_maps_are_ranked_by_the_metrics_that_have_a_better_direction():
+    maps = {name: chance(k) for k, name in enumerate("abcd")}
+    found = evaluate(MODEL, IMAGES, maps, steps=4, target=1, metrics=("sparseness", *BOTH))
+    assert set(found.winners) == set(BOTH) and set(found.agreement) == {BOTH} and found.best is found[0]
+    assert all(f"\n{name}: " in str(found) for name in maps) and "sparseness" in str(found)
+    with pytest.raises(BadOption, match="Unknown map 'aa'. Did you mean 'a'"):
+        found["aa"]
+
+
+def test_progress_covers_all_maps_and_stops_the_call():
+    fractions: list[float] = []
+    maps = {"a": chance(0), "b": chance(1)}
+    evaluate(MODEL, IMAGES, maps, steps=4, progress=lambda step: fractions.append(step.fraction))
+    assert fractions == sorted(fractions) and fractions[-1] == 1 and 0.5 in fractions
+
+    found = evaluate(MODEL, IMAGES, maps, steps=4, progress=lambda step: step.fraction < 0.5)
+
+    over = evaluate(MODEL, IMAGES, maps, steps=4, budget=1e-6)
+    assert str(over).startswith("No map has a value. Deletion: the time budget was exceeded.")
+    assert found["a"].evaluation.is_complete and not found["b"].evaluation.is_complete
+    assert found.best is found["a"] and bool(found["b"].evaluation.values["deletion"].isnan().all())
+
+
+@pytest.mark.parametrize(
+    ("maps", "options", "message"),
+    [
+        ({}, {}, "maps={}"),
+        ({1: chance(0)}, {}, "Give maps by name"),
+        ({"a": chance(0), "b": chance(0, 2)}, {}, r"maps\['b'\]: The maps have shape \(2, 6, 8\) for 3 images"),
+        ({"a": "grad_cm"}, {}, r"maps\['a'\]: Unknown method 'grad_cm'. Did you mean 'grad_cam'"),
+        ({"a": {"b": chance(0)}}, {}, r"maps\['a'\]: maps is a dict"),
+        ({"a": chance(0)}, {"metrics": "sparseness"}, "sparseness cannot rank maps"),
+        ({"a": chance(0)}, {"metrics": "shift_stability"}, r"maps\['a'\]: shift_stability runs the method again"),
+    ],
+)
+def test_a_refusal_names_the_map(maps: Any, options: dict[str, Any], message: str):
+    with pytest.raises((BadOption, WrongType), match=message):
+        evaluate(MODEL, IMAGES, maps, **options)
+
+
+def test_explanations_of_different_targets_need_a_target():
+    maps: dict[str, Explanation] = {str(k): explain("grad_cam", MODEL, IMAGES, k) for k in (1, 2)}
+    with pytest.raises(BadOption, match=r"maps\['1'\] explains \[1, 1, 1\] and maps\['2'\] \[2, 2, 2\]. Give target="):
+        evaluate(MODEL, IMAGES, maps)
+    assert evaluate(MODEL, IMAGES, maps, target=2, steps=2).target == [2, 2, 2]
+    assert evaluate(MODEL, IMAGES, {"1": maps["1"], "mine": chance(0)}, steps=2).target == [1, 1, 1]
+    assert isinstance(evaluate(MODEL, IMAGES, maps["1"], steps=2), explainers.Evaluation)
+
+
+def test_the_width_of_the_center_blob_and_the_number_of_cells_are_options():
+    assert center_control(curved(), random_images(), width=0.05).sum() < center_control(curved(), random_images()).sum()
+    for control, wrong in ((random_control, {"cells": 0}), (center_control, {"width": 0.0})):
+        with pytest.raises(BadOption, match=next(iter(wrong))):
+            control(curved(), random_images(), 1, **wrong)

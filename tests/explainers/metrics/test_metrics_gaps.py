@@ -1,23 +1,17 @@
-"""Messages of metrics without a value, with a partial value, or with invalid arguments."""
+"""Maps as arrays and lists, metrics without a value or with a partial one, and invalid arguments."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import explainers
-from explainers import (
-    BadOption,
-    BadTarget,
-    Explanation,
-    LogProbability,
-    Probability,
-    evaluate,
-    explain,
-)
+from explainers import BadOption, BadTarget, Evaluation, Explanation, LogProbability, Probability, evaluate, explain
 from explainers.maps.resize import resize
 from tests.support.nets import curved, plain, random_images, residual
 
@@ -96,17 +90,15 @@ def test_equal_cells_stay_equal_at_the_images_size() -> None:
         assert all("constant" in why(found)[name] for name in names if name != "relevance_rank")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_maps_in_float64_keep_their_values(dtype: torch.dtype) -> None:
+def test_maps_in_float64_keep_their_values() -> None:
     heat = torch.rand(2, 7, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     names = ["deletion", "mu_fidelity", "sparseness", "complexity", "average_drop"]
-    one, *others = (
-        evaluate(residual().to(dtype), random_images(2).to(dtype), factor * heat, metrics=names, controls=False)
-        for factor in (1.0, 1e-60, 1e200)
-    )
-    for name in names:
-        for other in others:
-            torch.testing.assert_close(one.values[name], other.values[name], rtol=1e-6, atol=1e-6)
+    for factor in (1e-60, 1e200):
+        one, other = (
+            evaluate(residual().float(), random_images(2).float(), k * heat, metrics=names, controls=False).values
+            for k in (1.0, factor)
+        )
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 # Stopped calls
@@ -174,3 +166,54 @@ def test_values_that_do_not_exist_are_excluded_or_have_a_reason() -> None:
     assert "are the same for all replaced parts" in why(equal)["mu_fidelity"]
     black = evaluate(Infinite(), x, "saliency", target=0, baseline=0.0, score="logit", controls=False)
     assert black.is_complete and all("is not finite" in each for each in why(black).values())
+
+
+MAPS = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0))
+ARRAY = MAPS.numpy().copy()
+
+
+def values(maps: Any) -> list[float]:
+    found: Evaluation = evaluate(residual(), random_images(), maps, steps=3, metrics="deletion", controls=False)
+    return found.values["deletion"].tolist()
+
+
+def test_arrays_and_lists_give_the_same_values():
+    read_only = ARRAY.copy()
+    read_only.setflags(write=False)
+    flipped = ARRAY[:, ::-1].copy()[:, ::-1]
+    expected = pytest.approx(values(MAPS), rel=1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for array in (ARRAY, ARRAY.astype("float64"), ARRAY[:, None], flipped, read_only, lambda images: ARRAY):
+            assert values(array) == expected
+        for items in (list(ARRAY), tuple(MAPS), [MAPS[0], ARRAY[1], MAPS[2].double()], ARRAY.tolist()):
+            assert values(items) == expected
+
+
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        (ARRAY[0], "maps is a numpy array of shape (6, 8). Give maps [N, h, w]"),
+        (MAPS[0], "for a single map m, give m[None]"),
+        (ARRAY[:2], "The maps have shape (2, 6, 8) for 3 images. Give one map per image: [3, h, w]"),
+        ((255 * ARRAY).astype("uint8"), "maps is a numpy array of uint8. Give floats: maps.astype('float32')"),
+        (ARRAY.astype(complex), "The maps are complex"),
+        (np.where(ARRAY > -1, np.nan, ARRAY), "The map of image 0 contains nan at row 0, column 0"),
+        (np.ma.masked_array(ARRAY, ARRAY > 0.5), "maps is a masked array. Give values"),
+        ([], "maps is a list with no elements. Give a list of arrays"),
+        (["grad_cam"] * 3, "maps is a list with an element of type str"),
+        ([ARRAY[0], ARRAY[1, :3], ARRAY[2]], "maps is a list of arrays of shapes (6, 8) and (3, 8)"),
+        ([MAPS[0].to_sparse()] * 3, "maps is a list with a sparse tensor"),
+        (lambda images: ARRAY[0], "The function given as maps returned a result of shape (6, 8)"),
+    ],
+)
+def test_other_arrays_are_refused(maps, message):
+    with pytest.raises(BadOption) as refusal:
+        values(maps)
+    assert message in str(refusal.value)
+
+
+def test_the_type_of_what_is_not_an_array_is_named():
+    for maps, kind in ((set(), "a set"), (3.0, "a float"), (None, "None")):
+        with pytest.raises(TypeError, match=f"maps is {kind}; give a tensor or numpy array"):
+            values(maps)

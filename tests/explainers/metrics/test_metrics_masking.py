@@ -1,6 +1,8 @@
-"""Deletion and insertion: by hand, against a loop, and the optimal map of a linear model."""
+"""Deletion, insertion and ROAD: by hand, against a loop, and the imputed pixels by the system written out."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 import torch
@@ -9,8 +11,70 @@ from torch import Tensor, nn
 from explainers import evaluate
 from explainers.metrics.metric import ranks
 from explainers.perturbation import imputation
-from tests.explainers.metrics.test_imputation import by_hand
-from tests.support.nets import LinearScore
+from explainers.perturbation.imputation import impute
+from tests.support.nets import LinearScore, check_once, random_images, residual
+
+
+def by_hand(image: Tensor, removed: Tensor) -> Tensor:
+    """One equation for each removed pixel of an image [C, H, W]: 1/6 for direct neighbors, 1/12 for diagonal ones."""
+    place = {tuple(pixel): k for k, pixel in enumerate(removed.nonzero().tolist())}
+    system = torch.zeros(len(place), len(place), dtype=torch.float64)
+    right = torch.zeros(len(place), len(image), dtype=torch.float64)
+    for (y, x), k in place.items():
+        for dy, dx in itertools.product((-1, 0, 1), repeat=2):
+            near = y + dy, x + dx
+            if near == (y, x) or not (0 <= near[0] < removed.shape[0] and 0 <= near[1] < removed.shape[1]):
+                continue
+            weight = 1 / 12 if dy and dx else 1 / 6
+            system[k, k] += weight
+            if near in place:
+                system[k, place[near]] -= weight
+            else:
+                right[k] += weight * image[:, near[0], near[1]]
+    filled = image.clone()
+    filled[:, removed] = torch.linalg.solve(system, right).T
+    return filled
+
+
+def masks(height: int, width: int) -> dict[str, Tensor]:
+    """Holes of every kind: scattered, a block, at a border and a corner, nearly all, a checkerboard."""
+    generator = torch.Generator().manual_seed(1)
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    inner = (rows > 2) & (rows < height - 3) & (columns > 2) & (columns < width - 3)
+    return {
+        "scattered": torch.rand(height, width, generator=generator) < 0.5,
+        "block": inner,
+        "corner": (rows < height // 2) & (columns < width - 1),
+        "all but one": (rows != height // 3) | (columns != 1),
+        "checkerboard": (rows + columns) % 2 == 0,
+        "none": torch.zeros(height, width, dtype=torch.bool),
+    }
+
+
+@pytest.mark.parametrize("size", [(16, 16), (13, 22), (3, 5)])
+def test_it_solves_the_system_written_out_by_hand(size, monkeypatch):
+    monkeypatch.setattr(imputation, "TOLERANCE", 1e-10)
+    images = torch.randn(6, 2, *size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    removed = torch.stack(list(masks(*size).values()))
+    found = impute(images, removed)
+    expected = torch.stack([by_hand(image, mask) for image, mask in zip(images, removed, strict=True)])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+    assert torch.equal(found[-1], images[-1]) and (found[:-1] != images[:-1]).any()
+
+
+def test_the_tolerance_is_kept_and_the_batch_changes_nothing():
+    """With the default tolerance, within a thousandth of the image's range, for a single image and in a batch."""
+    images = torch.randn(6, 3, 64, 64, generator=torch.Generator().manual_seed(3))
+    images = torch.nn.functional.avg_pool2d(images, 5, 1, 2)
+    removed = torch.stack(list(masks(64, 64).values()))
+    found = impute(images, removed)
+    ranges = images.amax((1, 2, 3)) - images.amin((1, 2, 3))
+    expected = by_hand(images[0].double(), removed[0])
+    assert float((found[0] - expected).abs().max()) < 1e-3 * float(ranges[0])
+    for k in range(6):
+        alone = impute(images[k : k + 1], removed[k : k + 1])[0]
+        torch.testing.assert_close(found[k], alone, rtol=0, atol=1e-5 * float(ranges[k]))
+
 
 IMAGES = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 BASELINE = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -62,18 +126,6 @@ def test_curves_equal_a_loop_over_the_exact_top_pixels(model, score, steps):
             expected = (logits.softmax(1) if score == "probability" else logits)[:, 0].tolist()
             assert found.curves["deletion"][n, k].item() == pytest.approx(expected[0], abs=1e-12)
             assert found.curves["insertion"][n, k].item() == pytest.approx(expected[1], abs=1e-12)
-
-
-def test_contributions_of_a_linear_model_are_the_optimal_order(model):
-    """Closed form: after k pixels, no order inserts more than the k largest of w (x - baseline)."""
-    contributions = (model.weight * (IMAGES - BASELINE))[:, 0].detach()
-    best = measured(model, contributions)
-    ordered = contributions.flatten(1).sort(descending=True).values
-    cumulative = torch.cat([torch.zeros(3, 1, dtype=torch.float64), ordered.cumsum(1)], 1)[:, ::12]
-    low, high = model(BASELINE)[:, 0].detach(), model(IMAGES)[:, 0].detach()
-    gained = torch.trapezoid(cumulative, dx=1 / 12)
-    torch.testing.assert_close(best.values["insertion"], low + gained, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(best.values["deletion"], high - gained, rtol=1e-12, atol=1e-12)
 
 
 def test_ties_are_ranked_in_random_order():
@@ -138,3 +190,50 @@ def test_average_drop_increase_and_gain_by_hand():
     found = evaluate(Bright(), image, heat, target=0, metrics=metrics, controls=False)
     expected = [0.0, 1.0, (after - before) / (1 - before)]
     assert [found.values[name].item() for name in metrics] == pytest.approx(expected)
+
+
+# Rows M01 to M04 of docs/metrics.md, in which torchcam and pytorch-grad-cam are wrong
+
+
+def test_m01_a_constant_map_has_no_order():
+    """torchcam deletes a constant map from top to bottom: 3/8 for an object at the top, as for the best map."""
+
+    class Top(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([x[:, 0, :8].mean((1, 2)), x.new_zeros(len(x))], 1)
+
+    image = torch.zeros(1, 3, 32, 32)
+    image[:, :, :8] = 3.0
+    found = measured(Top(), torch.ones(1, 32, 32), image, "zeros", steps=16)
+    assert found.values["deletion"].item() == pytest.approx(1.5, abs=0.05), "half, like a random order"
+
+
+def test_m02_a_drop_of_a_negative_score_is_not_a_drop():
+    """torchcam's share of a negative logit is negative, a gain."""
+    net, images, classes = residual().float(), -random_images().float(), [1, 2, 3]
+    logits, options = net(images)[range(3), classes], {"target": classes, "score": "logit", "controls": False}
+    found = evaluate(net, images, torch.rand(3, 12, 16), metrics="average_drop", **options)
+    values = found.values["average_drop"]
+    assert values.isnan().tolist() == (logits <= 0).tolist() and bool((logits <= 0).any())
+    assert "not above 0" in next(reason for reason in found.reasons["average_drop"] if reason)
+    assert bool(((values >= 0) & (values <= 1) | values.isnan()).all())
+
+
+def test_m03_ties_do_not_remove_more_than_the_level():
+    """grad-cam removes all of a map that is zero on three quarters at 80%."""
+    image, shown, heat = random_images(1).float(), [], torch.zeros(1, 12, 16)
+    heat[:, :6, :8] = torch.rand(1, 6, 8, generator=torch.Generator().manual_seed(1)) + 0.1
+    net = residual().float()
+    check_once(net, image)
+    handle = net.register_forward_pre_hook(lambda model, inputs: shown.extend(inputs[0]))
+    evaluate(net, image, heat, metrics="road", target=1, controls=False, batch_size=1)
+    handle.remove()
+    unchanged = sorted(int((each == image[0]).all(0).sum()) for each in shown)
+    assert unchanged[:8] == [192 - 153] * 2 + [192 - 115] * 2 + [192 - 76] * 2 + [192 - 38] * 2
+
+
+def test_m04_noise_does_not_use_the_global_generator():
+    net, images = residual().float(), random_images().float()
+    before = torch.get_rng_state()
+    evaluate(net, images, images[:, 0], metrics="road", target=1, controls=False)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,4 +1,4 @@
-"""Sensitivity-max, local Lipschitz constant, stability under noise and shifts: closed forms, captum, loops."""
+"""Sensitivity-max, local Lipschitz constant, stability under noise and shifts, by loops."""
 
 from __future__ import annotations
 
@@ -35,19 +35,6 @@ def size(values):
 
 
 # Under noise
-
-
-def test_sensitivity_max_is_captums():
-    metrics = pytest.importorskip("captum.metrics")
-    net = curved()
-    changes = noises(6, 0.1).transpose(0, 1).flatten(0, 1)
-
-    def explained(x):
-        return (input_x_gradient(net, x[0] if isinstance(x, tuple) else x, 0),)
-
-    theirs = metrics.sensitivity_max(explained, IMAGES, lambda x: x + changes, n_perturb_samples=6)
-    ours = measure("sensitivity_max", net, "input_x_gradient", radius=0.1, samples=6)
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=0)
 
 
 def test_m14_numbers_under_noise_by_a_loop():
@@ -109,7 +96,7 @@ def test_the_default_shift_is_a_28th_of_the_shorter_side():
 # All
 
 
-@pytest.mark.parametrize("metric", ALL)
+@pytest.mark.parametrize("metric", ["noise_stability", "shift_stability"])
 def test_names_explanations_and_functions_are_rerun_equally(metric):
     """With layer, options and class of the explanation; shifts are not random."""
     net, options, classes = residual(), {"layer": "layer1"}, [2, 0, 1]
@@ -123,16 +110,6 @@ def test_names_explanations_and_functions_are_rerun_equally(metric):
     assert torch.allclose(other, by_name, rtol=1e-4) == (metric == "shift_stability")
     with pytest.raises(BadOption, match=f"{metric} runs the method again, which is not possible for a tensor"):
         measure(metric, net, e.map)
-
-
-def test_noise_is_shared_by_the_metrics_and_stops_after_a_run():
-    settings = {"metrics": NOISY, "options": {name: {"samples": 5} for name in NOISY}, "target": 0, "seed": 2}
-    whole = evaluate(curved(), IMAGES, lambda x: x[:, 0], **settings).values
-    part = evaluate(curved(), IMAGES, lambda x: x[:, 0], progress=lambda partial: False, **settings)
-    assert bool((part.values["sensitivity_max"] < whole["sensitivity_max"]).any())
-    assert part.reasons["noise_stability"] == ["the call was stopped"] * 3
-    with pytest.raises(ZeroDivisionError):
-        evaluate(curved(), IMAGES, lambda x: x[:, 0], progress=lambda partial: 1 / 0, **settings)
 
 
 @pytest.mark.parametrize("metric", ALL)

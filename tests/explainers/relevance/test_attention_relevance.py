@@ -1,20 +1,34 @@
-"""AttnLRP and CP-LRP: the rules by hand, conservation, and every implementation of attention."""
+"""AttnLRP and CP-LRP: rules by hand, implementations of attention, and torch's attention functions with every mask."""
 
 from __future__ import annotations
 
-from functools import partial
+from contextlib import contextmanager
+from itertools import product
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from explainers import UnsupportedOperation, attention_rollout, attn_lrp, cp_lrp, explain, lrp
+from explainers import (
+    UnsupportedOperation,
+    attention_heads,
+    attention_rollout,
+    attn_lrp,
+    cp_lrp,
+    explain,
+    le_grad,
+    lrp,
+    transformer_attribution,
+)
+from explainers.backward.decompositions import multi_head
+from explainers.backward.operations import STRUCTURE, Interception
+from explainers.passes.attention.operations import scaled_dot_product_attention
+from explainers.passes.attention.watch import watch_attention
 from tests.explainers.relevance.test_attention import with_custom_attention
-from tests.explainers.relevance.test_relevance import scores, sums, without_bias
+from tests.explainers.relevance.test_relevance import Operation
 from tests.support.nets import plain, random_images, rel, settle
 from tests.support.oracles.attention import two_blocks, wide_images
-from tests.support.oracles.attention_relevance import attention_relevance
 
 CLASSES = [2, 0, 4]
 METHODS = [attn_lrp, cp_lrp]
@@ -24,88 +38,21 @@ each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name_
 # The rules
 
 
-@each_method
-@pytest.mark.parametrize("epsilon", [0.0, 0.01])
-def test_two_blocks_by_hand(method, epsilon):
-    """Oracle: every step of both blocks in plain matrix products, without autograd or hooks."""
-    net, x = two_blocks(), wide_images()
-    expected, absorbed = attention_relevance(net, x, CLASSES, method is attn_lrp, epsilon)
-
-    torch.testing.assert_close(method(net, x, CLASSES, epsilon=epsilon), expected, rtol=1e-9, atol=1e-12)
-    assert bool(absorbed.any()) == (method is attn_lrp)
-
-
-def test_what_the_methods_conserve():
-    """At ε = 0 without constants, CP-LRP sums to the score, and AttnLRP to the score minus what softmaxes absorb."""
-    net, x = without_bias(two_blocks()), wide_images()
-    _, absorbed = attention_relevance(net, x, CLASSES, True, 0.0)
-
-    torch.testing.assert_close(sums(cp_lrp(net, x, CLASSES)), scores(net, x, CLASSES), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(
-        sums(attn_lrp(net, x, CLASSES)), scores(net, x, CLASSES) - absorbed, rtol=1e-9, atol=1e-12
-    )
-    assert (absorbed.abs() > 1e-3 * scores(net, x, CLASSES).abs()).all()
-
-
-def test_zero_bias_conserves_the_score_of_a_network_with_biases():
-    """The class token and the softmaxes of AttnLRP still absorb relevance; this network does not have a class token."""
-
-    class Pooled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.patch, self.norm, self.fc = nn.Conv2d(3, 8, 8, 8), nn.LayerNorm(8), nn.Linear(8, 7)
-            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-            self.positions = nn.Parameter(torch.randn(1, 8, 8))
-
-        def forward(self, x):
-            x = self.patch(x).flatten(2).mT + self.positions
-            y = self.norm(x)
-            return self.fc((x + self.attention(y, y, y, need_weights=False)[0]).mean(1))
-
-    net, x = settle(Pooled().double()), random_images(2, 3, 16, 32)
-    net.attention.in_proj_bias.data.add_(0.5)
-    found = cp_lrp(net, x, [2, 0], zero_bias=True)
-    torch.testing.assert_close(sums(found), scores(net, x, [2, 0]), rtol=1e-8, atol=1e-10)
-    assert ((sums(cp_lrp(net, x, [2, 0])) / scores(net, x, [2, 0]) - 1).abs() > 0.01).all()
-
-
 def test_cp_lrp_is_lrp_with_the_epsilon_rule_everywhere():
     net, x = two_blocks(), wide_images()
     torch.testing.assert_close(cp_lrp(net, x, CLASSES), lrp(net, x, CLASSES, rule="epsilon"))
     assert rel(attn_lrp(net, x, CLASSES), cp_lrp(net, x, CLASSES)) > 0.01
 
 
-class Applied(nn.Module):
-    """A function of two images without weights before it."""
-
-    def __init__(self, function) -> None:
-        super().__init__()
-        object.__setattr__(self, "function", function)
-
-    def forward(self, x):
-        return self.function(x).flatten(1)
-
-
-def test_softmax_by_hand():
-    """Proposition 3.1, entry by entry; a masked logit gets nothing."""
-    x = random_images(1, 1, 2, 3)
-    mask = torch.tensor([[False, False, True], [False, False, False]])
-    net = Applied(lambda x: x.masked_fill(mask, -torch.inf).softmax(-1))
-    with torch.no_grad():
-        s = net(x)[0].view(2, 3)
-    expected = torch.zeros(2, 3, dtype=x.dtype)
-    for i in range(3):
-        relevance = [float(s[1, j]) if j == 2 else 0.0 for j in range(3)]
-        expected[1, i] = x[0, 0, 1, i] * (relevance[i] - s[1, i] * sum(relevance))
-
-    torch.testing.assert_close(attn_lrp(net, x, 5)[0, 0], expected, rtol=1e-10, atol=1e-14)
-    torch.testing.assert_close(attn_lrp(net, x, 0)[0, 0, :, 2], torch.zeros(2, dtype=x.dtype))
+def applied(function):
+    """A function of images without weights before it."""
+    return nn.Sequential(Operation(function), nn.Flatten())
 
 
 def test_products_by_hand():
     """Proposition 3.3: a_i b_j R / (2 z + ε) for both factors of a matrix product."""
     x, epsilon = random_images(1, 2, 3, 3), 0.05
-    net = Applied(lambda x: x[:, 0] @ x[:, 1])
+    net = applied(lambda x: x[:, 0] @ x[:, 1])
     a, b = x[0]
     z = (a @ b)[1, 2]
     expected = torch.zeros_like(x[0])
@@ -117,13 +64,29 @@ def test_products_by_hand():
     torch.testing.assert_close(attn_lrp(net, x, 5, epsilon=epsilon)[0], expected, rtol=1e-10, atol=1e-14)
 
 
+def test_softmax_by_hand():
+    """Proposition 3.1, entry by entry; a masked logit gets nothing."""
+    x = random_images(1, 1, 2, 3)
+    mask = torch.tensor([[False, False, True], [False, False, False]])
+    net = applied(lambda x: x.masked_fill(mask, -torch.inf).softmax(-1))
+    with torch.no_grad():
+        s = net(x)[0].view(2, 3)
+    expected = torch.zeros(2, 3, dtype=x.dtype)
+    for i in range(3):
+        relevance = [float(s[1, j]) if j == 2 else 0.0 for j in range(3)]
+        expected[1, i] = x[0, 0, 1, i] * (relevance[i] - s[1, i] * sum(relevance))
+
+    torch.testing.assert_close(attn_lrp(net, x, 5)[0, 0], expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(attn_lrp(net, x, 0)[0, 0, :, 2], torch.zeros(2, dtype=x.dtype))
+
+
 @pytest.mark.parametrize(
     "gate", [torch.sigmoid, F.silu, lambda x: x * x.sigmoid(), F.gelu], ids=["GLU", "SwiGLU", "written out", "GEGLU"]
 )
 def test_each_factor_of_a_gated_product_gets_half(gate):
     """Section 3.3.2; the activation of the gate passes its half on. In `lrp`, a sigmoid is a constant gate."""
     x = random_images(1, 2, 2, 2)
-    net = Applied(lambda x: x[:, 0] * gate(x[:, 1]))
+    net = applied(lambda x: x[:, 0] * gate(x[:, 1]))
     half = float(net(x)[0, 1]) / 2
     found = attn_lrp(net, x, 1)[0]
 
@@ -133,41 +96,17 @@ def test_each_factor_of_a_gated_product_gets_half(gate):
         assert lrp(net, x, 1)[0, :, 0, 1].tolist() == pytest.approx([2 * half, 0])
 
 
-def test_norms_are_linear_with_a_constant_deviation():
-    """Proposition 3.4, for RMS norm as torch's function and written out."""
-    weight = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
-    forms = [
-        lambda x: F.rms_norm(x, (3,), weight, 1e-6),
-        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight,
-    ]
-    x = random_images(1, 1, 2, 3)
-    for form in forms:
-        net = Applied(form)
-        expected = torch.zeros_like(x)
-        expected[0, 0, 1, 2] = net(x)[0, 5]
-        torch.testing.assert_close(attn_lrp(net, x, 5), expected, rtol=1e-9, atol=1e-12)
-
-
 # Networks
 
 
-def of_timm(fused):
-    timm = pytest.importorskip("timm")
-    torch.manual_seed(0)
-    net = timm.models.VisionTransformer((32, 48), 16, num_classes=7, embed_dim=12, depth=2, num_heads=2)
-    for block in net.blocks:
-        block.attn.fused_attn = fused
-    return settle(net.double())
-
-
-def of_hugging_face(kind, fused):
+def of_hugging_face(fused):
     transformers = pytest.importorskip("transformers")
-    config = getattr(transformers, f"{kind}Config")(
+    config = transformers.ViTConfig(
         hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=(32, 48),
         patch_size=16, num_labels=7, attn_implementation="sdpa" if fused else "eager",
     )  # fmt: skip
     torch.manual_seed(0)
-    return settle(getattr(transformers, f"{kind}ForImageClassification")(config).double())
+    return settle(transformers.ViTForImageClassification(config).double())
 
 
 def of_torch(fused):
@@ -179,18 +118,16 @@ def of_torch(fused):
 FORMS = {
     "nn.MultiheadAttention": of_torch,
     "fused kernel": lambda fused: with_custom_attention(of_torch(False), fused),
-    "timm": of_timm,
-    "ViT": partial(of_hugging_face, "ViT"),
-    "DeiT": partial(of_hugging_face, "DeiT"),
+    "transformers": of_hugging_face,
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_implementation_of_attention_gives_the_same_relevance(form):
+def test_every_implementation_of_attention_gives_the_same_map(form):
     """Identity: fused attention, or torch's module, and its single operations with the same weights."""
-    x = random_images(1, 3, 32, 48) if form in ("timm", "ViT", "DeiT") else wide_images()
+    x = random_images(1, 3, 32, 48) if form == "transformers" else wide_images()
     nets = [FORMS[form](fused) for fused in (True, False)]
-    for method in (attn_lrp, cp_lrp, attention_rollout):
+    for method in (attn_lrp, cp_lrp, attention_rollout, transformer_attribution, le_grad, attention_heads):
         found, expected = (method(net, x, 3) for net in nets)
         # The eager softmax of transformers runs in float32.
         assert rel(found, expected) < 1e-5 and found.any(), method
@@ -206,7 +143,113 @@ def test_a_network_without_attention_gets_the_epsilon_rule(method):
 
 def test_operations_without_a_rule_are_refused_and_the_absorbed_relevance_is_reported():
     with pytest.raises(UnsupportedOperation, match="AttnLRP has no rule"):
-        attn_lrp(Applied(torch.sin), random_images(1, 1, 2, 2), 0)
+        attn_lrp(applied(torch.sin), random_images(1, 1, 2, 2), 0)
     e = explain("attn_lrp", two_blocks(), wide_images(), CLASSES)
     found = [f for row in e.findings for f in row if f.code == "absorbed"]
     assert found and all("constants, softmaxes absorb" in finding.sentence for finding in found)
+
+
+N, HEADS, T, S, C = 2, 2, 5, 6, 8
+
+
+def tensor(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+
+
+def hidden(*shape):
+    """Return a boolean mask, True for masked keys; the first key is never masked."""
+    mask = tensor(*shape) > 0.3
+    mask[..., 0] = False
+    return mask
+
+
+# softmax(q k) v
+
+MASKS = {
+    "none": {},
+    "bool": {"attn_mask": ~hidden(T, S)},
+    "bool by image": {"attn_mask": ~hidden(N, 1, T, S)},
+    "float": {"attn_mask": tensor(T, S)},
+    "float by head": {"attn_mask": tensor(N, HEADS, T, S)},
+    "no key": {"attn_mask": torch.arange(T)[:, None].expand(T, S) != 2},
+    "no key, added": {"attn_mask": torch.zeros(T, S).double().index_fill(0, torch.tensor([2]), -torch.inf)},
+    "causal": {"is_causal": True},
+    "scale": {"scale": 0.3},
+    "scale and mask": {"scale": 0.3, "attn_mask": ~hidden(T, S)},
+}
+
+
+def test_decomposed_attention_equals_the_fused_kernel():
+    for name, heads in product(MASKS, (HEADS, 1)):
+        shapes = [(N, HEADS, T, C), (N, heads, S, C), (N, heads, S, C)]
+        inputs = [(k * tensor(*shape)).requires_grad_() for k, shape in enumerate(shapes, 1)]
+        options = {**MASKS[name], "enable_gqa": heads == 1}
+        expected = F.scaled_dot_product_attention(*inputs, **options)
+        actual = scaled_dot_product_attention(*inputs, **options)
+
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14, msg=name)
+        towards = tensor(*expected.shape)
+        for mine, its in zip(*(torch.autograd.grad(y, inputs, towards) for y in (actual, expected)), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-13, msg=name)
+
+
+# Multi-head attention
+
+ATTENTION_MASKS = {
+    "none": None,
+    "bool": hidden(T, T),
+    "float": tensor(T, T),
+    "bool by head": hidden(N * HEADS, T, T),
+    "float by head": tensor(N * HEADS, T, T),
+    "causal": torch.ones(T, T, dtype=torch.bool).triu(1),
+}
+PADDING = {"none": None, "bool": hidden(N, T), "float": tensor(N, T)}
+
+
+@contextmanager
+def intercept():
+    """The mode of LRP and DeepLIFT."""
+    mode = Interception(nn.Identity(), "a test", STRUCTURE)
+    mode.rules = {"multi_head_attention_forward": multi_head}
+    with mode:
+        yield
+
+
+def both_agree(attention, *inputs, **options):
+    """Output and weights in either mode equal torch's."""
+    expected = attention(*inputs, **options)
+    for mode in (watch_attention(nn.Identity(), N, leaves=False), intercept()):
+        with mode:
+            actual = attention(*inputs, **options)
+        for mine, its in zip(actual, expected, strict=True):
+            assert (mine is None) == (its is None)
+            if its is not None:
+                torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore:Support for mismatched")
+def test_multi_head_attention_with_every_mask():
+    """The functional form, since the module converts boolean masks to additive ones before it calls it."""
+    module = settle(nn.MultiheadAttention(C, HEADS).double())
+    matrices = (module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0)
+    out = (module.out_proj.weight, module.out_proj.bias)
+    inputs = [tensor(T, N, C) + k for k in range(3)]
+    for mask, padding, weights in product(ATTENTION_MASKS, PADDING, [False, True]):
+        options = {"attn_mask": ATTENTION_MASKS[mask], "key_padding_mask": PADDING[padding]}
+        options |= {"need_weights": weights, "is_causal": mask == "causal"}
+        both_agree(F.multi_head_attention_forward, *inputs, C, HEADS, *matrices, *out, **options)
+
+
+def test_multi_head_attention_in_every_configuration():
+    for built, averaged in product(({"batch_first": True}, {"bias": False}, {"kdim": 3, "vdim": 4}, {}), (True, False)):
+        module = settle(nn.MultiheadAttention(C, HEADS, **built).double().train())
+        shapes = [(T, N, C), (S, N, built.get("kdim", C)), (S, N, built.get("vdim", C))]
+        inputs = [tensor(*shape) for shape in shapes]
+        if "batch_first" in built:
+            inputs = [x.transpose(0, 1) for x in inputs]
+        padding = hidden(N, S)
+        both_agree(module, *inputs, key_padding_mask=padding, average_attn_weights=averaged)
+        if not built:
+            unbatched = [x[:, 0] for x in inputs]
+            both_agree(module, *unbatched, key_padding_mask=padding[0], average_attn_weights=averaged)
+            both_agree(module, *unbatched, need_weights=False)

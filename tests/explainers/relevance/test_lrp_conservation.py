@@ -1,20 +1,22 @@
-"""What LRP conserves with each option, and the findings about what it does not: biases, ε and cancellation."""
+"""What LRP conserves: constants, biases, ε and cancellation; unusual outputs, targets and forward passes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+import explainers
 from explainers import BadOption, explain, lrp
-from explainers.backward.lrp_rules import COMPOSITES
-from tests.explainers.relevance.test_relevance import scores, sums
-from tests.support.nets import plain, random_images, residual, settle
-from tests.support.oracles.rules import matrix
-
-CLASSES = [2, 0, 5]
+from tests.explainers.relevance.test_relevance import CLASSES, input_x_gradient, scores, sums, two_branches
+from tests.support.nets import plain, random_images, rel, settle
 
 
 def codes(explanation):
@@ -30,19 +32,8 @@ def biased(build):
     return net
 
 
-@pytest.mark.parametrize("build", [plain, residual], ids=["plain", "residual"])
-def test_without_biases_in_the_denominators_the_sum_is_the_score(build):
-    """zero_bias=True conserves the whole score at ε = 0; zero_bias=False loses what the biases absorb."""
-    net, x = biased(build), random_images()
-    for composite in COMPOSITES:
-        kept = lrp(net, x, CLASSES, composite=composite, zero_bias=True)
-        torch.testing.assert_close(sums(kept), scores(net, x), rtol=1e-8, atol=1e-10)
-        absorbed = 1 - sums(lrp(net, x, CLASSES, composite=composite)) / scores(net, x)
-        assert (absorbed.abs() > 0.05).all(), composite
-
-
 def test_zero_bias_by_hand_in_every_place_of_a_constant():
-    """Oracle: the epsilon rule by hand with a bias, a layer norm's shift and a position embedding left out."""
+    """Oracle: input x gradient with the factors y / (z + ε) as constants, where z leaves a constant of y out."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -54,30 +45,25 @@ def test_zero_bias_by_hand_in_every_place_of_a_constant():
             tokens = self.conv(x).flatten(2).mT + self.position
             return self.fc(self.norm(tokens).mean(1))
 
-    net, x = settle(Net().double()), random_images(1, 3, 8, 12)
+    net, x, epsilon = settle(Net().double()), random_images(1, 3, 8, 12), 1e-3
     net.norm.bias.data.add_(0.7)
-    epsilon = 1e-3
-    with torch.no_grad():
-        w, _ = matrix(net.conv, (3, 8, 12))
-        conv = (w @ x.flatten()).view(4, 6).T
-        tokens = conv + net.conv.bias + net.position
-        centered = tokens - tokens.mean(1, keepdim=True)
-        scale = net.norm.weight / (centered.square().mean(1, keepdim=True) + 1e-5).sqrt()
-        normed = centered * scale + net.norm.bias
-        pooled = normed.mean(0)
-        score = net(x)[0, 2]
-        z = pooled @ net.fc.weight[2]
-        r = pooled * net.fc.weight[2] * score / (z + epsilon * z.sign())
-        r = normed / normed.sum(0) * r
-        z = centered * scale
-        s = r / (z + epsilon * z.sign()) * scale
-        r = tokens * (s - s.mean(1, keepdim=True))
-        s = (r / (conv + epsilon * conv.sign())).T.flatten()
-        expected = (x.flatten() * (w.T @ s)).view_as(x)
+
+    def passed(z, constant):
+        factor = ((z + constant) / (z + epsilon * z.sign())).detach()
+        return z * factor + (z + constant - z * factor).detach()
+
+    leaf = x.clone().requires_grad_()
+    z = F.conv2d(leaf, net.conv.weight, stride=4).flatten(2).mT
+    tokens = passed(z, net.conv.bias + net.position)
+    centred = tokens - tokens.mean(2, keepdim=True)
+    scale = (centred.square().mean(2, keepdim=True) + 1e-5).rsqrt().detach() * net.norm.weight
+    normed = passed(centred * scale, net.norm.bias)
+    scores = passed(normed.mean(1) @ net.fc.weight.T, net.fc.bias)
+    expected = leaf * torch.autograd.grad(scores[0, 2], leaf)[0]
 
     actual = lrp(net, x, 2, rule="epsilon", epsilon=epsilon, zero_bias=True)
 
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(actual, expected.detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_the_share_that_biases_absorb_is_stated_with_a_remedy_that_works():
@@ -140,3 +126,196 @@ def test_overflowing_relevances_are_refused():
         net.conv2.bias.fill_(1e15)
     with pytest.raises(BadOption, match="image 0 are NaN or infinite.*composite='epsilon_plus'"):
         lrp(net, random_images(1).float(), 2, rule="epsilon", zero_bias=True)
+
+
+def constant_norm(x, shape, weight, bias, eps=1e-5):
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * (centred.square().mean(-1, keepdim=True) + eps).rsqrt().detach() * weight + bias
+
+
+class Constants(nn.Module):
+    """A network with a gate, a layer norm and attention of mixed heads; with `cut`, their constants are detached."""
+
+    def __init__(self, cut: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 4, 4, bias=False)
+        self.squeeze, self.widen = nn.Linear(8, 4), nn.Linear(4, 8)
+        self.ln, self.mix = nn.LayerNorm(8), nn.Linear(2, 2)
+        self.qkv, self.out = nn.Linear(8, 24, bias=False), nn.Linear(8, 8, bias=False)
+        self.fc = nn.Linear(8, 7, bias=False)
+        object.__setattr__(self, "cut", cut)
+
+    def forward(self, x):
+        cut = self.cut
+        x = self.conv(x)
+        x = x * (F.hardswish(x) / x).detach() if cut else F.hardswish(x)
+        gate = self.widen(self.squeeze(x.mean((2, 3))).relu()).sigmoid()[:, :, None, None]
+        x = x * (gate.detach() if cut else gate)
+        x = x.flatten(2).transpose(1, 2)
+        y = constant_norm(x, 8, self.ln.weight, self.ln.bias) if cut else self.ln(x)
+        q, k, v = self.qkv(y).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        weights = self.mix((q @ k.transpose(-2, -1) / 2).softmax(-1).permute(0, 2, 3, 1)).permute(0, 3, 1, 2) * 0.5
+        weights = 1 + weights / weights.sum(-1, keepdim=True)
+        y = (weights.detach() if cut else weights) @ v
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        x = x * (F.gelu(x) / x).detach() if cut else F.gelu(x)
+        return self.fc(x.mean(1))
+
+
+def test_gates_norms_and_attention_by_detaching_constants():
+    """Oracle: input x gradient of the network in which every constant is detached by hand."""
+    nets = [settle(Constants(cut).double()) for cut in (False, True)]
+    for net in nets:
+        net.ln.bias.data.zero_()
+    x = random_images()
+    expected = input_x_gradient(nets[1], x)
+
+    actual = lrp(nets[0], x, CLASSES, rule="epsilon", epsilon=0.0)
+
+    torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(sums(actual), scores(nets[0], x), rtol=1e-8, atol=1e-12)
+    assert rel(input_x_gradient(nets[0], x), expected) > 0.1
+
+
+GATES = {
+    "resized": lambda gate: F.interpolate(gate[:, :, ::2, ::2], gate.shape[2:]),
+    "pooled": lambda gate: F.avg_pool2d(gate, 3, 1, 1),
+    "doubled": lambda gate: 2 * gate,
+    "its rest": lambda gate: 1 - gate,
+    "residual": lambda gate: 1 + gate,
+    "halved": lambda gate: gate / 2,
+    "two": lambda gate: gate * gate.flip(1) + gate.flip(2),
+}
+
+
+@pytest.mark.parametrize("form", GATES)
+def test_a_gate_stays_one_resized_or_scaled(form):
+    """Half of the relevance went into the gate's branch of Ghost modules, which resize it: parts that only cancel."""
+    x, gate = random_images(), GATES[form]
+    net = two_branches(lambda a, b: a * gate(b.sigmoid()))
+    cut = two_branches(lambda a, b: a * gate(b.sigmoid()).detach())
+    found = lrp(net, x, CLASSES, rule="epsilon", epsilon=0.0)
+    torch.testing.assert_close(found, input_x_gradient(cut, x), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("product", [torch.mul, lambda a, b: a @ b.transpose(2, 3)], ids=["mul", "matmul"])
+def test_two_factors_of_a_product_get_half_its_relevance_each(product):
+    """Neither is a gate: each has half the product's relevance, distributed in proportion to its summands."""
+    x, net = random_images(), two_branches(product)
+    cut = two_branches(lambda a, b: (product(a, b.detach()) + product(a.detach(), b)) / 2)
+    found = lrp(net, x, CLASSES, rule="epsilon")
+    torch.testing.assert_close(found, input_x_gradient(cut, x), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(sums(found), scores(net, x), rtol=1e-9, atol=1e-12)
+
+
+RULES = ("lrp", "attn_lrp", "cp_lrp", "deep_lift")
+
+
+class Custom(nn.Module):
+    """Linear(12, 2) with rows of 1 and -2, whose scores are returned in an object."""
+
+    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.head, self.wrap = nn.Linear(12, 2), wrap
+        with torch.no_grad():
+            self.head.weight.copy_(torch.tensor([[1.0], [-2.0]]).expand(2, 12))
+            self.head.bias.zero_()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.wrap(self.head(x.flatten(1)))
+
+
+@dataclass(frozen=True)
+class DataOutput:
+    logits: Tensor
+
+
+class SlotOutput:
+    __slots__ = ("logits",)
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+class HiddenOutput:
+    """Its tensor is in a function, not in an attribute."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.read = lambda: logits
+
+
+explainers.register_output(HiddenOutput, lambda output: [output.read()], lambda output, parts: HiddenOutput(*parts))
+OUTPUTS: dict[str, tuple[Callable[[Tensor], Any], Any]] = {
+    "dataclass": (DataOutput, 1),
+    "namespace": (lambda scores: SimpleNamespace(logits=scores), 1),
+    "slots": (SlotOutput, 1),
+    "nested": (lambda scores: {"a": [SimpleNamespace(b=scores)]}, lambda output: output["a"][0].b[:, 1]),
+    "object per image": (
+        lambda scores: [SimpleNamespace(row=row) for row in scores],
+        lambda output: torch.stack([each.row[1] for each in output]),
+    ),
+    "registered": (HiddenOutput, lambda output: output.read()[:, 1]),
+}
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_relevance_starts_from_the_score_in_any_output_and_dependent_rows_are_found(kind: str) -> None:
+    """Each image gets the map of a call with this image only, although a network subtracts the mean of the batch."""
+    wrap, target = OUTPUTS[kind]
+    images = torch.ones(2, 3, 2, 2) * torch.tensor([1.0, 2.0]).view(2, 1, 1, 1)
+    for name in RULES:
+        found = getattr(explainers, name)(Custom(wrap), images, target)
+        assert torch.allclose(found.flatten(1).sum(1), torch.tensor([-24.0, -48.0])), name
+
+    class Mixing(Custom):
+        def forward(self, x: Tensor) -> Any:
+            return self.wrap(self.head((x - x.mean(0)).flatten(1) ** 2 + x.flatten(1)))
+
+    images = torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    network = Mixing(wrap)
+    alone = torch.cat([explainers.saliency(network, image[None], target) for image in images])
+
+    together = explainers.explain("saliency", network, images, target)
+
+    assert torch.allclose(together.raw, alone, atol=1e-5)
+    assert all("rows_depend" in [each.code for each in findings] for findings in together.findings)
+
+
+class Functional(nn.Module):
+    """Computes a gradient by torch.func inside the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        slope = torch.func.grad(lambda value: value.square().sum())(x)
+        scores: Tensor = self.head((x + slope).flatten(1))
+        return scores
+
+
+def test_gradients_inside_the_forward_pass_are_refused() -> None:
+    """Or right all the same: the rules conserve the score of this network without biases up to its bias."""
+    torch.manual_seed(0)
+    model, images = Functional().double(), torch.rand(1, 3, 2, 2, dtype=torch.float64)
+    for name in (*RULES, "deep_lift_shap", "excitation_backprop"):
+        try:
+            found = getattr(explainers, name)(model, images, 1)
+        except explainers.UnsupportedOperation as error:
+            assert "saliency" in str(error), "a way out is named"
+        else:
+            assert torch.isclose(found.sum(), model(images)[0, 1] - float(model.head.bias[1])), name
+
+
+def test_lrp_says_when_its_sum_is_not_the_score() -> None:
+    torch.manual_seed(0)
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3, bias=False))
+    network, images = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), *head), torch.randn(2, 3, 8, 8)
+    linear = (2, explainers.Contrast(1, 2), lambda output: 3 * output[:, 2])
+    other = (lambda y: y[:, 2] ** 2, lambda y: y[:, 2] + 5, explainers.Probability(2), explainers.LogProbability(2))
+    for target in (*linear, *other):
+        found = explainers.explain("lrp", network, images, target, rule="epsilon")
+        for row, findings, facts in zip(found.raw, found.findings, found.statistics, strict=True):
+            assert ("nonlinear_target" in [each.code for each in findings]) == (target in other)
+            if target in linear:
+                assert float(row.sum()) == pytest.approx(facts["target_score"], rel=1e-3)

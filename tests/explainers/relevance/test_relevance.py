@@ -11,7 +11,7 @@ from torch import nn
 
 from explainers import METHODS, BadOption, UnsupportedOperation, deep_lift, excitation_backprop, explain, lrp, unit
 from explainers.backward.lrp_rules import COMPOSITES, RULES
-from tests.support.nets import Activated, ClassToken, Reused, curved, plain, random_images, rel, residual, settle
+from tests.support.nets import Activated, ClassToken, Reused, plain, random_images, rel, residual, settle
 from tests.support.oracles.rules import matrix, relevance_by_hand, shared
 
 CLASSES = [2, 0, 5]
@@ -266,47 +266,25 @@ def test_operations_without_a_rule_are_refused_naming_operation_and_layer():
                 method(settle(WithOperation(function).double()), random_images(), CLASSES)
 
 
-def test_operations_that_compute_attention_weights_need_no_rule():
-    """Attention weights are treated as constants, whichever operations compute them."""
-
-    def strange(x):
-        weights = F.normalize(x.flatten(2).sin(), dim=1)
-        weights = (weights.transpose(1, 2) @ weights).softmax(-1)
-        return (x.flatten(2) @ weights).unflatten(2, x.shape[2:])
-
-    net = settle(WithOperation(strange).double())
-    assert lrp(net, random_images(), CLASSES).isfinite().all()
-
-
 def test_excitation_backprop_refuses_operations_that_break_its_assumption():
-    for act, word in ((torch.tanh, "tanh"), (F.elu, "elu"), (F.leaky_relu, "leaky_relu")):
+    images, wide = random_images(), random_images(1, 3, 32, 128)
+    activated = {act.__name__: Activated(act) for act in (torch.tanh, F.elu, F.leaky_relu)}
+    for word, net in {**activated, "layer_norm|attention": ClassToken()}.items():
         with pytest.raises(UnsupportedOperation, match=word):
-            excitation_backprop(settle(Activated(act).double()), random_images(), CLASSES)
-    with pytest.raises(UnsupportedOperation, match="Softplus|softplus|tanh"):
-        excitation_backprop(curved(), random_images(), CLASSES)
-    with pytest.raises(UnsupportedOperation, match="layer_norm|attention"):
-        excitation_backprop(settle(ClassToken().double()), random_images(1, 3, 32, 128))
+            excitation_backprop(settle(net.double()), wide if "norm" in word else images, 2)
 
 
 def test_traced_modules_are_refused():
     net, x = plain(), random_images(1)
     part = nn.Sequential(net[:4], torch.jit.trace(net[4:], torch.rand(1, 8, 6, 8, dtype=torch.float64))).eval()
-    for name in ("lrp", "excitation_backprop", "deep_lift", "deep_lift_shap"):
+    for name in ("lrp", "excitation_backprop", "deep_lift"):
         for hidden, word in ((torch.jit.trace(net, x), "traced"), (part, "part")):
             assert word in METHODS[name].applies(hidden)
             with pytest.raises(ValueError, match=word):
                 METHODS[name](hidden, x, 1)
-        assert METHODS[name].applies(net) is None
 
 
 # Excitation backprop
-
-
-def test_winning_probabilities_sum_to_one():
-    for net in (plain(), residual()):
-        found = excitation_backprop(net, random_images(), CLASSES)
-        assert (found >= 0).all()
-        torch.testing.assert_close(sums(found), torch.ones(3, dtype=torch.float64), rtol=1e-9, atol=1e-9)
 
 
 def test_contrastive_excitation_by_hand():
@@ -355,31 +333,3 @@ def test_relevance_of_units_and_through_channels():
         torch.testing.assert_close(sums(method(net, x, unit("layer1", channel=2))), a, rtol=1e-9, atol=1e-12)
         parts = [method(net, x, CLASSES, through=("layer1", [k])) for k in range(6)]
         torch.testing.assert_close(sum(parts), method(net, x, CLASSES), rtol=1e-8, atol=1e-12)
-
-
-# zennit, where its rules are the paper's
-
-
-def test_composites_agree_with_zennit():
-    composites = pytest.importorskip("zennit.composites")
-    from zennit.torchvision import ResNetCanonizer
-
-    torchvision = pytest.importorskip("torchvision")
-
-    net = torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=7)
-    net, x = settle(net.double()), random_images(1, 3, 32, 40)
-    theirs = {
-        "epsilon_plus": composites.EpsilonPlus,
-        "epsilon_plus_flat": composites.EpsilonPlusFlat,
-        "alpha2_beta1_flat": composites.EpsilonAlpha2Beta1Flat,
-        "epsilon_gamma_box": lambda **k: composites.EpsilonGammaBox(low=-5.0, high=5.0, **k),
-    }
-    start = torch.zeros(1, 7, dtype=torch.float64)
-    start[0, 2] = net(x)[0, 2].item()
-    for name, composite in theirs.items():
-        with composite(canonizers=[ResNetCanonizer()]).context(net) as changed:
-            leaf = x.clone().requires_grad_()
-            (expected,) = torch.autograd.grad(changed(leaf), leaf, start)
-        found = lrp(net, x, 2, composite=name, low=-5.0, high=5.0)
-        # The remaining difference is zennit's stabilizer of 1e-6 at every sum.
-        assert rel(found, expected) < 3e-4, name

@@ -1,107 +1,51 @@
-"""AttnLRP and CP-LRP of a two-block vision transformer, computed from its parameters, step by step."""
+"""AttnLRP and CP-LRP of a two-block vision transformer: input x gradient of the network with constants detached."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import _norm, _softmax, cut_into_patches, heads_of, two_blocks, wide_images
+from .attention import _softmax, cut_into_patches, two_blocks, wide_images
 from .oracle import Oracle
 
 
-def _over(r: Tensor, z: Tensor, epsilon: float) -> Tensor:
-    return r / (z + epsilon * torch.where(z < 0, -1.0, 1.0).to(z))
+def _norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    """Proposition 3.4: the deviation is a constant."""
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + layer.eps).sqrt().detach() * layer.weight + layer.bias
 
 
-class _ByHand:
-    """The relevance of each step; `attn` is AttnLRP, else attention weights are constants."""
+def attention_relevance(net: nn.Module, x: Tensor, classes: list[int], attn: bool) -> Tensor:
+    """Relevance of the images for the network of `two_blocks`: AttnLRP with `attn`, else attention is a constant."""
 
-    def __init__(self, attn: bool, epsilon: float) -> None:
-        self.attn, self.epsilon = attn, epsilon
-        self.absorbed_by_softmax = torch.zeros(())
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        """Proposition 3.3: half for each factor."""
+        return (a @ b.detach() + a.detach() @ b) / 2 if attn else a.detach() @ b
 
-    def linear(self, x: Tensor, weight: Tensor, z: Tensor, r: Tensor) -> Tensor:
-        return x * (_over(r, z, self.epsilon) @ weight)
-
-    def norm(self, layer: nn.LayerNorm, x: Tensor, r: Tensor) -> Tensor:
-        sigma = (x.var(-1, unbiased=False, keepdim=True) + layer.eps).sqrt()
-        s = _over(r, _norm(layer, x), self.epsilon) * layer.weight / sigma
-        return x * (s - s.mean(-1, keepdim=True))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One head, [N, T, d]: the relevance of queries, keys and values."""
-        x = q @ k.mT / q.shape[-1] ** 0.5
-        a = _softmax(x)
-        y = a @ v
-        if not self.attn:
-            return torch.zeros_like(q), torch.zeros_like(k), v * (a.mT @ (r / y))
-        s = _over(r, 2 * y, self.epsilon)
-        r_v, r_a = v * (a.mT @ s), a * (s @ v.mT)
-        r_x = x * (r_a - a * r_a.sum(-1, keepdim=True))
-        self.absorbed_by_softmax = self.absorbed_by_softmax + (r_a - r_x).sum((1, 2))
-        s = _over(r_x, 2 * (q @ k.mT), self.epsilon)
-        return q * (s @ k), k * (s.mT @ q), r_v
-
-
-def attention_relevance(
-    net: nn.Module, x: Tensor, classes: list[int], attn: bool, epsilon: float
-) -> tuple[Tensor, Tensor]:
-    """Relevance of the images, and what the softmaxes absorb, for the network of `two_blocks`; the epsilon rule."""
-    hand = _ByHand(attn, epsilon)
-    with torch.no_grad():
-        n, patch = len(x), net.conv_proj.kernel_size[0]
-        rows, columns = x.shape[2] // patch, x.shape[3] // patch
-        cut = cut_into_patches(x, patch)
-        embedding = net.conv_proj.weight.flatten(1)
-        patches = cut @ embedding.T + net.conv_proj.bias
-        joined = torch.cat([net.class_token.expand(n, -1, -1), patches], 1)
-        tokens = joined + net.positions
-        steps = []
-        for block in net.blocks:
-            attention = block.attention
-            y = _norm(block.ln_1, tokens)
-            qkv = y @ attention.in_proj_weight.T + attention.in_proj_bias
-            q, k, v = (torch.stack(part) for part in heads_of(block, tokens))
-            mixed = torch.cat(list(_softmax(q @ k.mT / q.shape[-1] ** 0.5) @ v), -1)
-            branch = mixed @ attention.out_proj.weight.T + attention.out_proj.bias
-            middle = tokens + branch
-            normed = _norm(block.ln_2, middle)
-            hidden = normed @ block.mlp[0].weight.T + block.mlp[0].bias
-            mlp = F.gelu(hidden) @ block.mlp[2].weight.T + block.mlp[2].bias
-            steps.append((tokens, y, qkv, q, k, v, mixed, branch, middle, normed, hidden, mlp))
-            tokens = middle + mlp
-        last = _norm(net.ln, tokens)
-        scores = last[:, 0] @ net.head.weight.T + net.head.bias
-
-        r = torch.zeros_like(scores)
-        r[range(n), classes] = scores[range(n), classes]
-        r_last = torch.zeros_like(last)
-        r_last[:, 0] = hand.linear(last[:, 0], net.head.weight, scores, r)
-        r = hand.norm(net.ln, tokens, r_last)
-        for block, step in zip(reversed(net.blocks), reversed(steps), strict=True):
-            before, y, qkv, q, k, v, mixed, branch, middle, normed, hidden, mlp = step
-            r_mlp, r_middle = r * mlp / (middle + mlp), r * middle / (middle + mlp)
-            r_hidden = hand.linear(F.gelu(hidden), block.mlp[2].weight, mlp, r_mlp)
-            r_normed = hand.linear(normed, block.mlp[0].weight, hidden, r_hidden)
-            r = r_middle + hand.norm(block.ln_2, middle, r_normed)
-            r_branch, r_before = r * branch / middle, r * before / middle
-            r_mixed = hand.linear(mixed, block.attention.out_proj.weight, branch, r_branch)
-            parts = [hand.attend(*each) for each in zip(q, k, v, r_mixed.chunk(len(q), -1), strict=True)]
-            r_qkv = torch.cat([torch.cat(list(part), -1) for part in zip(*parts, strict=True)], -1)
-            r_y = hand.linear(y, block.attention.in_proj_weight, qkv, r_qkv)
-            r = r_before + hand.norm(block.ln_1, before, r_y)
-        r = r * joined / (joined + net.positions)
-        r = hand.linear(cut, embedding, patches, r[:, 1:])
-        r = r.view(n, rows, columns, x.shape[1], patch, patch).permute(0, 3, 1, 4, 2, 5)
-        return r.reshape(x.shape), hand.absorbed_by_softmax
+    x = x.detach().clone().requires_grad_()
+    patches = cut_into_patches(x, net.conv_proj.kernel_size[0]) @ net.conv_proj.weight.flatten(1).T
+    tokens = torch.cat([net.class_token.expand(len(x), -1, -1), patches + net.conv_proj.bias], 1) + net.positions
+    for block in net.blocks:
+        attention = block.attention
+        qkv = _norm(block.ln_1, tokens) @ attention.in_proj_weight.T + attention.in_proj_bias
+        heads = zip(*(part.chunk(attention.num_heads, -1) for part in qkv.chunk(3, -1)), strict=True)
+        mixed = [product(_softmax(product(q, k.mT) / q.shape[-1] ** 0.5), v) for q, k, v in heads]
+        tokens = tokens + torch.cat(mixed, -1) @ attention.out_proj.weight.T + attention.out_proj.bias
+        hidden = _norm(block.ln_2, tokens) @ block.mlp[0].weight.T + block.mlp[0].bias
+        tokens = tokens + hidden * (F.gelu(hidden) / hidden).detach() @ block.mlp[2].weight.T + block.mlp[2].bias
+    scores = _norm(net.ln, tokens)[:, 0] @ net.head.weight.T + net.head.bias
+    (slopes,) = torch.autograd.grad(scores[range(len(x)), classes].sum(), x)
+    return (x * slopes).detach()
 
 
 ORACLES: dict[str, Oracle] = {
     name: Oracle(
-        "propositions of the paper for two blocks, step by step, without autograd",
+        "input x gradient with the constants of the propositions detached",
         two_blocks,
-        lambda net, x, c, attn=attn: attention_relevance(net, x, c, attn, 0.0)[0],  # type: ignore[misc]
+        partial(attention_relevance, attn=attn),
         images=wide_images,
         classes=[2, 0, 4],
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import Cubic, act_grad, curved, random_images, settle
 
-from .oracle import Oracle, each_image, unsigned
+from .oracle import Oracle, each_image
 
 
 @each_image
@@ -96,16 +95,14 @@ def _blur_path(net: nn.Module, image: Tensor, c: int) -> Tensor:
     return total
 
 
-def guided_path(
-    net: nn.Module, x: Tensor, c: int, moves: int, fraction: float, anchors: int
-) -> tuple[Tensor, list[Tensor]]:
-    """Guided integrated gradients of one image from zero, segment by segment, value by value; and the path."""
-    total, path = torch.zeros_like(x), []
+@each_image
+def guided_path(net: nn.Module, x: Tensor, c: int, moves: int, fraction: float, anchors: int) -> Tensor:
+    """Guided integrated gradients of one image from zero, segment by segment, value by value."""
+    total = torch.zeros_like(x)
     for segment in range(anchors + 1):
         begin, end = x * segment / (anchors + 1), x * (segment + 1) / (anchors + 1)
         length, here = float((end - begin).abs().sum()), begin.clone()
         for move in range(moves):
-            path.append(here.clone())
             g, there = gradient(net, here, c), here.clone()
             goal = length * (1 - (move + 1) / moves)
             while float((end - there).abs().sum()) - goal > 1e-12 * length:
@@ -125,7 +122,7 @@ def guided_path(
                 there = end.clone()
             total += (there - here) * (g + gradient(net, there, c)) / 2
             here = there
-    return total, [*path, x]
+    return total
 
 
 def van_der_corput(count: int) -> list[int]:
@@ -206,32 +203,17 @@ def _random(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 @each_image
 def _sobel(net: nn.Module, image: Tensor, c: int) -> Tensor:
-    channels, height, width = image.shape
-    weights = ((-1, 1), (0, 2), (1, 1))
-
-    def at(k: int, y: int, z: int) -> float:
-        return float(image[k, min(max(y, 0), height - 1), min(max(z, 0), width - 1)])
-
-    def slope(y: int, z: int) -> float:
-        squares = 0.0
-        for k in range(channels):
-            right = sum(w * (at(k, y + d, z + 1) - at(k, y + d, z - 1)) for d, w in weights)
-            down = sum(w * (at(k, y + 1, z + d) - at(k, y - 1, z + d)) for d, w in weights)
-            squares += (right / 8) ** 2 + (down / 8) ** 2
-        return math.sqrt(squares)
-
-    return torch.tensor([[slope(y, z) for z in range(width)] for y in range(height)], dtype=image.dtype)
+    p, (height, width) = nn.functional.pad(image[None], (1, 1, 1, 1), mode="replicate")[0], image.shape[-2:]
+    wide, tall = p[:, :, 2:] - p[:, :, :-2], p[:, 2:] - p[:, :-2]
+    right = wide[:, :height] + 2 * wide[:, 1:-1] + wide[:, 2:]
+    down = tall[:, :, :width] + 2 * tall[:, :, 1:-1] + tall[:, :, 2:]
+    return ((right / 8) ** 2 + (down / 8) ** 2).sum(0).sqrt()
 
 
 @each_image
 def _centre(net: nn.Module, image: Tensor, c: int) -> Tensor:
-    height, width = image.shape[-2:]
-
-    def away(y: int, z: int) -> float:
-        return ((y + 0.5) / height - 0.5) ** 2 + ((z + 0.5) / width - 0.5) ** 2
-
-    bell = [[math.exp(-away(y, z) / (2 * 0.2**2)) for z in range(width)] for y in range(height)]
-    return torch.tensor(bell, dtype=image.dtype)
+    away = [((torch.arange(size).to(image) + 0.5) / size - 0.5) ** 2 for size in image.shape[-2:]]
+    return torch.exp(-(away[0][:, None] + away[1]) / (2 * 0.2**2))
 
 
 def _cubic() -> nn.Module:
@@ -246,11 +228,10 @@ def _small_cubic() -> nn.Module:
     return settle(Cubic((3, 6, 8), 6).double())
 
 
-def _of_noise(truth: str, merge: Callable[[Tensor], Tensor], *bites: Callable[[Tensor], bool]) -> Oracle:
+def _of_noise(truth: str, merge: Callable[[Tensor], Tensor]) -> Oracle:
     """From the gradients [N, samples, C, H, W] at noisy images."""
-    more: dict[str, Any] = {"bites": bites[0]} if bites else {}
     options = {"samples": 4, "sigma": 0.2, "seed": 3}
-    return Oracle(truth, curved, lambda net, x, c: merge(noisy_gradients(net, x, c)), options=options, **more)
+    return Oracle(truth, curved, lambda net, x, c: merge(noisy_gradients(net, x, c)), options=options)
 
 
 ORACLES: dict[str, Oracle] = {
@@ -259,14 +240,13 @@ ORACLES: dict[str, Oracle] = {
         "central differences x image", curved, lambda net, x, c: x * differences(net, x, c), _tiny, rtol=1e-6, atol=1e-9
     ),
     "smooth_grad": _of_noise("the same noise sampled by hand", lambda g: g.mean(1)),
-    "smooth_grad_squared": _of_noise("the same noise sampled by hand", lambda g: g.square().mean(1), unsigned),
-    "var_grad": _of_noise("the same noise, torch's biased variance", lambda g: g.var(1, unbiased=False), unsigned),
+    "smooth_grad_squared": _of_noise("the same noise sampled by hand", lambda g: g.square().mean(1)),
+    "var_grad": _of_noise("the same noise, torch's biased variance", lambda g: g.var(1, unbiased=False)),
     "forgrad": Oracle(
         "wave by wave from the definition of the Fourier series",
         curved,
         _low_waves,
         options={"cutoff": 3.0, "base": "saliency"},
-        bites=unsigned,
     ),
     "integrated_gradients": Oracle(
         "closed form of a cubic polynomial", _cubic, lambda net, x, c: net.integrated(x, c), options={"steps": 4}
@@ -283,7 +263,7 @@ ORACLES: dict[str, Oracle] = {
     "guided_integrated_gradients": Oracle(
         "algorithm 1, value by value",
         _small_cubic,
-        lambda net, x, c: torch.stack([guided_path(net, p, k, 4, 0.15, 2)[0] for p, k in zip(x, c, strict=True)]),
+        lambda net, x, c: guided_path(net, x, c, 4, 0.15, 2),
         images=_tiny,
         options={"steps": 12, "fraction": 0.15, "anchors": 2},
     ),
@@ -313,11 +293,8 @@ ORACLES: dict[str, Oracle] = {
         curved,
         _xrai,
         options={"steps": 40, "segments": quarters()},
-        bites=unsigned,
     ),
-    "random_control": Oracle(
-        "cells of four pixels by hand", curved, _random, options={"cells": 3, "seed": 9}, bites=unsigned
-    ),
-    "edge_control": Oracle("Sobel's sums, pixel by pixel", curved, _sobel, bites=unsigned),
-    "center_control": Oracle("the bell, pixel by pixel", curved, _centre, options={"width": 0.2}, bites=unsigned),
+    "random_control": Oracle("cells of four pixels by hand", curved, _random, options={"cells": 3, "seed": 9}),
+    "edge_control": Oracle("Sobel's sums, pixel by pixel", curved, _sobel),
+    "center_control": Oracle("the bell, pixel by pixel", curved, _centre, options={"width": 0.2}),
 }

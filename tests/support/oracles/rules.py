@@ -127,7 +127,6 @@ ORACLES: dict[str, Oracle] = {
         "marginal winning probabilities from dense matrices, one image at a time",
         plain,
         lambda net, x, c: relevance_by_hand(net, x, c, ("excitation",) * 3, start=1.0),
-        bites=lambda expected: bool(expected.min() >= 0 and expected.amax() > 3 * expected.mean()),
     ),
     "lrp": Oracle(
         "z-plus twice and epsilon as dense matrices, one image at a time",
