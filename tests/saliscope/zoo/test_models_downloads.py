@@ -143,7 +143,7 @@ def test_damaged_download_is_rejected_and_deleted(server: Server, cache: Path) -
 
 
 def test_a_file_is_hashed_once(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is also true for another process, or for one that has a copy of the cache; a changed file is hashed again."""
+    """Also by a process that has a copy of the cache; a changed file is hashed again."""
     path = downloads.fetch("Net", server.url)
     copied = shutil.copytree(path.parent, tmp_path / "other" / "hub" / "checkpoints")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "other"))
