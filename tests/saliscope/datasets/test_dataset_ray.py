@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import io
-import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
-from torch import nn
 
-from saliscope.datasets import ray_engine, run, shards
+from saliscope.datasets import ray_engine, shards
 from saliscope.datasets.decoding import ImageReader
 from saliscope.datasets.explaining import Explainer
-from saliscope.datasets.ray_engine import Workers, driver, running, stages
-from saliscope.datasets.ray_engine.task import Batch, End, Task, picklable
+from saliscope.datasets.ray_engine import Workers, running, stages
+from saliscope.datasets.ray_engine.task import Batch, End, picklable
 from saliscope.datasets.ray_engine.wheel import build_wheel
 from saliscope.datasets.settings import Settings
 from saliscope.datasets.shards.planning import Stamp
 from saliscope.datasets.shards.writing import ShardFiles
-from saliscope.datasets.sources import sets
 from saliscope.datasets.stores import open_store
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
-from saliscope.zoo.model import Model, Preparation
+from saliscope.zoo.model import Model
 from tests.saliscope.datasets.test_dataset_stores import (
     COUNT,
     Killed,
@@ -207,65 +199,6 @@ def test_run_stopped_on_a_cluster_resumes_on_one_machine(cluster, source, model,
         ray_engine.run(prepare(source, tmp_path / "other", model), workers=Workers(gpus=2), **on_cluster)
 
 
-class Recorder(nn.Module):
-    """A network that writes where its code comes from, and which GPUs Ray has assigned to its process."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder, self.layer, self.last = folder, nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the scores of three classes."""
-        found = {"code": str(Path(str(run.__file__)).parents[2]), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
-        with contextlib.suppress(PackageNotFoundError):
-            found["version"] = version("saliscope")
-        (self.folder / f"{os.getpid()}.json").write_text(json.dumps(found))
-        return self.last(self.layer(x).relu().mean((2, 3)))
-
-
-@needs_ray
-@pytest.mark.slow
-def test_parquet_partitions_on_halves_of_a_declared_gpu(cluster, tmp_path, monkeypatch):
-    """Machines without Saliscope get it as a wheel; two actors share the GPU; a task lists each table.
-
-    The GPU exists only for Ray, so the actors compute on the CPU. Oracle: a run on one machine.
-    """
-    from ray import cloudpickle
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as `running` does with a user's modules
-    write_tables(tmp_path / "tables", 3, 16)
-    monkeypatch.setattr(sets, "FILES", 2)
-    (tmp_path / "seen").mkdir()
-    network = Recorder(tmp_path / "seen").eval()
-    own = Model("recorder", network, [*"abc"], Preparation(16, 16, (0.5,) * 3, (0.5,) * 3))
-    source = str(tmp_path / "tables")
-    run.run(prepare(source, tmp_path / "one", own), decode=open_image, workers=0)
-    job = prepare(source, tmp_path / "out", own)
-    for file in (tmp_path / "seen").iterdir():
-        file.unlink()
-    assert [part.name for _, part in job.numbered()] == ["0.parquet", "1.parquet", "2.parquet"]
-    with driver.connect(cluster.address), job.shards.writing():
-        workers = driver.fit(Workers(least=2, cpus=1, gpus=0.5, device="cuda"))
-        assert (workers.least, workers.most) == (2, 2)
-        task = Task(
-            job.model, job.settings, job.numbered(), job.shards.finished, open_image, cluster.address,
-            replace(workers, device="cpu"), out=str(tmp_path / "out"),
-        )  # fmt: skip
-        data = stages.build(task)
-        monkeypatch.setattr(stages, "build", lambda task: data)
-        collector = running.Collector(job, None, None)
-        collector.start()
-        for result in stages.results(task):
-            collector.add(result)
-        job.finish(0, collector.numbers())
-        names = data.stats()
-    assert rows(tmp_path / "out") == rows(tmp_path / "one")
-    seen = [json.loads(file.read_text()) for file in (tmp_path / "seen").iterdir()]
-    assert len(seen) == 2 and {each["gpus"] for each in seen} == {"0"}
-    assert all("py_modules_files" in each["code"] and "+" in each["version"] for each in seen)
-    assert all(name in names for name in ("ReadImages", "decode_images", "Explain", "write_rows"))
-
-
 def write_tables(folder: Path, tables: int, count: int) -> None:
     """Write a Hugging Face dataset of Parquet files."""
     folder.mkdir()
@@ -277,19 +210,6 @@ def write_tables(folder: Path, tables: int, count: int) -> None:
                 images.append({"bytes": file.getvalue(), "path": f"{k}.png"})
         labels = [k % 3 for k in range(count)]
         pq.write_table(pa.table({"image": images, "label": labels}), folder / f"{number}.parquet")
-
-
-@needs_ray
-@pytest.mark.slow
-def test_ray_starts_locally_without_an_address(server, source, model, expected, tmp_path, monkeypatch):
-    """The workers write the rows, also to S3."""
-    monkeypatch.setattr(shards.Shards, "write_batch", None)
-    for out in (tmp_path / "out", f"s3://bucket/ray{random.getrandbits(64)}"):
-        ray_engine.run(prepare(source, out, model), decode=open_image)
-        assert rows(out) == rows(expected)
-    monkeypatch.undo()
-    with pytest.raises(Refused, match=r"Cannot connect to a Ray cluster at 127\.0\.0\.1:1"):
-        ray_engine.run(prepare(source, tmp_path / "none", model), decode=open_image, address="127.0.0.1:1")
 
 
 @needs_ray
