@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import time
 
 from pyarrow import parquet as pq
@@ -88,15 +86,3 @@ def test_layers_are_listed_and_completed(command, monkeypatch):
     environment = {"_SALISCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "6"}
     output = CliRunner().invoke(commands.app, [], env=environment, prog_name="saliscope").output
     assert len(output.split()) > 10
-
-
-def test_commands_load_no_compiler():
-    """torchvision imports torch's compiler, which takes 1.7 s and 150 MB in each process."""
-    code = (
-        "import sys; from saliscope import zoo; from saliscope.cli import run_commands; "
-        "from saliscope.zoo import devices; "
-        "from saliscope.datasets import explaining, ray_engine, report, run; from saliscope.datasets.finished import "
-        "finished_run; zoo.load_model('efficientnet_lite0'); devices.choose('cpu'); "
-        "assert not {'torch._dynamo', 'sympy', 'triton'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

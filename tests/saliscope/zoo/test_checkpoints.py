@@ -48,18 +48,11 @@ def safetensors(weights: dict[str, Tensor], **metadata: str) -> bytes:
     body = b""
     for name, value in weights.items():
         data = bytes(value.contiguous().flatten().view(torch.uint8).tolist())
-        header[name] = {
-            "dtype": names[value.dtype],
-            "shape": list(value.shape),
-            "data_offsets": [len(body), len(body) + len(data)],
-        }
+        offsets = [len(body), len(body) + len(data)]
+        header[name] = {"dtype": names[value.dtype], "shape": list(value.shape), "data_offsets": offsets}
         body += data
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + body
-
-
-def averaged() -> dict[str, Tensor]:
-    return torch.optim.swa_utils.AveragedModel(network()).state_dict()
 
 
 def optimized() -> dict[str, Any]:
@@ -67,12 +60,8 @@ def optimized() -> dict[str, Any]:
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.rand(2, 3, 3, 3)).sum().backward()
     optimizer.step()
-    return {
-        "model": WEIGHTS,
-        "optimizer": optimizer.state_dict(),
-        "epoch": 3,
-        "ema": {k: v * 2 for k, v in WEIGHTS.items()},
-    }
+    ema = {name: value * 2 for name, value in WEIGHTS.items()}
+    return {"model": WEIGHTS, "optimizer": optimizer.state_dict(), "epoch": 3, "ema": ema}
 
 
 SUPPORTED: dict[str, tuple[Callable[[], Any], list[str]]] = {
@@ -83,7 +72,7 @@ SUPPORTED: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "Lightning": (lambda: {"state_dict": prefixed("model."), "hyper_parameters": {"lr": 1}}, ["'model.'"]),
     "compiled, then parallel": (lambda: prefixed("module._orig_mod."), ["'module._orig_mod.'"]),
     "any prefix": (lambda: prefixed("net.backbone."), ["'net.backbone.'"]),
-    "averaged": (averaged, ["'module.'"]),
+    "averaged": (lambda: torch.optim.swa_utils.AveragedModel(network()).state_dict(), ["'module.'"]),
 }
 
 
@@ -96,18 +85,13 @@ def test_common_wrappers_are_removed_and_reported(tmp_path: Path) -> None:
         assert all(any(part in note for note in notes) for part in parts) and bool(notes) == bool(parts), (kind, notes)
 
 
-def test_prefix_of_the_network_is_added(tmp_path: Path) -> None:
-    torch.save(WEIGHTS, tmp_path / "w.pt")
+def test_prefix_of_the_network_is_added_and_safetensors_are_read(tmp_path: Path) -> None:
+    """The content determines the format, not the name of the file."""
+    torch.save(WEIGHTS, tmp_path / "plain.pt")
     outer = nn.Module()
     outer.model = network(1)
-
-    checkpoints.load(outer, tmp_path / "w.pt")
-
+    checkpoints.load(outer, tmp_path / "plain.pt")
     assert equal(states(outer.model), WEIGHTS)
-
-
-def test_safetensors_are_read(tmp_path: Path) -> None:
-    """The content determines the format, not the name of the file."""
     for name, prefix in (("w.safetensors", ""), ("w.pt", "module.")):
         (tmp_path / name).write_bytes(safetensors(prefixed(prefix), format="pt"))
         net = network(1)
@@ -141,20 +125,15 @@ def test_floats_are_converted_to_the_precision_of_the_network(tmp_path: Path) ->
 
 def test_every_mismatch_is_listed_and_nothing_is_loaded(tmp_path: Path) -> None:
     """docs/your_model.md shows a whole message, which test_your_model.py compares."""
-    weights: dict[str, Tensor] = dict(WEIGHTS)
-    weights["3.weight"] = torch.zeros(10, 8)
-    weights["0.bias"] = torch.full((8,), float("nan"))
+    weights: dict[str, Tensor] = {name: value for name, value in WEIGHTS.items() if name != "3.bias"}
+    weights["3.weight"], weights["extra.weight"] = torch.zeros(10, 8), torch.zeros(1)
+    weights["0.bias"], weights["1.bias"] = torch.full((8,), float("nan")), torch.zeros(8, dtype=torch.int8)
     weights["1.weight"] = torch.full((8,), 1e300, dtype=torch.float64)  # overflows in the conversion
-    weights["1.bias"] = torch.zeros(8, dtype=torch.int8)
-    weights["extra.weight"] = torch.zeros(1)
-    del weights["3.bias"]
     torch.save(weights, tmp_path / "w.pt")
     net = network(1)
     before = states(net)
-
     with pytest.raises(BadCheckpoint) as caught:
         checkpoints.load(net, tmp_path / "w.pt")
-
     for part in (
         "1 missing key (3.bias)", "1 unexpected key (extra.weight)", "(3.weight: [10, 8] in the file, [4, 8] in the ",
         "(1.bias: torch.int8 in the file, torch.float32 in the network)",
@@ -260,16 +239,18 @@ def test_damaged_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_file_without_weights_is_reported(tmp_path: Path) -> None:
-    for content in ([1, 2], {}, {"epoch": 3}, {0: torch.zeros(1)}):
-        torch.save(content, tmp_path / "w.pt")
-        with pytest.raises(BadCheckpoint, match="contains no weights"):
-            checkpoints.load(network(), tmp_path / "w.pt")
-    for path, message in ((tmp_path / "none.pt", "does not exist"), (tmp_path, "is a folder. Use a .safetensors")):
+    path = tmp_path / "w.pt"
+
+    def refused(message: str, content: Any = None, where: Path = path) -> None:
+        if content is not None:
+            torch.save(content, path)
         with pytest.raises(BadCheckpoint, match=message):
-            checkpoints.load(network(), path)
-    torch.save({name: value.to("meta") for name, value in WEIGHTS.items()}, tmp_path / "w.pt")
-    with pytest.raises(BadCheckpoint, match="0.weight: not a dense tensor"):
-        checkpoints.load(network(), tmp_path / "w.pt")
-    torch.jit.save(torch.jit.trace(network().eval(), torch.zeros(1, 3, 3, 3)), tmp_path / "w.pt")
-    with pytest.raises(BadCheckpoint, match="is a TorchScript program"):
-        checkpoints.load(network(), tmp_path / "w.pt")
+            checkpoints.load(network(), where)
+
+    for content in ([1, 2], {}, {"epoch": 3}, {0: torch.zeros(1)}):
+        refused("contains no weights", content)
+    refused("does not exist", where=tmp_path / "none.pt")
+    refused("is a folder. Use a .safetensors", where=tmp_path)
+    refused("0.weight: not a dense tensor", {name: value.to("meta") for name, value in WEIGHTS.items()})
+    torch.jit.save(torch.jit.trace(network().eval(), torch.zeros(1, 3, 3, 3)), path)
+    refused("is a TorchScript program")

