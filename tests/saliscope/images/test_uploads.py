@@ -12,7 +12,6 @@ import struct
 import time
 import warnings
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -442,14 +441,3 @@ def test_only_uploaded_files_are_found(tmp_path: Path, monkeypatch: pytest.Monke
             inside_uploads(outside)
     with pytest.raises(Refused, match="no longer"):
         inside_uploads(folder / "abc" / "gone.png")
-
-
-# Threads
-
-
-def test_concurrent_threads_do_not_affect_each_other():
-    """No global setting of Pillow is changed, so threads are independent."""
-    files = [save(scene((200, 160)), kind) for kind in uploads.FORMATS] * 4
-    with ThreadPoolExecutor(8) as threads:
-        for image in threads.map(open_image, files):
-            assert_scene(image, by=20)
