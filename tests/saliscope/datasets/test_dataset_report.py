@@ -97,7 +97,8 @@ def row(path: str, label: str, index: int | None, prediction: int, probability: 
     shown = {"class": name, "index": prediction, "probability": probability}
     entry = {"path": path, "label": label, "label_index": index, "probability": probability, "top5": [shown]}
     entry |= {"prediction": name, "prediction_index": prediction, "target": name, "target_index": prediction}
-    entry |= {"correct": None if index is None else prediction == index, "score": 1.5, "findings": [], "finding_texts": []}
+    entry |= {"correct": None if index is None else prediction == index, "score": 1.5}
+    entry |= {"findings": [], "finding_texts": []}
     entry |= {"map": np.array(values, "<f2").tobytes(), "map_height": len(values), "map_width": len(values[0])}
     return entry | more
 
