@@ -200,18 +200,19 @@ def test_boxes_have_descriptions():
     assert [*map(describe, boxes)] == names
 
 
+def assert_self_contained(page: Path) -> None:
+    """Assert that there is no URL of another host, and that no text of a run becomes markup or script."""
+    text = page.read_text("utf-8")
+    assert "<img src=x" not in text and len(re.findall(r"<script\b", text)) == 2 and "default-src 'none'" in text
+    assert not re.findall(r"(?:src|href)=\"(?!#)|url\(|@import|https?://", re.sub(r"http-equiv", "", text))
+
+
 def test_page_is_self_contained_and_escapes_text(tmp_path):
-    """There is no URL of another host, and no text of a run becomes markup or script."""
     malicious = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     finished = small_run(tmp_path, row("z.jpg", malicious, 0, 1, 0.99, [[1, 0], [0, 0]]))
-
     out = report.write(finished, tmp_path / "r.html", read=lambda path: Image.new("RGB", (64, 48), "green"))
-
-    text = out.read_text("utf-8")
-    assert malicious not in text and "<img src=x" not in text and len(re.findall(r"<script\b", text)) == 2
+    assert_self_contained(out)
     assert data_of(out)["images"][-1]["label"] == malicious
-    assert not re.findall(r"(?:src|href)=\"(?!#)|url\(|@import|https?://", re.sub(r"http-equiv", "", text))
-    assert "default-src 'none'" in text
 
 
 def test_metrics_are_compared_with_the_controls(tmp_path):
