@@ -44,10 +44,6 @@ class Disk(LocalFileSystem):
     def __init__(self, **options: Any) -> None:
         super().__init__(auto_mkdir=True, **options)
 
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> Any:
-        return super()._strip_protocol(str(path).replace("disk://", "file://"))
-
     def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite") -> None:
         self.pipe_file(path, value, mode)
 
