@@ -17,7 +17,6 @@ import explainers
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import bands
-from saliscope.page.api import tab
 from saliscope.session import engine, model_cache
 from saliscope.session.answers import LoadedModel
 from saliscope.session.request import Request, from_api, from_form
@@ -212,6 +211,8 @@ def test_ordinary_image_and_network_with_other_channels(monkeypatch: pytest.Monk
 def test_snippet_prepares_the_same_images(
     channels: int, requested: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    from saliscope.page.api import tab  # imports Gradio
+
     loaded = install(channels, monkeypatch)
     monkeypatch.setattr("saliscope.zoo.catalog.load_model", lambda name: loaded.model)
     monkeypatch.chdir(tmp_path)

@@ -120,9 +120,6 @@ def test_other_modes_become_rgb():
         assert_scene(open_image(file))
 
 
-# Transparency
-
-
 def test_transparency_is_blended_with_white():
     image = scene().convert("RGBA")
     image.paste((0, 0, 0, 0), (0, 0, 24, 16))
@@ -157,9 +154,6 @@ def test_resizing_ignores_the_color_of_transparent_pixels(monkeypatch):
     assert min(min(channel) for channel in small.getextrema()) >= 254
 
 
-# More than 8 bits
-
-
 @pytest.mark.parametrize(
     ("kind", "values", "expected"),
     [
@@ -190,9 +184,6 @@ def test_sixteen_bits_of_a_png():
     assert near(image.getpixel((0, 0)), (255, 0, 128), 1) and near(image.getpixel((1, 0)), (0, 255, 1), 1)
 
 
-# EXIF orientation
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", *(("AVIF",) if features.check("avif") else ())])
 def test_every_orientation_is_applied(kind):
     """Oracle: Pillow's function for it. Other numbers are ignored."""
@@ -210,9 +201,6 @@ def test_a_damaged_orientation_tag_is_ignored():
     for note in (b"", b"MM\x00*\xff\xff\xff\xff", b"II*\x00\x08\x00\x00\x00" + b"\xff" * 40):
         assert_scene(open_image(save(scene(), "JPEG", exif=b"Exif\x00\x00" + note, quality=95)))
     assert_scene(open_image(save(scene(), "PNG", exif=b"Exif\x00\x00M\xffT*\x00\x00\x00\x08")))
-
-
-# Color profiles
 
 
 def test_an_embedded_profile_is_applied_and_removed():
@@ -233,9 +221,6 @@ def test_a_damaged_large_or_wrong_profile_is_ignored():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "PROFILE", 100)
         assert_scene(open_image(save(scene(), "PNG", icc_profile=swapped_profile())))
-
-
-# Size
 
 
 def test_a_large_image_is_reduced_and_a_small_one_is_not(monkeypatch):
