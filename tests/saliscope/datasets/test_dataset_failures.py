@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import io
 import os
 import resource
@@ -13,7 +13,6 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,9 @@ from saliscope.datasets.shards import open_run
 from saliscope.datasets.sources import list_items, sets
 from saliscope.errors import Refused
 from tests.saliscope.datasets.test_dataset_cli import command
-from tests.saliscope.datasets.test_dataset_stores import COUNT, child, expected, explain, model, rows, source
+from tests.saliscope.datasets.test_dataset_stores import COUNT, child, expected, explain, few, model, rows, source
 
-__all__ = ["command", "expected", "model", "source"]  # fixtures
+__all__ = ["command", "expected", "few", "model", "source"]  # fixtures
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "assets" / "examples"
 
@@ -84,12 +83,13 @@ register_implementation("flaky", Flaky, clobber=True)
 
 
 def test_bucket_without_permission(command, tmp_path):
-    with pytest.raises(Refused, match=r"Permission denied: denied://bucket/images\."):
-        list_items("denied://bucket/images")
-    with pytest.raises(Refused, match=r"Cannot write to 'denied://bucket/run' \(Permission denied\). Check the name"):
-        stores.open_store("denied://bucket/run").write("settings.json", b"{}")
-    with pytest.raises(Refused, match=r"Permission denied: denied://bucket/run\. Check the credentials"):
-        open_run("denied://bucket/run")
+    for action, message in (
+        (lambda: list_items("denied://bucket/images"), r"Permission denied: denied://bucket/images\."),
+        (lambda: stores.open_store("denied://bucket/run").write("a", b"{}"), r"Cannot write to .*Permission denied"),
+        (lambda: open_run("denied://bucket/run"), r"Permission denied: denied://bucket/run\. Check the credentials"),
+    ):
+        with pytest.raises(Refused, match=message):
+            action()
     code, output = command("explain", "denied://bucket/images", "--out", tmp_path / "run")
     assert code == 1 and "Permission denied: denied://bucket/images." in output and not (tmp_path / "run").exists()
 
@@ -136,52 +136,35 @@ def test_file_size_limit_while_a_batch_is_written(source, model, tmp_path):
     assert explain(source, tmp_path / "run", model).new == COUNT == len(open_run(tmp_path / "run"))
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a disk of 120 kB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=120k", "tmpfs", str(disk)]
-    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting is not allowed here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_full_disk(source, model, expected, small_disk):
+def test_full_disk(source, model, expected, tmp_path, monkeypatch):
     """The finished batches are kept, no file is incomplete, and with more space the same command ends the run."""
-    out, batches = small_disk / "run", 0
+    replace, left, full = os.replace, [0], 0
 
-    def fill(done: int, total: int | None) -> None:
-        with contextlib.suppress(OSError):
-            (small_disk / f"fill{done}").write_bytes(bytes(16384))
+    def fill(*paths: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(*paths)
 
-    while batches < 20:  # other files fill the disk from one batch to the next
-        (small_disk / "ballast").write_bytes(bytes(4096 * max(1, 18 - 2 * batches)))
+    monkeypatch.setattr(os, "replace", fill)
+    while full < 40:
+        left[0] = 4
         try:
-            explain(source, out, model, fill)
+            explain(source, tmp_path, model)
             break
         except Refused as error:
+            full += 1
             assert "is full. Finished batches are kept. Free some space and run the same command again" in str(error)
-            assert not [path for path in out.rglob(".*") if path.is_file()]
-            batches += 1
-            for path in small_disk.glob("fill*"):
-                path.unlink()
-    assert 0 < batches < 20 and rows(out) == rows(expected)
+            assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
+    assert 3 < full < 40 and rows(tmp_path) == rows(expected)
 
 
-def test_image_that_vanishes_after_it_is_listed_is_a_row_with_an_error(model, tmp_path):
-    images = sorted(EXAMPLES.glob("*.jpg"))[:6]
-    (tmp_path / "images").mkdir()
-    for path in images:
-        shutil.copy(path, tmp_path / "images")
-
-    def vanish(done: int, total: int | None) -> None:
-        (tmp_path / "images" / images[-1].name).unlink(missing_ok=True)
-
-    counts = explain(str(tmp_path / "images"), tmp_path / "run", model, vanish).counts
+def test_image_that_vanishes_after_it_is_listed_is_a_row_with_an_error(few, model, tmp_path):
+    images = Path(shutil.copytree(few, tmp_path / "images"))
+    last = sorted(images.iterdir())[-2]  # the last one is not an image
+    counts = explain(str(images), tmp_path / "run", model, lambda *_: last.unlink(missing_ok=True)).counts
     errors = open_run(tmp_path / "run").table["error"].to_pylist()
-    assert counts["unreadable"] == 1 and errors[:5] == [None] * 5 and "File not found" in errors[5]
+    assert counts["unreadable"] == 2 and errors[:4] == [None] * 4 and "File not found" in errors[4]
 
 
 def test_tar_that_vanishes_during_the_run(model, tmp_path, monkeypatch):
@@ -206,24 +189,19 @@ def test_tar_that_vanishes_during_the_run(model, tmp_path, monkeypatch):
 
 def test_table_that_differs_ends_the_run_and_can_be_replaced(model, tmp_path, monkeypatch):
     monkeypatch.setattr(sets, "FILES", 1)
-    (tmp_path / "tables").mkdir()
-    images = [(EXAMPLES / f"{name}.jpg").read_bytes() for name in ("dog", "cat")]
+    folder, images = tmp_path / "tables", [(EXAMPLES / f"{name}.jpg").read_bytes() for name in ("dog", "cat")]
+    folder.mkdir()
 
     def write(number: int, column: str) -> None:
         rows = [{"image": {"bytes": data, "path": None}, column: "a"} for data in images]
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "tables" / f"{number}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{number}.parquet")
 
     for number, column in enumerate(("label", "label", "other")):
         write(number, column)
-    differs = r"different columns: 2\.parquet has .* labels in no column"
-    with pytest.raises(Refused, match=differs):
-        explain(str(tmp_path / "tables"), tmp_path / "run", model)
-    with monkeypatch.context() as patched, pytest.raises(Refused, match=differs):
-        patched.setattr(sets, "FILES", 9)
-        list_items(str(tmp_path / "tables"))
+    with pytest.raises(Refused, match=r"different columns: 2\.parquet has .* labels in no column"):
+        explain(str(folder), tmp_path / "run", model)
     write(2, "label")
-    assert explain(str(tmp_path / "tables"), tmp_path / "run", model).new == 2
-    assert len(open_run(tmp_path / "run")) == 6
+    assert explain(str(folder), tmp_path / "run", model).new == 2 and len(open_run(tmp_path / "run")) == 6
 
 
 def test_signal_ends_the_run_after_its_batch():
@@ -244,9 +222,9 @@ def test_signal_ends_the_run_after_its_batch():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_ended_command_keeps_its_batches(number, code, tmp_path):
-    """As on a spot instance or in a terminal: a signal to all processes of the command, and the same command again."""
+    """A signal to all processes of the command, or its kill, which ends its workers, and the same command again."""
     (tmp_path / "images").mkdir()
     for i in range(120):
         (tmp_path / "images" / f"{i:03d}.jpg").symlink_to(EXAMPLES / "dog.jpg")
@@ -261,10 +239,10 @@ def test_ended_command_keeps_its_batches(number, code, tmp_path):
     while not list(work.glob("*.arrow")):
         assert process.poll() is None
         time.sleep(0.05)
-    os.killpg(process.pid, number)
-    error = io.TextIOWrapper(process.stderr).read()
+    os.kill(process.pid, number) if code < 0 else os.killpg(process.pid, number)
+    error = io.TextIOWrapper(process.stderr).read()  # until the last worker has ended
     assert process.wait(timeout=60) == code
-    assert "Finished batches are kept" in error and "Traceback" not in error
+    assert code < 0 or ("Finished batches are kept" in error and "Traceback" not in error)
     kept = len(list(work.glob("*.arrow")))
     assert 0 < kept < 30
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

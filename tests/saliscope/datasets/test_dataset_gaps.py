@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -16,17 +17,15 @@ from saliscope.datasets.finished.evaluation import evaluate
 from saliscope.datasets.finished.finished_run import FinishedRun
 from saliscope.datasets.items import read
 from saliscope.datasets.report.links import Links
+from saliscope.datasets.run_data import RunData
 from saliscope.datasets.settings import Classes, Settings
 from saliscope.datasets.shards import open_run
 from saliscope.datasets.sources import list_items
 from saliscope.errors import Refused
 from saliscope.zoo import load_model
 from saliscope.zoo.model import Model, Preparation
-from tests.saliscope.datasets.test_dataset_cli import command
 from tests.saliscope.datasets.test_dataset_report import data_of, page_text
 from tests.saliscope.datasets.test_dataset_sources import tar
-
-__all__ = ["command"]  # a fixture
 
 NAMES = ["crane", "crane", "c", "d"]
 
@@ -70,20 +69,19 @@ def image(path: Path, seed: int, white: bool = False) -> None:
 
 def test_labels_match_classes_by_name() -> None:
     """ImageNet has Cardigan, a dog, and cardigan, a garment."""
-    imagenet, grades = load_model("efficientnet_lite0").labels, ["1.0", "2.0", "1.5", "x"]
+    imagenet = load_model("efficientnet_lite0").labels
     for names, expected in (
         (imagenet, {"Cardigan": 264, "cardigan": 474, "CARDIGAN": None}),
-        (["A", "a", "b"], {"A": 0}),
-        (grades, {"1.0": 0, "2.0": 1, "1.5": 2, "3": 3, "3.0": 3, "9" * 5000: None}),
+        (imagenet, {"n01440764": 0, "n02106662": 235, "n15075141": 999, "n00000000": None}),
+        (imagenet, {name: index for index, name in enumerate(imagenet)}),
+        (["A", "a", "b"], {"A": 0, "n01440764": None}),
+        (["1.0", "2.0", "1.5", "x"], {"1.0": 0, "2.0": 1, "1.5": 2, "3": 3, "3.0": 3, "9" * 5000: None}),
         (["boot, black", "boot, brown"], {"boot": None, "boot, red": None, "black": 0, "boot, brown": 1}),
         (["crane", "tabby, tabby cat", "crane"], {"crane": None, "Tabby_Cat": 1, "2": 2, "2.5": None, "3": None}),
-        (imagenet, {"n01440764": 0, "n02106662": 235, "n15075141": 999, "n00000000": None}),
-        (["a", "b"], {"n01440764": None}),
         (["tench", "x"], {"tench, Tinca tinca": 0}),
     ):
         known = Classes(names)
         assert {label: known.find(label) for label in expected} == expected
-    assert all(Classes(imagenet).find(name) == index for index, name in enumerate(imagenet))
 
 
 def test_odd_names_of_files_and_labels(tmp_path: Path) -> None:
@@ -102,61 +100,57 @@ def test_odd_names_of_files_and_labels(tmp_path: Path) -> None:
     assert found == {"x/s-0.tar/a/1.jpg": "a", "x/s-0.tar/b/2.jpg": "b", "y/s-1.tar/b/1.jpg": "b"}
 
 
-# Resumed runs
+# Runs
 
 
-def prepare_run(tmp_path: Path, model: Model, **settings: Any) -> run.Job:
-    combined = Settings(**{"batch_size": 2, "shard": 4, "layer": "conv", **settings})
-    return run.prepare(combined, str(tmp_path / "pictures"), tmp_path / "run", model=model)
-
-
-def images(tmp_path: Path, count: int = 6, white: bool = False) -> None:
+def images(tmp_path: Path, count: int = 6, white: bool = False) -> Path:
     for k in range(count):
         image(tmp_path / "pictures" / str(k % 2) / f"{k}.png", k, white and k == 0)
+    return tmp_path
+
+
+def prepare(folder: Path, model: Model, out: str = "run", **settings: Any) -> run.Job:
+    combined = Settings(**{"batch_size": 2, "shard": 4, "layer": "conv", **settings})
+    return run.prepare(combined, str(folder / "pictures"), folder / out, model=model)
+
+
+def explain(*where: Any, **settings: Any) -> RunData:
+    job = prepare(*where, **settings)
+    run.run(job, decode=decode, workers=0)
+    return open_run(job.shards.folder)
 
 
 def test_rows_of_long_methods_do_not_depend_on_the_speed(tmp_path: Path, model: Model, monkeypatch: Any) -> None:
     """The rows per pass do not depend on its duration, because another number would change the last bits."""
     images(tmp_path, 2)
     found = []
-    for out, slow in (("quick", 1.0), ("slow", 1000.0)):
+    for slow in (1.0, 1000.0):
         monkeypatch.setattr("explainers.passes.batches.batch_size.SECONDS", 0.5 / slow)
-        settings_ = Settings(method="smooth_grad", options={"samples": 40}, batch_size=2)
-        job = run.prepare(settings_, str(tmp_path / "pictures"), tmp_path / out, model=model)
-        run.run(job, decode=decode, workers=0)
-        found.append([{**row, "seconds": None} for row in open_run(tmp_path / out).table.to_pylist()])
-    assert found[0] == found[1]
+        own = {"method": "smooth_grad", "options": {"samples": 40}, "layer": None}
+        found.append(explain(tmp_path, model, f"{slow}", **own).table.drop_columns("seconds"))
+    assert found[0].equals(found[1])
 
 
-def test_other_class_names_and_images_are_detected(tmp_path: Path, model: Model) -> None:
-    images(tmp_path)
-    prepare_run(tmp_path, model)
-    with pytest.raises(Refused, match="labels_and_preprocessing"):
-        prepare_run(tmp_path, small(["b", "a", "c", "d"]))
-    image(tmp_path / "pictures" / "0" / "new.png", 9)
-    with pytest.raises(Refused, match=r"images: '6 images \(\w+\)' in the folder, '7 images \(\w+\)' now"):
-        prepare_run(tmp_path, model)
-
-
-def test_folder_of_a_run_killed_before_its_settings_can_be_used(tmp_path: Path, model: Model) -> None:
-    images(tmp_path)
-    work = tmp_path / "run" / "work"
+def test_folders_that_a_run_cannot_use_are_refused(tmp_path: Path, model: Model) -> None:
+    """Those of other images, classes or files; the folder of a run killed before its settings can be used."""
+    folder = images(tmp_path)
+    work = folder / "run" / "work"
     work.mkdir(parents=True)
     (work / "lock").touch()
     (work.parent / ".DS_Store").touch()
-    assert prepare_run(tmp_path, model).count() == 2
-
+    assert prepare(folder, model).count() == 2
     for foreign in ("notes.txt", "work/notes.txt"):
-        other = tmp_path / "other"
-        (other / foreign).parent.mkdir(parents=True, exist_ok=True)
+        other = folder / foreign.replace("/", "-")
+        (other / foreign).parent.mkdir(parents=True)
         (other / foreign).write_text("mine")
         with pytest.raises(Refused, match="contains other files"):
-            run.prepare(Settings(layer="conv"), str(tmp_path / "pictures"), other, model=model)
+            prepare(folder, model, other.name)
         assert (other / foreign).read_text() == "mine"
-        (other / foreign).unlink()
-
-
-# Images that fail
+    with pytest.raises(Refused, match="labels_and_preprocessing"):
+        prepare(folder, small(["b", "a", "c", "d"]))
+    image(folder / "pictures" / "0" / "new.png", 9)
+    with pytest.raises(Refused, match=r"images: '6 images \(\w+\)' in the folder, '7 images \(\w+\)' now"):
+        prepare(folder, model)
 
 
 class Poisoned(nn.Module):
@@ -176,114 +170,51 @@ class Poisoned(nn.Module):
 @pytest.mark.parametrize("where", ["", "wrong"])
 def test_image_that_fails_is_one_row_with_an_error(tmp_path: Path, where: str) -> None:
     """Oracle: the predictions of a run with batches of one image, without the image that fails."""
-    images(tmp_path, white=True)
-    own, seen = {"layer": "inner.conv", "where": where}, []
-    job = prepare_run(tmp_path, small(network=Poisoned()), batch_size=4, **own)
+    folder, own, seen = images(tmp_path, white=True), {"layer": "inner.conv", "where": where}, []
+    job = prepare(folder, small(network=Poisoned()), batch_size=4, **own)
     counts = run.run(job, decode=decode, workers=0, detail=lambda errors, *_: seen.append(errors)).counts
-    rows = open_run(tmp_path / "run").table.to_pylist()
+    rows = open_run(folder / "run").table.to_pylist()
     (failed,) = [row for row in rows if row["error"]]
     assert failed["path"] == "0/0.png" and failed["sha256"] and failed["map"] is None
     assert failed["error"] == "Cannot explain the image: white images are not supported."
     assert counts["unreadable"] == 1 and counts["looked_at"] == 6 and seen == [1, 0]
-    (tmp_path / "pictures" / "0" / "0.png").unlink()
-    one = Settings(batch_size=1, shard=4, **own)
-    run.run(
-        run.prepare(one, str(tmp_path / "pictures"), tmp_path / "one", model=small(network=Poisoned())),
-        decode=decode,
-        workers=0,
-    )
-    expected = open_run(tmp_path / "one").table.to_pylist()
-    assert [row["prediction"] for row in rows if not row["error"]] == [row["prediction"] for row in expected]
+    (folder / "pictures" / "0" / "0.png").unlink()
+    expected = explain(folder, small(network=Poisoned()), "one", batch_size=1, **own).table["prediction"].to_pylist()
+    assert [row["prediction"] for row in rows if not row["error"]] == expected
 
 
 def test_network_that_fails_for_every_image_ends_the_run(tmp_path: Path) -> None:
     """As a device that does not respond anymore. No row has an error, and the run continues later."""
-    images(tmp_path)
-    job = prepare_run(tmp_path, small(network=Poisoned()), layer="inner.conv")
+    job = prepare(images(tmp_path), small(network=Poisoned()), layer="inner.conv")
     job.model.network.left = 3
     with pytest.raises(RuntimeError, match="white images"):
         run.run(job, decode=decode, workers=0)
-    run.run(prepare_run(tmp_path, small(network=Poisoned()), layer="inner.conv"), decode=decode, workers=0)
-    assert open_run(tmp_path / "run").table["error"].to_pylist() == [None] * 6
-
-
-# Finished runs
+    again = explain(tmp_path, small(network=Poisoned()), layer="inner.conv")
+    assert again.table["error"].to_pylist() == [None] * 6
 
 
 def test_finished_run_is_found_from_another_folder(tmp_path: Path, model: Model, monkeypatch: Any) -> None:
     images(tmp_path)
     monkeypatch.chdir(tmp_path)
-    job = run.prepare(Settings(layer="conv"), "pictures", "run", model=model)
-    run.run(job, decode=decode, workers=0)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-
-    finished_run = FinishedRun(open_run(tmp_path / "run"), decode)
-
-    assert finished_run.image("0/0.png") is not None
+    explain(Path(), model)
+    monkeypatch.chdir("/")
+    assert FinishedRun(open_run(tmp_path / "run"), decode).image("0/0.png") is not None
 
 
-def test_non_finite_values_are_reported_and_not_evaluated(tmp_path: Path, model: Model) -> None:
-    images(tmp_path, white=True)
-    run.run(prepare_run(tmp_path, model), decode=decode, workers=0)
-    finished = open_run(tmp_path / "run")
-    assert finished.table["probability"].to_pylist()[0] != finished.table["probability"].to_pylist()[0]
+def test_report_of_non_finite_values_and_of_classes_with_the_same_name(tmp_path: Path, model: Model) -> None:
+    """Images with non-finite values are not evaluated."""
+    finished = explain(images(tmp_path, white=True), model)
+    assert np.isnan(finished.table["probability"].to_pylist()[0])
+    run_ = FinishedRun(finished, decode)
+    run_.__dict__["model"] = model
+    assert evaluate(run_, images=9, steps=2)["images"] == 5
 
-    out = report.write(finished, tmp_path / "report.html", read=lambda path: None)
+    out = report.write(finished, tmp_path / "report.html", read=lambda path: None, link="http://x")
 
-    assert data_of(out)["images"][0]["probability"] is None
-    finished_run = FinishedRun(finished, decode)
-    finished_run.__dict__["model"] = model
-    assert evaluate(finished_run, images=9, steps=2)["images"] == 5
-
-
-def test_classes_with_the_same_name_are_distinguished(tmp_path: Path, model: Model) -> None:
-    images(tmp_path)
-    run.run(prepare_run(tmp_path, model), decode=decode, workers=0)
-    out = report.write(open_run(tmp_path / "run"), tmp_path / "report.html", read=lambda path: None, link="http://x")
-    text = page_text(out)
+    text, shown = page_text(out), data_of(out)["images"]
+    assert shown[0]["probability"] is None
     assert "crane (0)" in text and "crane (1)" in text and "crane predicted as" not in text.replace("crane (", "")
-    entry = data_of(out)["images"][0]
-    assert entry["target"] not in NAMES[:2] or "class=crane" not in entry["link"]
+    assert all(each["target"] not in NAMES[:2] or "class=crane" not in each["link"] for each in shown)
     settings = {"method": "smooth_grad", "seed": 7, "options": {"samples": 9}, "model": "auto"}
     link, _ = Links("http://x", settings).of({"target": "dog", "target_index": 3})
     assert "%22seed%22%3A+7" in link and "%22samples%22%3A+9" in link
-
-
-# The command line
-
-
-def test_commands_report_invalid_arguments_and_missing_images(command: Any, tmp_path: Path) -> None:
-    images(tmp_path, 2)
-    out, page, masks = tmp_path / "run", tmp_path / "report.html", tmp_path / "masks"
-    explain = ("explain", tmp_path / "pictures", "--out", out)
-    ray = (*explain, "--engine", "ray")
-    masks.mkdir()
-
-    def refused(message: str, *arguments: object) -> None:
-        code, output = command(*arguments)
-        assert code in (1, 2) and message in " ".join(output.replace("│", " ").split()), output
-
-    refused("Ray assigns the devices", *ray, "--device", "cuda:1")
-    refused("it needs --engine ray", *explain, "--gpus", 1)
-    refused("it needs --engine ray", *explain, "--min-workers", 1)
-    refused("it is more than the maximum, --workers 2", *ray, "--min-workers", 3, "--workers", 2)
-    refused("is for object detectors", *explain, "--method", "d_rise")
-    refused("conflict", *explain, "--method", "smooth_grad", "--seed", 5, "--option", "seed=3")
-    assert not out.exists()
-
-    command(*explain, "--workers", 0)
-    report = ("report", out, "--out")
-    refused("is a folder", *report, masks)
-    refused("is not a URL", *report, page, "--link", "foo")
-    refused("nowhere.png'. Pass a mask, or a folder of masks", *report, page, "--mask", tmp_path / "nowhere.png")
-    refused("None of the images of the run has a mask", *report, page, "--mask", masks)
-    assert not page.exists()
-    for file in (tmp_path / "pictures").rglob("*.png"):
-        file.write_bytes(b"no image") if file.name == "0.png" else file.unlink()
-    code, output = command("report", out, "--out", page)
-    assert code == 0 and "2 images of the run are not available anymore" in output
-    refused("needs the sum that the method guarantees", "evaluate", out, "--metrics", "completeness_gap")
-    unreadable = tmp_path / "unreadable"
-    assert command("explain", tmp_path / "pictures", "--out", unreadable, "--workers", 0)[0] == 3
-    refused("could be read, so there is nothing to evaluate", "evaluate", unreadable)

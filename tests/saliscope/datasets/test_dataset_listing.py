@@ -15,19 +15,19 @@ import pytest
 from saliscope.datasets import ray_engine, run, sources
 from saliscope.datasets.finished.finding import Finder
 from saliscope.datasets.items import Item
-from saliscope.datasets.ray_engine import running
 from saliscope.datasets.shards import read_manifest
 from saliscope.datasets.shards.planning import plan
 from saliscope.datasets.sources import list_items, listing, lists, partitions, sets
+from saliscope.datasets.sources.repetitions import Repetitions
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
-from tests.saliscope.datasets.test_dataset_ray import sender
+from tests.saliscope.datasets.test_dataset_ray import pretended, sender
 from tests.saliscope.datasets.test_dataset_sources import fill as write
 from tests.saliscope.datasets.test_dataset_sources import image, tar
 from tests.saliscope.datasets.test_dataset_stores import Killed, model, rows
 from tests.saliscope.datasets.test_dataset_stores import prepare as start
 
-__all__ = ["model"]  # a fixture
+__all__ = ["model", "pretended"]  # fixtures
 
 
 @pytest.fixture
@@ -71,8 +71,11 @@ def test_large_folder_has_the_images_and_labels_of_a_small_one(place, lazy, tmp_
         "x/only/1.png x/only/2.png x/only/3.png",
         "train/1.png train/b/1.png val/a/2.png",
         "y/a/1.png y/a.png/2.png y/a-b/3.png",
+        "train/a/1.png train/a/2.png train/b/3.png train/metadata.csv",
     )):  # fmt: skip
         source = str(fill(tmp_path / str(number), names))
+        if "metadata" in names:  # a file of labels
+            (Path(source) / "train" / "metadata.csv").write_text("file_name,label\na/1.png,fox\na/2.png,owl\n")
         if place == "memory":
             for name in names.split():
                 store.pipe(f"/lazy{number}/{name}", (tmp_path / str(number) / name).read_bytes())
@@ -81,17 +84,9 @@ def test_large_folder_has_the_images_and_labels_of_a_small_one(place, lazy, tmp_
         expected = list_items(source)
         lazy(1)
         found = list_items(source)
-        assert found.known is None and found.kind == "folder"
+        assert (found.known is None) == (found.kind == "folder") == ("metadata" not in names)
         assert list(found) == expected.known == found.items, names
         assert list_items(source, 3).items == expected.items[:3]
-
-
-def test_large_folder_with_a_file_of_labels(lazy, tmp_path):
-    folder = fill(tmp_path, "train/a/1.png train/a/2.png train/b/3.png")
-    (folder / "train" / "metadata.csv").write_text("file_name,label\na/1.png,fox\na/2.png,owl\n")
-    expected = list_items(folder)
-    lazy(2)
-    assert list_items(folder).items == expected.items and expected.kind == "huggingface"
 
 
 def test_long_list_is_sorted_in_blocks(lazy, tmp_path):
@@ -126,12 +121,9 @@ def test_repeated_entries_of_a_long_list(lazy, tmp_path):
 
 
 def test_repetitions_are_found_in_every_block():
-    from saliscope.datasets.sources.repetitions import Repetitions
-
     known, blocks = Repetitions(), [[f"{k}-{i}" for i in range(50)] for k in range(40)]
     assert all(known.add(block) is None for block in blocks)
-    for k, block in enumerate(blocks):
-        assert known.add(["new", block[k]]) == 1
+    assert [known.add(["new", block[k]]) for k, block in enumerate(blocks)] == [1] * 40
 
 
 def test_set_of_tars_is_listed_file_by_file(lazy, tmp_path):
@@ -185,11 +177,23 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tars(tmp_path / "images", *names)
 
 
+def explain(source: object, out: Path, model: Any, stop: int = 99) -> run.Summary:
+    """Explain the images; stop after a number of batches."""
+    batches = itertools.count(1)
+
+    def report(done: int, total: int | None) -> None:
+        assert total is None
+        if next(batches) == stop:
+            raise Killed
+
+    return run.run(prepare(source, out, model), decode=open_image, workers=0, report=report)
+
+
 @pytest.mark.parametrize("source", ["folder", "tars"], indirect=True)
 def test_killed_lazy_run_ends_with_the_same_rows(source, model, lazy, tmp_path):
     """The process is stopped after each of its batches in turn. The shards of a tar do not contain other tars."""
     lazy(3)
-    run.run(prepare(source, tmp_path / "whole", model), decode=open_image, workers=0)
+    explain(source, tmp_path / "whole", model)
     expected, manifest = rows(tmp_path / "whole"), read_manifest(tmp_path / "whole")
     counts = {name: manifest["counts"][name] for name in ("looked_at", "images", "unreadable", "labeled")}
     assert counts == {"looked_at": 11, "images": 11, "unreadable": 0, "labeled": 11}
@@ -198,95 +202,62 @@ def test_killed_lazy_run_ends_with_the_same_rows(source, model, lazy, tmp_path):
         parts = [f"part-00000{p}-{k:05d}.parquet" for p, k in ((1, 0), (1, 1), (2, 0), (3, 0), (3, 1))]
     assert manifest["parts"] == parts
     assert [row["path"] for row in expected] == [item.path for item in list_items(source)]
-
-    def kill(done: int, total: int | None) -> None:
-        assert total is None
-        raise Killed
-
-    seen = 0
-    for _ in range(20):
-        try:
-            summary = run.run(prepare(source, tmp_path / "cut", model), decode=open_image, workers=0, report=kill)
-            break
-        except Killed:
-            seen += 1
-    assert seen >= 6 and rows(tmp_path / "cut") == expected and summary.new == 0
-    known = read_manifest(tmp_path / "cut")
-    assert {**known, "finished": 0, "seconds": 0} == {**manifest, "finished": 0, "seconds": 0}
-    assert run.run(prepare(source, tmp_path / "cut", model), decode=open_image, workers=0).new == 0
+    for _ in range(6):
+        with pytest.raises(Killed):
+            explain(source, tmp_path / "cut", model, 1)
+    explain(source, tmp_path / "cut", model)
+    assert rows(tmp_path / "cut") == expected and explain(source, tmp_path / "cut", model).new == 0
+    same = {"finished": 0, "seconds": 0}
+    assert read_manifest(tmp_path / "cut") | same == manifest | same
 
 
 @pytest.mark.parametrize("source", ["folder", "tars"], indirect=True)
-@pytest.mark.parametrize("unfinished", [0, 4])
-def test_changed_source_is_noticed(source, model, lazy, tmp_path, unfinished):
-    """A new image changes the shard that it belongs to. Finished rows are kept."""
+def test_changed_source_is_noticed(source, model, lazy, tmp_path):
+    """A new image changes the shard that it belongs to, in a finished run or another. Finished rows are kept."""
     lazy(3)
-    batches = itertools.count(1)
-
-    def kill(done: int, total: int | None) -> None:
-        if next(batches) == 7 - unfinished:
-            raise Killed
-
-    job = prepare(source, tmp_path / "run", model)
-    if unfinished:
-        with pytest.raises(Killed):
-            run.run(job, decode=open_image, workers=0, report=kill)
-    else:
-        run.run(job, decode=open_image, workers=0)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "run").glob("part*")}
+    explain(source, tmp_path / "finished", model)
+    with pytest.raises(Killed):
+        explain(source, tmp_path / "unfinished", model, 3)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*finished/part*")}
     if list_items(source).kind == "tar":
         tars(source, "a/1.png b/1.png a/2.png b/2.png a/25.png a/3.png")
     else:
         (source / "a" / "000.png").write_bytes(image("0"))
-    for engine in (run, ray_engine):
+    for out in ("finished", "unfinished"):
         with pytest.raises(Refused, match="The source has changed since the run in .* was"):
-            again = prepare(source, tmp_path / "run", model)
-            if engine is run:
-                run.run(again, decode=open_image, workers=0)
-            else:
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(running.importlib.util, "find_spec", lambda name: True)
-                    patch.setattr(running, "_receive", sender(model, again.settings, lambda found: found))
-                    ray_engine.run(again, decode=open_image)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "run").glob("part*")} == before
+            explain(source, tmp_path / out, model)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*finished/part*")} == before
 
 
 def test_source_with_fewer_images_is_noticed(model, lazy, tmp_path):
     source = fill(tmp_path / "images", " ".join(f"{k:02d}.png" for k in range(11)))
     lazy(3)
-
-    def kill(done: int, total: int | None) -> None:
-        if done == 10:
-            raise Killed
-
     with pytest.raises(Killed):
-        run.run(prepare(source, tmp_path / "run", model), decode=open_image, workers=0, report=kill)
+        explain(source, tmp_path / "run", model, 5)
     for k in range(4, 11):
         (source / f"{k:02d}.png").unlink()
     with pytest.raises(Refused, match="fewer images now"):
-        run.run(prepare(source, tmp_path / "run", model), decode=open_image, workers=0)
+        explain(source, tmp_path / "run", model)
 
 
 @pytest.mark.parametrize("source", ["folder", "tars"], indirect=True)
 @pytest.mark.parametrize("where", ["", "label=b"])
-def test_cluster_lists_the_source_and_has_the_same_rows(source, model, lazy, tmp_path, monkeypatch, where):
+def test_cluster_lists_the_source_and_has_the_same_rows(source, model, lazy, tmp_path, pretended, monkeypatch, where):
     """The process that starts the run never lists a whole source; half of the batches arrive late, some twice."""
     lazy(3)
     own = {"where": where}
     run.run(prepare(source, tmp_path / "local", model, **own), decode=open_image, workers=0)
-    monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
     job, attempts = prepare(source, tmp_path / "cluster", model, **own), itertools.count()
 
     def half(batches: list[Any]) -> list[Any]:
         return [*batches[::-2], *batches[::-4]] if next(attempts) == 0 else batches[::-1]
 
-    monkeypatch.setattr(running, "_receive", sender(model, job.settings, half))
+    pretended(sender(model, job.settings, half))
     monkeypatch.setattr(run.Job, "planned", None)
     seen: list[int] = []
     ray_engine.run(job, decode=open_image, report=lambda done, total: seen.append(done))
     assert rows(tmp_path / "cluster") == rows(tmp_path / "local") and seen == sorted(set(seen))
-    names = ("counts", "parts", "listing", "labeled")
-    for name in names:
+    for name in ("counts", "parts", "listing", "labeled"):
         assert read_manifest(tmp_path / "cluster")[name] == read_manifest(tmp_path / "local")[name]
 
 
@@ -295,13 +266,11 @@ def test_images_of_a_run_are_found_without_listing(tmp_path, monkeypatch):
     folder = fill(tmp_path / "images", "a/1.png b/2.png b/x.tar/3.png")
     (folder / "list.csv").write_text(f"path\na/1.png\n{folder}/b/2.png\n")
     tars(tmp_path / "tars", "a/1.png b/1.png", "a/1.png")
-    rows_ = [{"image": {"bytes": image(str(k)), "path": None}} for k in range(3)]
-    (tmp_path / "tables").mkdir()
-    pq.write_table(pa.Table.from_pylist(rows_), tmp_path / "tables" / "x.parquet")
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "\udcff.png").write_bytes(b"x")
-    names = ["images", "images/list.csv", "tars", "tars/s-000.tar", "tables", "tables/x.parquet", "odd", "tars/s-*.tar"]
-    found = {name: list_items(tmp_path / name).items for name in [*names, "images/a/1.png"]}
+    write(tmp_path, {"odd/\udcff.png": b"x", "tables/x.parquet": b""})
+    images = [{"image": {"bytes": image(str(k)), "path": None}} for k in range(3)]
+    pq.write_table(pa.Table.from_pylist(images), tmp_path / "tables" / "x.parquet")
+    names = "images images/a/1.png images/list.csv tars tars/s-000.tar tars/s-*.tar tables tables/x.parquet odd"
+    found = {name: list_items(tmp_path / name).items for name in names.split()}
     for module in (sources, listing):
         monkeypatch.setattr(module, "list_items", None)
     for name, expected in found.items():

@@ -2,75 +2,82 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import io
-import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
-from torch import nn
 
-from saliscope.datasets import ray_engine, run, shards
+from saliscope.datasets import ray_engine, shards
 from saliscope.datasets.decoding import ImageReader
 from saliscope.datasets.explaining import Explainer
-from saliscope.datasets.ray_engine import Workers, driver, running, stages
-from saliscope.datasets.ray_engine.task import Batch, End, Task, picklable
+from saliscope.datasets.ray_engine import Workers, running, stages
+from saliscope.datasets.ray_engine.task import Batch, End, picklable
 from saliscope.datasets.ray_engine.wheel import build_wheel
 from saliscope.datasets.settings import Settings
 from saliscope.datasets.shards.planning import Stamp
 from saliscope.datasets.shards.writing import ShardFiles
-from saliscope.datasets.sources import sets
 from saliscope.datasets.stores import open_store
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
-from saliscope.zoo.model import Model, Preparation
-from tests.saliscope.datasets.test_dataset_stores import COUNT, expected, model, prepare, rows, server, source
+from saliscope.zoo.model import Model
+from tests.saliscope.datasets.test_dataset_stores import (
+    COUNT,
+    Killed,
+    expected,
+    explain,
+    model,
+    prepare,
+    rows,
+    server,
+    source,
+    stop_after,
+)  # fmt: skip
 
 __all__ = ["expected", "model", "server", "source"]  # fixtures
 needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs the extra ray")
+Change = Callable[[list[Any]], list[Any]]
 
 
-def sender(
-    model: Model, settings: Settings, change: Callable[[list[Any]], list[Any]]
-) -> Callable[[Any], Iterator[Any]]:
+def sender(model: Model, settings: Settings, change: Change) -> Callable[[Any], Iterator[Any]]:
     """Return a replacement of the cluster that sends its results, changed by `change`."""
 
     def send(task: Any) -> Iterator[Any]:
         reader, explain = ImageReader(task.decode, model.preparation), Explainer(model, settings)
         found = list(task.unfinished())
         for batch in change([each for each in found if isinstance(each, Batch)]):
-            result = {**stages._describe(batch), "closes": False, "stamp": Stamp.of(batch.items), "errors": 0}
+            result = {name: getattr(batch, name) for name in ("shard", "index", "left", "batches")}
+            result |= {"count": len(batch.items), "closes": False, "stamp": Stamp.of(batch.items), "errors": 0}
             yield result | {"rows": explain(reader[batch.items])}
         yield from ({"end": each} for each in found if isinstance(each, End))
 
     return send
 
 
-def test_batches_in_any_order_with_repetitions_and_losses(source, model, expected, tmp_path, monkeypatch):
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], Iterator[Any]]], None]:
+    """Return a function that replaces the cluster."""
+    monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
+    return lambda send: monkeypatch.setattr(running, "_receive", send)
+
+
+def test_batches_in_any_order_with_repetitions_and_losses(source, model, expected, tmp_path, pretended):
     """At first, half of the batches arrive, some twice and in reverse order; the others are requested again."""
-    if not importlib.util.find_spec("ray"):
-        monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
     job, requested = prepare(source, tmp_path / "out", model), []
 
     def half(batches: list[Any]) -> list[Any]:
         requested.append(len(batches))
         return [*batches[::-2], *batches[::-4]] if len(requested) == 1 else batches
 
-    monkeypatch.setattr(running, "_receive", sender(model, job.settings, half))
+    pretended(sender(model, job.settings, half))
     seen: list[int] = []
     summary = ray_engine.run(job, decode=open_image, report=lambda done, of: seen.append(done))
     assert requested == [12, 6] and rows(tmp_path / "out") == rows(expected)
@@ -79,10 +86,8 @@ def test_batches_in_any_order_with_repetitions_and_losses(source, model, expecte
 
 
 @pytest.mark.parametrize("out", ["local", "memory://bucket/workers"])
-def test_workers_write_the_shards(out, source, model, expected, tmp_path, monkeypatch):
+def test_workers_write_the_shards(out, source, model, expected, tmp_path, pretended, monkeypatch):
     """The starting process receives only counts; a batch that arrives twice does not matter."""
-    if not importlib.util.find_spec("ray"):
-        monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
     job = prepare(source, tmp_path / "out" if out == "local" else out, model)
 
     def send(task: Any) -> Iterator[Any]:
@@ -98,7 +103,7 @@ def test_workers_write_the_shards(out, source, model, expected, tmp_path, monkey
             if open_shards.finish(result):
                 yield stages.close_shard(task.out, result["shard"], result["batches"], model.labels)
 
-    monkeypatch.setattr(running, "_receive", send)
+    pretended(send)
     monkeypatch.setattr(shards.Shards, "write_batch", None)
     monkeypatch.setattr(shards.Shards, "merge", None)
     summary = ray_engine.run(job, decode=open_image)
@@ -108,9 +113,8 @@ def test_workers_write_the_shards(out, source, model, expected, tmp_path, monkey
 
 def test_shard_that_another_task_has_written_or_lost(source, model, tmp_path):
     """As after a driver that has given up while its task wrote the shard and deleted the batches."""
-    job = prepare(source, tmp_path / "out", model)
-    with pytest.raises(StopIteration):
-        run.run(job, decode=open_image, workers=0, report=lambda done, of: next(iter([0] if done < 16 else [])))
+    with pytest.raises(Killed):
+        explain(source, tmp_path / "out", model, stop_after(16))
     found = stages.close_shard(str(tmp_path / "out"), 0, 4, model.labels)
     assert found["shard"] == 0 and found["commit"]["counts"]["images"] == 16
     found = stages.close_shard(str(tmp_path), 0, 1, model.labels)
@@ -133,30 +137,19 @@ def test_errors_that_cannot_be_pickled_become_messages():
 
 def test_wheel_installs_without_other_packages(tmp_path):
     """Oracle: pip, and an import that does not see this clone. Equal code has an equal name, which Ray compares."""
-    wheel, again = build_wheel(tmp_path), tmp_path / "again"
+    wheel, again, site = build_wheel(tmp_path), tmp_path / "again", tmp_path / "site"
     again.mkdir()
     assert wheel.name == build_wheel(again).name and wheel.read_bytes() == (again / wheel.name).read_bytes()
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check"]
-    subprocess.run([*command, f"--target={tmp_path / 'site'}", str(wheel)], check=True)
+    subprocess.run([*command, f"--target={site}", str(wheel)], check=True)
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); from importlib.metadata import version; "
+        f"import sys; sys.path.insert(0, {str(site)!r}); from importlib.metadata import version; "
         "from saliscope import __file__ as file, resources; import explainers; "
         "print(version('saliscope'), file, explainers.__file__, resources.networks())"
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
     number, *places = done.stdout.split()
     assert f"saliscope-{number}-py3" in wheel.name and all(place.startswith(str(tmp_path)) for place in places)
-
-
-def test_networks_of_an_installed_project_are_sent(monkeypatch):
-    """They are loaded by path, so a worker cannot import them by name, although their folder is that of a package."""
-    folder = Path(str(run.__file__)).parents[1] / "_models"
-    module = ModuleType("saliscope_model_test")
-    module.__file__ = str(folder / "test.py")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert module not in running._user_modules()
-    monkeypatch.setattr(running.resources, "networks", lambda: folder)
-    assert module in running._user_modules()
 
 
 @pytest.fixture
@@ -189,94 +182,21 @@ def test_run_survives_a_killed_node(cluster, source, model, expected, tmp_path, 
             killed.append(done)
             cluster.remove_node(cluster.second, allow_graceful=False)
 
-    job = prepare(source, tmp_path / "out", model)
-    limit = Workers(most=workers, cpus=1)
-    summary = ray_engine.run(job, decode=open_image, address=cluster.address, workers=limit, report=kill, patience=10.0)
-    assert killed and killed[0] < COUNT
-    assert summary.counts["images"] == COUNT and summary.counts["unreadable"] == 1
-    assert rows(tmp_path / "out") == rows(expected)
+    job, limit = prepare(source, tmp_path / "out", model), Workers(most=workers, cpus=1)
+    ray_engine.run(job, decode=open_image, address=cluster.address, workers=limit, report=kill, patience=10.0)
+    assert killed and killed[0] < COUNT and rows(tmp_path / "out") == rows(expected)
 
 
 @needs_ray
 @pytest.mark.slow
 def test_run_stopped_on_a_cluster_resumes_on_one_machine(cluster, source, model, expected, tmp_path):
     """Batches finished by one engine are not computed again by the other one; errors keep their type."""
-
-    class Stop(Exception):
-        """Raised by the caller."""
-
-    def stop(done: int, of: int) -> None:
-        if done >= of // 2:
-            raise Stop
-
-    with pytest.raises(Stop):
-        ray_engine.run(
-            prepare(source, tmp_path / "out", model), decode=open_image, address=cluster.address, report=stop
-        )
-    summary = run.run(prepare(source, tmp_path / "out", model), decode=open_image, workers=0)
-    assert summary.new <= COUNT // 2 and rows(tmp_path / "out") == rows(expected)
+    on_cluster = {"decode": open_image, "address": cluster.address}
+    with pytest.raises(Killed):
+        ray_engine.run(prepare(source, tmp_path / "out", model), report=stop_after(COUNT // 2), **on_cluster)
+    assert explain(source, tmp_path / "out", model).new <= COUNT // 2 + 1 and rows(tmp_path / "out") == rows(expected)
     with pytest.raises(Refused, match=r"too small \(CPUs: 6, GPUs: 1\): a worker needs 1 CPUs and 2 GPUs"):
-        job = prepare(source, tmp_path / "other", model)
-        ray_engine.run(job, decode=open_image, address=cluster.address, workers=Workers(gpus=2))
-
-
-class Recorder(nn.Module):
-    """A network that writes where its code comes from, and which GPUs Ray has assigned to its process."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder, self.layer, self.last = folder, nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the scores of three classes."""
-        found = {"code": str(Path(str(run.__file__)).parents[2]), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
-        with contextlib.suppress(PackageNotFoundError):
-            found["version"] = version("saliscope")
-        (self.folder / f"{os.getpid()}.json").write_text(json.dumps(found))
-        return self.last(self.layer(x).relu().mean((2, 3)))
-
-
-@needs_ray
-@pytest.mark.slow
-def test_parquet_partitions_on_halves_of_a_declared_gpu(cluster, tmp_path, monkeypatch):
-    """Machines without Saliscope get it as a wheel; two actors share the GPU; a task lists each table.
-
-    The GPU exists only for Ray, so the actors compute on the CPU. Oracle: a run on one machine.
-    """
-    from ray import cloudpickle
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as `running` does with a user's modules
-    write_tables(tmp_path / "tables", 3, 16)
-    monkeypatch.setattr(sets, "FILES", 2)
-    (tmp_path / "seen").mkdir()
-    network = Recorder(tmp_path / "seen").eval()
-    own = Model("recorder", network, [*"abc"], Preparation(16, 16, (0.5,) * 3, (0.5,) * 3))
-    source = str(tmp_path / "tables")
-    run.run(prepare(source, tmp_path / "one", own), decode=open_image, workers=0)
-    job = prepare(source, tmp_path / "out", own)
-    for file in (tmp_path / "seen").iterdir():
-        file.unlink()
-    assert [part.name for _, part in job.numbered()] == ["0.parquet", "1.parquet", "2.parquet"]
-    with driver.connect(cluster.address), job.shards.writing():
-        workers = driver.fit(Workers(least=2, cpus=1, gpus=0.5, device="cuda"))
-        assert (workers.least, workers.most) == (2, 2)
-        task = Task(
-            job.model, job.settings, job.numbered(), job.shards.finished, open_image, cluster.address,
-            replace(workers, device="cpu"), out=str(tmp_path / "out"),
-        )  # fmt: skip
-        data = stages.build(task)
-        monkeypatch.setattr(stages, "build", lambda task: data)
-        collector = running.Collector(job, None, None)
-        collector.start()
-        for result in stages.results(task):
-            collector.add(result)
-        job.finish(0, collector.numbers())
-        names = data.stats()
-    assert rows(tmp_path / "out") == rows(tmp_path / "one")
-    seen = [json.loads(file.read_text()) for file in (tmp_path / "seen").iterdir()]
-    assert len(seen) == 2 and {each["gpus"] for each in seen} == {"0"}
-    assert all("py_modules_files" in each["code"] and "+" in each["version"] for each in seen)
-    assert all(name in names for name in ("ReadImages", "decode_images", "Explain", "write_rows"))
+        ray_engine.run(prepare(source, tmp_path / "other", model), workers=Workers(gpus=2), **on_cluster)
 
 
 def write_tables(folder: Path, tables: int, count: int) -> None:
@@ -290,19 +210,6 @@ def write_tables(folder: Path, tables: int, count: int) -> None:
                 images.append({"bytes": file.getvalue(), "path": f"{k}.png"})
         labels = [k % 3 for k in range(count)]
         pq.write_table(pa.table({"image": images, "label": labels}), folder / f"{number}.parquet")
-
-
-@needs_ray
-@pytest.mark.slow
-def test_ray_starts_locally_without_an_address(server, source, model, expected, tmp_path, monkeypatch):
-    """The workers write the rows, also to S3."""
-    monkeypatch.setattr(shards.Shards, "write_batch", None)
-    for out in (tmp_path / "out", f"s3://bucket/ray{random.getrandbits(64)}"):
-        ray_engine.run(prepare(source, out, model), decode=open_image)
-        assert rows(out) == rows(expected)
-    monkeypatch.undo()
-    with pytest.raises(Refused, match=r"Cannot connect to a Ray cluster at 127\.0\.0\.1:1"):
-        ray_engine.run(prepare(source, tmp_path / "none", model), decode=open_image, address="127.0.0.1:1")
 
 
 @needs_ray

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import io
 import json
 import math
 import re
+import urllib.parse
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,8 @@ from saliscope.datasets.run_data import RunData
 from saliscope.datasets.settings import Settings
 from saliscope.datasets.shards import open_run
 from saliscope.errors import Refused
+from saliscope.images import examples
+from saliscope.session.bundles import links
 from tests.support import shapes
 
 
@@ -34,20 +38,14 @@ def decode(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(data)).convert("RGB")
 
 
-def reported(folder: Path, share: float, **options) -> tuple[str, dict[str, bool], RunData]:
+def reported(folder: Path, share: float) -> tuple[str, dict[str, bool], RunData]:
     """Return the text of the report on a network that was trained with this fraction of marked images."""
-    model = shapes.trained(share)
-    marks = shapes.folder(folder / "pictures", 60, share)
-    job = run.prepare(Settings(batch_size=60), str(folder / "pictures"), folder / "run", model=model)
+    model, pictures = shapes.trained(share), folder / "pictures"
+    marks = shapes.folder(pictures, 60, share)
+    job = run.prepare(Settings(batch_size=60), str(pictures), folder / "run", model=model)
     run.run(job, decode=decode, workers=0)
-    finished = open_run(folder / "run")
-    out = report.write(
-        finished,
-        folder / "report.html",
-        read=lambda path: Image.open(folder / "pictures" / path),
-        model=model,
-        **options,
-    )
+    finished, page = open_run(folder / "run"), folder / "report.html"
+    out = report.write(finished, page, read=lambda path: Image.open(pictures / path), model=model)
     return page_text(out), marks, finished
 
 
@@ -95,26 +93,14 @@ def test_nothing_is_found_without_the_watermark(tmp_path):
 
 
 def row(path: str, label: str, index: int | None, prediction: int, probability: float, values: list, **more) -> dict:
-    names = ["cat", "dog"]
-    return {
-        "path": path,
-        "label": label,
-        "label_index": index,
-        "prediction": names[prediction],
-        "prediction_index": prediction,
-        "probability": probability,
-        "correct": None if index is None else prediction == index,
-        "top5": [{"class": names[prediction], "index": prediction, "probability": probability}],
-        "target": names[prediction],
-        "target_index": prediction,
-        "score": 1.5,
-        "findings": [],
-        "finding_texts": [],
-        "map": np.array(values, "<f2").tobytes(),
-        "map_height": len(values),
-        "map_width": len(values[0]),
-        **more,
-    }
+    name = ["cat", "dog"][prediction]
+    shown = {"class": name, "index": prediction, "probability": probability}
+    entry = {"path": path, "label": label, "label_index": index, "probability": probability, "top5": [shown]}
+    entry |= {"prediction": name, "prediction_index": prediction, "target": name, "target_index": prediction}
+    entry |= {"correct": None if index is None else prediction == index, "score": 1.5}
+    entry |= {"findings": [], "finding_texts": []}
+    entry |= {"map": np.array(values, "<f2").tobytes(), "map_height": len(values), "map_width": len(values[0])}
+    return entry | more
 
 
 def small_run(folder: Path, *more: dict) -> RunData:
@@ -152,7 +138,7 @@ def test_numbers_match_a_manual_computation(tmp_path):
     assert "the network was not available" in text
     shown = data_of(out)
     assert [one["path"] for one in shown["images"]] == [f"{name}.jpg" for name in "abcdef"]
-    steps = np.frombuffer(__import__("base64").b64decode(shown["maps"][0]["b"]), np.int8)
+    steps = np.frombuffer(base64.b64decode(shown["maps"][0]["b"]), np.int8)
     assert (steps / 127 * shown["maps"][0]["m"]).tolist() == pytest.approx([5 / 3, 1 / 3, 1 / 3, 0], abs=0.01)
 
 
@@ -182,10 +168,7 @@ def test_interval_is_wilsons():
         p, z = correct / count, 1.959964
         middle, half = p + z * z / 2 / count, z * math.sqrt(p * (1 - p) / count + z * z / 4 / count**2)
         expected = [(middle - half) / (1 + z * z / count), (middle + half) / (1 + z * z / count)]
-
-        actual = Rate(correct, count).interval
-
-        assert actual == pytest.approx(expected, abs=1e-6)
+        assert Rate(correct, count).interval == pytest.approx(expected, abs=1e-6)
 
 
 def test_regions_are_exact_in_area():
@@ -206,37 +189,30 @@ def test_regions_are_exact_in_area():
 def test_eigengap_determines_the_number_of_clusters():
     """Oracle: three distant groups of points, and one cloud."""
     random = np.random.default_rng(1)
-    groups = np.repeat(np.eye(3) * 20, 25, axis=0) + random.normal(0, 1, (75, 3))
-
-    found = spectral(groups)
-
+    found = spectral(np.repeat(np.eye(3) * 20, 25, axis=0) + random.normal(0, 1, (75, 3)))
     assert len(set(found)) == 3 and all(len(set(found[k : k + 25])) == 1 for k in (0, 25, 50))
     assert len(set(spectral(random.normal(0, 1, (60, 2))))) < 60 / 8
 
 
 def test_boxes_have_descriptions():
-    for box, name in (
-        ((0, 0.75, 0.25, 1), "lower left corner"),
-        ((0.7, 0, 1, 0.3), "upper right corner"),
-        ((0.4, 0.72, 0.6, 1), "lower edge"),
-        ((0, 0.4, 0.2, 0.6), "left edge"),
-        ((0.4, 0.4, 0.6, 0.6), "center"),
-    ):
-        assert describe(box) == name
+    boxes = (0, 0.75, 0.25, 1), (0.7, 0, 1, 0.3), (0.4, 0.72, 0.6, 1), (0, 0.4, 0.2, 0.6), (0.4, 0.4, 0.6, 0.6)
+    names = ["lower left corner", "upper right corner", "lower edge", "left edge", "center"]
+    assert [*map(describe, boxes)] == names
+
+
+def assert_self_contained(page: Path) -> None:
+    """Assert that there is no URL of another host, and that no text of a run becomes markup or script."""
+    text = page.read_text("utf-8")
+    assert "<img src=x" not in text and len(re.findall(r"<script\b", text)) == 2 and "default-src 'none'" in text
+    assert not re.findall(r"(?:src|href)=\"(?!#)|url\(|@import|https?://", re.sub(r"http-equiv", "", text))
 
 
 def test_page_is_self_contained_and_escapes_text(tmp_path):
-    """There is no URL of another host, and no text of a run becomes markup or script."""
     malicious = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     finished = small_run(tmp_path, row("z.jpg", malicious, 0, 1, 0.99, [[1, 0], [0, 0]]))
-
     out = report.write(finished, tmp_path / "r.html", read=lambda path: Image.new("RGB", (64, 48), "green"))
-
-    text = out.read_text("utf-8")
-    assert malicious not in text and "<img src=x" not in text and len(re.findall(r"<script\b", text)) == 2
+    assert_self_contained(out)
     assert data_of(out)["images"][-1]["label"] == malicious
-    assert not re.findall(r"(?:src|href)=\"(?!#)|url\(|@import|https?://", re.sub(r"http-equiv", "", text))
-    assert "default-src 'none'" in text
 
 
 def test_metrics_are_compared_with_the_controls(tmp_path):
@@ -263,19 +239,10 @@ def test_invalid_inputs_are_reported(tmp_path):
 
 def test_links_open_the_app_with_the_settings(tmp_path):
     """The app can read the links, including the image if it is an example."""
-    import hashlib
-    import urllib.parse
-
-    from saliscope.images import examples
-    from saliscope.session.bundles import links
-
     dog = next(iter(examples.all_examples().values()))
-    digest = hashlib.sha256(dog.path.read_bytes()).hexdigest()
-    known, other = ({"sha256": each} for each in (digest, "0" * 64))
-    values = [[1, 0], [0, 0]]
-    finished = small_run(
-        tmp_path, row("y.jpg", "dog", 1, 1, 0.99, values, **other), row("z.jpg", "dog", 1, 1, 0.99, values, **known)
-    )
+    known, other = ({"sha256": each} for each in (hashlib.sha256(dog.path.read_bytes()).hexdigest(), "0" * 64))
+    more = [row(f"{name}.jpg", "dog", 1, 1, 0.99, [[1, 0]], **own) for name, own in (("y", other), ("z", known))]
+    finished = small_run(tmp_path, *more)
 
     out = report.write(finished, tmp_path / "r.html", read=lambda path: None, link="http://127.0.0.1:7860/")
 
@@ -285,7 +252,7 @@ def test_links_open_the_app_with_the_settings(tmp_path):
     assert (request.model, request.method, request.target, example) == ("toy", "grad_cam", "dog", dog)
     request, example, _ = links.read(queries[0])
     assert request.image is None and example is None and queries[1]["example"] == "0" * 64
-    assert (first["known"], own["known"], last["known"]) == (False, False, True)
+    assert [each["known"] for each in (first, own, last)] == [False, False, True]
     assert f"saliscope serve --run {tmp_path}" in page_text(out)
 
 

@@ -5,18 +5,22 @@ The S3 server is moto's, in this process. These tests need the extra `s3`.
 
 from __future__ import annotations
 
+import itertools
 import os
+import platform
 import random
-import signal
-import tarfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fsspec import register_implementation
+from fsspec.implementations.local import LocalFileSystem
 from PIL import Image
 from torch import nn
 
@@ -24,19 +28,38 @@ from saliscope.datasets import run, stores
 from saliscope.datasets.finished.evaluation import FILE
 from saliscope.datasets.settings import Settings
 from saliscope.datasets.shards import locks, open_run, read_manifest
+from saliscope.datasets.stores import WORK
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.zoo.model import Model, Preparation
 
 COUNT = 45
-KILLS = 20
+
+
+class Disk(LocalFileSystem):
+    """A store that other processes see, on this disk; like S3, it creates a file only once."""
+
+    protocol = "disk"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(auto_mkdir=True, **options)
+
+    def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite") -> None:
+        self.pipe_file(path, value, mode)
+
+
+register_implementation("disk", Disk, clobber=True)
+
+
+def small_model() -> Model:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    return Model("small", nn.Sequential(*layers).eval(), [*"abcd"], Preparation(32, 32, (0.5,) * 3, (0.5,) * 3))
 
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    torch.manual_seed(0)
-    layers = nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
-    return Model("small", nn.Sequential(*layers).eval(), [*"abcd"], Preparation(32, 32, (0.5,) * 3, (0.5,) * 3))
+    return small_model()
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +75,21 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def few(source: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Write six of these images, one of which is not an image."""
+    folder = tmp_path_factory.mktemp("few")
+    for path in sorted((Path(source) / "a").iterdir())[-6:]:
+        (folder / path.name).write_bytes(path.read_bytes())
+    return str(folder)
+
+
 def prepare(source: str, out: str | Path, model: Model, **settings: Any) -> run.Job:
     return run.prepare(Settings(**{"batch_size": 4, "shard": 16, **settings}), source, out, model=model)
 
 
-def explain(source: str, out: str | Path, model: Model, report: Any = None) -> run.Summary:
-    return run.run(prepare(source, out, model), decode=open_image, workers=0, report=report)
+def explain(source: str, out: str | Path, model: Model, report: Any = None, **settings: Any) -> run.Summary:
+    return run.run(prepare(source, out, model, **settings), decode=open_image, workers=0, report=report)
 
 
 def rows(out: str | Path) -> list[dict[str, Any]]:
@@ -96,77 +128,58 @@ def server() -> Iterator[str]:
     os.environ.update(before)
 
 
-@pytest.fixture(params=["memory", "s3"])
-def out(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a new run."""
-    if request.param == "s3":
+def new(where: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the folder or the URL of a new run."""
+    if where == "s3":
         request.getfixturevalue("server")
-    return f"{request.param}://bucket/run{random.getrandbits(64)}"
+    name = f"run{random.getrandbits(64)}"
+    return {"local": f"{tmp_path}/{name}", "disk": f"disk://{tmp_path}/{name}"}.get(where, f"{where}://bucket/{name}")
+
+
+@pytest.fixture(params=["memory", "s3"])
+def out(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return new(request.param, request, tmp_path)
 
 
 class Killed(BaseException):
     pass
 
 
-def files(out: str) -> list[str]:
-    found = stores.open_store(out)
-    assert isinstance(found, stores.RemoteStore)
-    found.fs.invalidate_cache()
-    return sorted(str(path).rpartition(out.rpartition("/")[2] + "/")[2] for path in found.fs.find(found.root))
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def files(out: str | Path) -> list[str]:
+    """Return the files of a run, except those of an empty folder."""
+    store = stores.open_store(out)
+    return sorted(name for name in store.sizes() if name != WORK or store.sizes(WORK).keys() - {"lease"})
 
 
 def test_run_in_a_store_equals_a_local_run(out, source, model, expected):
-    summary = explain(source, out, model)
+    def second(*_: object) -> None:
+        with pytest.raises(Refused, match="Another process is writing the run"):
+            prepare(source, out, model)
+
+    summary = explain(source, out, model, second)
     assert rows(out) == rows(expected) and manifest(out) == manifest(expected) and summary.folder == out
-    assert files(out) == sorted(path.name for path in expected.iterdir())
+    assert (
+        files(out)
+        == files(expected)
+        == ["manifest.json", *(f"part-0000{k}.parquet" for k in range(3)), "settings.json"]
+    )
     assert explain(source, out, model).new == 0
-    with pytest.raises(Refused, match="method: 'grad_cam' in the folder, 'hires_cam' now"):
-        prepare(source, out, model, method="hires_cam")
-    with pytest.raises(Refused, match="contains other files"):
-        prepare(source, out.rpartition("/")[0], model)
-    if out.startswith("s3"):
-        with pytest.raises(Refused, match=r"Cannot write to 's3://nowhere/run' .*bucket does not exist.* Check the n"):
-            prepare(source, "s3://nowhere/run", model)
-    with pytest.raises(Refused, match="Cannot open nonsense://x"):
-        prepare(source, "nonsense://x", model)
+    for folder, settings, message in (
+        (out, {"method": "hires_cam"}, "method: 'grad_cam' in the folder, 'hires_cam' now"),
+        (out.rpartition("/")[0], {}, "contains other files"),
+        ("nonsense://x", {}, "Cannot open nonsense://x"),
+        *([("s3://nowhere/run", {}, r"Cannot write to .*bucket does not exist.* Check the n")] * out.startswith("s3")),
+    ):
+        with pytest.raises(Refused, match=message):
+            prepare(source, folder, model, **settings)
     stores.open_store(out).write(FILE, b"{}")
     assert open_run(out).store.read(FILE) == b"{}"
     paths = [row["path"] for row in rows(expected)]
     assert open_run(out).columns(["path"])["path"].to_pylist() == paths
     assert open_run(out).take([40, 3], ["path"])["path"].to_pylist() == [paths[40], paths[3]]
-
-
-def test_killed_run_in_a_store_ends_with_the_same_rows(out, source, model, expected, monkeypatch):
-    """The process stops before or after a random write or deletion; what it wrote stays."""
-    generator, steps = random.Random(0), [0]
-
-    def breaking(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            steps[0] -= 1
-            if steps[0] == 0 and generator.random() < 0.5:
-                raise Killed
-            result = method(*arguments, **options)
-            if steps[0] == 0:
-                raise Killed
-            return result
-
-        return call
-
-    for name in ("write", "create", "delete"):
-        monkeypatch.setattr(stores.RemoteStore, name, breaking(getattr(stores.RemoteStore, name)))
-    monkeypatch.setattr(locks, "_is_alive", lambda content: False)
-    kills = 0
-    for _ in range(60):
-        steps[0] = generator.randint(3, 8) if kills < KILLS else 10**6
-        try:
-            explain(source, out, model)
-            break
-        except Killed:
-            kills += 1
-    steps[0] = 10**6
-    assert kills >= 6 and rows(out) == rows(expected) and manifest(out) == manifest(expected)
-    explain(source, out, model)
-    assert files(out) == sorted(path.name for path in expected.iterdir())
 
 
 def child(work: Callable[[], object]) -> int:
@@ -186,37 +199,62 @@ def child(work: Callable[[], object]) -> int:
         os._exit(code)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_processes_killed_at_random_times(server, source, model, expected):
-    """SIGKILL, 20 times. A process on the same machine continues at once, since the owner of the lease has ended."""
-    out, generator = f"s3://bucket/killed{random.getrandbits(64)}", random.Random(time.time_ns())
-    for _ in range(KILLS):
-        pid = child(lambda: explain(source, out, model, lambda *_: time.sleep(0.05)))
-        time.sleep(generator.uniform(0.05, 0.5))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    explain(source, out, model)
-    assert rows(out) == rows(expected) and manifest(out) == manifest(expected)
-    assert files(out) == sorted(path.name for path in expected.iterdir())
+@forks
+@pytest.mark.parametrize("where", ["local", "disk", pytest.param("s3", marks=pytest.mark.slow)])
+def test_a_kill_at_any_write_or_deletion_loses_no_batch(where, request, few, model, tmp_path):
+    """A process ends at each of its steps in turn. Another one continues at once, with the same rows."""
+    kind, settings = stores.LocalStore if where == "local" else stores.RemoteStore, {"batch_size": 2, "shard": 4}
+    explain(few, tmp_path / "whole", model, **settings)
+    expected = rows(tmp_path / "whole"), manifest(tmp_path / "whole"), files(tmp_path / "whole")
+
+    def run_until(step: int) -> None:
+        """Explain until this write, or this deletion, of which one file is deleted."""
+        left = [step]
+
+        def ending(method: Any) -> Any:
+            def call(self: Any, names: Any, *data: Any, **how: Any) -> Any:
+                left[0] -= 1
+                if left[0]:
+                    return method(self, names, *data, **how)
+                if not data:
+                    method(self, list(names)[:1])
+                os._exit(9)
+
+            return call
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in {"write", "create", "delete"} & {*dir(kind)}:
+                patch.setattr(kind, name, ending(getattr(kind, name)))
+            explain(few, out, model, lambda done, _: (tmp_path / "done").write_text(str(done)), **settings)
+
+    for step in itertools.count(1):
+        (tmp_path / "done").write_text("0")
+        out = new(where, request, tmp_path)
+        code = os.waitstatus_to_exitcode(os.waitpid(child(lambda: run_until(step)), 0)[1])  # noqa: B023
+        if code == 0:
+            break
+        done = int((tmp_path / "done").read_text())
+        assert code == 9 and 4 - done <= explain(few, out, model, **settings).new <= 6 - done, step
+        assert (rows(out), manifest(out), files(out)) == expected, step
+    assert step > 10
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_of_two_writers_one_is_refused(server, source, model, expected):
+def test_a_writer_that_fails_at_its_start_releases_the_run(source, model, monkeypatch):
+    out = f"memory://bucket/start{random.getrandbits(64)}"
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(stores.RemoteStore, "write", stop_after(0))
+        prepare(source, out, model)
+    prepare(source, out, model).shards.release()
+
+
+@forks
+@pytest.mark.parametrize("where", ["local", "disk", "s3"])
+def test_of_two_writers_one_is_refused(where, request, few, model, tmp_path):
     """Two processes start at the same time: one finishes, the other one writes nothing."""
-    for _ in range(3):
-        out = f"s3://bucket/two{random.getrandbits(64)}"
-        pids = [child(lambda: explain(source, out, model, lambda *_: time.sleep(0.1))) for _ in range(2)]  # noqa: B023
-        codes = sorted(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
-        assert codes == [0, 3] and rows(out) == rows(expected)
-
-
-def test_second_writer_is_refused_while_the_first_one_writes(out, source, model, expected):
-    def second(*_: object) -> None:
-        with pytest.raises(Refused, match="Another process is writing the run"):
-            prepare(source, out, model)
-
-    explain(source, out, model, second)
-    assert rows(out) == rows(expected)
+    out = new(where, request, tmp_path)
+    pids = [child(lambda: explain(few, out, model, lambda *_: time.sleep(0.3))) for _ in range(2)]
+    assert sorted(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids) == [0, 3]
+    assert len(rows(out)) == 6
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
@@ -224,16 +262,19 @@ def test_lease_of_another_machine(exclusive, source, model, expected, monkeypatc
     """Only a change of the file counts, not the clock; a process that was taken over stops at its next shard."""
     monkeypatch.setattr(locks, "RENEW", 0.1)
     monkeypatch.setattr(locks, "WAIT", 0.4)
-    monkeypatch.setattr(locks, "_is_alive", lambda content: None)
     monkeypatch.setattr(stores.RemoteStore, "is_exclusive", exclusive, raising=False)
     out = f"memory://bucket/lease{random.getrandbits(64)}"
     job = prepare(source, out, model)
+    monkeypatch.setattr(platform, "node", lambda: "another machine")
     with pytest.warns(UserWarning, match="It is watched for 0.4 seconds"), pytest.raises(Refused, match="is writing"):
         prepare(source, out, model)
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    job.shards.lock._end.set()  # the first process is suspended
-    with pytest.warns(UserWarning, match="this process continues the run"):
+    monkeypatch.setattr(locks, "RENEW", 60.0)
+    time.sleep(0.3)  # now the first process is suspended: it renews its lease in a minute
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="this process continues the run"):
+        patch.setattr(time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.1)))
         other = prepare(source, out, model)
+    monkeypatch.setattr(locks, "RENEW", 0.1)
     with pytest.raises(Refused, match="Another process has taken over the run"):
         run.run(job, decode=open_image, workers=0)
     run.run(other, decode=open_image, workers=0)
@@ -241,69 +282,36 @@ def test_lease_of_another_machine(exclusive, source, model, expected, monkeypatc
 
 
 def test_store_without_conditional_writes_has_one_writer(monkeypatch):
-    """Both processes find no lease and write it. The last one has it."""
+    """All processes find no lease and write it. The last one has it."""
     monkeypatch.setattr(locks, "RENEW", 0.2)
     monkeypatch.setattr(stores.RemoteStore, "is_exclusive", False, raising=False)
+    barrier = threading.Barrier(3)
 
     def overwrite(self: stores.RemoteStore, name: str, data: bytes) -> bool:
+        barrier.wait(10)  # until all have looked for a lease
         self.write(name, data)
         return True
 
     monkeypatch.setattr(stores.RemoteStore, "create", overwrite)
-    from concurrent.futures import ThreadPoolExecutor
 
     def take(_: int) -> str:
         try:
-            locks.Lease(target)
+            locks.Lease(stores.open_store(target))
         except Refused as error:
             return str(error)
         return "mine"
 
-    target = stores.open_store(f"memory://bucket/open{random.getrandbits(64)}")
-    monkeypatch.setattr(locks.Lease, "_wait_for_owner", lambda self: 0)
+    target = f"memory://bucket/open{random.getrandbits(64)}"
     with ThreadPoolExecutor(3) as pool:
         found = sorted(pool.map(take, range(3)))
     assert found.count("mine") == 1 and all("taken over" in text or text == "mine" for text in found)
 
 
-@pytest.mark.parametrize("where", ["memory", "local"])
-@pytest.mark.parametrize("step", ["before the commit", "after the commit", "while batches are deleted"])
-def test_a_kill_around_a_commit_loses_no_batch(step, where, source, model, expected, tmp_path, monkeypatch):
-    """A shard without a commit is merged again from its batches; batches of a committed shard are deleted."""
-    out = tmp_path / "run" if where == "local" else f"memory://bucket/commit{random.getrandbits(64)}"
-    kind = stores.LocalStore if where == "local" else stores.RemoteStore
-    write, delete = kind.write, kind.delete
-
-    def stop_write(self: Any, name: str, data: bytes, sync: bool = True) -> None:
-        if "commits/00001" in name and step == "before the commit":
-            raise Killed
-        write(self, name, data, sync)
-
-    def stop_delete(self: Any, names: Any) -> None:
-        names = list(names)
-        if any("000001-" in name for name in names) and step != "before the commit":
-            delete(self, names[:1] if step == "while batches are deleted" else [])
-            raise Killed
-        delete(self, names)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(kind, "write", stop_write)
-        patched.setattr(kind, "delete", stop_delete)
-        with pytest.raises(Killed):
-            explain(source, out, model)
-    left = [name for name in stores.open_store(out).sizes("work") if name.startswith("000001-")]
-    assert left and "part-00001.parquet" in stores.open_store(out).sizes()
-
-    assert explain(source, out, model).new == COUNT - 32
-    assert rows(out) == rows(expected) and manifest(out) == manifest(expected)
-    assert "work" not in stores.open_store(out).sizes() or where == "memory"
-
-
-def stop_after(count: int) -> Callable[[int, int | None], None]:
+def stop_after(count: int) -> Callable[..., None]:
     """Return a function that ends a run after this number of images."""
 
-    def report(done: int, total: int | None) -> None:
-        if done >= count:
+    def report(done: Any, *_: object) -> None:
+        if not count or done >= count:
             raise Killed
 
     return report
@@ -332,19 +340,3 @@ def test_truncated_files_are_written_again(where, source, model, expected, tmp_p
         target.write(name, (target.read(name) or b"1234")[: 0 if where == "local" else -3])
     assert explain(source, out, model).new == COUNT - 4
     assert rows(out) == rows(expected)
-
-
-def test_images_and_tars_on_s3(server, source, model, expected, tmp_path):
-    """Oracle: the local run. The tar has the same images with other paths."""
-    import fsspec
-
-    fs = fsspec.filesystem("s3")
-    fs.put(source, "bucket/images", recursive=True)
-    with tarfile.open(tmp_path / "images.tar", "w") as tar:
-        tar.add(source, arcname=".")
-    fs.put_file(str(tmp_path / "images.tar"), "bucket/images.tar")
-    local = [(row["sha256"], row["map"], bool(row["error"])) for row in rows(expected)]
-    for name in ("images", "images.tar"):
-        explain(f"s3://bucket/{name}", tmp_path / name.replace(".", "-"), model)
-        found = rows(tmp_path / name.replace(".", "-"))
-        assert [(row["sha256"], row["map"], bool(row["error"])) for row in found] == local

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import time
 
 from pyarrow import parquet as pq
@@ -13,39 +11,23 @@ from typer.testing import CliRunner
 
 from saliscope.cli import commands, completion
 from saliscope.cli.progress import Progress, duration
-from tests.saliscope.datasets.test_dataset_cli import EXAMPLES, command
+from tests.saliscope.datasets.test_dataset_cli import EXAMPLES, command, explained
 
-__all__ = ["command"]  # a fixture
+__all__ = ["command", "explained"]  # fixtures
 
 
-def test_runs_are_compared_and_exported(command, tmp_path):
+def test_runs_are_compared_and_exported(command, explained, tmp_path):
     """Grad-CAM and HiRes-CAM of one network have equal predictions and similar maps."""
-    runs = {"grad_cam": tmp_path / "a", "hires_cam": tmp_path / "b"}
-    for method, folder in runs.items():
-        command("explain", EXAMPLES, "--out", folder, "--limit", 4, "--method", method, "--workers", 0)
-    code, output = command("compare", *runs.values(), "--out", tmp_path / "c.html")
-    assert code == 0 and "4 images in both runs; 0 only in A, 0 only in B." in output
-    assert "Same prediction for 100% of 4 images." in output
-    assert re.search(r"Maps of 4 images with the same prediction: mean rank correlation (0\.\d\d|1\.00)", output)
-    assert len(pq.read_table(tmp_path / "c.parquet")) == 4 and "grad_cam" in (tmp_path / "c.html").read_text("utf-8")
-    code, output = command("export", tmp_path / "a", "--to", "coco", "--out", tmp_path / "coco")
-    assert code == 0 and "4 images in" in output and "annotations.json" in output
-    code, output = command("export", tmp_path / "a", "--to", "coco", "--out", tmp_path / "coco")
-    assert code == 1 and "not an empty folder" in output
-    assert command("export", tmp_path / "a", "--to", "yolo", "--out", tmp_path / "x")[0] == 2
-
-
-def test_folders_without_a_run_are_refused(command, tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "unfinished").mkdir()
-    (tmp_path / "unfinished" / "settings.json").write_text("{}")
-    kinds = {"empty": "does not contain a run", "unfinished": "is not finished", "no": "not found"}
-    for folder, message in kinds.items():
-        out = ("--out", tmp_path / "c.html")
-        for name, more in (("compare", (tmp_path / folder, *out)), ("export", out), ("report", ())):
-            code, output = command(name, tmp_path / folder, *more)
-            assert code == 1 and message in output
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "unfinished"]
+    other = tmp_path / "b"
+    command("explain", EXAMPLES, "--out", other, "--limit", 3, "--method", "hires_cam", "--workers", 0)
+    code, output = command("compare", explained, other, "--out", tmp_path / "c.html")
+    assert code == 0 and "3 images in both runs; 0 only in A, 0 only in B." in output
+    assert "Same prediction for 100% of 3 images." in output
+    assert re.search(r"Maps of 3 images with the same prediction: mean rank correlation (0\.\d\d|1\.00)", output)
+    assert len(pq.read_table(tmp_path / "c.parquet")) == 3 and "grad_cam" in (tmp_path / "c.html").read_text("utf-8")
+    for code, messages in ((0, ("3 images in", "annotations.json")), (1, ("not an empty folder",))):
+        found, output = command("export", explained, "--to", "coco", "--out", tmp_path / "coco")
+        assert found == code and all(message in output for message in messages)
 
 
 def test_a_dry_run_writes_nothing(command, tmp_path):
@@ -61,17 +43,17 @@ def test_a_dry_run_writes_nothing(command, tmp_path):
 
 
 def test_quiet_and_json(command, tmp_path):
-    assert command("explain", EXAMPLES, "--out", tmp_path / "a", "--limit", 2, "--workers", 0, "--quiet") == (0, "")
-    code, output = command("explain", EXAMPLES, "--out", tmp_path / "b", "--limit", 2, "--log-format", "json")
+    explain = ("explain", EXAMPLES, "--out", tmp_path / "b", "--limit", 2, "--workers", 0)
+    code, output = command(*explain, "--log-format", "json")
     events = [json.loads(line) for line in output.splitlines()]
     assert code == 0 and [each["event"] for each in events] == ["progress", "finished"]
     assert (events[0]["done"], events[0]["total"], events[0]["errors"], events[0]["shards"]) == (2, 2, 0, 1)
     assert events[1]["images"] == 2 and events[1]["folder"] == str(tmp_path / "b")
+    assert command(*explain, "--quiet") == (0, "")
     code, output = command("report", tmp_path / "no", "--log-format", "json")
     assert code == 1 and json.loads(output)["event"] == "error"
     code, output = command("report", tmp_path / "no", "--quiet")
     assert code == 1 and "Folder not found" in output, "errors are printed"
-    assert command("report", tmp_path / "a", "--log-format", "xml")[0] == 2
 
 
 def test_progress_has_speed_errors_and_shard(capsys, monkeypatch):
@@ -104,16 +86,3 @@ def test_layers_are_listed_and_completed(command, monkeypatch):
     environment = {"_SALISCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "6"}
     output = CliRunner().invoke(commands.app, [], env=environment, prog_name="saliscope").output
     assert len(output.split()) > 10
-    assert command("layers", "no_such_model")[0] == 1
-
-
-def test_commands_load_no_compiler():
-    """torchvision imports torch's compiler, which takes 1.7 s and 150 MB in each process."""
-    code = (
-        "import sys; from saliscope import zoo; from saliscope.cli import run_commands; "
-        "from saliscope.zoo import devices; "
-        "from saliscope.datasets import explaining, ray_engine, report, run; from saliscope.datasets.finished import "
-        "finished_run; zoo.load_model('efficientnet_lite0'); devices.choose('cpu'); "
-        "assert not {'torch._dynamo', 'sympy', 'triton'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -29,38 +29,33 @@ def write_parts(folder: Path, sizes: tuple[int, ...], schema: pa.Schema = SCHEMA
     return folder
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 100])
-def test_batches_are_the_rows_in_order(tmp_path, size):
+def test_rows_are_read_in_batches_or_in_any_order(tmp_path):
     data = open_run(write_parts(tmp_path, (3, 0, 5, 2)))
-    batches = list(data.batches(["path"], size))
-    assert len(data) == 10 and all(len(table) <= size for _, table in batches)
-    assert [int(p) for _, table in batches for p in table["path"].to_pylist()] == list(range(10))
-    assert all(table["path"][0].as_py() == str(first) for first, table in batches)
-
-
-def test_rows_are_taken_in_any_order(tmp_path):
-    data = open_run(write_parts(tmp_path, (3, 0, 5, 2)))
+    for size in (1, 3, 4, 100):
+        batches = list(data.batches(["path"], size))
+        assert all(len(table) <= size and table["path"][0].as_py() == str(first) for first, table in batches), size
+        assert [int(path) for _, table in batches for path in table["path"].to_pylist()] == list(range(len(data)))
     for memory in (data, RunData(tmp_path, {}, data.table)):
         assert memory.take([9, 0, 4, 4, 2], ["path"])["path"].to_pylist() == ["9", "0", "4", "4", "2"]
         assert len(memory.take([])) == 0 and memory.take(np.array([7])).column_names == SCHEMA.names
 
 
-def test_missing_columns_are_named(tmp_path):
+def test_files_with_other_columns_are_converted_or_refused(tmp_path):
+    write_parts(tmp_path, (2, 3))
+
+    def write(label: object, kind: pa.DataType) -> None:
+        schema = pa.schema([pa.field(f.name, kind if f.name == "label_index" else f.type) for f in SCHEMA])
+        row = {"path": "x", "label_index": label}
+        pq.write_table(pa.Table.from_pylist([row], schema), tmp_path / "part-00001.parquet")
+
+    write(7, pa.int64())
+    assert open_run(tmp_path).columns(["label_index"])["label_index"].to_pylist() == [None, None, 7]
+    write("cat", pa.string())
+    with pytest.raises(Refused, match="is damaged"):
+        open_run(tmp_path).columns(["label_index"])
     bad = pa.schema([field for field in SCHEMA if field.name not in ("probability", "map")])
     with pytest.raises(Refused, match=r"part-00000.parquet of .* has no column probability, map\."):
         open_run(write_parts(tmp_path, (2,), bad))
-
-
-def test_files_with_other_types_are_converted_or_refused(tmp_path):
-    wide = pa.schema([pa.field(f.name, pa.int64() if f.name == "label_index" else f.type) for f in SCHEMA])
-    data = open_run(write_parts(tmp_path, (2, 3)))
-    pq.write_table(pa.Table.from_pylist([{"path": "x", "label_index": 7}], wide), tmp_path / "part-00001.parquet")
-    assert open_run(tmp_path).columns(["label_index"])["label_index"].to_pylist() == [None, None, 7]
-    bad = pa.schema([pa.field(f.name, pa.string() if f.name == "label_index" else f.type) for f in SCHEMA])
-    pq.write_table(pa.Table.from_pylist([{"path": "x", "label_index": "cat"}], bad), tmp_path / "part-00001.parquet")
-    with pytest.raises(Refused, match="is damaged"):
-        open_run(tmp_path).columns(["label_index"])
-    assert len(data) == 5
 
 
 def test_damaged_and_missing_files_are_reported(tmp_path):

@@ -17,10 +17,8 @@ import explainers
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import bands
-from saliscope.page.api import tab
 from saliscope.session import engine, model_cache
-from saliscope.session.answers import Answer, LoadedModel
-from saliscope.session.jobs import runs
+from saliscope.session.answers import LoadedModel
 from saliscope.session.request import Request, from_api, from_form
 from saliscope.zoo import Model, Preparation
 from tests.support.band_files import npy_file, tiff_file, values
@@ -111,11 +109,10 @@ def test_displayed_image_is_stretched_between_percentiles() -> None:
     ramp = np.linspace(1000, 1200, 33 * 50).reshape(33, 50).astype("u2")
     ramp[0, 0], ramp[0, 1] = 65535, 0
     found = bands.open_bands(npy_file(np.stack([ramp] * 5)), 5)
-    assert found is not None
-    seen = np.asarray(found.image)[..., 0]
-
     low, high = np.percentile(ramp, [2, 98])
-    np.testing.assert_allclose(seen, ((ramp.astype("f8") - low) / (high - low) * 255).clip(0, 255), atol=1)
+    expected = ((ramp.astype("f8") - low) / (high - low) * 255).clip(0, 255)
+    assert found is not None
+    np.testing.assert_allclose(np.asarray(found.image)[..., 0], expected, atol=1)
     plain = bands.open_bands(npy_file(values("u1", 3)), 3)
     assert plain is not None  # eight bits of red, green and blue are an image already
     np.testing.assert_array_equal(np.moveaxis(np.asarray(plain.image), -1, 0), values("u1", 3))
@@ -165,53 +162,30 @@ def install(channels: int, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     layers = explainers.list_layers(made.network, images, spatial=True)
     default = explainers.default_layer(made.network, images)
     found = LoadedModel(made.name, made.name, made, made.labels, layers, default, torch.device("cpu"))
-    monkeypatch.setattr(model_cache, "_loaded", {made.name: found})
-    monkeypatch.setattr(model_cache, "wait", lambda *_: iter(()))
+    monkeypatch.setattr(model_cache, "first_model", lambda: made.name)
+    monkeypatch.setattr(model_cache, "load", lambda *_: found)
     return found
 
 
-def explain_request(request: Request) -> Answer:
-    with runs.start(None) as run:
-        return next(step for step in engine.explain(request, run) if isinstance(step, Answer))
-
-
-@pytest.mark.parametrize("channels", [1, 5])
-def test_every_kind_of_method_works(channels: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    install(channels, monkeypatch)
-    path = tmp_path / "scene.npy"
-    path.write_bytes(npy_file(values("u1", channels, 40, 60)))
-    for method in ("grad_cam", "integrated_gradients", "occlusion", "lrp", "rise", "deep_lift"):
-        answer = explain_request(Request(str(path), method=method))
-        assert answer.map.isfinite().all() and answer.map.ndim == 2, method
-        assert answer.crop.mode == "RGB" and answer.crop.size[0] == answer.crop.size[1]
-        assert answer.settings.bands is not None and answer.settings.bands.count == channels
-
-
 def test_network_receives_the_bands_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Oracle: `Model.prepare` of the same array."""
-    loaded = install(5, monkeypatch)
-    array = values("u2", 5, 40, 60)
-    for name, data in (
-        ("a.tif", tiff_file(array)),
-        ("b.npy", npy_file(array)),
-        ("c.npy", npy_file(np.moveaxis(array, 0, -1))),
-    ):
+    """Oracle: `Model.prepare` of the same array. Unknown bands are noted."""
+    loaded, array = install(5, monkeypatch), values("u2", 5, 40, 60)
+    last_axis = npy_file(np.moveaxis(array, 0, -1))
+    for name, data in (("a.tif", tiff_file(array)), ("b.npy", npy_file(array)), ("c.npy", last_axis)):
         (tmp_path / name).write_bytes(data)
-        settings = engine.resolve(Request(model=loaded.name))
-        _, gray_image, images = engine.load_input(settings, Request(str(tmp_path / name)))
+        request = Request(str(tmp_path / name), bands="7,7,7")
+        settings, shown, images = engine.load_input(engine.resolve(request), request)
         torch.testing.assert_close(images, loaded.model.prepare(array))
-        assert gray_image.size == (60, 40)
+        assert shown.size == (60, 40) and settings.bands is not None and settings.bands.three == (1, 2, 3)
+        assert any("Unknown bands '7,7,7'" in note for note in settings.notes)
 
 
-def test_one_channel_network_receives_all_bits_of_a_png(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_one_channel_network_receives_all_bits_of_a_png() -> None:
     """The input equals that of a TIFF with the same values; a network with three channels receives 8 bits."""
-    array = values("u2", 1, 40, 60)
-    file = io.BytesIO()
+    array, file = values("u2", 1, 40, 60), io.BytesIO()
     Image.fromarray(array[0]).save(file, "PNG")
-    deep = bands.open_bands(file.getvalue(), 1)
-    flat = bands.open_bands(tiff_file(array), 1)
+    deep, flat = bands.open_bands(file.getvalue(), 1), bands.open_bands(tiff_file(array), 1)
     assert deep is not None and flat is not None
-
     np.testing.assert_array_equal(deep.values, flat.values)
     np.testing.assert_allclose(deep.values, array / 65535, rtol=1e-6)
     assert bands.open_bands(file.getvalue(), 3) is None
@@ -227,9 +201,7 @@ def test_ordinary_image_and_network_with_other_channels(monkeypatch: pytest.Monk
     _, _, images = engine.load_input(engine.resolve(request), request)
     torch.testing.assert_close(images, gray.model.prepare(image.convert("L")))
     install(4, monkeypatch)
-    with pytest.raises(
-        Refused, match="This network needs 4 bands, but the image has 3. Use a TIFF or NPY file with 4 bands."
-    ):
+    with pytest.raises(Refused, match="needs 4 bands, but the image has 3. Use a TIFF or NPY file with 4 bands."):
         engine.load_input(engine.resolve(request), request)
 
 
@@ -239,6 +211,8 @@ def test_ordinary_image_and_network_with_other_channels(monkeypatch: pytest.Monk
 def test_snippet_prepares_the_same_images(
     channels: int, requested: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    from saliscope.page.api import tab  # imports Gradio
+
     loaded = install(channels, monkeypatch)
     monkeypatch.setattr("saliscope.zoo.catalog.load_model", lambda name: loaded.model)
     monkeypatch.chdir(tmp_path)
@@ -247,41 +221,27 @@ def test_snippet_prepares_the_same_images(
     settings, _, images = engine.load_input(engine.resolve(request), request)
     python, library, shell = (item["code"] for item in tab.snippets(settings)["items"])
     names: dict[str, Any] = {}
-
     exec(library, names)
-
     torch.testing.assert_close(names["images"], images, rtol=0, atol=0.02)
-    assert (
-        f"bands='{requested}'" in python and f'"{requested}"]' in shell and "photo.jpg" not in python + library + shell
-    )
-
-
-def test_unknown_bands_are_noted_on_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    install(5, monkeypatch)
-    (tmp_path / "a.npy").write_bytes(npy_file(values()))
-
-    answer = explain_request(Request(str(tmp_path / "a.npy"), bands="7,7,7"))
-
-    assert answer.settings.bands is not None and answer.settings.bands.three == (1, 2, 3)
-    assert any("Unknown bands '7,7,7'" in note for note in answer.settings.notes)
+    assert f"bands='{requested}'" in python and f'"{requested}"]' in shell
+    assert "photo.jpg" not in python + library + shell
 
 
 def test_form_and_api_request_the_same_bands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    path = tmp_path / "a.npy"
-    path.write_bytes(npy_file(values()))
-    form = from_form(str(path), "", "", "", "", {"text": "3,2,1"}, {})
+    path = str(tmp_path / "a.npy")
+    Path(path).write_bytes(npy_file(values()))
+    form, without = (from_form(path, "", "", "", "", given, {}) for given in ({"text": "3,2,1"}, None))
 
-    assert replace(form, use_cache=False) == from_api({"path": str(path)}, bands="3,2,1") and form.bands == "3,2,1"
-    assert from_form(str(path), "", "", "", "", {}) == from_form(str(path), "", "", "", "", None, {})
-    assert form.signature != from_form(str(path), "", "", "", "", {}).signature
+    assert replace(form, use_cache=False) == from_api({"path": path}, bands="3,2,1") and form.bands == "3,2,1"
+    assert form.signature != without.signature and without == from_form(path, "", "", "", "", {})
     for wrong in ({"text": 5}, {"text": "x" * 600}, [], "3,2,1"):
-        assert from_form(str(path), "", "", "", "", wrong, {}).bands == ""
+        assert from_form(path, "", "", "", "", wrong, {}).bands == ""
 
 
 def test_preview_refers_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    array = values("u2", 5)
+    array, first = values("u2", 5), tmp_path / "a.tif"
     for name, data in (("a.tif", tiff_file(array)), ("b.npy", npy_file(array)), ("c.tif", tiff_file(array[:1]))):
         path = tmp_path / name
         path.write_bytes(data)
@@ -290,15 +250,12 @@ def test_preview_refers_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with Image.open(shown) as image:
             assert (image.format, image.mode, image.size) == ("PNG", "RGB", (50, 33))
         assert from_form(str(shown), "", "", "", "", {}).image == str(path)
-    assert bands.preview(tmp_path / "a.tif", 5, "5,4,3 of 5") == tmp_path / "a.tif.5-4-3.preview.png"
+    assert bands.preview(first, 5, "5,4,3 of 5") == tmp_path / "a.tif.5-4-3.preview.png"
     monkeypatch.setattr(limits, "PREVIEWS", len(list(tmp_path.glob("*.preview.png"))))
-    assert bands.preview(tmp_path / "a.tif", 5, "5,4,1") is None and bands.preview(tmp_path / "a.tif", 5) is not None
+    assert bands.preview(first, 5, "5,4,1") is None and bands.preview(first, 5) is not None
+    alone, linked = (tmp_path / f"{name}.tif.1-2-3.preview.png" for name in ("gone", "link"))
     (tmp_path / "photo.png").write_bytes((tmp_path / "a.tif.1-2-3.preview.png").read_bytes())
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
     assert bands.preview(tmp_path / "photo.png") is None and bands.preview(tmp_path / "broken.npy") is None
-    alone = tmp_path / "gone.tif.1-2-3.preview.png"
-    alone.write_bytes((tmp_path / "photo.png").read_bytes())
-    assert bands.original(alone) == alone
     (tmp_path / "link.tif").symlink_to("/etc/hostname")
-    linked = tmp_path / "link.tif.1-2-3.preview.png"
-    assert bands.original(linked) == linked
+    assert bands.original(alone) == alone and bands.original(linked) == linked

@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 import itertools
 import os
-import signal
 import struct
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -40,112 +38,59 @@ def photo(kind: str = "JPEG", size: tuple[int, int] = (60, 40)) -> bytes:
     return file.getvalue()
 
 
-def message(data: bytes, channels: int = 3) -> str:
-    with pytest.raises(Refused) as caught:
-        pool.open_file(data, channels)
-    return str(caught.value)
-
-
-def test_images_equal_those_of_this_process() -> None:
+def test_results_equal_those_of_this_process() -> None:
     for kind in uploads.FORMATS:
         data = photo(kind)
         expected = uploads.open_image(data)
         for found in (pool.open_image(data), pool.open_file(data, 3)):
             assert isinstance(found, Image.Image) and found.mode == "RGB" and found.size == expected.size
             assert found.tobytes() == expected.tobytes(), kind
-
-
-def test_bands_equal_those_of_this_process() -> None:
-    data = [tiff_file(values("u2")), npy_file(values("f4"))]
-    for channels, requested, file in itertools.product([1, 3, 5], ["", "3,2,1", "9,9,9"], data):
-        expected = bands.open_bands(file, channels, requested=requested)
-        found = pool.open_file(file, channels, requested=requested)
-        assert isinstance(found, bands.Bands) and expected is not None
-        np.testing.assert_array_equal(found.values, expected.values)
-        assert found.values.dtype == np.float32 and found.values.flags.writeable
-        assert (found.choice, found.note) == (expected.choice, expected.note)
-        assert found.image.tobytes() == expected.image.tobytes()
-
-
-def test_files_without_metadata_equal_those_of_this_process() -> None:
-    for data in (*map(photo, ("JPEG", "PNG", "TIFF", "GIF")), npy_file(values("f4"))):
+    arrays = tiff_file(values("u2")), npy_file(values("f4"))
+    for channels, requested, file in itertools.product([1, 3, 5], ["", "3,2,1", "9,9,9"], arrays):
+        own, raw = (module.open_file(file, channels, requested=requested) for module in (bands, pool))
+        assert isinstance(own, bands.Bands) and isinstance(raw, bands.Bands)
+        np.testing.assert_array_equal(raw.values, own.values)
+        assert raw.values.dtype == np.float32 and raw.values.flags.writeable
+        assert (raw.choice, raw.note, raw.image.tobytes()) == (own.choice, own.note, own.image.tobytes())
+    for data in (*map(photo, ("JPEG", "PNG", "TIFF", "GIF")), arrays[1]):
         assert pool.strip_metadata(data, 4) == metadata.strip_metadata(data, 4)
-    with pytest.raises(Refused, match="damaged"):
-        pool.strip_metadata(photo("GIF")[:100], 3)
-
-
-def test_previews_equal_those_of_this_process() -> None:
-    for data in (tiff_file(values("u2")), npy_file(values("f4")), photo("TIFF")):
-        found, expected = pool.preview_image(data, 3, "2,1,3"), bands.preview_image(data, 3, "2,1,3")
-        assert found is not None and expected is not None
-        assert found[1] == expected[1] and found[0].tobytes() == expected[0].convert("RGB").tobytes()
+    for data in (*arrays, photo("TIFF")):
+        shown, preview = (module.preview_image(data, 3, "2,1,3") for module in (pool, bands))
+        assert shown is not None and preview is not None
+        assert shown[1] == preview[1] and shown[0].tobytes() == preview[0].convert("RGB").tobytes()
     assert pool.preview_image(photo("JPEG"), 3, "") is None
 
 
 def test_refusals_are_those_of_this_process() -> None:
-    for data in (b"", b"hello", photo()[:300], photo("PNG")[:80], b"\x93NUMPY\x01\x00", bytes(limits.FILE + 1)):
-        with pytest.raises(Refused) as expected:
-            uploads.open_image(data) if bands.open_bands(data, 3) is None else None
-        assert message(data) == str(expected.value)
-    assert "needs 4 bands" in message(tiff_file(values("u2")), 4)
+    files = b"", b"hello", photo()[:300], photo("PNG")[:80], b"\x93NUMPY\x01\x00", bytes(limits.FILE + 1)
+    for data, channels in (*((file, 3) for file in files), (tiff_file(values("u2")), 4)):
+        found = []
+        for module in (bands, pool):
+            with pytest.raises(Refused) as caught:
+                module.open_file(data, channels)
+            found.append(str(caught.value))
+        assert found[0] == found[1]
+    with pytest.raises(Refused, match="damaged"):
+        pool.strip_metadata(photo("GIF")[:100], 3)
     assert pool.restarts() == 0
 
 
-def test_a_crash_of_the_decoder_is_one_refused_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process is ended while it reads the file, as a fault in a decoder would."""
-    one, write = pool.Pool(1), protocol.write
-    one.prepare()
-    (process,) = one.processes()
-
-    def write_and_end(requests: IO[bytes], header: dict[str, Any], data: bytes) -> None:
-        message = io.BytesIO()
-        write(message, header, data)
-        requests.write(message.getvalue()[:-1])  # or it may answer before it is ended
-        requests.flush()
-        os.kill(process, signal.SIGSEGV)
-
-    with monkeypatch.context() as patch, pytest.raises(Refused, match="could not be decoded"):
-        patch.setattr(protocol, "write", write_and_end)
-        one.call(photo(), task="image")
-    assert one.restarts == 1 and one.processes() == []
-    assert one.call(photo(), task="image")[0] == {"size": [40, 60]} and one.restarts == 1
-
-    one._idle[0].process.kill()  # while it is idle
-    one._idle[0].process.wait()
-    assert one.call(photo(), task="image")[0] == {"size": [40, 60]} and one.restarts == 2
-    one.close()
-
-
-def test_a_decoder_that_takes_too_long_is_replaced() -> None:
-    one = pool.Pool(1, seconds=0.01)
-    with pytest.raises(Refused, match="takes too long"):
-        one.call(photo(), task="image")  # a process does not even start in this time
-    assert one.restarts == 1
-    one.close()
-
-
-def test_all_processes_end_with_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_replaced_after_some_files_and_ends_with_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MOST_FILES", 2)
     one = pool.Pool(1)
-    one.prepare()
-    first = one.processes()
-    for _ in range(2):
-        one.call(photo(), task="image")
-        assert one.used[1] > 0 or sys.platform != "linux"
-    assert one.processes() == [] and one.restarts == 0, "replaced after two files"
+    with ThreadPoolExecutor(4) as threads:  # requests wait for their turn
+        found = [*threads.map(lambda _: one.call(photo(), task="image")[0]["size"], range(3))]
+    assert found == [[40, 60]] * 3 and one.restarts == 0
+    assert one.used[1] > 0 or sys.platform != "linux"
+    (last,) = one.processes()
     one.call(photo(), task="image")
-    assert first != one.processes()
-    process = one._idle[0].process
+    assert one.processes() == [], "replaced after two files"
+    one.prepare()
+    (process,) = one.processes()
     one.close()
-    assert process.poll() is not None
-
-
-def test_a_waiting_request_gets_its_turn() -> None:
-    one = pool.Pool(1)
-    with ThreadPoolExecutor(6) as threads:
-        found = threads.map(lambda _: one.call(photo(), task="image")[0]["size"][0], range(6))
-        assert [*found] == [40] * 6 and len(one.processes()) == 1
-    one.close()
+    for number in (last, process):
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)
 
 
 def test_a_file_that_needs_too_much_memory_is_refused() -> None:
@@ -180,13 +125,14 @@ WRONG: list[dict[str, object]] = [
 ]
 
 
-def test_what_a_decoder_sends_is_not_trusted() -> None:
+def test_what_a_decoder_sends_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in BROKEN:
         with pytest.raises(protocol.Broken):
             protocol.read(io.BytesIO(text))
             pytest.fail(f"{text!r} is accepted")
     assert protocol.read(io.BytesIO()) is None
     for answer in WRONG:
+        monkeypatch.setattr(pool.Pool, "call", lambda *_, sent=answer, **__: (sent, bytearray(11)))
         with pytest.raises(Refused):
-            pool._unpack(answer, bytearray(11))
+            pool.open_file(b"x", 3)
             pytest.fail(f"{answer} is accepted")

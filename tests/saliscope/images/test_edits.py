@@ -32,18 +32,15 @@ def random_image(height: int = 12, width: int = 12, channels: int = 3) -> torch.
 # Fills
 
 
-@pytest.mark.parametrize("low, high", [(10, 20), (2, 38), (0, 30)])
-def test_inpainting_continues_a_ramp(low: int, high: int) -> None:
+def test_inpainting_continues_a_ramp() -> None:
     """A linear ramp is the mean of its neighbors everywhere, also at a border that it does not rise towards."""
     rows, columns = torch.meshgrid(torch.arange(40.0), torch.arange(40.0), indexing="ij")
-    ramp = torch.stack([columns, 3 * columns + (rows if low else 0 * rows)])[None]
-    mask = square(40, low, high)
-    if not low:
-        mask[:, :5] = False  # the slope ends at the border of the image, so that only rows touch it
-    found = fills.fill_region(ramp, mask, "inpaint")
-
-    assert (found - ramp).abs().max() < 0.002 * (ramp.max() - ramp.min())
-    assert torch.equal(found[..., ~mask], ramp[..., ~mask])
+    for low, high in ((10, 20), (2, 38), (0, 30)):
+        ramp, mask = torch.stack([columns, 3 * columns + (rows if low else 0 * rows)])[None], square(40, low, high)
+        if not low:
+            mask[:, :5] = False  # the slope ends at the border of the image, so that only rows touch it
+        found = fills.fill_region(ramp, mask, "inpaint")
+        assert (found - ramp).abs().max() < 0.002 * (ramp.max() - ramp.min()), (low, high)
 
 
 def test_an_inpainted_pixel_is_the_mean_of_its_neighbors() -> None:
@@ -67,31 +64,21 @@ def test_an_inpainted_pixel_is_the_mean_of_its_neighbors() -> None:
     assert torch.allclose(fills.inpaint(pixels, mask)[0][:, mask].T, expected, atol=1e-3)
 
 
-def test_the_mean_fill_is_exact_and_the_rest_unchanged() -> None:
-    pixels, mask = random_image(), square(12, 3, 9)
-    found = fills.fill_region(pixels, mask, "mean")
-
-    assert torch.equal(found[..., ~mask], pixels[..., ~mask])
-    for channel in range(3):
-        assert torch.equal(found[0, channel][mask], pixels[0, channel].mean().expand(36))
-
-
-def test_other_fills_show_their_image() -> None:
+def test_fills_show_their_image_and_leave_the_rest() -> None:
     pixels, second, mask = random_image(), random_image().flip(-1), square(12, 3, 9)
-    for fill in ("blur", "noise", "image"):
-        cover = second if fill == "image" else baseline_of(pixels, fill)
+    mean = pixels.mean((2, 3), keepdim=True).expand_as(pixels)
+    blur, noise = (baseline_of(pixels, fill) for fill in ("blur", "noise"))
+    for fill, cover in {"mean": mean, "blur": blur, "noise": noise, "image": second, "inpaint": None}.items():
         found = fills.fill_region(pixels, mask, fill, second)
-        assert torch.equal(found[..., mask], cover[..., mask]) and torch.equal(found[..., ~mask], pixels[..., ~mask])
-
-
-def test_fills_that_are_impossible_say_why() -> None:
-    pixels = random_image()
-    with pytest.raises(Refused, match="no pixel is left"):
-        fills.fill_region(pixels, torch.ones(12, 12, dtype=torch.bool), "inpaint")
-    with pytest.raises(Refused, match="No second image"):
-        fills.fill_region(pixels, square(12, 3, 9), "image")
-    with pytest.raises(Refused, match="has 3 × 8 × 12 values.*the first has 3 × 12 × 12"):
-        fills.fill_region(pixels, square(12, 3, 9), "image", random_image(8))
+        assert torch.equal(found[..., ~mask], pixels[..., ~mask]), fill
+        assert cover is None or torch.equal(found[..., mask], cover[..., mask]), fill
+    for fill, covered, other, message in (
+        ("inpaint", torch.ones_like(mask), None, "no pixel is left"),
+        ("image", mask, None, "No second image"),
+        ("image", mask, random_image(8), "has 3 × 8 × 12 values.*the first has 3 × 12 × 12"),
+    ):
+        with pytest.raises(Refused, match=message):
+            fills.fill_region(pixels, covered, fill, other)
 
 
 # The whole image
@@ -125,7 +112,7 @@ def test_shift_by_hand() -> None:
     pixels = torch.arange(9.0).view(1, 1, 3, 3)
     assert whole.shift(pixels, 1, -1).view(3, 3).tolist() == [[4, 3, 4], [4, 6, 7], [4, 4, 4]]
     assert whole.shift(pixels, -2, 0).view(3, 3).tolist() == [[2, 4, 4], [5, 4, 4], [8, 4, 4]]
-    with pytest.raises(Refused, match="Shift -3 is out of range. Give -2 to 2 pixels"):
+    with pytest.raises(Refused, match="Shift -3 is .* Give -2 to 2 pixels"):
         whole.shift(pixels, 0, -3)
 
 
@@ -186,18 +173,10 @@ def test_the_text_of_an_edit() -> None:
     found = parse(
         "brush.0c.0000zzzz_unbox.0000zz00_top.125_first.7_invert_fill.mean_flip.xy_rotate.-90_shift.3.-4_jpeg.20"
     )
+    stroke, box = Stroke(((0.0, 0.0), (1.0, 1.0)), 38 / edit.FINEST), Box(((0.0, 0.0), (1.0, 0.0)), add=False)
+    changes = Whole(flip="xy", rotate=-90, shift=(3, -4), jpeg=20)
 
-    assert found == Edit(
-        (
-            Stroke(((0.0, 0.0), (1.0, 1.0)), 38 / edit.FINEST),
-            Box(((0.0, 0.0), (1.0, 0.0)), add=False),
-            Highest(share=0.125),
-            Highest(count=7),
-            Invert(),
-        ),
-        "mean",
-        Whole(flip="xy", rotate=-90, shift=(3, -4), jpeg=20),
-    )
+    assert found == Edit((stroke, box, Highest(share=0.125), Highest(count=7), Invert()), "mean", changes)
     assert parse("") == Edit() and Edit().is_empty and not found.is_empty and found.needs_map
 
 

@@ -22,24 +22,13 @@ import pytest
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool, protocol, sandbox
-from tests.support.hijacked_decoder import ATTEMPTS, ORDINARY
+from tests.support.hijacked_decoder import ORDINARY
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have only limits")
 ROOT = Path(__file__).parents[3]
 IMAGE = (ROOT / "assets" / "examples" / "coffee.jpg").read_bytes()
-OTHER_TESTS = {"descriptors", "environment", "user", "state", "spin", "linger"}
 REFUSED = re.compile(r"refused: \w+Error( \d+)?").fullmatch
 IS_ROOT = getattr(os, "geteuid", lambda: 1)() == 0
-
-
-@pytest.fixture(scope="module")
-def active() -> list[str]:
-    """The mechanisms of this system."""
-    one = pool.Pool(1)
-    one.prepare()
-    found = one.mechanisms()
-    one.close()
-    return found
 
 
 @contextlib.contextmanager
@@ -50,10 +39,28 @@ def hijacked(*using: str) -> Iterator[pool.Pool]:
     one.close()
 
 
+@pytest.fixture(scope="module")
+def decoder() -> Iterator[pool.Pool]:
+    """A decoder with all mechanisms of this system, started by a page with a secret and an open pipe."""
+    read, write = os.pipe()
+    os.set_inheritable(read, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_TOKEN", "secret")
+        with hijacked() as one:
+            yield one
+    os.close(read)
+    os.close(write)
+
+
+def assert_decodes(one: pool.Pool, about: object = "") -> None:
+    """Assert that the next file gets its own answer."""
+    assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}, about
+
+
 def wait_until(done: Callable[[], bool]) -> None:
     until = time.monotonic() + 30
     while not done() and time.monotonic() < until:
-        time.sleep(0.05)
+        time.sleep(0.02)
     assert done()
 
 
@@ -125,45 +132,31 @@ def victim(tmp_path: Path) -> Iterator[Victim]:
     process.wait()
 
 
-def got(one: pool.Pool, victim: Victim) -> list[tuple[str, str, str]]:
-    """Return the attempts that were not refused, and what they got."""
-    assert one.call(IMAGE, task="image")[0]["size"] == [600, 400], "images are decoded there"
-    tried = list(victim.attempts(one.processes()[0]))
-    if sandbox.SECCOMP in one.mechanisms():  # others would wait for ever in one of them
-        tried.append(("system calls", ""))
-    assert {name for name, _ in tried} | OTHER_TESTS | {"system calls"} == {*ATTEMPTS}
-    found = [(name, argument, attempt(one, name, argument)) for name, argument in tried]
-    assert one.restarts == 0
-    return [each for each in found if not REFUSED(each[2])]
-
-
 WITHOUT_SECCOMP = {"stat", "session", "executable memory", "priority", "permissions", "limits of"}
 """What limits and Landlock do not refuse: the owner may change permissions of files, and limits of the page."""
 
 
-@pytest.mark.parametrize(
-    ("using", "not_refused"),
-    [
-        ("", set()),
-        ("ordinary", set()),
-        ("seccomp", {"reserve"}),  # memory is a limit
-        ("seccomp ordinary", {"reserve"}),
-        ("landlock limits ordinary", WITHOUT_SECCOMP),
-    ],
-)
-def test_a_decoder_reaches_nothing(using: str, not_refused: set[str], victim: Victim, active: list[str]) -> None:
+@pytest.mark.parametrize("using", ["", "ordinary", "seccomp", "landlock limits ordinary"])
+def test_a_decoder_reaches_nothing(using: str, victim: Victim, decoder: pool.Pool) -> None:
     """With all mechanisms; and with seccomp, or without it, where the system does not have the others."""
     mechanisms = sorted({*using.split()} - {"ordinary"})
+    active = decoder.mechanisms()
     if {*mechanisms} - {*active} or (not using and sandbox.SECCOMP not in active):
         pytest.skip(f"this system only has {', '.join(active)}")
-    if "ordinary" in using and not IS_ROOT:
-        if using != "landlock limits ordinary":
-            pytest.skip("the other case is an ordinary user already")
-        using = "landlock limits"
-    with hijacked(*using.split()) as one:
+    if using == "ordinary" and not IS_ROOT:
+        pytest.skip("the first case is an ordinary user already")
+    arguments = [each for each in using.split() if each != "ordinary" or IS_ROOT]
+    with hijacked(*arguments) if using else contextlib.nullcontext(decoder) as one:
+        assert_decodes(one)
         assert not mechanisms or one.mechanisms() == mechanisms
-        found = {(name, argument): answer for name, argument, answer in got(one, victim)}
-        assert {name for name, _ in found} <= not_refused, found
+        tried, before = list(victim.attempts(one.processes()[0])), one.restarts
+        if sandbox.SECCOMP in one.mechanisms():  # others would wait for ever in one of them
+            tried.append(("system calls", ""))
+        if "limits" not in one.mechanisms():
+            tried.remove(("reserve", str(limits.DECODE_MEMORY)))
+        found = {each: answer for each in tried if not REFUSED(answer := attempt(one, *each))}
+        assert one.restarts == before
+    assert {name for name, _ in found} <= (WITHOUT_SECCOMP if "landlock" in using else set()), found
 
 
 def test_limits_alone_give_no_files_and_no_sockets(victim: Victim) -> None:
@@ -188,26 +181,19 @@ def test_root_becomes_nobody(victim: Victim) -> None:
         assert attempt(one, "root").startswith("refused")
 
 
-def test_a_decoder_has_two_pipes_and_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    read, write = os.pipe()
-    os.set_inheritable(read, True)
-    with hijacked() as one:
-        assert sorted(json.loads(attempt(one, "descriptors")).values()) == ["device"] * 3 + ["pipe"] * 2
-        assert json.loads(attempt(one, "environment")) == {}
-        assert b"secret" not in Path(f"/proc/{one.processes()[0]}/environ").read_bytes()
-    os.close(read)
-    os.close(write)
+def test_a_decoder_has_two_pipes_and_no_environment(decoder: pool.Pool) -> None:
+    assert sorted(json.loads(attempt(decoder, "descriptors")).values()) == ["device"] * 3 + ["pipe"] * 2
+    assert json.loads(attempt(decoder, "environment")) == {}
+    assert b"secret" not in Path(f"/proc/{decoder.processes()[0]}/environ").read_bytes()
 
 
-def test_a_file_finds_nothing_of_earlier_files() -> None:
+def test_a_file_finds_nothing_of_earlier_files(decoder: pool.Pool) -> None:
     """Except on systems without forks, where one process decodes many files."""
-    with hijacked() as one:
-        assert [attempt(one, "state", text) for text in "ab"] == ['["a"]', '["b"]']
-        assert one.restarts == 0
+    before = decoder.restarts
+    assert [attempt(decoder, "state", text) for text in "ab"] == ['["a"]', '["b"]'] and decoder.restarts == before
     with hijacked("limits", "together") as one:
         assert [attempt(one, "state", text) for text in "ab"] == ['["a"]', '["a", "b"]']
-        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
+        assert_decodes(one)
         assert REFUSED(attempt(one, "read", "/etc/passwd")) and one.restarts == 0
 
 
@@ -227,55 +213,48 @@ FORGED = {
 }
 
 
-def test_a_forged_answer_or_none_ends_the_decoder_only() -> None:
-    """The next file gets its own answer."""
-    with hijacked() as one:
-        for number, (name, forged) in enumerate([*FORGED.items(), ("none", b"")]):
-            assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}, name
-            assert one.restarts == number, name
-            one.seconds = 1.0  # of an answer that is not complete
-            with pytest.raises(Refused, match="could not be decoded|takes too long"):
-                if forged:
-                    one.call(forged, task="image", forged=True)
-                else:
-                    one.call(b"", task="attempt", name="spin", argument="")
-            one.seconds = 25.0
-        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
+def test_a_forged_answer_or_none_ends_the_decoder_only(decoder: pool.Pool) -> None:
+    for name, forged in FORGED.items():
+        assert_decodes(decoder, name)
+        before, decoder.seconds = decoder.restarts, 1.0  # of an answer that is not complete
+        with pytest.raises(Refused, match="could not be decoded|takes too long"):
+            decoder.call(forged, task="image", forged=True)
+        assert decoder.restarts == before + 1, name
+    assert "takes too long" in attempt(decoder, "spin")
+    decoder.seconds = 25.0
+    (process,) = [assert_decodes(decoder), decoder.processes()][1]
+    (child,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    os.kill(process, signal.SIGKILL)  # while it is idle
+    wait_until(lambda: not Path(f"/proc/{child}").exists() and "State:\tZ" in status(process))
+    assert_decodes(decoder, "killed")
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(25.0, id="next file"), pytest.param(1.0, id="no next file")])
-def test_a_decoder_that_does_not_end_after_its_answer_is_ended(seconds: float) -> None:
+def status(process: int) -> str:
+    return Path(f"/proc/{process}/status").read_text()
+
+
+def test_a_decoder_that_does_not_end_after_its_answer_is_ended(decoder: pool.Pool) -> None:
     """Its own answer is not delayed, and the next file waits for a moment only."""
-    with hijacked() as one:
-        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
-        one.seconds = seconds
-        assert attempt(one, "linger") == "answered"
-        (process,) = one.processes()
+    for seconds in (25.0, 1.0):
+        assert_decodes(decoder)
+        before, decoder.seconds = decoder.restarts, seconds
+        assert attempt(decoder, "linger") == "answered"
+        (process,) = decoder.processes()
         if seconds < pool.END_SECONDS:
-            wait_until(lambda: "State:\tZ" in Path(f"/proc/{process}/status").read_text())
-        one.seconds = 25.0
-        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]} and one.restarts == 1
-        assert process not in one.processes()
+            wait_until(lambda number=process: "State:\tZ" in status(number))  # type: ignore[misc]
+        decoder.seconds = 25.0
+        assert_decodes(decoder)
+        assert decoder.restarts == before + 1 and process not in decoder.processes()
 
 
-def test_a_process_is_not_ended_by_the_time_limit_of_an_earlier_file() -> None:
-    with hijacked() as one:
-        one.seconds = 2.0
-        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
-        before = one.processes()
-        time.sleep(2.5)
-        one.seconds = 25.0
-        assert one.call(IMAGE, task="image")[0] == {"size": [600, 400]}
-        assert one.processes() == before and one.restarts == 0
-
-
-def test_the_process_of_a_file_ends_with_its_decoder() -> None:
-    with hijacked() as one:
-        one.mechanisms()
-        (process,) = one.processes()
-        (child,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        os.kill(process, signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{child}").exists())
+def test_a_process_is_not_ended_by_the_time_limit_of_an_earlier_file(decoder: pool.Pool) -> None:
+    assert_decodes(decoder)
+    before, decoder.seconds = (decoder.processes(), decoder.restarts), 1.0
+    assert_decodes(decoder)
+    time.sleep(1.2)
+    decoder.seconds = 25.0
+    assert_decodes(decoder)
+    assert (decoder.processes(), decoder.restarts) == before
 
 
 def test_a_decoder_ends_with_the_page() -> None:
@@ -296,32 +275,29 @@ os.kill(os.getpid(), signal.SIGKILL)
     wait_until(lambda: not process.exists())
 
 
-def test_a_text_of_a_decoder_can_be_shown() -> None:
-    with hijacked() as one:
-        for text in ("x" * 10_000, "\ud800", 5, ["a"]):
-            with pytest.raises(Refused) as caught:
-                one.call(message(json.dumps({"refused": text}).encode()), task="image", forged=True)
-            assert len(str(caught.value).encode()) <= pool.LONGEST_TEXT, text
+def test_a_text_of_a_decoder_can_be_shown(decoder: pool.Pool) -> None:
+    for text in ("x" * 10_000, "\ud800", 5, ["a"]):
+        with pytest.raises(Refused) as caught:
+            decoder.call(message(json.dumps({"refused": text}).encode()), task="image", forged=True)
+        assert len(str(caught.value).encode()) <= pool.LONGEST_TEXT, text
 
 
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
-def test_the_filter_exists_for_two_processors(machine: str) -> None:
+NUMBERS = {
+    "x86_64": {"read": 0, "mmap": 9, "mprotect": 10, "exit_group": 231, "openat": 257, "socket": 41, "execve": 59,
+               "kill": 62, "ptrace": 101, "clone": 56, "prctl": 157, "prlimit64": 302},
+    "aarch64": {"read": 63, "mmap": 222, "mprotect": 226, "exit_group": 94, "openat": 56, "socket": 198, "execve": 221,
+                "kill": 129, "ptrace": 117, "clone": 220, "prctl": 167, "prlimit64": 261},
+}  # fmt: skip
+"""The numbers of some system calls; the first four are allowed."""
+
+
+@pytest.mark.parametrize(("machine", "audit"), [("x86_64", 0xC000003E), ("aarch64", 0xC00000B7)])
+def test_the_filter_exists_for_two_processors(machine: str, audit: int) -> None:
     """The filter as the kernel runs it: what is allowed, refused, and ended."""
-    program = sandbox.filter_of(machine)
-    if machine == "riscv64":
-        assert program is None
-        return
-    assert program is not None
-    numbers = {
-        "x86_64": {"read": 0, "write": 1, "mmap": 9, "mprotect": 10, "exit_group": 231, "open": 2, "openat": 257,
-                   "socket": 41, "execve": 59, "kill": 62, "ptrace": 101, "clone": 56, "prctl": 157, "prlimit64": 302},
-        "aarch64": {"read": 63, "write": 64, "mmap": 222, "mprotect": 226, "exit_group": 94, "openat": 56,
-                    "socket": 198, "execve": 221, "kill": 129, "ptrace": 117, "clone": 220, "prctl": 167,
-                    "prlimit64": 261},
-    }[machine]  # fmt: skip
-    audit = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine]
+    program, numbers = sandbox.filter_of(machine), NUMBERS[machine]
+    assert program is not None and sandbox.filter_of("riscv64") is None
     for name, number in numbers.items():
-        allowed = name in ("read", "write", "mmap", "mprotect", "exit_group")
+        allowed = name in ("read", "mmap", "mprotect", "exit_group")
         assert run_filter(program, audit, number, 3) == ("allow" if allowed else "refuse"), name
         assert run_filter(program, audit ^ 1, number, 3) == "kill", "another table of system calls"
     for name in ("mmap", "mprotect"):
@@ -364,7 +340,7 @@ assert read() != 0
 
 
 def test_missing_mechanisms_are_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    assert sandbox.missing(["user", "landlock", "limits", "seccomp"]) == []
+    assert sandbox.missing(sandbox.MECHANISMS) == []
     assert sandbox.missing(["user", "limits"]) == ["landlock", "seccomp"]
     assert ("user" in sandbox.missing([])) == IS_ROOT
     monkeypatch.setattr(sandbox, "missing", lambda active: ["landlock"] if active else [])

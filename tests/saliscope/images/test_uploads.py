@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import io
 import os
-import random
 import struct
 import time
 import warnings
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +29,6 @@ from tests.support.image_files import (
     WHITE,
     chunk,
     declared,
-    fuzz_seeds,
-    mutations,
     png,
     save,
     scene,
@@ -76,7 +72,7 @@ def refusal(source: Any) -> str:
     with pytest.raises(Refused) as caught:
         open_image(source)
     message = str(caught.value)
-    assert message.endswith(".") and "{" not in message and "\n" not in message and "Error" not in message, message
+    assert message.endswith(".") and not any(part in message for part in ("{", "\n", "Error", "<", "secret")), message
     return message
 
 
@@ -101,16 +97,6 @@ def test_supported_formats_are_decoded_and_others_are_rejected():
         assert "Choose an image" in refusal(save(scene(), kind)), kind
 
 
-def test_content_determines_the_format(tmp_path):
-    lying = tmp_path / "notes.txt"
-    lying.write_bytes(save(scene(), "PNG"))
-    assert_scene(open_image(lying))
-    assert_scene(open_image(str(lying)))
-    page = tmp_path / "photo.png"
-    page.write_bytes(b"<!DOCTYPE html><html><body>hello</body></html>")
-    assert "a web page" in refusal(page)
-
-
 def test_first_image_of_several_is_used():
     """MPO: a JPEG followed by a second one (depth, gain map)."""
     others = [Image.new("RGB", (48, 32), "black"), Image.new("RGB", (48, 32), "white")]
@@ -132,9 +118,6 @@ def test_other_modes_become_rgb():
         save(scene(), "TIFF", compression="jpeg", quality=95),
     ):
         assert_scene(open_image(file))
-
-
-# Transparency
 
 
 def test_transparency_is_blended_with_white():
@@ -171,9 +154,6 @@ def test_resizing_ignores_the_color_of_transparent_pixels(monkeypatch):
     assert min(min(channel) for channel in small.getextrema()) >= 254
 
 
-# More than 8 bits
-
-
 @pytest.mark.parametrize(
     ("kind", "values", "expected"),
     [
@@ -204,9 +184,6 @@ def test_sixteen_bits_of_a_png():
     assert near(image.getpixel((0, 0)), (255, 0, 128), 1) and near(image.getpixel((1, 0)), (0, 255, 1), 1)
 
 
-# EXIF orientation
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", *(("AVIF",) if features.check("avif") else ())])
 def test_every_orientation_is_applied(kind):
     """Oracle: Pillow's function for it. Other numbers are ignored."""
@@ -221,71 +198,38 @@ def test_every_orientation_is_applied(kind):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_damaged_orientation_tag_is_ignored():
-    for note in (
-        b"Exif\x00\x00",
-        b"Exif\x00\x00MM\x00*\xff\xff\xff\xff",
-        b"Exif\x00\x00II*\x00\x08\x00\x00\x00" + b"\xff" * 40,
-    ):
-        assert_scene(open_image(save(scene(), "JPEG", exif=note, quality=95)))
+    for note in (b"", b"MM\x00*\xff\xff\xff\xff", b"II*\x00\x08\x00\x00\x00" + b"\xff" * 40):
+        assert_scene(open_image(save(scene(), "JPEG", exif=b"Exif\x00\x00" + note, quality=95)))
     assert_scene(open_image(save(scene(), "PNG", exif=b"Exif\x00\x00M\xffT*\x00\x00\x00\x08")))
 
 
-def test_orientation_is_applied_to_reduced_images(monkeypatch):
-    monkeypatch.setattr(limits, "SIDE", 32)
-    held = scene((480, 320)).transpose(Image.Transpose.ROTATE_90)
-    for kind in ("JPEG", "TIFF", "WEBP"):
-        image = open_image(save(held, kind, exif=oriented(6), quality=95))
-        assert image.size == (48, 32), kind
-        assert_scene(image)
-
-
-# Color profiles
-
-
-def test_an_embedded_profile_is_applied():
+def test_an_embedded_profile_is_applied_and_removed():
     """Also under transparency and after a palette."""
     see_through = scene().convert("RGBA")
     see_through.paste((0, 0, 0, 0), (0, 0, 24, 16))
     for image, first in ((scene(), RED[::-1]), (see_through, WHITE), (scene().quantize(4), RED[::-1])):
-        colors = corners(open_image(save(image, "PNG", icc_profile=swapped_profile())))
+        found = open_image(save(image, "PNG", icc_profile=swapped_profile(), exif=oriented(1)))
+        colors = corners(found)
         assert near(colors["top left"], first, 8) and near(colors["bottom left"], BLUE[::-1], 8), image.mode
+        assert found.info.keys() <= {"notes"} and not dict(found.getexif()), "only pixels"
 
 
-def test_a_damaged_large_or_wrong_profile_is_ignored(monkeypatch):
-    for profile in (b"", b"nonsense", b"\x00" * 200, swapped_profile()[:300], b"\xff" * (limits.PROFILE + 1)):
+def test_a_damaged_large_or_wrong_profile_is_ignored():
+    for profile in (b"nonsense", b"\x00" * 200, swapped_profile()[:300], b"\xff" * (limits.PROFILE + 1)):
         assert_scene(open_image(save(scene(), "TIFF", icc_profile=profile)))
     assert_scene(open_image(save(scene().convert("CMYK"), "TIFF", icc_profile=swapped_profile())))
-    monkeypatch.setattr(limits, "PROFILE", 100)
-    assert_scene(open_image(save(scene(), "PNG", icc_profile=swapped_profile())))
-
-
-def test_many_profiles_are_refused():
-    """Each is decompressed to a megabyte; a PNG has one."""
-    profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1_000_000)))
-    assert open_image(png(2, 1, 8, 0, b"\0\x10\x20", *[profile] * (limits.PROFILES - 1))).size == (2, 1)
-    assert "takes too long" in refusal(png(2, 1, 8, 0, b"\0\x10\x20", *[profile] * limits.PROFILES))
-
-
-def test_result_contains_only_pixels():
-    exif = Image.Exif()
-    exif[0x010F] = "a camera"
-    data = save(scene(), "JPEG", exif=exif, comment=b"where I live", icc_profile=swapped_profile())
-    image = open_image(data)
-    assert image.info == {} and not dict(image.getexif())
-
-
-# Size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "PROFILE", 100)
+        assert_scene(open_image(save(scene(), "PNG", icc_profile=swapped_profile())))
 
 
 def test_a_large_image_is_reduced_and_a_small_one_is_not(monkeypatch):
-    decoded, load = [], ImageFile.ImageFile.load
-    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: (decoded.append(self.size), load(self))[1])
     monkeypatch.setattr(limits, "SIDE", 100)
-    for kind in ("JPEG", "PNG"):
-        image = open_image(save(scene((1600, 1200)), kind))
-        assert image.size == (133, 100)
+    held = scene((1600, 1200)).transpose(Image.Transpose.ROTATE_90)
+    for kind in ("JPEG", "TIFF", "WEBP"):
+        image = open_image(save(held, kind, exif=oriented(6)))
+        assert image.size == (133, 100), kind
         assert_scene(image)
-    assert decoded[0] == (200, 150), "a JPEG is decoded at an eighth of its size"
     for size in ((1, 1), (3, 2), (140, 100)):
         assert open_image(save(scene(size), "PNG")).size == size
     monkeypatch.setattr(limits, "SIDE", 1024)
@@ -337,11 +281,19 @@ def test_text_that_expands_to_gigabytes_is_not_decompressed():
         assert time.thread_time() - started < 0.5
 
 
-def test_jpeg_with_many_scans_is_rejected():
-    """Each scan costs a pass over all pixels: 10,000 scans in 100 kB keep a core busy for a minute."""
+def test_parts_that_cost_time_are_limited():
+    """Pillow reads chunks of a PNG in Python; parts of the pixels are many, a profile is a megabyte."""
+    profile, empty = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1_000_000))), chunk(b"vpAg", b"")
+    for part, allowed, most in (
+        (profile, limits.PROFILES - 1, limits.PROFILES),
+        (empty, limits.PARTS - 10, limits.PARTS + 1),
+        (chunk(b"IDAT", b""), limits.PARTS + 1000, 20 * limits.PARTS + 100),
+    ):
+        assert open_image(png(2, 1, 8, 0, b"\0\x10\x20", part * allowed)).size == (2, 1)
+        assert "takes too long" in refusal(png(2, 1, 8, 0, b"\0\x10\x20", part * most))
+    # Each scan costs a pass over all pixels: 10,000 scans in 100 kB keep a core busy for a minute.
     data = save(scene(), "JPEG", progressive=True)
-    last = data.rindex(b"\xff\xda")
-    scan = data[last:-2]
+    scan = data[data.rindex(b"\xff\xda") : -2]
     assert_scene(open_image(data))
     assert "takes too long" in refusal(data[:-2] + scan * 200 + data[-2:])
 
@@ -368,26 +320,11 @@ def test_file_with_many_blocks_is_rejected_at_the_time_limit(kind, monkeypatch):
     assert time.thread_time() - started < 1.5
 
 
-def test_png_with_many_chunks_is_rejected():
-    """Pillow reads them in Python; parts of the pixels are many in a large image."""
-
-    def image(name: bytes, count: int) -> bytes:
-        return png(2, 1, 8, 0, b"\0\x10\x20", chunk(name, b"") * count)
-
-    assert open_image(image(b"vpAg", limits.PARTS - 10)).size == (2, 1)
-    assert "takes too long" in refusal(image(b"vpAg", limits.PARTS + 1))
-    assert open_image(image(b"IDAT", limits.PARTS + 1000)).size == (2, 1)
-    assert "takes too long" in refusal(image(b"IDAT", 20 * limits.PARTS + 100))
-
-
-def test_narrow_and_empty_images_are_rejected():
+def test_narrow_images_are_rejected():
     assert "60000 x 1 pixels" in refusal(save(Image.new("L", (60000, 1)), "PNG"))
     assert "1 x 21 pixels" in refusal(save(Image.new("L", (1, 21)), "PNG"))
     assert open_image(save(Image.new("L", (1, 20)), "PNG")).size == (1, 20)
-    for size in ((0, 5), (5, 0), (0, 0)):
-        assert "damaged" in refusal(png(*size, 8, 0, b""))
-        for kind in ("BMP", "JPEG", "TIFF"):
-            assert "damaged" in (message := refusal(declared(kind, *size))) or "times the other" in message, kind
+    assert "damaged" in refusal(png(0, 5, 8, 0, b""))
 
 
 # Files that are not images
@@ -402,6 +339,7 @@ OTHER_FILES = [
     (b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- x --><svg/>', "an SVG drawing"),
     (b"<!doctype html><p>", "a web page"),
     (b"\n <HTML><body>", "a web page"),
+    (b"<img src=x onerror=alert(1)>", "a text file"),
     (b"PK\x03\x04" + bytes(60), "a zip archive"),
     (b"PK\x05\x06" + bytes(18), "a zip archive"),
     (b"%PDF-1.7\n", "a PDF document"),
@@ -455,7 +393,7 @@ def test_sources_that_are_not_files_are_rejected(tmp_path):
     for sources, word in (
         ([tmp_path], "folder"),
         ([tmp_path / "pipe", "/dev/zero", *numbers_and_objects], "uploaded"),
-        ([tmp_path / "gone.png", "a\x00b.png", "x" * 5000, "\ud800.png"], "no longer"),
+        ([tmp_path / "<secret>.png", "a\x00b.png", "x" * 5000, "\ud800.png"], "no longer"),
         ([None, "", b""], "Choose an image"),
         (links, "Links are not supported"),
     ):
@@ -465,74 +403,26 @@ def test_sources_that_are_not_files_are_rejected(tmp_path):
                 inside_uploads(source)
 
 
-def test_messages_do_not_repeat_the_input(tmp_path):
-    evil = tmp_path / "<img src=x onerror=alert(1)>"
-    evil.write_bytes(b"<img src=x onerror=alert(1)>")
-    for source in (evil, str(evil) + "/x", b"<img src=x onerror=alert(1)>"):
-        message = refusal(source)
-        assert "<" not in message and "onerror" not in message and str(tmp_path) not in message
-
-
 # The upload folder
 
 
 def test_only_uploaded_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The folder of uploads may be a symbolic link; no link in it leads to other files."""
-    folder = tmp_path / "uploads"
+    """The folder of uploads may be a symbolic link; no link in it leads to other files. Names have no meaning."""
+    folder, secret = tmp_path / "uploads", tmp_path / "secret.png"
     (folder / "abc").mkdir(parents=True)
-    for path in (folder / "abc" / "photo.png", tmp_path / "secret.png"):
+    for path in (folder / "abc" / "photo.txt", secret):
         path.write_bytes(save(scene(), "PNG"))
-    os.symlink(tmp_path / "secret.png", folder / "abc" / "link.png")
+    os.symlink(secret, folder / "abc" / "link.png")
     os.symlink(tmp_path, folder / "out")
     os.symlink(folder, tmp_path / "alias")
-    for place in (folder, tmp_path / "alias"):
+    for place in (tmp_path / "alias", folder):
         monkeypatch.setenv("GRADIO_TEMP_DIR", str(place))
-        path = inside_uploads(str(place / "abc" / "photo.png"))
-        assert path == (folder / "abc" / "photo.png").resolve()
+        path = inside_uploads(str(place / "abc" / "photo.txt"))
+        assert path == (folder / "abc" / "photo.txt").resolve()
         assert_scene(open_image(path))
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder))
-    for outside in (
-        "/etc/passwd",
-        tmp_path / "secret.png",
-        f"{folder}/../secret.png",
-        f"{folder}/abc/../../secret.png",
-        folder / "abc" / "link.png",
-        folder / "out" / "secret.png",
-        f"{folder}-other/x.png",
-        folder,
-        folder / "abc",
-        "abc/photo.png",
-        ".",
-        "~/x.png",
-    ):
+    inside = [folder, *(folder / name for name in ("../secret.png", "abc", "abc/link.png", "out/secret.png"))]
+    for outside in ("/etc/passwd", secret, f"{folder}-other/x.png", "abc/photo.txt", ".", "~/x.png", *inside):
         with pytest.raises(Refused, match="uploaded here"):
             inside_uploads(outside)
     with pytest.raises(Refused, match="no longer"):
         inside_uploads(folder / "abc" / "gone.png")
-
-
-# Fuzzing and threads
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_damaged_files_are_decoded_or_rejected():
-    """`make hostile` opens more."""
-    refused = 0
-    for data in mutations(fuzz_seeds(), 400, random.Random(20)):
-        try:
-            image = open_image(data)
-        except Refused as error:
-            refused += 1
-            assert str(error).endswith(".")
-        else:
-            assert image.mode == "RGB" and 1 <= image.width * image.height <= limits.WORK_PIXELS * 1.01
-            assert len(image.tobytes()) == 3 * image.width * image.height
-    assert 40 < refused < 360, "both outcomes must occur"
-
-
-def test_concurrent_threads_do_not_affect_each_other():
-    """No global setting of Pillow is changed, so threads are independent."""
-    files = [save(scene((200, 160)), kind) for kind in uploads.FORMATS] * 4
-    with ThreadPoolExecutor(8) as threads:
-        for image in threads.map(open_image, files):
-            assert_scene(image, by=20)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import pickle
 import re
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.public.files import checkpoints as hostile
 from saliscope.zoo import checkpoints
 from saliscope.zoo.checkpoints import BadCheckpoint
 
@@ -41,38 +39,13 @@ def prefixed(prefix: str, weights: dict[str, Tensor] = WEIGHTS) -> dict[str, Ten
     return {prefix + name: value for name, value in weights.items()}
 
 
-def safetensors(weights: dict[str, Tensor], **metadata: str) -> bytes:
-    """Write the safetensors format by hand, independently of the package and of the reader under test."""
-    names = {torch.float32: "F32", torch.int64: "I64", torch.float16: "F16"}
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    body = b""
-    for name, value in weights.items():
-        data = bytes(value.contiguous().flatten().view(torch.uint8).tolist())
-        header[name] = {
-            "dtype": names[value.dtype],
-            "shape": list(value.shape),
-            "data_offsets": [len(body), len(body) + len(data)],
-        }
-        body += data
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + body
-
-
-def averaged() -> dict[str, Tensor]:
-    return torch.optim.swa_utils.AveragedModel(network()).state_dict()
-
-
 def optimized() -> dict[str, Any]:
     net = network()
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.rand(2, 3, 3, 3)).sum().backward()
     optimizer.step()
-    return {
-        "model": WEIGHTS,
-        "optimizer": optimizer.state_dict(),
-        "epoch": 3,
-        "ema": {k: v * 2 for k, v in WEIGHTS.items()},
-    }
+    ema = {name: value * 2 for name, value in WEIGHTS.items()}
+    return {"model": WEIGHTS, "optimizer": optimizer.state_dict(), "epoch": 3, "ema": ema}
 
 
 SUPPORTED: dict[str, tuple[Callable[[], Any], list[str]]] = {
@@ -83,7 +56,7 @@ SUPPORTED: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "Lightning": (lambda: {"state_dict": prefixed("model."), "hyper_parameters": {"lr": 1}}, ["'model.'"]),
     "compiled, then parallel": (lambda: prefixed("module._orig_mod."), ["'module._orig_mod.'"]),
     "any prefix": (lambda: prefixed("net.backbone."), ["'net.backbone.'"]),
-    "averaged": (averaged, ["'module.'"]),
+    "averaged": (lambda: torch.optim.swa_utils.AveragedModel(network()).state_dict(), ["'module.'"]),
 }
 
 
@@ -96,20 +69,15 @@ def test_common_wrappers_are_removed_and_reported(tmp_path: Path) -> None:
         assert all(any(part in note for note in notes) for part in parts) and bool(notes) == bool(parts), (kind, notes)
 
 
-def test_prefix_of_the_network_is_added(tmp_path: Path) -> None:
-    torch.save(WEIGHTS, tmp_path / "w.pt")
+def test_prefix_of_the_network_is_added_and_safetensors_are_read(tmp_path: Path) -> None:
+    """The content determines the format, not the name of the file."""
+    torch.save(WEIGHTS, tmp_path / "plain.pt")
     outer = nn.Module()
     outer.model = network(1)
-
-    checkpoints.load(outer, tmp_path / "w.pt")
-
+    checkpoints.load(outer, tmp_path / "plain.pt")
     assert equal(states(outer.model), WEIGHTS)
-
-
-def test_safetensors_are_read(tmp_path: Path) -> None:
-    """The content determines the format, not the name of the file."""
     for name, prefix in (("w.safetensors", ""), ("w.pt", "module.")):
-        (tmp_path / name).write_bytes(safetensors(prefixed(prefix), format="pt"))
+        (tmp_path / name).write_bytes(hostile.tensors(prefixed(prefix)))
         net = network(1)
         checkpoints.load(net, tmp_path / name)
         assert equal(states(net), WEIGHTS), name
@@ -141,20 +109,15 @@ def test_floats_are_converted_to_the_precision_of_the_network(tmp_path: Path) ->
 
 def test_every_mismatch_is_listed_and_nothing_is_loaded(tmp_path: Path) -> None:
     """docs/your_model.md shows a whole message, which test_your_model.py compares."""
-    weights: dict[str, Tensor] = dict(WEIGHTS)
-    weights["3.weight"] = torch.zeros(10, 8)
-    weights["0.bias"] = torch.full((8,), float("nan"))
+    weights: dict[str, Tensor] = {name: value for name, value in WEIGHTS.items() if name != "3.bias"}
+    weights["3.weight"], weights["extra.weight"] = torch.zeros(10, 8), torch.zeros(1)
+    weights["0.bias"], weights["1.bias"] = torch.full((8,), float("nan")), torch.zeros(8, dtype=torch.int8)
     weights["1.weight"] = torch.full((8,), 1e300, dtype=torch.float64)  # overflows in the conversion
-    weights["1.bias"] = torch.zeros(8, dtype=torch.int8)
-    weights["extra.weight"] = torch.zeros(1)
-    del weights["3.bias"]
     torch.save(weights, tmp_path / "w.pt")
     net = network(1)
     before = states(net)
-
     with pytest.raises(BadCheckpoint) as caught:
         checkpoints.load(net, tmp_path / "w.pt")
-
     for part in (
         "1 missing key (3.bias)", "1 unexpected key (extra.weight)", "(3.weight: [10, 8] in the file, [4, 8] in the ",
         "(1.bias: torch.int8 in the file, torch.float32 in the network)",
@@ -196,62 +159,53 @@ def test_infinities_in_a_buffer_are_allowed(tmp_path: Path) -> None:
     assert checkpoints.not_finite(net) == ["0.weight"]
 
 
-class Runs:
-    """An object whose pickle runs code: opening it creates a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self.path}",)
-
-
 def test_a_pickle_with_objects_is_not_opened(tmp_path: Path) -> None:
-    ran, path = tmp_path / "ran", tmp_path / "w.pt"
-    arguments = {"state_dict": WEIGHTS, "args": argparse.Namespace(a=1)}
-    for content in (network(), arguments, {"a": Runs(ran)}, pickle.dumps(Runs(ran))):
-        path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    for content in (network(), {"state_dict": WEIGHTS, "args": argparse.Namespace(a=1)}):
+        torch.save(content, tmp_path / "w.pt")
         with pytest.raises(BadCheckpoint, match="could run arbitrary code. If you trust the file"):
-            checkpoints.load(network(), path)
-        assert not ran.exists()
+            checkpoints.load(network(), tmp_path / "w.pt")
 
 
-def broken() -> Iterator[tuple[str, bytes, str]]:
-    """Yield names, contents and messages of damaged files; the header of a safetensors file is untrusted."""
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("group", ["code", "structures", "headers"])
+def test_no_hostile_file_is_loaded_or_runs_code(group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make hostile` has more, which take a second."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in getattr(hostile, group)():
+        if isinstance(content, bytes):
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(BadCheckpoint) as caught:
+                checkpoints.load(network(), tmp_path / name)
+            assert str(caught.value).endswith(".") and not (tmp_path / hostile.MARKER).exists(), name
+            (tmp_path / name).unlink()
 
-    def header(**entry: Any) -> bytes:
-        text = json.dumps({"a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} | entry}).encode()
-        return struct.pack("<Q", len(text)) + text
 
-    whole, noise, unreadable = safetensors(WEIGHTS), bytes(range(7, 250)) * 20, "its header cannot be read"
-    many = json.dumps({f"k{k}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for k in range(10_001)}).encode()
-    yield "w.pt", b"", "is empty"
-    yield "w.pt", b"<html><body>404</body></html>", "is neither a safetensors nor a torch.save file"
-    yield "w.pt", noise, "is neither a safetensors nor a torch.save file"
-    for name, content, message in (
-        ("noise", noise, "is not a safetensors file"),
-        ("truncated", whole[:-10], "is damaged: '3.bias' should have 16 bytes"),
-        ("truncated header", whole[:40], "is not a safetensors file or is truncated"),
-        ("invalid JSON", struct.pack("<Q", 9) + b"{" * 40, unreadable),
-        ("wrong offsets", whole.replace(b'"data_offsets": [0,', b'"data_offsets": [9,'), "'0.weight' should have 864"),
-        ("one offset", whole.replace(b"[0, 864]", b"[0     ]"), unreadable),
-        ("negative shape", whole.replace(b"[8, 3, 3, 3]", b"[8,-3, 3, 3]"), unreadable),
-        ("unknown dtype", whole.replace(b"F32", b"F99"), "Unsupported dtype F99 of '0.weight'"),
-        ("many tensors", struct.pack("<Q", len(many)) + many, "has 10,001 tensors"),
-        ("long header", header(k="k" * 2_000_000), "has a header of 2.0 MB. The maximum is 2"),
-        ("many dimensions", header(shape=[1] * 17), unreadable),
-        ("long dimensions", header(shape=[2**60] * 30_000), unreadable),
-        ("a long number", header(shape=[10**4000]), unreadable),
-        ("huge header", struct.pack("<Q", 1 << 62) + b"{}", "is not a safetensors file"),
-    ):
-        yield f"{name}.safetensors", content, message
+WHOLE, NOISE = hostile.tensors(WEIGHTS), bytes(range(7, 250)) * 20
+ENTRY = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+DAMAGED = (
+    ("w.pt", b"", "is empty"),
+    ("w.pt", b"<html><body>404</body></html>", "is neither a safetensors nor a torch.save file"),
+    ("w.pt", NOISE, "is neither a safetensors nor a torch.save file"),
+    ("noise", NOISE, "is not a safetensors file"),
+    ("truncated", WHOLE[:-10], "is damaged: '3.bias' should have 16 bytes"),
+    ("truncated header", WHOLE[:40], "is not a safetensors file or is truncated"),
+    ("invalid JSON", hostile.with_header(b"{" * 40, length=9), "its header cannot be read"),
+    ("wrong offsets", WHOLE.replace(b'"data_offsets": [0,', b'"data_offsets": [9,'), "'0.weight' should have 864"),
+    ("one offset", WHOLE.replace(b"[0, 864]", b"[0     ]"), "its header cannot be read"),
+    ("unknown dtype", WHOLE.replace(b"F32", b"F99"), "Unsupported dtype F99 of '0.weight'"),
+    ("many tensors", dict.fromkeys(map(str, range(10_001)), ENTRY), "has 10,001 tensors"),
+    ("long header", {"a": {**ENTRY, "k": "k" * 2_000_000}}, "has a header of 2.0 MB. The maximum is 2"),
+    ("many dimensions", {"a": {**ENTRY, "shape": [1] * 17}}, "its header cannot be read"),
+)
+"""Names, contents (or headers) of safetensors files and others, and messages."""
 
 
 def test_damaged_file_is_reported(tmp_path: Path) -> None:
-    for name, content, message in broken():
-        (tmp_path / name).write_bytes(content)
+    for name, content, message in DAMAGED:
+        path = tmp_path / (name if name == "w.pt" else f"{name}.safetensors")
+        path.write_bytes(content if isinstance(content, bytes) else hostile.with_header(json.dumps(content).encode()))
         with pytest.raises(BadCheckpoint, match=re.escape(message)):
-            checkpoints.load(network(), tmp_path / name)
+            checkpoints.load(network(), path)
     for older, lost in itertools.product((False, True), (100, 400, 1500)):
         torch.save(WEIGHTS, tmp_path / "w.pt", _use_new_zipfile_serialization=not older)
         (tmp_path / "w.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:-lost])
@@ -260,16 +214,18 @@ def test_damaged_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_file_without_weights_is_reported(tmp_path: Path) -> None:
-    for content in ([1, 2], {}, {"epoch": 3}, {0: torch.zeros(1)}):
-        torch.save(content, tmp_path / "w.pt")
-        with pytest.raises(BadCheckpoint, match="contains no weights"):
-            checkpoints.load(network(), tmp_path / "w.pt")
-    for path, message in ((tmp_path / "none.pt", "does not exist"), (tmp_path, "is a folder. Use a .safetensors")):
+    path = tmp_path / "w.pt"
+
+    def refused(message: str, content: Any = None, where: Path = path) -> None:
+        if content is not None:
+            torch.save(content, path)
         with pytest.raises(BadCheckpoint, match=message):
-            checkpoints.load(network(), path)
-    torch.save({name: value.to("meta") for name, value in WEIGHTS.items()}, tmp_path / "w.pt")
-    with pytest.raises(BadCheckpoint, match="0.weight: not a dense tensor"):
-        checkpoints.load(network(), tmp_path / "w.pt")
-    torch.jit.save(torch.jit.trace(network().eval(), torch.zeros(1, 3, 3, 3)), tmp_path / "w.pt")
-    with pytest.raises(BadCheckpoint, match="is a TorchScript program"):
-        checkpoints.load(network(), tmp_path / "w.pt")
+            checkpoints.load(network(), where)
+
+    for content in ([1, 2], {}, {"epoch": 3}, {0: torch.zeros(1)}):
+        refused("contains no weights", content)
+    refused("does not exist", where=tmp_path / "none.pt")
+    refused("is a folder. Use a .safetensors", where=tmp_path)
+    refused("0.weight: not a dense tensor", {name: value.to("meta") for name, value in WEIGHTS.items()})
+    torch.jit.save(torch.jit.trace(network().eval(), torch.zeros(1, 3, 3, 3)), path)
+    refused("is a TorchScript program")

@@ -5,8 +5,6 @@ For their use in the session and the API, see tests/saliscope/session/test_dense
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torchvision
@@ -17,22 +15,14 @@ from saliscope import zoo
 from saliscope.zoo import downloads
 from saliscope.zoo.sources.torchvision_dense import preparation_of, weights_by_name
 from saliscope.zoo.sources.torchvision_titles import title_of
+from tests.saliscope.zoo.test_models import any_checksum, checkpoints
 
 SEGMENTATION = torchvision.models.list_models(module=torchvision.models.segmentation)
 DETECTION = torchvision.models.list_models(module=torchvision.models.detection)
 
 
-@pytest.fixture(autouse=True)
-def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty cache without downloads, and accept any checksum, because published weights are not available."""
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
-    for name in ("SALISCOPE_MODEL", "SALISCOPE_MODELS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(downloads, "digest_of", lambda url: "")
-    folder = tmp_path / "hub" / "checkpoints"
-    folder.mkdir(parents=True)
-    return folder
+pytestmark = pytest.mark.usefixtures("any_checksum", "checkpoints")
+__all__ = ["any_checksum", "checkpoints"]  # fixtures
 
 
 def random_image(width: int, height: int) -> Image.Image:

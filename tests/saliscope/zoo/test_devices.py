@@ -8,12 +8,9 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 from saliscope import limits
-from saliscope.cli.commands import app
 from saliscope.datasets import run
-from saliscope.datasets.decoding import DecodedBatch
 from saliscope.datasets.finished.evaluation import evaluate
 from saliscope.datasets.finished.finished_run import FinishedRun
 from saliscope.datasets.ray_engine.task import Workers
@@ -106,31 +103,6 @@ def test_a_run_and_its_evaluation_on_a_device_are_those_of_the_cpu(tmp_path: Pat
         assert explain_and_evaluate("lazy:1") == expected
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_accelerator")
-def test_a_report_on_a_device_is_that_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The network computes the maps of the expected classes."""
-    for k, label in enumerate("abcg"):
-        (tmp_path / "images" / label).mkdir(parents=True)
-        Image.effect_noise((24, 20), 90 + k).convert("RGB").save(tmp_path / "images" / label / f"{k}.png")
-    model = small_model(residual().float())
-    job = run.prepare(Settings("small"), str(tmp_path / "images"), tmp_path / "run", model=model, device="cpu")
-    run.run(job, decode=open_image, workers=0, device="cpu")
-    monkeypatch.setattr(FinishedRun, "try_model", lambda _: small_model(residual().float()))
-
-    def report(device: str) -> str:
-        page = tmp_path / f"{device[:3]}.html"
-        found = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(page), "--device", device])
-        assert found.exit_code == 0, found.output
-        return page.read_text(encoding="utf-8")
-
-    expected = report("cpu")
-    with pretended_devices() as transfers:
-        assert report("lazy:1") == expected
-    assert transfers["to device"] > 0
-    assert CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--device", "cuda:7"]).exit_code == 1
-
-
 @pytest.mark.usefixtures("one_accelerator")
 def test_the_device_is_part_of_a_models_name() -> None:
     model = small_model(residual().float())
@@ -169,23 +141,6 @@ def test_on_a_shared_gpu_networks_move_inside_the_call(monkeypatch: pytest.Monke
     with pretended_devices() as transfers:
         found = network_calls.explain("small", "grad_cam", torch.rand(1, 3, 16, 16), target=1)
     assert found.device == "lazy:1" and found.map.device.type == "cpu" and transfers["to device"] > 0
-
-
-def test_images_move_from_pinned_memory_while_the_cpu_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, object]] = []
-    monkeypatch.setattr(Tensor, "is_pinned", lambda self: bool(calls))
-    monkeypatch.setattr(Tensor, "pin_memory", lambda self: calls.append(("pin", None)) or self)
-    monkeypatch.setattr(Tensor, "to", lambda self, device, **how: calls.append((str(device), how)) or self)
-    images = torch.rand(1, 3, 4, 4)
-    for kind in ("cuda", "xpu"):
-        devices.move(images, torch.device(kind, 1))
-        assert calls == [("pin", None), (f"{kind}:1", {"non_blocking": True})]
-        calls.clear()
-    devices.move(DecodedBatch([], images, [], []).pin_memory().images, torch.device("cuda", 1))
-    assert calls == [("pin", None), ("cuda:1", {"non_blocking": True})], "already pinned"
-    calls.clear()
-    devices.move(images, torch.device("mps"))
-    assert calls == [("mps", {})]
 
 
 def test_ray_workers_on_a_device_have_gpus() -> None:

@@ -12,6 +12,7 @@ from PIL import Image
 import explainers
 from saliscope import zoo
 from saliscope.zoo import ModelInfo, ModelUnavailable
+from tests.saliscope.zoo.test_models_hf import assert_weights
 
 TINY = """
 from torch import nn
@@ -83,11 +84,9 @@ def test_other_weights_and_classes_are_passed_to_build(folder: Path) -> None:
     network = zoo.load_model("tiny_net").network
     network[4] = torch.nn.Linear(8, 2)
     torch.save(network.state_dict(), folder / "w.pt")
-
     model = zoo.load_model("tiny_net", weights=folder / "w.pt", labels=["a", "b"])
-
     assert model.labels == ["a", "b"] and model.size == (32, 32)
-    assert all(torch.equal(value, network.state_dict()[name]) for name, value in model.network.state_dict().items())
+    assert_weights(model, network.state_dict())
 
 
 def test_broken_file_is_listed_with_its_error_and_read_again(folder: Path) -> None:

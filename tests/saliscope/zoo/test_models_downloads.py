@@ -6,8 +6,8 @@ import hashlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -19,61 +19,62 @@ CONTENT = bytes(range(256)) * 4096  # 1 MiB
 DIGEST = hashlib.sha256(CONTENT).hexdigest()[:8]
 
 
-@dataclass
-class Server:
-    """The content and behavior of the server, and the requests it received."""
+class Server(ThreadingHTTPServer):
+    """A server of one file, or of others by their names, and the requests that it received."""
 
-    address: str = ""
-    content: bytes = CONTENT
-    breaks: list[int] = field(default_factory=list)
-    """Bytes after which the next connections are lost, one entry per connection."""
-    ranges: bool = True
-    delay: float = 0.0
-    ranges_requested: list[str | None] = field(default_factory=list)
-    """The Range header of every request."""
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content, self.files = CONTENT, dict[str, bytes]()
+        self.breaks: list[int] = []
+        """Bytes after which the next connections are lost, one entry per connection."""
+        self.ranges, self.delay = True, 0.0
+        self.requested: list[str | None] = []
+        """The Range header of every request."""
+        self.url = self.url_of(f"net-{DIGEST}.pth")
 
-    @property
-    def url(self) -> str:
-        return f"{self.address}/net-{DIGEST}.pth"
+    def url_of(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{name}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        server, span = self.server, self.headers.get("Range")
+        server.requested.append(span)
+        content = server.files.get(self.path[1:], server.content)
+        begin = int(span.removeprefix("bytes=").removesuffix("-")) if span and server.ranges else 0
+        if begin >= len(content):
+            self.send_error(416)
+            return
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(content) - begin))
+        self.end_headers()
+        end = begin + server.breaks.pop(0) if server.breaks else len(content)
+        for at in range(begin, end, 1 << 16):
+            self.wfile.write(content[at : min(at + (1 << 16), end)])
+            time.sleep(server.delay)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    server = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            span = self.headers.get("Range")
-            server.ranges_requested.append(span)
-            begin = int(span.removeprefix("bytes=").removesuffix("-")) if span and server.ranges else 0
-            if begin >= len(server.content):
-                self.send_error(416)
-                return
-            self.send_response(206 if begin else 200)
-            self.send_header("Content-Length", str(len(server.content) - begin))
-            self.end_headers()
-            end = begin + server.breaks.pop(0) if server.breaks else len(server.content)
-            for at in range(begin, end, 1 << 16):
-                self.wfile.write(server.content[at : min(at + (1 << 16), end)])
-                time.sleep(server.delay)
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.address = f"http://127.0.0.1:{http.server_port}"
-    thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
+    found = Server()
+    thread = threading.Thread(target=found.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    yield server
-    http.shutdown()
-    http.server_close()
+    yield found
+    found.shutdown()
+    found.server_close()
     thread.join()
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.delenv("SALISCOPE_OFFLINE", raising=False)
+    for name in ("SALISCOPE_OFFLINE", "SALISCOPE_CACHE_GB", "SALISCOPE_MODELS"):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path / "hub" / "checkpoints"
 
 
@@ -83,71 +84,51 @@ def files(cache: Path) -> set[str]:
 
 
 def test_complete_file_is_cached(server: Server, cache: Path) -> None:
-    """The file has the server's bytes and the name that torchvision expects; no other file is left."""
+    """The file has the server's bytes and the name that torchvision expects; no other file is left.
+
+    Progress is called in the calling thread, never decreases, and ends with the total.
+    """
+    server.delay, seen, threads = 0.03, list[tuple[int, int]](), set[int]()
     assert not downloads.cached(server.url)
 
-    path = downloads.fetch("Net", server.url)
+    path = downloads.fetch("Net", server.url, lambda *each: (seen.append(each), threads.add(threading.get_ident())))
 
     assert path == cache / f"net-{DIGEST}.pth" and path.read_bytes() == CONTENT
     assert downloads.cached(server.url) and files(cache) == {path.name}
+    assert seen == sorted(seen) and seen[-1] == (len(CONTENT), len(CONTENT)) and len(set(seen)) > 3
+    assert threads == {threading.get_ident()}
     downloads.fetch("Net", server.url)
-    assert server.ranges_requested == [None], "a cached file is not requested again"
+    assert server.requested == [None], "a cached file is not requested again"
 
 
-def test_progress_rises_to_the_total(server: Server) -> None:
-    """Progress is called in the calling thread, never decreases, and ends with the total."""
-    server.delay = 0.03
-    seen: list[tuple[int, int]] = []
-    threads: set[int] = set()
-
-    def progress(done: int, total: int) -> None:
-        seen.append((done, total))
-        threads.add(threading.get_ident())
-
-    downloads.fetch("Net", server.url, progress)
-
-    assert seen == sorted(seen) and seen[-1] == (len(CONTENT), len(CONTENT))
-    assert threads == {threading.get_ident()} and len({done for done, _ in seen}) > 2, (
-        "there must be intermediate values"
-    )
-
-
-def test_a_lost_connection_is_resumed(server: Server) -> None:
+def test_a_lost_connection_is_resumed(server: Server, cache: Path) -> None:
+    """In the same call, or in the next one if too many are lost. A server without ranges sends everything again."""
     server.breaks = [300_000, 500_000]
     path = downloads.fetch("Net", server.url)
-    assert path.read_bytes() == CONTENT
-    assert server.ranges_requested == [None, "bytes=300000-", "bytes=800000-"]
+    assert path.read_bytes() == CONTENT and server.requested == [None, "bytes=300000-", "bytes=800000-"]
 
     path.unlink()
-    server.breaks, server.ranges = [300_000], False
-    assert downloads.fetch("Net", server.url).read_bytes() == CONTENT, "a server without ranges sends everything again"
-
-
-@pytest.mark.parametrize(
-    ("suffix", "content"), [("", CONTENT[:5000]), (".part", CONTENT), (".part", b"other bytes" * 1000)]
-)
-def test_files_of_other_programs_are_completed_or_replaced(
-    suffix: str, content: bytes, server: Server, cache: Path
-) -> None:
-    """A truncated file, a complete download that was not renamed, and a part of another file."""
-    cache.mkdir(parents=True)
-    (cache / f"net-{DIGEST}.pth{suffix}").write_bytes(content)
-    assert not downloads.cached(server.url) and not downloads.cached(server.url, len(CONTENT))
-
-    assert downloads.fetch("Net", server.url).read_bytes() == CONTENT
-
-
-def test_a_partial_download_is_not_cached_and_is_resumed_by_the_next_call(server: Server, cache: Path) -> None:
-    """Connections are lost until the download fails; a later call only requests the rest."""
     server.breaks = [300_000, *[0] * 20]
     with pytest.raises(downloads.FetchFailed, match="Cannot download Net: the connection was lost"):
         downloads.fetch("Net", server.url)
     assert not downloads.cached(server.url) and files(cache) == {f"net-{DIGEST}.pth.part"}
-    server.breaks, server.ranges_requested = [], []
+    server.breaks, server.requested = [], []
+    assert downloads.fetch("Net", server.url).read_bytes() == CONTENT and server.requested == ["bytes=300000-"]
 
-    path = downloads.fetch("Net", server.url)
+    path.unlink()
+    server.breaks, server.ranges = [300_000], False
+    assert downloads.fetch("Net", server.url).read_bytes() == CONTENT
 
-    assert path.read_bytes() == CONTENT and server.ranges_requested == ["bytes=300000-"]
+
+def test_files_of_other_programs_are_completed_or_replaced(server: Server, cache: Path) -> None:
+    """A truncated file, a complete download that was not renamed, and a part of another file."""
+    cache.mkdir(parents=True)
+    for suffix, content in (("", CONTENT[:5000]), (".part", CONTENT), (".part", b"other bytes" * 1000)):
+        (cache / f"net-{DIGEST}.pth{suffix}").write_bytes(content)
+        assert not downloads.cached(server.url) and not downloads.cached(server.url, len(CONTENT))
+        path = downloads.fetch("Net", server.url)
+        assert path.read_bytes() == CONTENT, (suffix, len(content))
+        path.unlink()
 
 
 def test_damaged_download_is_rejected_and_deleted(server: Server, cache: Path) -> None:
@@ -161,31 +142,23 @@ def test_damaged_download_is_rejected_and_deleted(server: Server, cache: Path) -
         downloads.fetch("Net", server.url)
 
 
-def test_a_file_is_hashed_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is also true for several processes; a changed file is hashed again."""
+def test_a_file_is_hashed_once(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a process that has a copy of the cache; a changed file is hashed again."""
     path = downloads.fetch("Net", server.url)
-    monkeypatch.setattr(downloads, "_VERIFIED", downloads._Verified())
-    monkeypatch.setattr(downloads.hashes, "sha256", lambda _: pytest.fail("read again"))
-    assert downloads.cached(server.url)
-    monkeypatch.undo()
-    monkeypatch.setenv("TORCH_HOME", str(path.parents[2]))
-
-    path.write_bytes(CONTENT[:-1] + b"!")
-
+    copied = shutil.copytree(path.parent, tmp_path / "other" / "hub" / "checkpoints")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "other"))
+    with monkeypatch.context() as patch:
+        patch.setattr(downloads.hashes, "sha256", lambda _: pytest.fail("read again"))
+        assert downloads.cached(server.url)
+    (copied / path.name).write_bytes(CONTENT[:-1] + b"!")
     assert not downloads.cached(server.url)
 
 
 def test_threads_download_one_file_once(server: Server) -> None:
     server.delay = 0.02
-    found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(downloads.fetch("Net", server.url))) for _ in range(4)]
-
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(found) == 4 and len(set(found)) == 1 and server.ranges_requested == [None]
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(lambda _: downloads.fetch("Net", server.url), range(4))]
+    assert len(set(found)) == 1 and server.requested == [None]
 
 
 def test_an_exception_in_progress_cancels_and_keeps_the_bytes(server: Server, cache: Path) -> None:
@@ -198,8 +171,11 @@ def test_an_exception_in_progress_cancels_and_keeps_the_bytes(server: Server, ca
     with pytest.raises(KeyboardInterrupt):
         downloads.fetch("Net", server.url, progress)
 
-    assert until(lambda: not downloads._RUNNING)
-    assert not downloads.cached(server.url) and 0 < (cache / f"net-{DIGEST}.pth.part").stat().st_size < len(CONTENT)
+    part, end = cache / f"net-{DIGEST}.pth.part", time.monotonic() + 5
+    while not part.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    assert not downloads.cached(server.url) and 0 < part.stat().st_size < len(CONTENT)
 
 
 def test_an_exception_in_progress_does_not_cancel_for_others(server: Server) -> None:
@@ -231,12 +207,4 @@ def test_offline_sends_no_request(server: Server, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("SALISCOPE_OFFLINE", value)
         with pytest.raises(downloads.FetchFailed, match="SALISCOPE_OFFLINE"):
             downloads.fetch("Net", server.url)
-    assert server.ranges_requested == []
-
-
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    """Wait for a condition, at most this number of seconds."""
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
+    assert server.requested == []

@@ -107,28 +107,30 @@ def test_preprocessing_and_scores_match_the_package(kind: str, tmp_path: Path) -
     assert ((left, top, right, bottom) == (0, 0, 800, 600)) == (kind in cropped)
 
 
-def test_networks_with_other_channels_and_without_a_processor(tmp_path: Path) -> None:
+def assert_weights(model: models.Model, state: dict[str, torch.Tensor]) -> None:
+    found = model.network.state_dict()
+    assert found.keys() == state.keys() and all(torch.equal(value, state[name]) for name, value in found.items())
+
+
+def test_networks_with_other_channels_weights_and_settings(tmp_path: Path) -> None:
     for channels in (1, 5):
         means = {"image_mean": [0.4] * channels, "image_std": [0.2] * channels}
         save(tmp_path / "net", vit(num_channels=channels), T.ViTImageProcessor(size=square(64), **means))
         model = models.load_model(f"hf:{tmp_path / 'net'}")
         assert model.channels == channels and model.preparation.mean == (0.4,) * channels
         assert model.prepare(torch.rand(channels, 90, 80)).shape == (1, channels, 64, 64)
+    bare, half = f"hf:{tmp_path / 'bare'}", [0.5] * 3
     save(tmp_path / "bare", resnet())
     with pytest.warns(UserWarning, match="The preprocessing of .* is unknown"):
-        assert models.load_model(f"hf:{tmp_path / 'bare'}", size=64).size == (64, 64)
-    assert models.load_model(f"hf:{tmp_path / 'bare'}", size=64, mean=[0.5] * 3, std=[0.5] * 3).notes == ()
-
-
-def test_weights_and_mean_can_be_replaced(tmp_path: Path) -> None:
+        assert models.load_model(bare, size=64).size == (64, 64)
+    assert models.load_model(bare, size=64, mean=half, std=half).notes == ()
     save(tmp_path / "net", vit(), T.ViTImageProcessor(size=square(64)))
-    other = vit(id2label={0: "a", 1: "b"})
-    torch.save(other.state_dict(), tmp_path / "w.pt")
-
-    model = models.load_model(f"hf:{tmp_path / 'net'}", weights=tmp_path / "w.pt", labels=["a", "b"], mean=[0.3] * 3)
-
+    other = vit(id2label={0: "a", 1: "b"}).state_dict()
+    torch.save(other, tmp_path / "w.pt")
+    own = {"weights": tmp_path / "w.pt", "labels": ["a", "b"], "mean": [0.3] * 3}
+    model = models.load_model(f"hf:{tmp_path / 'net'}", **own)
     assert model.labels == ["a", "b"] and model.preparation.mean == (0.3,) * 3
-    assert all(torch.equal(v, other.state_dict()[k]) for k, v in model.network.state_dict().items())
+    assert_weights(model, other)
 
 
 def fill_cache(hub: Path, repository: str) -> Path:
@@ -142,17 +144,13 @@ def fill_cache(hub: Path, repository: str) -> Path:
 def test_a_name_of_the_hub_loads_from_the_cache(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No connection is made, whether or not it is allowed."""
     network = save(fill_cache(offline, "some/vit"), vit(), T.ViTImageProcessor(size=square(64)))
-
-    def connect(*_: object, **__: object) -> None:
-        raise AssertionError("a connection was made")
-
-    monkeypatch.setattr(socket.socket, "connect", connect)
-    monkeypatch.setattr(socket, "getaddrinfo", connect)
+    for place, name in ((socket.socket, "connect"), (socket, "getaddrinfo")):
+        monkeypatch.setattr(place, name, lambda *_, **__: pytest.fail("a connection was made"))
     for allowed in ("1", "0"):
         monkeypatch.setenv("SALISCOPE_OFFLINE", allowed)
         model = models.load_model("hf:some/vit")
         assert model.name == "hf:some/vit" and model.labels == [*NAMES.values()]
-        assert all(torch.equal(v, network.state_dict()[k]) for k, v in model.network.state_dict().items())
+        assert_weights(model, network.state_dict())
 
 
 def test_a_model_of_the_hub_is_marked_as_offline_until_it_is_cached(

@@ -16,6 +16,7 @@ from torch import Tensor
 from saliscope import zoo as models
 from saliscope.zoo import ModelUnavailable, catalog
 from saliscope.zoo.overrides import IMAGENET, read_labels
+from tests.saliscope.zoo.test_models_hf import assert_weights
 from tests.support.catalog import isolate_catalog
 
 CODE = """
@@ -184,14 +185,13 @@ def test_errors_are_reported() -> None:
         assert message in str(caught.value) and str(caught.value).endswith("."), (name, str(caught.value))
 
 
-def test_custom_weights_are_loaded(own_net: Path) -> None:
+def test_custom_weights_are_loaded() -> None:
     net = models.load_model("own_net:Net", **SETTINGS).network
-    torch.save({"state_dict": {f"module.{k}": v + 1 for k, v in net.state_dict().items()}}, "w.pt")
-
+    state = {name: value + 1 for name, value in net.state_dict().items()}
+    torch.save({"state_dict": {f"module.{name}": value for name, value in state.items()}}, "w.pt")
     with pytest.warns(UserWarning):
         model = models.load_model("own_net:Net", weights="w.pt", **SETTINGS)
-
-    assert all(torch.equal(v, net.state_dict()[k] + 1) for k, v in model.network.state_dict().items())
+    assert_weights(model, state)
     assert model.notes == ("w.pt: read the weights under ['state_dict'], removed the prefix 'module.'.",)
 
 
@@ -207,7 +207,7 @@ def test_custom_weights_in_a_listed_network(name: str) -> None:
 
     assert model.labels == ["x", "y", "z"] and model.notes == ()
     assert (model.task, model.side) == (("segmentation", 520) if "lraspp" in name else ("classification", 224))
-    assert all(torch.equal(v, state[k]) for k, v in model.network.state_dict().items())
+    assert_weights(model, state)
     if model.task == "classification":
         assert models.load_model(name, weights="w.pt", labels=["x", "y", "z"], size=96).size == (96, 96)
     with pytest.raises(ModelUnavailable, match="Cannot load w.pt into"):

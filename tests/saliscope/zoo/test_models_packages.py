@@ -15,10 +15,9 @@ from PIL import Image
 
 from saliscope import zoo as models
 from saliscope.zoo import ModelUnavailable
-from saliscope.zoo.model import Preparation
 from saliscope.zoo.sources.torchvision_classifiers import preparation_of, weights_by_name
 from saliscope.zoo.transforms import BadTransform, measure
-from tests.saliscope.zoo.test_models_hf import example_images, fill_cache, offline
+from tests.saliscope.zoo.test_models_hf import assert_weights, example_images, fill_cache, offline
 
 __all__ = ["offline"]  # a fixture
 
@@ -28,7 +27,6 @@ def test_region_of_a_transform_is_measured(name: str) -> None:
     """Oracle: the settings published by torchvision, to a third of a pixel of the input."""
     weights = weights_by_name()[name]
     own, known = measure(weights.transforms(), 3), preparation_of(weights)
-
     assert (own.size, own.mean, own.std) == (known.size, known.mean, known.std)
     for size in ((500, 333), (333, 501), (1601, 512), (60, 41)):
         for found, expected in zip(own.region(*size), known.region(*size), strict=True):
@@ -37,21 +35,10 @@ def test_region_of_a_transform_is_measured(name: str) -> None:
         assert width == height and abs(width - known.crop(Image.new("RGB", size)).width) <= 1
         bands = torch.rand(3, size[1], size[0])
         assert (own.tensor(bands) - known.tensor(bands)).abs().mean() < 0.35
-
-
-def test_mean_and_std_of_a_transform_can_be_replaced() -> None:
-    weights = weights_by_name()["resnet50"]
-    known = preparation_of(weights)
-    mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
-    expected = Preparation(known.side, known.resize, mean, std, known.interpolation)
-
-    own = measure(weights.transforms(), 3)
-    other = dataclasses.replace(dataclasses.replace(own, mean=(123.0,) * 3), mean=mean, std=std)
-
-    torch.testing.assert_close(
-        other.tensor(example_images()[0]), expected.tensor(example_images()[0]), rtol=0, atol=1e-5
-    )
+    photo, unit = example_images()[0], {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
+    other = dataclasses.replace(dataclasses.replace(own, mean=(123.0,) * 3), **unit)
     assert other.region(500, 300) == own.region(500, 300)
+    torch.testing.assert_close(other.tensor(photo), dataclasses.replace(known, **unit).tensor(photo), rtol=0, atol=1e-5)
 
 
 def test_invalid_transform_is_rejected() -> None:
@@ -119,19 +106,15 @@ def test_timm_name_is_loaded_from_the_cache(offline: Path) -> None:
     network = save_with_timm(fill_cache(offline, "timm/resnet18.a1_in1k"), "resnet18")
 
     for name in ("timm:resnet18", "timm:resnet18.a1_in1k", "timm:hf-hub:timm/resnet18.a1_in1k"):
-        model = models.load_model(name)
-
-        assert all(torch.equal(v, network.state_dict()[k]) for k, v in model.network.state_dict().items()), name
+        assert_weights(models.load_model(name), network.state_dict())
     assert models.load_model("timm:resnet18", size=64).size == (64, 64)
 
 
 def test_custom_weights_in_a_timm_network(tmp_path: Path) -> None:
-    network = save_with_timm(tmp_path, "test_resnet", num_classes=3)
-    torch.save(network.state_dict(), tmp_path / "w.pt")
-
+    state = save_with_timm(tmp_path, "test_resnet", num_classes=3).state_dict()
+    torch.save(state, tmp_path / "w.pt")
     model = models.load_model("timm:test_resnet", weights=tmp_path / "w.pt", labels=["a", "b", "c"])
-
-    assert all(torch.equal(v, network.state_dict()[k]) for k, v in model.network.state_dict().items())
+    assert_weights(model, state)
     with pytest.raises(ModelUnavailable, match=r"fc.weight: \[3, \d+\] in the file, \[1000, \d+\] in the network"):
         models.load_model("timm:test_resnet", weights=tmp_path / "w.pt")
 

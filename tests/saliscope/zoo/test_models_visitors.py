@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections import OrderedDict
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -17,56 +16,28 @@ from saliscope.errors import Refused
 from saliscope.session import model_cache
 from saliscope.zoo import ModelUnavailable
 from saliscope.zoo.registered import public_name
-from tests.support.catalog import isolate_catalog
+from tests.saliscope.zoo.test_models_own import SETTINGS, own_net
 
-CODE = """
-from torch import nn
-from saliscope.zoo.model import Model, Preparation
-
-def Net():
-    return nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
-
-def whole():
-    return Model("whole", Net(), ["a", "b", "c", "d"], Preparation(40, 48, (0.5,) * 3, (0.25,) * 3))
-
-net = Net()
-"""
+__all__ = ["own_net"]  # a fixture
 FORBIDDEN = ("open", "import", "exec", "os.listdir", "os.scandir", "os.mkdir", "socket.connect", "socket.getaddrinfo")
-SETTINGS = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4), "size": 32}
+NAMED = {"labels": ["a", "b", "c", "d"], **SETTINGS}
 
 
 @pytest.fixture(autouse=True)
-def own_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Write the module `own_net` to a new working directory; use no registered or loaded models."""
-    isolate_catalog(monkeypatch, tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "own_net", raising=False)
-    former = dict(model_cache._loaded)
-    model_cache._loaded.clear()
-    (tmp_path / "own_net.py").write_text(CODE, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    model_cache._loaded.clear()
-    model_cache._loaded.update(former)
+def loaded(own_net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the loaded models."""
+    monkeypatch.setattr(model_cache, "_loaded", OrderedDict())
 
 
 def test_owner_offers_a_model_by_its_public_name(own_net: Path) -> None:
-    folder = own_net / "private"
-    folder.mkdir()
-    (own_net / "own_net.py").rename(folder / "net.py")
-
-    name = models.add(str(folder / "net.py:Net"), labels=["a", "b", "c", "d"], **SETTINGS)
-
-    assert name == "net.py:Net" and models.list_models()[0].name == name
-    model = models.load_offered(name)
-    assert (model.name, model.labels[0]) == (name, "a") and models.labels(name) == model.labels
-    info = models.list_models()[0]
+    (own_net / "private").mkdir()
+    file = (own_net / "own_net.py").rename(own_net / "private" / "net.py")
+    name = models.add(f"{file}:Net", **NAMED)
+    model, info = models.load_offered(name), models.list_models()[0]
+    assert name == info.name == model.name == "net.py:Net" and models.labels(name) == model.labels == NAMED["labels"]
     assert (info.classes, info.side, info.cached, info.channels, info.task) == (4, 32, True, 3, "classification")
     assert str(own_net) not in repr(info)
-
-
-def test_public_name_contains_no_folder() -> None:
-    for name, public in (
+    for given, public in (
         ("hf:/data/mine/net", "hf:net"),
         ("hf:~/net/", "hf:net"),
         ("hf:./net", "hf:net"),
@@ -77,7 +48,7 @@ def test_public_name_contains_no_folder() -> None:
         ("../src/net.py:Net.make", "net.py:Net.make"),
         ("src.net:build", "src.net:build"),
     ):
-        assert public_name(name) == public
+        assert public_name(given) == public
 
 
 def test_owner_offers_models_with_variables_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,76 +73,65 @@ def test_owner_offers_models_with_variables_and_options(monkeypatch: pytest.Monk
 
 
 VISITORS = "own_net:net ./own_net.py:net hf:{} timm:resnet18 timm:local-dir:{} hf:a/b {}/w.pt os:getpid".split()
-CALLS = {
-    "models": models.load_offered,
-    "page": lambda name: model_cache.load(name),
-    "endpoint": lambda name: endpoints().list_layers(model=name),
-    "methods": lambda name: endpoints().list_methods(model=name),
-}
+CALLS = ("models", "page", "endpoint", "methods")
 
 
-def endpoints() -> ModuleType:
-    """Import the endpoints, which import Gradio."""
-    from saliscope.page.serving import endpoints
+def call(kind: str, name: str) -> object:
+    """Load a model as a visitor does."""
+    from saliscope.page.serving import endpoints  # imports Gradio
 
-    return endpoints
+    functions = (models.load_offered, model_cache.load, endpoints.list_layers, endpoints.list_methods)
+    return functions[CALLS.index(kind)](name)
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("name", VISITORS)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", CALLS)
 @pytest.mark.parametrize("offered", ["", "resnet18, own_net:whole"])
 def test_visitor_can_only_load_listed_models(
-    call: str, name: str, offered: str, own_net: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, offered: str, own_net: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is that of an unknown name; nothing is imported and no file is accessed."""
     if offered:
         monkeypatch.setenv("SALISCOPE_MODELS", offered)
     monkeypatch.setattr(model_cache, "ready", type("Set", (), {"wait": staticmethod(lambda seconds: True)}))
     (own_net / "own_net.py").write_text("raise SystemExit('imported')", encoding="utf-8")
-    requested = name.format(own_net)
-    with pytest.raises((ModelUnavailable, Refused)) as unknown:  # the first call imports what such calls need
-        CALLS[call]("zzz")
-    seen, watching = [], [True]
-    sys.addaudithook(lambda event, args: seen.append((event, args)) if watching else None)
-
-    with pytest.raises((ModelUnavailable, Refused)) as caught:
-        CALLS[call](requested)
-
-    watching.clear()
+    with pytest.raises((ModelUnavailable, Refused), match="Unknown model.*zzz") as unknown:
+        call(kind, "zzz")  # the first call imports what such calls need
+    plain = str(unknown.value)
     listing = ("os.scandir", str(resources.networks()))  # the list of models includes the files in this folder
-    assert [(event, *args) for event, args in seen if event in FORBIDDEN and (event, str(args[0])) != listing] == []
+    seen: list[tuple[object, ...]] = []
+    watching = [True]
+    sys.addaudithook(lambda event, args: seen.append((event, *args)) if watching and event in FORBIDDEN else None)
+    for name in VISITORS:
+        requested = name.format(own_net)
+        with pytest.raises((ModelUnavailable, Refused)) as caught:
+            call(kind, requested)
+        assert [each for each in seen if (each[0], str(each[1])) != listing] == [], requested
+        message = str(caught.value)
+        assert message.partition(requested)[0] == plain.partition("zzz")[0]
+        rest, expected = (re.split(" Run `saliscope| Choose one", text)[-1] for text in (message, plain))
+        assert rest == expected != plain
+    watching.clear()
     assert "own_net" not in sys.modules
-    message, plain = str(caught.value), str(unknown.value)
-    assert "Unknown model" in plain and "zzz" in plain
-    assert message.partition(requested)[0] == plain.partition("zzz")[0]
-    rest, expected = (re.split(" Run `saliscope| Choose one", text)[-1] for text in (message, plain))
-    assert rest == expected != plain
 
 
-def test_settings_after_a_name_share_the_network(own_net: Path) -> None:
+def test_settings_after_a_name_share_the_network() -> None:
     """The page's way to change what was assumed; equal to loading the model with these settings."""
-    name = models.add("own_net:Net", labels=["a", "b", "c", "d"], **SETTINGS)
-    base = model_cache.load(name)
-
-    other = model_cache.load(f"{name}?size=20x24&mean=0.1,0.2,0.3&score=sigmoid")
-
+    name = models.add("own_net:Net", **NAMED)
+    base, other = (model_cache.load(f"{name}{more}") for more in ("", "?size=20x24&mean=0.1,0.2,0.3&score=sigmoid"))
     assert other.model.network is base.model.network and other.model.labels == base.model.labels
     assert other.model.size == (20, 24) and other.model.preparation.mean == (0.1, 0.2, 0.3)
     assert other.model.preparation.std == base.model.preparation.std
     assert (other.score, base.score, base.model.size) == ("sigmoid", "softmax", (32, 32))
-    assert (
-        other.layers[0].grid == (20, 24) and other.title == "own_net:Net (size 20x24, mean 0.1,0.2,0.3, score sigmoid)"
-    )
-    whole = model_cache.load(f"{name}?crop=whole&size=20x24")
-    assert whole.model.preparation.position is None and whole.title == "own_net:Net (crop whole, size 20x24)"
-    assert model_cache.load(f"{name}?crop=0.25,1").model.preparation.position == (0.25, 1.0)
+    assert other.layers[0].grid == (20, 24)
+    assert other.title == "own_net:Net (size 20x24, mean 0.1,0.2,0.3, score sigmoid)"
+    whole, moved = (model_cache.load(f"{name}?crop={crop}").model for crop in ("whole", "0.25,1"))
+    assert whole.preparation.position is None and moved.preparation.position == (0.25, 1.0)
     alone = models.load_model(f"{name}?size=20x24")
     assert alone.size == (20, 24) and alone.name == f"{name}?size=20x24"
 
 
 def test_wrong_settings_after_a_name_are_refused() -> None:
-    name = models.add("own_net:Net", labels=["a", "b", "c", "d"], **SETTINGS)
+    name = models.add("own_net:Net", **NAMED)
     for settings, message in (
         ("size=0", "Invalid size '0'"),
         ("size=4000", "Use pixels from 1 to 512"),

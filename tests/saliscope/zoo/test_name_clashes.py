@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from PIL import Image
 
+import saliscope
 from saliscope.datasets.ray_engine import running
 from saliscope.datasets.shards import open_run
 
@@ -55,32 +57,22 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def saliscope(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m saliscope` in a folder, with this clone on the search path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SALISCOPE_")}
     variables = {"PYTHONPATH": str(ROOT), "SALISCOPE_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "saliscope", *arguments],
-        cwd=folder,
-        env=kept | variables,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    words = [sys.executable, "-m", "saliscope", *arguments]
+    return subprocess.run(words, cwd=folder, env=kept | variables, capture_output=True, text=True, timeout=240)
 
 
-def test_explain_and_evaluate_load_the_packages_of_the_user(project: Path) -> None:
-    done = saliscope(
-        project, "explain", "images", "--model", "my_net.py:build", "--out", "run", "--workers", "0", *SETTINGS
-    )
-
+def test_explain_loads_the_packages_of_the_user(project: Path) -> None:
+    own = ("--model", "my_net.py:build", "--out", "run", "--workers", "0", *SETTINGS)
+    done = command(project, "explain", "images", *own)
     assert done.returncode == 0, done.stderr
     assert "loaded models.tiny, my dataset, my ui" in done.stdout
     run = open_run(project / "run")
     assert run.table["path"].to_pylist() == ["a.png", "b.png"] and run.table["error"].null_count == 2
     assert run.manifest["classes"] == ["class 0", "class 1", "class 2"]
-    missing = saliscope(project, "explain", "images", "--model", "missing.py:build", "--out", "other")
-    assert missing.returncode == 1 and "missing.py" in missing.stderr and "Traceback" not in missing.stderr
 
 
 @pytest.mark.slow
@@ -88,24 +80,31 @@ def test_explain_and_evaluate_load_the_packages_of_the_user(project: Path) -> No
 @pytest.mark.parametrize("model", ["my_net:build", "models.tiny:Tiny"])
 def test_ray_workers_and_evaluate_use_the_packages_of_the_project(model: str, project: Path) -> None:
     """Workers cannot import the project's packages, so the model is sent with their code."""
-    done = saliscope(project, "explain", "images", "--model", model, "--engine", "ray", "--out", "out", *SETTINGS)
+    done = command(project, "explain", "images", "--model", model, "--engine", "ray", "--out", "out", *SETTINGS)
     assert done.returncode == 0, done.stderr
     assert open_run(project / "out").manifest["counts"]["images"] == 2
 
 
-def test_usage_errors_exit_with_2(project: Path) -> None:
-    for arguments in (("serve", "--port", "0"), ("replay",)):
-        done = saliscope(project, *arguments)
-        assert done.returncode == 2 and "Traceback" not in done.stderr, arguments
+def test_errors_exit_without_a_traceback(project: Path) -> None:
+    for words, code in (("explain images --model missing.py:build --out other", 1), ("serve --port 0", 2)):
+        done = command(project, *words.split())
+        assert done.returncode == code and "Traceback" not in done.stderr, words
 
 
 def test_only_modules_of_the_user_are_sent_to_workers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also networks of an installed Saliscope, which are loaded by path, so a worker cannot import them by name."""
     monkeypatch.syspath_prepend(str(project))
     for name in ("models", "models.tiny", "utils"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     importlib.import_module("models.tiny")
+    folder = Path(str(saliscope.__file__)).parent / "_models"
+    own = ModuleType("saliscope_model_test")
+    own.__file__ = str(folder / "test.py")
+    monkeypatch.setitem(sys.modules, own.__name__, own)
 
     names = {module.__name__ for module in running._user_modules()}
 
-    assert {"models", "models.tiny", "utils"} <= names
+    assert {"models", "models.tiny", "utils"} <= names and own.__name__ not in names
     assert not {name for name in names if name.partition(".")[0] in ("torch", "numpy", "saliscope", "explainers", "os")}
+    monkeypatch.setattr(running.resources, "networks", lambda: folder)
+    assert own in running._user_modules()
