@@ -34,13 +34,3 @@ def test_progress_runs_outside_of_the_call():
 
     assert e.layer == "layer2" and e.target == [1] * len(images)
     assert inside and all(torch.equal(map, expected) for map in inside)
-
-
-def test_a_network_may_have_an_attribute_named_like_a_hook_table():
-    """As in timm's backbones, where `feature_hooks` may be None."""
-    net, images = residual(), random_images()
-    expected = grad_cam(net, images, 1)
-    net.feature_hooks, net.layer1.my_hooks = None, []
-
-    torch.testing.assert_close(grad_cam(net.train(), images, 1), expected)
-    assert net.training
