@@ -13,6 +13,9 @@ from torch.nn import functional as F
 
 import explainers
 from explainers import NoSpatialOutput, explain, feature_maps, full_gradients, grad_cam, list_layers
+from explainers.layers.flow.axes import OTHER, Axis, Factor, concatenate_axes, full_axis, reshape_axes, slice_axis
+from explainers.layers.flow.dataflow import Dataflow
+from explainers.layers.flow.operation import Reads
 from explainers.layers.flow.positions import even
 from explainers.layers.placement import Placement
 from explainers.maps.resize import resize
@@ -328,3 +331,56 @@ def test_placement_by_hand():
 def test_windows_of_an_axis(axis, windows, expected):
     """Count, kernel, stride and padding of the windows."""
     assert axis.windows(*windows, 1).at == expected
+
+
+# Axes through views, slices and splits
+
+H, W = full_axis("H", 6), full_axis("W", 8)
+PATCHES = Axis((Factor("H", 6), Factor("W", 8)))
+
+
+def test_views_join_and_cut_axes():
+    lost = Axis(lost="a reshape across height and width")
+    for old, new, expected in (
+        ((1, 6, 8, 5), (1, 48, 5), (OTHER, PATCHES, OTHER)),
+        ((1, 6, 8, 5), (48, 5), (PATCHES, OTHER)),
+        ((1, 6, 8, 5), (1, 6, 40), (OTHER, H, Axis((Factor("W", 8), Factor("", 5, 0))))),
+        ((1, 6, 8, 5), (1, 6, 8, 1, 5), (OTHER, H, W, OTHER, OTHER)),
+        ((1, 6, 8, 5), (1, 16, 15), (OTHER, lost, lost)),  # 6 rows cannot be split into 16
+    ):
+        assert reshape_axes((OTHER, H, W, OTHER), old, new) == expected
+
+
+def test_slices_and_concatenations_of_tokens_and_rows():
+    tokens = Axis(PATCHES.factors, before=2)
+    assert slice_axis(tokens, 50, 2, 48, 1) == PATCHES
+    assert slice_axis(tokens, 50, 1, 49, 1).before == 1
+    assert slice_axis(tokens, 50, 0, 1, 1) == OTHER and slice_axis(tokens, 50, 3, 20, 1) == OTHER
+    assert slice_axis(H, 6, 0, 3, 2) == Axis((Factor("H", 3, 2),))
+    assert concatenate_axes([(OTHER, 2), (PATCHES, 48), (OTHER, 1)]) == Axis(PATCHES.factors, 2, 1)
+    assert concatenate_axes([(H, 6), (H, 6)]) == full_axis("H", 12)
+    assert concatenate_axes([(PATCHES, 48), (PATCHES, 48)]) == OTHER
+
+
+def test_reused_memory_has_no_axes():
+    image = torch.randn(1, 3, 6, 8)
+    with Dataflow(image) as flow:
+        for _ in range(50):
+            made = image * 2
+            assert flow.value(made) is not None
+            del made
+            constant = torch.ones(1, 3, 6, 8)
+            assert flow.value(constant) is None
+            del constant
+
+
+def test_parts_of_a_split_are_tracked_separately():
+    """As in CvT: class token and patches are split, and the score only uses the former."""
+    image = torch.randn(1, 4, 2, 3)
+    with Dataflow(image) as flow:
+        tokens = torch.cat([torch.ones(1, 1, 4), image.flatten(2).mT], dim=1).tanh()
+        token, patches = tokens.split([1, 6], 1)
+        score, other = token.sum(), patches.sum()
+    assert flow.graph.reads(flow.value(score).node)[flow.value(tokens).node] == Reads.EXTRA
+    assert flow.graph.reads(flow.value(other).node)[flow.value(tokens).node] == Reads.ALL
+    assert flow.value(patches).axes[1] == Axis((Factor("H", 2, 1, even(2)), Factor("W", 3, 1, even(3))))

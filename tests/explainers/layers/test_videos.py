@@ -6,6 +6,7 @@ test_geometry.py shows where their maps are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torchvision.models import video
 
 import explainers
 from explainers import NoSpatialOutput, UnsupportedModel, default_layer, grad_cam, list_layers
+from tests.support.nets import Written
 
 
 def test_receptive_fields_have_three_axes() -> None:
@@ -26,63 +28,48 @@ def test_receptive_fields_have_three_axes() -> None:
         layers[1].receptive_field((0, 0))
 
 
-class PerFrame(nn.Module):
+FRAMES: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "video first": lambda f, x: f(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1)).mean(1),
+    "frame first": lambda f, x: f(x.permute(2, 0, 1, 3, 4).flatten(0, 1)).unflatten(0, (-1, len(x))).mean(0),
+    "loop": lambda f, x: torch.stack([f(frame) for frame in x.unbind(2)]).mean(0),
+    "slice": lambda f, x: f(x[:, :, 2:3].squeeze(2)),
+    "two frames": lambda f, x: f(x[:, :, 2:4].mean(2)),
+    "mean": lambda f, x: f(x.mean(2)),
+}
+CLIPS = torch.randn(2, 3, 6, 8, 12, generator=torch.Generator().manual_seed(0))
+
+
+def per_frame(how: str) -> nn.Module:
     """A convolution on images, applied to the frames of videos in different ways."""
 
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.how, self.convolution, self.head = how, nn.Conv2d(3, 6, 3, 2, 1), nn.Linear(6, 4)
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        return self.head(FRAMES[how](lambda images: self.convolution(images).relu().mean((2, 3)), x))
 
-    def features(self, x: Tensor) -> Tensor:
-        return self.convolution(x).relu().mean((2, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        count, _, frames = x.shape[:3]
-        if self.how == "video first":
-            return self.head(self.features(x.transpose(1, 2).flatten(0, 1)).view(count, frames, -1).mean(1))
-        if self.how == "frame first":
-            return self.head(self.features(x.permute(2, 0, 1, 3, 4).flatten(0, 1)).view(frames, count, -1).mean(0))
-        if self.how == "loop":
-            return self.head(torch.stack([self.features(x[:, :, k]) for k in range(frames)]).mean(0))
-        if self.how == "slice":
-            return self.head(self.features(x[:, :, 2:3].squeeze(2)))
-        if self.how == "two frames":
-            return self.head(self.features(x[:, :, 2:4].mean(2)))
-        return self.head(self.features(x.mean(2)))  # all frames at once
+    return Written(forward, convolution=nn.Conv2d(3, 6, 3, 2, 1), head=nn.Linear(6, 4)).eval()
 
 
 def test_frames_in_the_batch_are_the_time_of_the_map() -> None:
-    net, clips = PerFrame("video first").eval(), torch.randn(2, 3, 6, 8, 12)
-    layer = list_layers(net, clips, spatial=True)[0]
+    net = per_frame("video first")
+    layer = list_layers(net, CLIPS, spatial=True)[0]
     assert (layer.name, layer.shape, layer.grid, layer.frames) == ("convolution", (6, 6, 4, 6), (6, 4, 6), 6)
-    a = net.convolution(clips.transpose(1, 2).flatten(0, 1)).detach().requires_grad_()
+    a = net.convolution(CLIPS.transpose(1, 2).flatten(0, 1)).detach().requires_grad_()
     scores = net.head(a.relu().mean((2, 3)).unflatten(0, (2, 6)).mean(1))
     (g,) = torch.autograd.grad(scores[:, 1].sum(), a)
     a, g = (each.detach().unflatten(0, (2, 6)).transpose(1, 2) for each in (a, g))
-    expected = (g.mean((2, 3, 4), keepdim=True) * a).sum(1)
-    torch.testing.assert_close(grad_cam(net, clips, 1, relu=False), expected)
+    torch.testing.assert_close(grad_cam(net, CLIPS, 1, relu=False), (g.mean((2, 3, 4), keepdim=True) * a).sum(1))
     with pytest.raises(UnsupportedModel, match="'convolution' runs on the 6 frames of a video one by one"):
-        explainers.ablation_cam(net, clips, 1)
+        explainers.ablation_cam(net, CLIPS, 1)
 
 
-def test_layers_without_a_known_time_are_refused() -> None:
-    clips = torch.randn(2, 3, 6, 8, 12)
+def test_layers_without_a_known_time_are_refused_and_after_the_mean_have_one_cell() -> None:
     for how in ("frame first", "loop", "slice", "two frames"):
         with pytest.raises(NoSpatialOutput):
-            grad_cam(PerFrame(how).eval(), clips, 1)
-        assert explainers.saliency(PerFrame(how).eval(), clips, 1).shape == clips.shape
-
-
-def test_a_layer_after_the_mean_over_time_has_one_cell_in_time() -> None:
-    net, clips = PerFrame("mean").eval(), torch.randn(2, 3, 6, 8, 12)
-    images = grad_cam(
-        nn.Sequential(net.convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.head),
-        clips.mean(2),
-        1,
-        layer="0",
-    )
-    torch.testing.assert_close(grad_cam(net, clips, 1, layer="convolution"), images[:, None])
+            grad_cam(per_frame(how), CLIPS, 1)
+        assert explainers.saliency(per_frame(how), CLIPS, 1).shape == CLIPS.shape
+    net = per_frame("mean")
+    alone = nn.Sequential(net.convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.head)
+    images = grad_cam(alone, CLIPS.mean(2), 1, layer="0")
+    torch.testing.assert_close(grad_cam(net, CLIPS, 1, layer="convolution"), images[:, None])
 
 
 def small_resnet() -> nn.Module:
@@ -112,24 +99,16 @@ def test_networks_of_torchvision(build, layer, grid, layout) -> None:
     torch.testing.assert_close(grad_cam(net, clips, 2, relu=False), expected, rtol=1e-4, atol=1e-6)
 
 
-class PositionsFirst(nn.Module):
+def test_tokens_that_run_over_the_frames_first() -> None:
     """Tokens of each position in all frames, one position after the other, after a class token."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.patches, self.mix, self.head = nn.Conv2d(1, 4, 8, 8), nn.Linear(4, 4), nn.Linear(4, 3)
-        self.token = nn.Parameter(torch.zeros(1, 1, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
         cells = self.patches(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1))
         tokens = cells.permute(0, 3, 4, 1, 2).flatten(1, 3)
-        tokens = self.mix(torch.cat([self.token.expand(len(x), 1, 4), tokens], 1)).relu()
+        tokens = self.mix(torch.cat([torch.zeros(len(x), 1, 4), tokens], 1)).relu()
         return self.head(tokens.mean(1))
 
-
-def test_tokens_that_run_over_the_frames_first() -> None:
-    net = PositionsFirst().eval()
+    net = Written(forward, patches=nn.Conv2d(1, 4, 8, 8), mix=nn.Linear(4, 4), head=nn.Linear(4, 3)).eval()
     clips = torch.rand(2, 1, 32, 48, 64, generator=torch.Generator().manual_seed(0))
     layer = next(layer for layer in list_layers(net, clips) if layer.name == "mix")
     assert (layer.grid, layer.layout, layer.extra_tokens, layer.frames) == ((32, 6, 8), "tokens", 1, 1)

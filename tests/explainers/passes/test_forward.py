@@ -149,15 +149,6 @@ def test_functions_around_the_methods_take_the_model_with_its_own_layers(network
     torch.testing.assert_close(saliency(net, images, towards, forward=net.embedded), expected)
 
 
-def test_no_private_copy_replaces_the_model_that_the_function_runs(network):
-    """In float32, many variants would run in a fused copy, whose modules the user's function does not run."""
-    net, forward, oracle = network
-    net.float()
-    found = explainers.score_cam(net, random_images(1).float(), 1, layer="conv2", forward=forward)
-    expected = explainers.score_cam(oracle, random_images(1).float(), 1, layer="model.conv2")
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
-
-
 def test_layers_are_those_that_the_function_runs(network):
     net, forward, oracle = network
     images = random_images(1)

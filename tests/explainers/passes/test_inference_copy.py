@@ -102,14 +102,6 @@ def test_auto_is_bfloat16_if_the_device_computes_it_faster(network, is_faster, c
     assert wide.options["precision"] == "float32", "there is no copy in float64"
 
 
-def test_only_rank_preserving_methods_accept_auto(network: nn.Module) -> None:
-    choices = {name: each.options["precision"] for name, each in METHODS.items() if "precision" in each.options}
-    assert {name for name, each in choices.items() if "auto" in each.choices} == {"ss_cam", "sess"}
-    assert {each.default for each in choices.values()} == {"float32"}, "the precision only changes on request"
-    with pytest.raises(BadOption, match="precision"):
-        METHODS["integrated_gradients"](network, IMAGES, 1, precision="auto")
-
-
 # compile=True
 
 

@@ -56,17 +56,9 @@ def replace(module: nn.Module, make: Callable[[Any], Any]) -> None:
 
 def accelerate_hooks(net: Net) -> None:
     """As `accelerate.hooks.add_hook_to_module`."""
-
-    class Hook:
-        def pre_forward(self, module: nn.Module, *args: Any) -> Any:
-            return args
-
-    def new_forward(module: Any, *args: Any, **keywords: Any) -> Any:
-        return module._old_forward(*module._hf_hook.pre_forward(module, *args), **keywords)
-
     for module in net.modules():
-        module._hf_hook, module._old_forward = Hook(), module.forward
-        module.forward = functools.update_wrapper(functools.partial(new_forward, module), module.forward)
+        module._old_forward = module.forward
+        module.forward = functools.partial(lambda module, *args: module._old_forward(*args), module)
 
 
 def hook_that_saves_features(net: Net) -> None:
