@@ -10,18 +10,8 @@ import torch
 from torch import nn
 
 import explainers
-from explainers import (
-    METHODS,
-    LayerNotFound,
-    LayerRanRepeatedly,
-    NoSpatialOutput,
-    UnsupportedModel,
-    capture,
-    default_layer,
-    feature_maps,
-    grad_cam,
-    list_layers,
-)
+from explainers import METHODS, capture, default_layer, feature_maps, grad_cam, list_layers
+from explainers.errors import LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from tests.support.nets import Twice, Written, random_images, residual, settle
 from tests.support.traces import Marker, graphs_alive, nothing_left, tensors_alive
 

@@ -5,17 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from explainers import (
-    METHODS,
-    UnsupportedModel,
-    default_layer,
-    explain,
-    feature_maps,
-    grad_cam,
-    grad_cam_sweep,
-    hires_cam,
-    list_layers,
-)
+import explainers
+from explainers import METHODS, default_layer, explain, feature_maps, grad_cam, list_layers
 from tests.support.nets import act_grad, as_maps, random_images
 from tests.support.token_nets import conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 
@@ -54,7 +45,7 @@ def test_default_layer_and_grid_are_inferred(name):
     assert default_layer(net, x) == expected
     assert layer.grid[0] * size[1] == layer.grid[1] * size[0], "the grid has the image's proportions"
     a, g = (as_maps(each, layer) for each in act_grad(net, net.get_submodule(expected), x, [1])[:2])
-    torch.testing.assert_close(hires_cam(net, x, 1), (a * g).sum(1), rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(explainers.hires_cam(net, x, 1), (a * g).sum(1), rtol=1e-8, atol=1e-12)
     assert g.any(), "a default layer whose patches do not count would give a blank map"
     if expected == NORM:  # only the class token has a gradient after the last block
         e = explain("layer_cam", net, x, 1, layer="blocks.1", relu=False)
@@ -81,7 +72,7 @@ def test_every_cam_returns_a_map_without_a_reshape_function(name, cam):
     options = {key: value for key, value in {"relu": False, "threshold": 0.5}.items() if key in method.options}
     try:
         found = method(net, x, [1, 2], **options)
-    except UnsupportedModel as reason:
+    except explainers.UnsupportedModel as reason:
         assert cam == "cam", "only CAM needs a specific head, a pooled linear layer"
         pytest.skip(str(reason))
 
@@ -111,7 +102,7 @@ def test_p82_patches_without_gradient_fall_back_to_the_layer_before():
     assert "token_only_gradient" not in codes(explain("grad_cam", net, x, [1, 2], **finding.remedy))
 
     # A sweep keeps the requested name; a single image has the map of its batch; other layers are unaffected.
-    maps = grad_cam_sweep(net, x, [1, 2], layers=[LAST, FIRST], relu=False)
+    maps = explainers.grad_cam_sweep(net, x, [1, 2], layers=[LAST, FIRST], relu=False)
     assert list(maps) == [LAST, FIRST]
     torch.testing.assert_close(maps[LAST], expected)
     torch.testing.assert_close(maps[FIRST], grad_cam(net, x, [1, 2], layer=FIRST, relu=False))

@@ -128,19 +128,15 @@ def test_video_transformers_of_transformers() -> None:
     mae = transformers.VideoMAEForVideoClassification(transformers.VideoMAEConfig(tubelet_size=2, **sizes)).eval()
     former = transformers.TimesformerForVideoClassification(transformers.TimesformerConfig(**sizes)).eval()
     clips, layer = torch.randn(2, 3, 4, 32, 32), "timesformer.encoder.layer.0"
-
-    def of(net: nn.Module) -> Callable[[Tensor], Tensor]:
-        return lambda images: net(images.transpose(1, 2)).logits
-
-    assert default_layer(mae, clips, forward=of(mae)) == "videomae.encoder.layer.1"
-    for method in (grad_cam, explainers.attention_rollout):
-        assert method(mae, clips, 1, forward=of(mae)).shape == (2, 2, 4, 4)
-    assert default_layer(former, clips, forward=of(former)) == layer
-    found = explainers.feature_maps(former, clips, layer=layer, forward=of(former))
+    for net, expected in ((mae, "videomae.encoder.layer.1"), (former, layer)):
+        assert default_layer(net, clips, forward=lambda x, net=net: net(x.transpose(1, 2)).logits) == expected
+    rollout = explainers.attention_rollout(mae, clips, 1, forward=lambda x: mae(x.transpose(1, 2)).logits)
+    assert rollout.shape == (2, 2, 4, 4)
+    run = {"forward": lambda x: former(x.transpose(1, 2)).logits}
     with explainers.capture(former, [layer]) as seen:
         former(clips.transpose(1, 2))
     tokens = seen.outputs[layer] if isinstance(seen.outputs[layer], Tensor) else seen.outputs[layer][0]
     expected = tokens[:, 1:].unflatten(1, (4, 4, 4)).permute(0, 4, 3, 1, 2)  # [b, (h w t), k] in transformers' code
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(explainers.feature_maps(former, clips, layer=layer, **run), expected)
     with pytest.raises(UnsupportedModel, match="attends within groups of 4 tokens"):
-        explainers.attention_rollout(former, clips, 1, forward=of(former))
+        explainers.attention_rollout(former, clips, 1, **run)
