@@ -19,9 +19,10 @@ from explainers.layers.center_fields import center_fields
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.network.eval_view import EvalView, eval_view
-from tests.support.nets import settle
+from tests.support.nets import Written, settle
 
 Cell = tuple[int, int]
+conv = nn.Conv2d
 
 
 def layout(model: nn.Module, images: Tensor, layer: str) -> tuple[EvalView, LayerLayout]:
@@ -38,26 +39,26 @@ def sequence(*modules: nn.Module) -> nn.Sequential:
     return nn.Sequential(*modules).eval()
 
 
-class Branches(nn.Module):
+def branches() -> nn.Module:
     """Inception-like: wide and dilated branches, concatenated; an in-place addition; a functional and a reused ReLU."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0))
-        self.wide = nn.Conv2d(4, 2, (1, 5), padding=(0, 2), groups=2)
-        self.far = nn.Conv2d(4, 2, 3, padding="same", dilation=(2, 3))
-        self.mix = nn.Conv2d(4, 4, 1)
-        self.last = nn.Conv2d(4, 4, 3, stride=2)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
         x = F.relu(self.stem(x))
         y = torch.cat([self.wide(x), self.far(x)], 1)
         y = torch.relu_(y)
         y += x
         return self.last(self.mix(y).relu())
 
+    return Written(
+        forward,
+        stem=conv(2, 4, (3, 2), stride=(2, 1), padding=(1, 0)),
+        wide=conv(4, 2, (1, 5), padding=(0, 2), groups=2),
+        far=conv(4, 2, 3, padding="same", dilation=(2, 3)),
+        mix=conv(4, 4, 1),
+        last=conv(4, 4, 3, stride=2),
+    ).eval()
 
-conv = nn.Conv2d
+
 CHAINS = {
     "stride and padding": sequence(conv(2, 3, 3, stride=2, padding=1), nn.ReLU(inplace=True), conv(3, 2, 3)),
     "max-pool": sequence(conv(2, 2, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), nn.ReLU(), conv(2, 2, 2)),
@@ -70,7 +71,7 @@ CHAINS = {
     "adaptive max": sequence(conv(2, 2, 3), nn.AdaptiveMaxPool2d((3, 2))),
     "transposed": sequence(conv(2, 2, 3, stride=2), nn.ConvTranspose2d(2, 2, 3, stride=2, output_padding=1)),
     "upsampled": sequence(conv(2, 2, 3, stride=3), nn.Upsample(scale_factor=2)),
-    "branches": Branches(),
+    "branches": branches(),
 }
 
 
@@ -131,17 +132,10 @@ def test_sizes_as_published(name, layer, side, size, step):
     assert (right - left, bottom - top) == (size, size)
 
 
-class Added(nn.Module):
+def added() -> nn.Module:
     """`near` reads one pixel; what is added to its output afterwards reads five."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.near, self.far = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 5, padding=2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.near(x)
-        y += self.far(x)
-        return y
+    near, far = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 5, padding=2)
+    return Written(lambda self, x: self.near(x).add_(self.far(x)), near=near, far=far)
 
 
 class Between(nn.Module):
@@ -177,7 +171,7 @@ WHOLE = (0, 0, 12, 10)
     [
         # VGG's 196 px extend 90 px beyond the first cell's 16 on either side; the left ones are clipped.
         (lambda: zoo("vgg16"), (112, 96), "29", (0, 0), (0, 0, 96, 106)),
-        (Added, (9, 9), "near", (4, 3), (3, 4, 4, 5)),
+        (added, (9, 9), "near", (4, 3), (3, 4, 4, 5)),
         (lambda: Between(torch.relu), (9, 9), "out", (4, 3), (3, 4, 6, 7)),
         # Statistics and gates read every pixel; before them the field is the convolution's own 3 x 3.
         (lambda: Between(gate), (10, 12), "conv", (2, 3), (3, 2, 6, 5)),

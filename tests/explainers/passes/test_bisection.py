@@ -12,7 +12,7 @@ import explainers.methods.gradients.quadrature as bisection
 from explainers import explain, integrated_gradients, layer_integrated_gradients
 from explainers.methods.gradients.quadrature import GAP, MAX_POINTS, integrate_by_gap
 from explainers.passes.loop import Loop
-from tests.support.nets import curved, random_images, settle
+from tests.support.nets import Written, curved, random_images, settle
 
 FIRST = 18
 """The quadrature's points and both ends."""
@@ -82,17 +82,14 @@ def test_refinement_stops_at_the_maximum_number_of_points():
 # The methods
 
 
-class Late(nn.Module):
+def late():
     """The score rises within the first hundredth of the path from zero, as in networks with saturating units."""
 
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv, self.fc = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 6)
-        self.double().eval()
-
     def forward(self, x):
-        return self.fc(torch.nn.functional.relu6(100 * self.conv(x)).mean((2, 3)))
+        return self.fc(nn.functional.relu6(100 * self.conv(x)).mean((2, 3)))
+
+    torch.manual_seed(0)
+    return Written(forward, conv=nn.Conv2d(3, 8, 3, padding=1), fc=nn.Linear(8, 6)).double().eval()
 
 
 X, CLASSES = random_images(), [2, 0, 5]
@@ -106,7 +103,7 @@ def test_integrated_gradients_choose_steps_that_close_the_completeness_gap(monke
     def incomplete():
         return [f for f in explain("integrated_gradients", net, X, CLASSES).findings[0] if f.code == "incomplete"]
 
-    net = Late()
+    net = late()
     assert gap(integrated_gradients(net, X, CLASSES, steps=50)) > 0.02
     assert gap(integrated_gradients(net, X, CLASSES)) < GAP and not incomplete()
     monkeypatch.setattr(bisection, "MAX_POINTS", 16)
@@ -114,7 +111,7 @@ def test_integrated_gradients_choose_steps_that_close_the_completeness_gap(monke
 
 
 def test_a_batch_equals_its_images_one_by_one_with_points_per_image():
-    net = Late()
+    net = late()
     for method, options in ((integrated_gradients, {}), (layer_integrated_gradients, {"layer": "conv"})):
         whole = method(net, X, CLASSES, **options)
         for n, c in enumerate(CLASSES):
@@ -127,6 +124,6 @@ def test_a_fixed_number_of_steps_uses_gauss_legendre():
     fine, found = (integrated_gradients(curved(), X[:1], 1, steps=steps) for steps in (200, 40))
     torch.testing.assert_close(found, fine, rtol=1e-6, atol=1e-9)
     # The gradient is restricted to some channels, so no completeness gap is defined and the points are fixed.
-    net, through = settle(Late()), ("conv", [0, 3])
+    net, through = settle(late()), ("conv", [0, 3])
     fixed = integrated_gradients(net, X[:1], 1, steps=50, through=through)
     torch.testing.assert_close(integrated_gradients(net, X[:1], 1, through=through), fixed)

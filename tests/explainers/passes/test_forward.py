@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import explainers
 from explainers import METHODS, BadOption, UnsupportedModel, explain, grad_cam, list_layers, saliency, unit
 from tests.support.calls import call
-from tests.support.nets import random_images, residual, settle
+from tests.support.nets import Written, random_images, residual, settle
 from tests.support.traces import nothing_left
 
 META = torch.tensor([[0.4, -0.7]], dtype=torch.float64)
@@ -44,27 +44,14 @@ class TwoInputs(nn.Module):
         return self.act2(self.conv2(self.act1(self.conv1(images)))).mean((2, 3))
 
 
-class FromDict(nn.Module):
-    """Takes a dict and returns a dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = residual()
-
-    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"logits": self.net(batch["image"])}
+def from_dict() -> nn.Module:
+    """It takes a dict and returns a dict."""
+    return Written(lambda self, batch: {"logits": self.net(batch["image"])}, net=residual()).eval()
 
 
-class ByHand(nn.Module):
+def by_hand(model: nn.Module, run) -> nn.Module:
     """The oracle: an ordinary module around the model."""
-
-    def __init__(self, model, run) -> None:
-        super().__init__()
-        self.model, self.run = model, run
-        self.eval()
-
-    def forward(self, images):
-        return self.run(self.model, images)
+    return Written(lambda self, images: run(self.model, images), model=model).eval()
 
 
 def with_meta(model, images):
@@ -78,7 +65,7 @@ def with_dict(model, images):
 @pytest.fixture
 def network():
     net = TwoInputs()
-    return net, partial(with_meta, net), ByHand(net, with_meta)
+    return net, partial(with_meta, net), by_hand(net, with_meta)
 
 
 def assert_same(name, net, oracle, images, forward, layer, **options):
@@ -103,8 +90,8 @@ def assert_same(name, net, oracle, images, forward, layer, **options):
 @pytest.mark.sample
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_equals_a_handwritten_module(name):
-    for net, run, layer in ((TwoInputs(), with_meta, "conv2"), (FromDict().eval(), with_dict, "net.layer2")):
-        assert_same(name, net, ByHand(net, run), random_images(2), partial(run, net), layer)
+    for net, run, layer in ((TwoInputs(), with_meta, "conv2"), (from_dict(), with_dict, "net.layer2")):
+        assert_same(name, net, by_hand(net, run), random_images(2), partial(run, net), layer)
 
 
 @pytest.mark.sample
@@ -112,7 +99,7 @@ def test_every_method_equals_a_handwritten_module(name):
 def test_one_image_and_a_function_with_a_fixed_batch_size(name):
     """If the second input does not scale with the batch, variants run one by one with the same result."""
     net = TwoInputs(joined=True)
-    wide = ByHand(net, lambda model, images: model(pixel_values=images, meta=META.expand(len(images), -1)))
+    wide = by_hand(net, lambda model, images: model(pixel_values=images, meta=META.expand(len(images), -1)))
     for size in [{}, {"batch_size": 5}] if METHODS[name].long else [{}]:
         assert_same(name, net, wide, random_images(1), partial(with_meta, net), "conv2", **size)
 
@@ -129,7 +116,7 @@ def test_functions_around_the_methods_take_the_model_with_its_own_layers(network
     a, b = explained(net, "conv2", forward=forward), explained(oracle, "model.conv2")
     torch.testing.assert_close(a[:2], b[:2])
     assert a[2:] == b[2:]
-    for name, function, given, by_hand in (
+    for name, function, given, prefix in (
         ("sweep of Grad-CAM", lambda *a, **k: [*explainers.grad_cam_sweep(*a, 1, **k).values()], {}, {}),
         ("sweep", lambda *a, **k: [*explainers.sweep("layer_cam", *a, 1, **k).values()], {}, {}),
         ("parts", lambda *a, **k: explainers.full_gradients(*a, 1, **k).total(), {}, {}),
@@ -142,10 +129,10 @@ def test_functions_around_the_methods_take_the_model_with_its_own_layers(network
         ("through", partial(saliency, target=1), {"through": ("conv2", [1, 3])}, {"through": ("model.conv2", [1, 3])}),
         ("variants", partial(explainers.score_cam, target=1), own, prefixed),
     ):  # fmt: skip
-        found, expected = function(net, images, forward=forward, **given), function(oracle, images, **by_hand)
+        found, expected = function(net, images, forward=forward, **given), function(oracle, images, **prefix)
         torch.testing.assert_close(found, expected, msg=name)
     towards = explainers.Similarity(torch.ones(8))
-    expected = saliency(ByHand(net, TwoInputs.embedded), images, towards)
+    expected = saliency(by_hand(net, TwoInputs.embedded), images, towards)
     torch.testing.assert_close(saliency(net, images, towards, forward=net.embedded), expected)
 
 

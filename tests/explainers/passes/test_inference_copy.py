@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from explainers import METHODS, BadOption, explain
 from explainers.network.fast.fused_copy import DRIFT, FusedCopy, channels_last, fused_copy
-from tests.support.nets import random_images, rel, residual, settle
+from tests.support.nets import Written, random_images, rel, residual, settle
 
 IMAGES = random_images().float()
 CLASSES = [0, 1, 2]
@@ -32,22 +32,13 @@ def copy_of(net: nn.Module) -> FusedCopy | None:
     return made
 
 
-class Shared(nn.Module):
-    """A convolution with two consumers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.conv(x)
-        return self.head((self.norm(y) + y).mean((2, 3)))
-
-
 def test_only_batch_norms_whose_convolution_nothing_else_reads_are_fused(network: nn.Module) -> None:
     norms = {name for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
     assert {name for name in copy_of(network).fused if "bn" in name} == norms
-    assert copy_of(settle(Shared())).fused == frozenset()
+    two_consumers = Written(
+        lambda self, x: (self.norm(y := self.conv(x)) + y).mean((2, 3)), conv=nn.Conv2d(3, 4, 3), norm=nn.BatchNorm2d(4)
+    )
+    assert copy_of(settle(two_consumers)).fused == frozenset()
     network.conv1.register_forward_hook(lambda module, given, output: output * 2)
     assert "conv1" not in copy_of(network).fused and "layer1.conv1" in copy_of(network).fused
 
@@ -66,11 +57,7 @@ def test_changed_weights_renew_the_copy(network: nn.Module) -> None:
 
 
 def test_a_network_with_other_scores_in_each_pass_has_no_copy() -> None:
-    class Odd(Shared):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) * torch.rand(())
-
-    assert copy_of(Odd().eval()) is None
+    assert copy_of(Written(lambda self, x: self.net(x) * torch.rand(()), net=residual().float())) is None
 
 
 @pytest.mark.parametrize(("name", "options"), LONG)
