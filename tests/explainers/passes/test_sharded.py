@@ -64,13 +64,6 @@ def results_that_differ(rank: int, kind: str) -> list[str]:
         found = explainers.explain("grad_cam", model, images, layer=layer)
         return found.map.tolist(), found.layer, found.score, found.statistics, found.findings
 
-    def layers(model: nn.Module) -> Any:
-        fields = [(each.name, each.receptive_field((1, 1)) if each.grid else None) for each in by_grid(model)]
-        return fields, [each.name for each in explainers.list_layers(model, images)]
-
-    def by_grid(model: nn.Module) -> list[explainers.Layer]:
-        return explainers.list_layers(model, images, spatial=True)
-
     calls: dict[str, Any] = {
         f"{name}, call {n}": lambda model, name=name: METHODS[name](model, images) for name in QUICK for n in (1, 2)
     }
@@ -80,7 +73,10 @@ def results_that_differ(rank: int, kind: str) -> list[str]:
         "layer in a unit": lambda model: explain(model, "layer1.conv1"),
         "layer by the name in the wrapper": lambda model: explain(model, "layer1.conv1" if model is plain else inside),
         "unknown layer": lambda model: explainers.grad_cam(model, images, layer="layer1.conv9"),
-        "layers": layers,
+        "layers": lambda model: [
+            (each.name, each.receptive_field((1, 1)) if each.grid and min(each.grid) > 1 else None)
+            for each in explainers.list_layers(model, images)
+        ],
         "default": lambda model: explainers.default_layer(model, images),
         "evaluate": lambda model: str(explainers.evaluate(model, images, maps=maps, target=1)),
         "randomize": lambda model: str(explainers.randomization_test(model, images, "saliency", **test)),
