@@ -15,7 +15,7 @@ from tests.support.traces import nothing_left
 FAMILIES = ("saliency", "integrated_gradients", "smooth_grad", "grad_cam", "ablation_cam", "rise", "lrp")
 """A method of each family: one gradient, a path, noise, a layer, changes at a layer, masks and rules."""
 ALL = [name for name, each in METHODS.items() if each.needs is None or each.needs(Conv()) is None]
-DIFFERENT = ("experts", "sorted", "mean", "dropout", "normal", "buffer in place", "modified input", "squeezed scores")
+DIFFERENT = ("experts", "sorted", "mean", "dropout", "buffer in place", "modified input", "squeezed scores")
 DIFFERENT = (*DIFFERENT, "scores in float64", "checkpoints", "reentrant checkpoints", "modified input, row by row")
 """Kinds that run in different ways."""
 SMALL = {"samples": 4, "steps": 4, "scales": 2}
