@@ -202,7 +202,7 @@ SAME: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
 KINDS: dict[str, Kind] = {
     **{name: Kind(make, images, "decides_by_image") for name, (make, images) in DECIDING.items()},
     **{name: Kind(make, images, "rows_depend") for name, (make, images) in REORDERING.items()},
-    **{name: Kind(partial(Applied, mix), unequal(), "rows_depend") for name, mix in MIXING.items()},
+    **{name: Kind(partial(Applied, mix), unequal(2), "rows_depend") for name, mix in MIXING.items()},
     "mean of features": Kind(partial(Applied, MIXING["mean"], True), unequal(), "rows_depend"),
     **{name: Kind(partial(Applied, noise), unequal(2), "stochastic") for name, noise in NOISE.items()},
     **{f"buffer {name}": Kind(make, 3 * lights(size=16), "buffers_written") for name, make in WRITING.items()},

@@ -6,6 +6,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -367,6 +368,19 @@ def ramp() -> Tensor:
     return torch.arange(16.0).view(1, 1, 4, 4)
 
 
+class Written(nn.Module):
+    """Modules, and the function that runs them: `forward(self, x)`."""
+
+    def __init__(self, forward: Callable[..., Any], **modules: nn.Module) -> None:
+        super().__init__()
+        self.function = [forward]
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function[0](self, x)
+
+
 def act_grad(model: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """By hand: the layer's output, d sum of class scores / d output, scores. The hook returns a clone (row P45)."""
     box: list[Tensor] = []
@@ -387,7 +401,7 @@ def act_grad(model: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) 
 def as_maps(tensor: Tensor, layer: Layer) -> Tensor:
     """A layer's tensor by hand: tokens dropped, rows before columns, channels second."""
     if layer.layout == "tokens":
-        return tensor[:, layer.extra_tokens :].mT.unflatten(2, layer.grid)
+        return tensor[:, layer.extra_tokens :][:, : math.prod(layer.grid)].mT.unflatten(2, layer.grid)
     return tensor.movedim(-1, 1) if layer.layout == "NHWC" else tensor
 
 

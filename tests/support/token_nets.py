@@ -47,12 +47,23 @@ class Block(nn.Module):
 
 
 class PlainViT(nn.Module):
-    """`extra` tokens, patches, blocks; the head reads the "first" token, the first "two", or the "patches"."""
+    """`extra` tokens, patches, blocks; the head reads the "first" token, the first "two", or the "patches".
+
+    With `is_last`, a single token comes after the patches.
+    """
 
     def __init__(
-        self, extra: int = 1, reads: str = "first", *, fused: bool = True, depth: int = 2, cut: str = "convolution"
+        self,
+        extra: int = 1,
+        reads: str = "first",
+        *,
+        fused: bool = True,
+        depth: int = 2,
+        cut: str = "convolution",
+        is_last: bool = False,
     ) -> None:
         super().__init__()
+        self.is_last = is_last
         self.cut, self.extra, self.reads = cut, extra, reads
         self.patch = nn.Conv2d(3, 8, 16, 16) if cut == "convolution" else nn.Linear(3 * 16 * 16, 8)
         self.tokens = nn.Parameter(torch.zeros(1, extra, 8)) if extra else None
@@ -67,8 +78,11 @@ class PlainViT(nn.Module):
             squares = x.unfold(2, 16, 16).unfold(3, 16, 16).permute(0, 2, 3, 1, 4, 5)
             patches = self.patch(squares.flatten(3).flatten(1, 2))
         before = [] if self.tokens is None else [self.tokens.expand(len(x), -1, -1)]
-        x = self.norm(self.blocks(torch.cat([*before, patches], 1)))
-        read = {"first": x[:, :1], "two": x[:, :2], "patches": x[:, self.extra :]}[self.reads]
+        x = self.norm(self.blocks(torch.cat([patches, *before] if self.is_last else [*before, patches], 1)))
+        if self.is_last:
+            read = x[:, -1:] if self.reads == "first" else x[:, :-1]
+        else:
+            read = {"first": x[:, :1], "two": x[:, :2], "patches": x[:, self.extra :]}[self.reads]
         return self.head(read.mean(1))
 
 

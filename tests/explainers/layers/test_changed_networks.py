@@ -1,9 +1,13 @@
-"""Networks that are changed between two calls: layers and maps are those of a copy that was never profiled."""
+"""Networks that are changed between two calls: layers and maps are those of a copy that was never profiled.
+
+A snapshot of a network is used only while nothing about it has changed but the values of its weights.
+"""
 
 from __future__ import annotations
 
 import copy
 import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +15,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import affine_grid, avg_pool2d, conv2d, grid_sample
 
 from explainers import default_layer, explain, grad_cam, list_layers
+from explainers.network.eval_view import eval_view
+from explainers.network.state.snapshot import snapshots
 from tests.support.nets import random_images, residual, settle
+
+IMAGES = random_images(2, height=16, width=16)
 
 
 class Patches(nn.Module):
-    """A network of tokens whose forward depends on attributes of several kinds."""
+    """Tokens whose forward depends on attributes of several kinds, of an image that it moves by tensors' values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,12 +34,21 @@ class Patches(nn.Module):
         self.position = nn.Parameter(torch.zeros(1, 1, 8))
         self.blocks = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))
         self.mix, self.fc = nn.Linear(8, 8), nn.Linear(8, 3)
-        self.depth, self.calls, self.options = 1, 0, {"pool": [1, 1]}
+        self.depth, self.scale, self.options, self.sides = 1, 1.0, {"pool": [1, 1]}, [1, 1]
         self.config = SimpleNamespace(inner=SimpleNamespace(class_token=False))
+        self.theta = nn.Parameter(torch.zeros(2, 3))
+        self.register_buffer("columns", torch.arange(16))
+        self.register_buffer("shift", torch.zeros(1, dtype=torch.long))
+        settle(self.double())
+        self.eval()
+        self.theta.data.copy_(torch.eye(2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        x = nn.functional.avg_pool2d(self.patch(x), self.options["pool"])
+        grid = affine_grid(self.theta.expand(len(x), 2, 3), list(x.shape), align_corners=False)
+        x = grid_sample(x, grid, align_corners=False)[..., self.columns].roll(
+            0 if self.shift is None else int(self.shift), 2
+        )
+        x = avg_pool2d(self.patch(x) * self.scale, self.options["pool"])
         for block in self.blocks[: self.depth]:
             x = block(x)
         x = x.flatten(2).transpose(1, 2) + self.position
@@ -39,94 +57,122 @@ class Patches(nn.Module):
         return self.fc(self.mix(self.norm(x)).mean(1))
 
 
-def rebound_forward(net: Patches) -> None:
-    net.patch.forward = lambda x: nn.functional.conv2d(x, net.patch.weight, net.patch.bias, stride=3)
+class Counting(Patches):
+    """It changes in every call."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
 
 
-def hook_that_changes_the_grid(net: Patches) -> None:
-    net.patch.register_forward_hook(lambda module, inputs, output: nn.functional.avg_pool2d(output, 2))
+def method_of_the_class(net: Any) -> None:
+    original = Patches.forward
+    net.__class__ = type("Patched", (Patches,), {"forward": original})
+    grad_cam(net, IMAGES, 1)
+    type(net).forward = lambda self, x: original(self, x.flip(-1))
 
 
 class Halved(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
-        return nn.functional.avg_pool2d(super().forward(input), 2)
+        return avg_pool2d(super().forward(input), 2)
 
 
-CHANGES: dict[str, Callable[[Patches], Any]] = {
-    "stride": lambda net: setattr(net.patch, "stride", (2, 2)),
-    "one side": lambda net: setattr(net.patch, "stride", (2, 4)),
-    "more blocks, the same grid": lambda net: setattr(net, "depth", 3),
+def halve(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return avg_pool2d(output, 2)
+
+
+def inference_weight(net: Patches) -> None:
+    with torch.inference_mode():
+        net.mix.weight = nn.Parameter(torch.ones(8, 8, dtype=torch.float64))
+
+
+def fewer_scores(net: Patches) -> None:
+    for tensor in (net.fc.weight, net.fc.bias):
+        tensor.data = tensor.data[:2]
+
+
+def set_to(name: str, value: Any) -> Callable[[Patches], Any]:
+    """The change of an attribute of a module, such as "patch.stride"."""
+    path, _, attribute = name.rpartition(".")
+    return lambda net: setattr(net.get_submodule(path), attribute, value)
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "tuple": set_to("patch.stride", (2, 2)),
+    "one side": set_to("patch.stride", (2, 4)),
+    "more blocks, the same grid": set_to("depth", 3),
+    "number": set_to("scale", 2.0),
+    "several values for one": set_to("scale", torch.full((8, 1, 1), 2.0)),
+    "new attribute": set_to("extra", 1),
+    "another attribute": lambda net: (delattr(net, "sides"), setattr(net, "other", [1, 1])),
     "nested configuration": lambda net: setattr(net.config.inner, "class_token", True),
     "list in a dict": lambda net: net.options["pool"].__setitem__(0, 2),
+    "list in place": lambda net: net.sides.append(3),
+    "mode": lambda net: net.norm.train(not net.norm.training),
     "kernel": lambda net: setattr(net.patch, "weight", nn.Parameter(net.patch.weight[:, :, :2].detach().clone())),
-    "layer": lambda net: setattr(net, "norm", nn.Identity()),
-    "last layer": lambda net: setattr(net, "mix", nn.Identity()),
-    "forward": rebound_forward,
-    "hook": hook_that_changes_the_grid,
+    "shape of the data": fewer_scores,
+    "no bias": set_to("patch.bias", None),
+    "new buffer": lambda net: net.register_buffer("offset", torch.zeros(1)),
+    "no buffer": set_to("shift", None),
+    "inference mode": inference_weight,
+    "layer": set_to("norm", nn.Identity()),
+    "last layer": set_to("mix", nn.Identity()),
+    "new layer": lambda net: net.blocks.insert(0, nn.AvgPool2d(2)),
+    "order of layers": lambda net: net.blocks._modules.update({"0": net.blocks._modules.pop("0")}),
+    "name of a layer": lambda net: net._modules.update(first=net._modules["patch"]),
+    "forward": lambda net: setattr(
+        net.patch, "forward", lambda x: conv2d(x, net.patch.weight, net.patch.bias, stride=3)
+    ),
     "class": lambda net: setattr(net.patch, "__class__", Halved),
+    "compiled": lambda net: net.mix.compile(backend="eager"),
+    "backward hook": lambda net: net.mix.register_full_backward_hook(lambda module, *given: (2 * given[0][0],)),
+    "backward pre-hook": lambda net: net.mix.register_full_backward_pre_hook(lambda module, given: (2 * given[0],)),
+    "method of the class": method_of_the_class,
 }
+UNNOTICED: dict[str, Callable[[Any], Any]] = {
+    "hook": lambda net: net.patch.register_forward_hook(halve),
+    # The grid stays the same, so only the positions show the change.
+    "warp": lambda net: net.theta.data[0, 0].fill_(0.5),
+    "mirror": lambda net: net.columns.copy_(net.columns.flip(0)),
+    "move": lambda net: net.shift.fill_(8),
+}
+"""Changes that a snapshot need not notice."""
 
 
-def seen(net: nn.Module, images: Tensor) -> tuple[list[Any], list[Tensor]]:
+def seen(net: nn.Module) -> tuple[list[Any], list[Tensor]]:
     """The layers and the default layer; maps at the default layer and at another one."""
-    found = explain("grad_cam", net, images, 1)
-    names = [list_layers(net, images), default_layer(net, images), found.layer]
-    return names, [found.raw, grad_cam(net, images, 1, layer="norm")]
+    found = explain("grad_cam", net, IMAGES, 1)
+    names = [list_layers(net, IMAGES), default_layer(net, IMAGES), found.layer]
+    return names, [found.raw, grad_cam(net, IMAGES, 1, layer="norm")]
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", CHANGES | UNNOTICED)
 def test_layers_and_maps_after_a_change(change):
-    for training in (False, True):
-        net, images = settle(Patches()).double().train(training), random_images(2, height=16, width=16)
-        seen(net, images)
-
-        CHANGES[change](net)
-
-        (names, maps), (expected, right) = seen(net, images), seen(copy.deepcopy(net), images)
+    for kind, training in ((Patches, False), (Counting, True)):
+        net = kind().train(training)
+        seen(net)
+        known = snapshots.get(net)
+        assert training or (known.modules() is not None and set(known.modules()) == set(net.modules()))
+        (CHANGES | UNNOTICED)[change](net)
+        assert training or (known.modules() is None) == (change in CHANGES)
+        (names, maps), (expected, right) = seen(net), seen(copy.deepcopy(net))
         assert names == expected
         torch.testing.assert_close(maps, right)
 
 
-class Moved(nn.Module):
-    """Moves its image by the values of a parameter and of two buffers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.theta = nn.Parameter(torch.eye(2, 3))
-        self.register_buffer("columns", torch.arange(16))
-        self.register_buffer("shift", torch.zeros(1, dtype=torch.long))
-        self.conv, self.fc = nn.Conv2d(3, 8, 3, 2, 1), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        grid = nn.functional.affine_grid(self.theta.expand(len(x), 2, 3), list(x.shape), align_corners=False)
-        x = nn.functional.grid_sample(x, grid, align_corners=False)[..., self.columns].roll(int(self.shift), 2)
-        return self.fc(self.conv(x).relu().mean((2, 3)))
-
-
-def method_of_the_class(net: Any) -> None:
-    original = type(net).forward
-    net.__class__ = type("Patched", (Moved,), {"forward": original})
-    explain("grad_cam", net, random_images(1, height=16, width=16), 1)
-    type(net).forward = lambda self, x: original(self, x.flip(-1))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda net: net.theta.data[0, 0].fill_(0.5),
-        lambda net: net.columns.copy_(net.columns.flip(0)),
-        lambda net: net.shift.fill_(6),
-        method_of_the_class,
-    ],
-    ids=["warp", "mirror", "move", "method of the class"],
-)
-def test_maps_after_a_change_of_positions(change):
-    """The grid stays the same, so only the positions show the change."""
-    net, images = settle(Moved()).double().eval(), random_images(1, height=16, width=16)
-    net.theta.data.copy_(torch.eye(2, 3))
-    grad_cam(net, images, 1)
-    change(net)
-    torch.testing.assert_close(grad_cam(net, images, 1), grad_cam(copy.deepcopy(net), images, 1))
+def test_a_snapshot_is_used_again_and_does_not_keep_the_network():
+    net = Patches()
+    seen(net)
+    known = snapshots.get(net)
+    net.mix.weight.data.mul_(2)
+    net.mix.requires_grad_(False)
+    assert eval_view(net).memo is known.memo
+    gone = weakref.ref(net), weakref.ref(net.mix.weight)
+    del net, known
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
 
 
 def test_a_module_that_takes_the_address_of_an_earlier_one():

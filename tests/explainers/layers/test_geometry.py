@@ -12,44 +12,53 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import explainers
-from explainers import NoSpatialOutput, evaluate, explain, feature_maps, full_gradients, grad_cam, list_layers, sweep
+from explainers import NoSpatialOutput, explain, feature_maps, full_gradients, grad_cam, list_layers
+from explainers.layers.flow.axes import OTHER, Axis, Factor, concatenate_axes, full_axis, reshape_axes, slice_axis
+from explainers.layers.flow.dataflow import Dataflow
+from explainers.layers.flow.operation import Reads
 from explainers.layers.flow.positions import even
 from explainers.layers.placement import Placement
 from explainers.maps.resize import resize
 
 SIZE, OBJECT = 64, (30.0, 22.0)
 """The image's side, and the center of the object: 6 x 6 bright pixels."""
+VIDEO, MOVING = (32, 48, 64), (11.0, 34.0, 22.0)
+"""Frames, height and width, and the center of an object in a video."""
 
 Change = Callable[[Tensor], Tensor]
 
 
 class Changed(nn.Module):
-    """Two convolutions with positive weights after a change of the input."""
+    """Two convolutions with positive weights after a change; of videos, the second has no stride in time."""
 
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: Change, video: bool = False) -> None:
         super().__init__()
-        self.change = change
-        self.first, self.second = (nn.Conv2d(3, 3, 3, 2, 1, bias=False) for _ in range(2))
+        self.change, kind, later = change, (nn.Conv2d, nn.Conv3d)[video], ((2, 2), (1, 2, 2))[video]
+        self.first, self.second = (kind(3, 3, 3, stride, 1, bias=False) for stride in (2, later))
         generator = torch.Generator().manual_seed(0)
         for conv in (self.first, self.second):
             conv.weight.data = torch.rand(conv.weight.shape, generator=generator)
+        self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(self.change(x))).mean((2, 3))
+        return self.second(self.first(self.change(x))).flatten(2).mean(2)
 
 
-def bright(center: tuple[float, float] = OBJECT) -> Tensor:
-    images = torch.zeros(1, 3, SIZE, SIZE)
-    row, column = (int(each) for each in center)
-    images[:, :, row - 3 : row + 3, column - 3 : column + 3] = 1
+def bright(size: tuple[int, ...] = (SIZE, SIZE), center: tuple[float, ...] = OBJECT) -> Tensor:
+    images = torch.zeros(1, 3, *size)
+    images[(..., *(slice(int(at) - 3, int(at) + 3) for at in center))] = 1
     return images
 
 
-def center_of(heat: Tensor) -> tuple[float, float]:
-    """The center of mass of a map [h, w], in pixels of the image."""
-    large = resize(heat[None].relu(), (SIZE, SIZE))[0].double()
-    at = torch.arange(SIZE) + 0.5
-    return float((large.sum(1) * at).sum() / large.sum()), float((large.sum(0) * at).sum() / large.sum())
+def center_of(heat: Tensor, size: tuple[int, ...] = (SIZE, SIZE)) -> list[float]:
+    """The center of mass of a map, in pixels of the image, or frames and pixels of the video."""
+    large = resize(heat[None].relu(), size)[0].double()
+    lines = [large.sum([d for d in range(len(size)) if d != axis]) for axis in range(len(size))]
+    return [float((line * (torch.arange(len(line)) + 0.5)).sum() / line.sum()) for line in lines]
+
+
+def second_layer(net: nn.Module, x: Tensor) -> explainers.Layer:
+    return next(each for each in list_layers(net, x) if each.name == "second")
 
 
 def zoom(x: Tensor) -> Tensor:
@@ -109,6 +118,11 @@ def joined_tiles(x: Tensor) -> Tensor:
     return torch.cat([torch.cat([a, b], 3), torch.cat([c, d], 3)], 2)
 
 
+def deformed(x: Tensor, offsets: Tensor) -> Tensor:
+    offsets = offsets.expand(len(x), 2, *x.shape[2:])
+    return torchvision.ops.deform_conv2d(x, offsets, torch.eye(3)[:, :, None, None])
+
+
 COSINES = torch.cos(torch.pi / SIZE * (torch.arange(64.0)[:, None] + 0.5) * torch.arange(64.0))
 
 CHANGES: dict[str, Change] = {
@@ -137,9 +151,24 @@ CHANGES: dict[str, Change] = {
     "mosaic": lambda x: torch.cat([torch.cat([x, x], 3)] * 2, 2),
     "borders without light": lambda x: torch.where(x < 0, 0, x).index_fill(3, torch.arange(9), 0),
     "crop in patches": lambda x: x[:, :, 20:52, 8:40].unflatten(2, (16, 2)).mean(3),
+    "constant offsets": lambda x: deformed(x, torch.tensor([8.0, -6.0]).view(1, 2, 1, 1)),
     "windows and back": lambda x: x.roll(5, 2).unfold(2, 8, 8).movedim(-1, 3).flatten(2, 3).roll(-5, 2),
 }
 """Changes whose result has a place in the image. Of the circular borders, the object is not in the repeated part."""
+
+VIDEOS: dict[str, Change] = {
+    "none": lambda x: x,
+    "crop": lambda x: x[:, :, 5:29, 8:, :40],
+    "pad": lambda x: F.pad(x, (16, 0, 0, 8, 12, 0)),
+    "repeated borders": lambda x: F.pad(x, (16, 0, 0, 8, 12, 0), mode="replicate"),
+    "flip": lambda x: x.flip(2, 4),
+    "roll": lambda x: x.roll((8, -16), (2, 3)),
+    "every second frame": lambda x: x[:, :, ::2],
+    "resized": lambda x: F.interpolate(x[:, :, 4:], (56, 48, 64), mode="trilinear"),
+    "pool": lambda x: F.max_pool3d(F.pad(x, (0, 0, 0, 0, 8, 0)), (2, 1, 1)),
+    "frames by index": lambda x: x.index_select(2, torch.arange(8, 32)),
+    "the other half first": lambda x: torch.cat([x[:, :, 16:], x[:, :, :16]], 2),
+}
 
 FULL_SIZE = ("full_grad", "refine_cam")
 METHODS = ("grad_cam", "score_cam", "eigen_cam", "ablation_cam", "layer_integrated_gradients", "sess", *FULL_SIZE)
@@ -148,8 +177,8 @@ METHODS = ("grad_cam", "score_cam", "eigen_cam", "ablation_cam", "layer_integrat
 @pytest.mark.parametrize("name", CHANGES)
 def test_maps_are_at_the_object(name: str):
     """Each map has its center of mass at the object, to a cell: convolutions shift it by half a cell."""
-    net, x = Changed(CHANGES[name]).eval(), bright()
-    layer = second_layer(net)
+    net, x = Changed(CHANGES[name]), bright()
+    layer = second_layer(net, x)
     for method in METHODS:
         at = {} if method in FULL_SIZE else {"layer": "second"}
         center = center_of(explain(method, net, x, 0, compare=False, **at).map[0])
@@ -166,23 +195,32 @@ def test_maps_are_at_the_object(name: str):
             assert abs((left + right) / 2 - columns[column]) <= layer.stride[1] / 2 + 0.5
             compared += 1
     # The other fields reach the borders, or are the whole image.
-    assert compared or "Fourier" in name or name in ("letterbox", "low frequencies", "zoom", "crop in patches")
+    whole = ("letterbox", "low frequencies", "zoom", "crop in patches", "constant offsets")
+    assert compared or "Fourier" in name or name in whole
 
 
-def second_layer(net: nn.Module) -> explainers.Layer:
-    return {each.name: each for each in list_layers(net, bright())}["second"]
+@pytest.mark.parametrize("name", VIDEOS)
+def test_maps_of_videos_are_at_the_object_in_time_and_space(name: str):
+    net, x = Changed(VIDEOS[name], video=True), bright(VIDEO, MOVING)
+    assert center_of(grad_cam(net, x, 0, layer="second")[0], VIDEO) == pytest.approx(MOVING, abs=2.1)
+    layer = second_layer(net, x)
+    activation = net.second(net.first(net.change(x)))[0].sum(0)
+    cell = torch.unravel_index(activation.argmax(), activation.shape)
+    assert layer.layout == "NCTHW"
+    assert [at[int(i)] for at, i in zip(layer.centers, cell, strict=True)] == pytest.approx(MOVING, abs=4)
 
 
 def test_offset_stride_and_direction():
-    plain, crop, flip = (
-        second_layer(Changed(each).eval()) for each in (lambda x: x, CHANGES["center crop"], CHANGES["flip"])
-    )
-    assert (plain.offset, plain.stride, plain.direction) == ((2, 2), (4, 4), (1, 1))
-    assert (crop.grid, crop.offset, crop.stride, crop.direction) == ((8, 8), (18, 18), (4, 4), (1, 1))
-    assert (flip.offset, flip.stride, flip.direction) == ((2, 62), (4, 4), (1, -1))
-    assert second_layer(Changed(CHANGES["roll"]).eval()).stride == (4, 4)
-    assert second_layer(Changed(CHANGES["every second pixel"]).eval()).stride == (8, 8)
-    assert pickle.loads(pickle.dumps(flip.centers)) == flip.centers
+    for change, expected in (
+        (lambda x: x, ((16, 16), (2, 2), (4, 4), (1, 1))),
+        (CHANGES["center crop"], ((8, 8), (18, 18), (4, 4), (1, 1))),
+        (CHANGES["flip"], ((16, 16), (2, 62), (4, 4), (1, -1))),
+    ):
+        layer = second_layer(Changed(change), bright())
+        assert (layer.grid, layer.offset, layer.stride, layer.direction) == expected
+        assert pickle.loads(pickle.dumps(layer.centers)) == layer.centers
+    assert second_layer(Changed(CHANGES["roll"]), bright()).stride == (4, 4)
+    assert second_layer(Changed(CHANGES["every second pixel"]), bright()).stride == (8, 8)
 
 
 REFUSED: dict[str, tuple[str, Change]] = {
@@ -207,6 +245,7 @@ REFUSED: dict[str, tuple[str, Change]] = {
     "tiles as a batch": ("different positions", joined_tiles),
     "mean of tiles": ("tiles", lambda x: x.unflatten(2, (4, 16)).mean(2)),
     "unknown operation": ("mirror", lambda x: mirror(x)),
+    "varying offsets": ("deform_conv2d", lambda x: deformed(x, 5 * x[:, :2])),
     "symmetric": ("sum of different positions", lambda x: x + x.flip(-1)),
 }
 
@@ -214,64 +253,60 @@ REFUSED: dict[str, tuple[str, Change]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_cells_without_a_position_are_refused_by_the_name_of_the_operation(name: str):
     words, change = REFUSED[name]
-    net, x = Changed(change).eval(), bright() + torch.rand(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
-    with pytest.raises(NoSpatialOutput, match=words):
-        grad_cam(net, x, 0, layer="second")
-    with pytest.raises(NoSpatialOutput, match=words):
-        grad_cam(net, x, 0)
+    net, x = Changed(change), bright() + torch.rand(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+    for layer in ("second", None):
+        with pytest.raises(NoSpatialOutput, match=words):
+            grad_cam(net, x, 0, layer=layer)
     assert explainers.saliency(net, x, 0).shape == x.shape
 
 
 def test_partial_maps_sweeps_and_metrics_are_placed():
-    net, x = Changed(CHANGES["flip"]).eval(), bright()
-    expected = explain("score_cam", net, x, 0, layer="second", compare=False).map
+    net, x = Changed(CHANGES["flip"]), bright()
     partial: list[Tensor] = []
-    kept = explain("score_cam", net, x, 0, layer="second", compare=False, batch_size=1,
-                   progress=lambda step: partial.append(step.map))  # fmt: skip
-    assert torch.equal(partial[-1], kept.map) and torch.equal(kept.map, expected)
-    assert torch.equal(sweep("grad_cam", net, x, 0, layers=["second"])["second"], grad_cam(net, x, 0, layer="second"))
+    report = {"batch_size": 1, "progress": lambda step: partial.append(step.map)}
+    expected, kept = (explain("score_cam", net, x, 0, layer="second", compare=False, **o).map for o in ({}, report))
+    assert torch.equal(partial[-1], kept) and torch.equal(kept, expected)
+    cam = grad_cam(net, x, 0, layer="second")
+    assert torch.equal(explainers.sweep("grad_cam", net, x, 0, layers=["second"])["second"], cam)
     raw = explain("hires_cam", net, x, 0, layer="second")
     assert raw.raw.shape == raw.map.shape and torch.equal(raw.raw.relu(), raw.map)
     # Deleting the most important pixels first deletes the object, so the score falls at once.
-    cam = grad_cam(net, x, 0, layer="second")
     options = {"target": 0, "metrics": ("deletion",), "baseline": "mean", "score": "logit"}
-    found, wrong = (evaluate(net, x, heat, **options).to_rows()[0]["value"] for heat in (cam, cam.flip(-1)))
+    found, wrong = (explainers.evaluate(net, x, heat, **options).to_rows()[0]["value"] for heat in (cam, cam.flip(-1)))
     assert found < wrong
 
 
-def test_layer_attributions_keep_their_sum():
-    net, x = Changed(CHANGES["letterbox"]).eval(), bright()
-    explanation = explain("layer_integrated_gradients", net, x, 0, layer="second")
+def test_placed_attributions_keep_their_sum():
+    """Also of cells in the network's padding, which are spread over the nearest pixels."""
+    explanation = explain("layer_integrated_gradients", Changed(CHANGES["letterbox"]), bright(), 0, layer="second")
     assert explanation.raw.sum() == pytest.approx(explanation.statistics[0]["promised_sum"], rel=1e-4)
     assert not [each for each in explanation.findings[0] if each.code == "completeness_gap"]
-
-
-def test_signed_full_grad_keeps_its_sum():
-    """Also of cells in the network's padding, which are spread over the nearest pixels."""
     net = Changed(CHANGES["pad"])
     net.second = nn.Conv2d(3, 3, 3, 2, 1)
-    net.eval()
-    parts = full_gradients(net, bright(), 0)
+    parts = full_gradients(net.eval(), bright(), 0)
     heat = explainers.full_grad(net, bright(), 0, magnitude=False)
     assert heat.sum() == pytest.approx(float(parts.scores - parts.elsewhere), rel=1e-4)
 
 
 def test_feature_maps_are_placed_and_ordinary_networks_are_not_touched():
-    x = bright()
-    plain, flipped, cropped = (
-        Changed(change).eval() for change in (lambda x: x, CHANGES["flip"], CHANGES["center crop"])
-    )
-    assert torch.equal(feature_maps(plain, x, layer="second"), plain.second(plain.first(x)))
-    assert torch.equal(feature_maps(flipped, x, layer="second"), flipped.second(flipped.first(x.flip(-1))).flip(-1))
-    own = cropped.second(cropped.first(x[:, :, 16:48, 16:48]))
-    assert torch.equal(feature_maps(cropped, x, layer="second"), F.pad(own, (4, 4, 4, 4)))
+    for change, place in (
+        (lambda x: x, lambda maps: maps),
+        (CHANGES["flip"], lambda maps: maps.flip(-1)),
+        (CHANGES["center crop"], lambda maps: F.pad(maps, (4, 4, 4, 4))),
+    ):
+        net = Changed(change)
+        own = net.second(net.first(change(bright())))
+        assert torch.equal(feature_maps(net, bright(), layer="second"), place(own))
 
 
 def test_placement_by_hand():
     maps = torch.tensor([[[1.0, 2.0, 3.0]]])
-    assert Placement(((2.0,), (10.0, 6.0, 2.0)), (4, 12)).place(maps).tolist() == [[[3, 2, 1]]]
-    assert Placement(((2.0,), (-2.0, 2.0, 6.0)), (4, 8)).place(maps).tolist() == [[[2, 3]]]  # one cell in the padding
-    assert Placement(((2.0,), (6.0, 10.0, 2.0)), (4, 12)).place(maps).tolist() == [[[3, 1, 2]]]
+    for columns, size, expected in (
+        ((10.0, 6.0, 2.0), (4, 12), [3, 2, 1]),
+        ((-2.0, 2.0, 6.0), (4, 8), [2, 3]),  # one cell in the padding
+        ((6.0, 10.0, 2.0), (4, 12), [3, 1, 2]),
+    ):
+        assert Placement(((2.0,), columns), size).place(maps).tolist() == [[expected]]
     # Centers 4, 8 and 12 of 16 pixels: a grid of 2-pixel cells with centers 1, 3, 5, ..., linear in between.
     placed = Placement(((8.0,), (4.0, 8.0, 12.0)), (16, 16)).place(maps)[0, 0]
     assert placed.tolist() == [0, 1, 1.25, 1.75, 2.25, 2.75, 3, 0]
@@ -280,56 +315,72 @@ def test_placement_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "stride", "padding", "count", "expected"),
+    ("axis", "windows", "expected"),
     [
-        (3, 1, 1, 8, even(8).at),
-        (3, 2, 1, 4, even(4, 8).at),  # covers the input, by convention
-        (3, 1, 0, 6, tuple(i + 1.5 for i in range(6))),  # a border of one pixel is lost
-        (4, 4, 0, 2, even(2, 8).at),
-        (2, 2, 2, 6, tuple(2 * i - 1.0 for i in range(6))),  # one cell of padding at each end
+        (even(8), (8, 3, 1, 1), even(8).at),
+        (even(8), (4, 3, 2, 1), even(4, 8).at),  # covers the input, by convention
+        (even(8), (6, 3, 1, 0), tuple(i + 1.5 for i in range(6))),  # a border of one pixel is lost
+        (even(8), (2, 4, 4, 0), even(2, 8).at),
+        (even(8), (6, 2, 2, 2), tuple(2 * i - 1.0 for i in range(6))),  # one cell of padding at each end
+        # TensorFlow's padding of a strided convolution as a separate operation is not a shift.
+        (even(8).pad(0, 1), (4, 3, 2, 0), even(4, 8).at),
+        (even(8).pad(1, 2), (4, 5, 2, 0), even(4, 8).at),
+        (even(9).pad(0, 7), (2, 8, 8, 0), (4.0, 12.0)),
     ],
 )
-def test_windows_of_an_axis_of_eight_pixels(kernel, stride, padding, count, expected):
-    assert even(8).windows(count, kernel, stride, padding, 1).at == expected
+def test_windows_of_an_axis(axis, windows, expected):
+    """Count, kernel, stride and padding of the windows."""
+    assert axis.windows(*windows, 1).at == expected
 
 
-def test_padding_for_a_convolution_is_not_a_shift():
-    """TensorFlow's padding of a strided convolution, one pixel at the right, as a separate operation."""
-    assert even(8).pad(0, 1).windows(4, 3, 2, 0, 1).at == even(4, 8).at
-    assert even(8).pad(1, 2).windows(4, 5, 2, 0, 1).at == even(4, 8).at
-    assert even(9).pad(0, 7).windows(2, 8, 8, 0, 1).at == (4.0, 12.0)
+# Axes through views, slices and splits
+
+H, W = full_axis("H", 6), full_axis("W", 8)
+PATCHES = Axis((Factor("H", 6), Factor("W", 8)))
 
 
-class Shifted(nn.Module):
-    """A deformable convolution whose constant offsets move all of its windows."""
-
-    def __init__(self, offsets):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4, 3, 1, 1))
-        self.offsets, self.conv, self.head = offsets, nn.Conv2d(4, 4, 1), nn.Linear(4, 3)
-
-    def forward(self, x):
-        offsets = self.offsets.expand(len(x), 2, *x.shape[2:])
-        x = torchvision.ops.deform_conv2d(x, offsets, self.weight).relu()
-        return self.head(self.conv(x).relu().mean((2, 3)))
+def test_views_join_and_cut_axes():
+    lost = Axis(lost="a reshape across height and width")
+    for old, new, expected in (
+        ((1, 6, 8, 5), (1, 48, 5), (OTHER, PATCHES, OTHER)),
+        ((1, 6, 8, 5), (48, 5), (PATCHES, OTHER)),
+        ((1, 6, 8, 5), (1, 6, 40), (OTHER, H, Axis((Factor("W", 8), Factor("", 5, 0))))),
+        ((1, 6, 8, 5), (1, 6, 8, 1, 5), (OTHER, H, W, OTHER, OTHER)),
+        ((1, 6, 8, 5), (1, 16, 15), (OTHER, lost, lost)),  # 6 rows cannot be split into 16
+    ):
+        assert reshape_axes((OTHER, H, W, OTHER), old, new) == expected
 
 
-@pytest.mark.parametrize("offset", [(8.0, 8.0), (0.0, -6.0), (0.0, 0.0)])
-def test_constant_offsets_of_a_deformable_convolution_move_its_cells(offset):
-    torch.manual_seed(0)
-    net = Shifted(torch.tensor(offset).view(1, 2, 1, 1)).eval()
-    image = torch.zeros(1, 3, 32, 48)
-    image[:, :, 20:24, 28:32] = 3.0
-
-    heat = explainers.feature_maps(net, image, layer="conv").var(1)[0]
-    bright = heat > heat.max() / 2
-
-    assert bright.any(1).nonzero().flatten().tolist() == [20, 21, 22, 23]
-    assert bright.any(0).nonzero().flatten().tolist() == [28, 29, 30, 31]
+def test_slices_and_concatenations_of_tokens_and_rows():
+    tokens = Axis(PATCHES.factors, before=2)
+    assert slice_axis(tokens, 50, 2, 48, 1) == PATCHES
+    assert slice_axis(tokens, 50, 1, 49, 1).before == 1
+    assert slice_axis(tokens, 50, 0, 1, 1) == OTHER and slice_axis(tokens, 50, 3, 20, 1) == OTHER
+    assert slice_axis(H, 6, 0, 3, 2) == Axis((Factor("H", 3, 2),))
+    assert concatenate_axes([(OTHER, 2), (PATCHES, 48), (OTHER, 1)]) == Axis(PATCHES.factors, 2, 1)
+    assert concatenate_axes([(H, 6), (H, 6)]) == full_axis("H", 12)
+    assert concatenate_axes([(PATCHES, 48), (PATCHES, 48)]) == OTHER
 
 
-def test_offsets_that_differ_within_a_row_leave_no_positions():
-    net = Shifted(torch.randn(1, 2, 32, 48, generator=torch.Generator().manual_seed(0)) * 5).eval()
+def test_reused_memory_has_no_axes():
+    image = torch.randn(1, 3, 6, 8)
+    with Dataflow(image) as flow:
+        for _ in range(50):
+            made = image * 2
+            assert flow.value(made) is not None
+            del made
+            constant = torch.ones(1, 3, 6, 8)
+            assert flow.value(constant) is None
+            del constant
 
-    with pytest.raises(NoSpatialOutput, match="deform_conv2d"):
-        explainers.grad_cam(net, torch.randn(1, 3, 32, 48), 1, layer="conv")
+
+def test_parts_of_a_split_are_tracked_separately():
+    """As in CvT: class token and patches are split, and the score only uses the former."""
+    image = torch.randn(1, 4, 2, 3)
+    with Dataflow(image) as flow:
+        tokens = torch.cat([torch.ones(1, 1, 4), image.flatten(2).mT], dim=1).tanh()
+        token, patches = tokens.split([1, 6], 1)
+        score, other = token.sum(), patches.sum()
+    assert flow.graph.reads(flow.value(score).node)[flow.value(tokens).node] == Reads.EXTRA
+    assert flow.graph.reads(flow.value(other).node)[flow.value(tokens).node] == Reads.ALL
+    assert flow.value(patches).axes[1] == Axis((Factor("H", 2, 1, even(2)), Factor("W", 3, 1, even(3))))

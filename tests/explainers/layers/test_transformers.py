@@ -5,40 +5,36 @@ from __future__ import annotations
 import pytest
 import torch
 
-from explainers import (
-    METHODS,
-    UnsupportedModel,
-    default_layer,
-    explain,
-    feature_maps,
-    grad_cam,
-    grad_cam_sweep,
-    hires_cam,
-    list_layers,
-)
+import explainers
+from explainers import METHODS, default_layer, explain, feature_maps, grad_cam, list_layers
 from tests.support.nets import act_grad, as_maps, random_images
 from tests.support.token_nets import conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 
-pytestmark = pytest.mark.sample
-
 CAMS = [name for name, each in METHODS.items() if each.family == "cam" and not each.long and each.takes_layer]
-
+WIDE, NORM = (32, 128), "blocks.1.norm1"
 NETWORKS = {
     "vit": (vit, (64, 64), "encoder.layers.encoder_layer_2.ln_1"),
     "swin": (swin_v1, (64, 96), "norm"),
     "swin v2": (swin_v2, (64, 96), "norm"),
     "maxvit": (max_vit, (64, 64), "blocks.1"),
     "convnext": (conv_next, (64, 96), "features"),
-    "fused qkv": (lambda: plain_vit(1), (32, 128), "blocks.1.norm1"),
-    "softmax written out": (lambda: plain_vit(1, fused=False), (32, 128), "blocks.1.norm1"),
-    "registers": (lambda: plain_vit(5), (32, 128), "blocks.1.norm1"),
-    "distillation token": (lambda: plain_vit(2, "two"), (32, 128), "blocks.1.norm1"),
-    "pooled patches": (lambda: plain_vit(0, "patches"), (32, 128), "norm"),
-    "pooled patches, registers": (lambda: plain_vit(4, "patches"), (32, 128), "norm"),
-    "patches by reshape": (lambda: plain_vit(1, cut="reshape"), (32, 128), "blocks.1.norm1"),
+    "fused qkv": (lambda: plain_vit(1), WIDE, NORM),
+    "softmax written out": (lambda: plain_vit(1, fused=False), WIDE, NORM),
+    "registers": (lambda: plain_vit(5), WIDE, NORM),
+    "distillation token": (lambda: plain_vit(2, "two"), WIDE, NORM),
+    "last token": (lambda: plain_vit(1, is_last=True), WIDE, NORM),
+    "patches by reshape": (lambda: plain_vit(1, cut="reshape"), WIDE, NORM),
+    "pooled patches": (lambda: plain_vit(0, "patches"), WIDE, "norm"),
+    "pooled patches, registers": (lambda: plain_vit(4, "patches"), WIDE, "norm"),
+    "pooled patches, last token": (lambda: plain_vit(1, "patches", is_last=True), WIDE, "norm"),
 }
 
 
+def codes(explanation, row=0):
+    return [finding.code for finding in explanation.findings[row]]
+
+
+@pytest.mark.sample
 @pytest.mark.parametrize("name", NETWORKS)
 def test_default_layer_and_grid_are_inferred(name):
     build, size, expected = NETWORKS[name]
@@ -49,8 +45,11 @@ def test_default_layer_and_grid_are_inferred(name):
     assert default_layer(net, x) == expected
     assert layer.grid[0] * size[1] == layer.grid[1] * size[0], "the grid has the image's proportions"
     a, g = (as_maps(each, layer) for each in act_grad(net, net.get_submodule(expected), x, [1])[:2])
-    torch.testing.assert_close(hires_cam(net, x, 1), (a * g).sum(1), rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(explainers.hires_cam(net, x, 1), (a * g).sum(1), rtol=1e-8, atol=1e-12)
     assert g.any(), "a default layer whose patches do not count would give a blank map"
+    if expected == NORM:  # only the class token has a gradient after the last block
+        e = explain("layer_cam", net, x, 1, layer="blocks.1", relu=False)
+        assert e.layer == expected and e.raw.any() and codes(e)[0] == "token_only_gradient"
 
     # If one patch of a dark image is bright, an early layer changes most in its cell: rows and columns are the image's.
     early = next(each.name for each in layers if each.grid[0] < 17)
@@ -62,87 +61,61 @@ def test_default_layer_and_grid_are_inferred(name):
     assert change[height // 2 :, : width // 4].mean() > 2 * change[: height // 2, width // 2 :].mean()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("cam", CAMS)
 @pytest.mark.parametrize("name", ["vit", "swin", "swin v2", "maxvit", "convnext", "softmax written out"])
 def test_every_cam_returns_a_map_without_a_reshape_function(name, cam):
     build, size, layer = NETWORKS[name]
-    net, x = build(), random_images(2, 3, *size)
-    method = METHODS[cam]
+    net, x, method = build(), random_images(2, 3, *size), METHODS[cam]
     grid = next(each.grid for each in list_layers(net, x) if each.name == layer)
     # FEM needs cells two deviations above the mean, of which there are few among 16.
     options = {key: value for key, value in {"relu": False, "threshold": 0.5}.items() if key in method.options}
     try:
         found = method(net, x, [1, 2], **options)
-    except UnsupportedModel as reason:
+    except explainers.UnsupportedModel as reason:
         assert cam == "cam", "only CAM needs a specific head, a pooled linear layer"
         pytest.skip(str(reason))
 
     assert found.shape[:1] + found.shape[-2:] == (2, *grid)
     assert found.isfinite().all() and found.flatten(1).any(1).all()
     assert found.flatten(1).std(1).min() > 0, "a map without spatial information"
-    alone = method(net, x[1:], [2], **options)
-    torch.testing.assert_close(found[1:], alone, rtol=1e-6, atol=1e-10)
+    torch.testing.assert_close(found[1:], method(net, x[1:], [2], **options), rtol=1e-6, atol=1e-10)
 
 
-LAST = "encoder.layers.encoder_layer_2"
+FIRST, LAST = (f"encoder.layers.encoder_layer_{k}" for k in (0, 2))
+BEFORE = f"{LAST}.ln_1"
 
 
-@pytest.mark.parametrize("asked", [LAST, f"{LAST}.ln_2", f"{LAST}.mlp", "encoder.ln", "encoder"])
-def test_p82_patches_without_gradient_fall_back_to_the_layer_before(asked):
+def test_p82_patches_without_gradient_fall_back_to_the_layer_before():
     """Oracle: the map of the layer before, named by hand; the finding contains both names and the remedy."""
     net, x = vit(), random_images(2, 3, 64, 64)
-    _, g, _ = act_grad(net, net.get_submodule(asked), x, [1, 2])
-    assert g[:, 1:].abs().max() == 0 and g[:, 0].abs().max() > 0
+    expected = grad_cam(net, x, [1, 2], layer=BEFORE, relu=False)
+    for asked in (LAST, f"{LAST}.ln_2", f"{LAST}.mlp", "encoder.ln", "encoder"):
+        _, g, _ = act_grad(net, net.get_submodule(asked), x, [1, 2])
+        assert g[:, 1:].abs().max() == 0 and g[:, 0].abs().max() > 0
+        e = explain("grad_cam", net, x, [1, 2], layer=asked)
+        assert e.layer == BEFORE and torch.equal(e.raw, expected) and e.raw.any()
+        for row in e.findings:
+            (finding,) = [each for each in row if each.code == "token_only_gradient"]
+            assert repr(asked) in finding.sentence and repr(BEFORE) in finding.sentence
+            assert finding.remedy == {"layer": BEFORE} and "no_gradient" not in [each.code for each in row]
+    assert "token_only_gradient" not in codes(explain("grad_cam", net, x, [1, 2], **finding.remedy))
 
-    e = explain("grad_cam", net, x, [1, 2], layer=asked)
-
-    assert e.layer == f"{LAST}.ln_1" and torch.equal(e.raw, grad_cam(net, x, [1, 2], layer=f"{LAST}.ln_1", relu=False))
-    assert e.raw.any()
-    for row in e.findings:
-        (finding,) = [each for each in row if each.code == "token_only_gradient"]
-        assert repr(asked) in finding.sentence and repr(f"{LAST}.ln_1") in finding.sentence
-        assert finding.remedy == {"layer": f"{LAST}.ln_1"}
-        assert "no_gradient" not in [each.code for each in row]
-    again = explain("grad_cam", net, x, [1, 2], **finding.remedy)
-    assert torch.equal(again.raw, e.raw) and "token_only_gradient" not in [each.code for each in again.findings[0]]
-
-
-def test_p82_batches_single_images_and_sweeps_agree():
-    """A sweep keeps the requested name; a single image has the map of its batch; other layers are unaffected."""
-    net, x = vit(), random_images(2, 3, 64, 64)
-    first = "encoder.layers.encoder_layer_0"
-
-    maps = grad_cam_sweep(net, x, [1, 2], layers=[LAST, first], relu=False)
-
-    assert list(maps) == [LAST, first]
-    torch.testing.assert_close(maps[LAST], grad_cam(net, x, [1, 2], layer=f"{LAST}.ln_1", relu=False))
-    torch.testing.assert_close(maps[first], grad_cam(net, x, [1, 2], layer=first, relu=False))
+    # A sweep keeps the requested name; a single image has the map of its batch; other layers are unaffected.
+    maps = explainers.grad_cam_sweep(net, x, [1, 2], layers=[LAST, FIRST], relu=False)
+    assert list(maps) == [LAST, FIRST]
+    torch.testing.assert_close(maps[LAST], expected)
+    torch.testing.assert_close(maps[FIRST], grad_cam(net, x, [1, 2], layer=FIRST, relu=False))
     torch.testing.assert_close(maps[LAST][1:], grad_cam(net, x[1:], 2, layer=LAST, relu=False))
-    assert "token_only_gradient" not in [each.code for each in explain("grad_cam", net, x, 1, layer=first).findings[0]]
+    assert "token_only_gradient" not in codes(explain("grad_cam", net, x, 1, layer=FIRST))
 
-
-def test_p82_a_zero_gradient_everywhere_keeps_the_layer():
-    """If the class token has no gradient either, the requested layer is used and the finding is the zero gradient."""
-    net, x = vit(), random_images(1, 3, 64, 64)
-
+    # If the class token has no gradient either, the requested layer is used.
     e = explain("grad_cam", net, x, lambda scores: scores[:, 0] * 0, layer=LAST)
-
-    assert e.layer == LAST and [each.code for each in e.findings[0]] == ["no_gradient"]
-
-
-@pytest.mark.parametrize("name", ["softmax written out", "registers", "distillation token", "patches by reshape"])
-def test_p82_other_implementations(name):
-    build, size, layer = NETWORKS[name]
-    net, x = build(), random_images(1, 3, *size)
-
-    e = explain("layer_cam", net, x, 1, layer="blocks.1", relu=False)
-
-    assert e.layer == layer and e.raw.any() and e.findings[0][0].code == "token_only_gradient"
+    assert e.layer == LAST and codes(e) == ["no_gradient"]
 
 
 def test_tokens_split_into_heads_and_windows_are_not_grids():
     """[1, heads, tokens, d] was once mistaken for a channels-last image with a grid of 2 x 17."""
     inside = [each for each in list_layers(plain_vit(1), random_images(1, 3, 32, 128)) if "_norm" in each.name]
     windows = [each for each in list_layers(max_vit(), random_images(1, 3, 64, 64)) if ".attn_layer" in each.name]
-
     assert inside and windows and not any(each.grid for each in inside + windows)

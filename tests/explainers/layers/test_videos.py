@@ -1,80 +1,21 @@
-"""Layers of networks for videos and volumes [N, C, T, H, W]: time is an axis like height and width."""
+"""Layers of networks for videos and volumes [N, C, T, H, W]: time is an axis like height and width.
+
+test_geometry.py shows where their maps are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torchvision.models import video
 
 import explainers
 from explainers import NoSpatialOutput, UnsupportedModel, default_layer, grad_cam, list_layers
-from explainers.maps.resize import resize
-
-SIZE = (32, 48, 64)
-OBJECT = (11.0, 34.0, 22.0)
-"""Frames, height and width, and the center of the object: 6 x 6 x 6 bright pixels."""
-
-
-class Changed(nn.Module):
-    """Two convolutions with positive weights after a change of the input, the second without a stride in time."""
-
-    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.change = change
-        self.first = nn.Conv3d(1, 2, 3, 2, 1, bias=False)
-        self.second = nn.Conv3d(2, 2, 3, (1, 2, 2), 1, bias=False)
-        generator = torch.Generator().manual_seed(0)
-        for conv in (self.first, self.second):
-            conv.weight.data = torch.rand(conv.weight.shape, generator=generator)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(self.change(x))).mean((2, 3, 4))
-
-
-def bright() -> Tensor:
-    clips = torch.zeros(1, 1, *SIZE)
-    first, top, left = (int(center) - 3 for center in OBJECT)
-    clips[:, :, first : first + 6, top : top + 6, left : left + 6] = 1
-    return clips
-
-
-def center_of(heat: Tensor) -> list[float]:
-    """The center of mass of a map [t, h, w], in frames and pixels of the input."""
-    large = resize(heat[None].relu(), SIZE)[0].double()
-    axes = [large.sum([d for d in range(3) if d != axis]) for axis in range(3)]
-    return [float((line * (torch.arange(len(line)) + 0.5)).sum() / line.sum()) for line in axes]
-
-
-CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda x: x,
-    "crop": lambda x: x[:, :, 5:29, 8:, :40],
-    "pad": lambda x: F.pad(x, (16, 0, 0, 8, 12, 0)),
-    "pad_replicate": lambda x: F.pad(x, (16, 0, 0, 8, 12, 0), mode="replicate"),
-    "flip": lambda x: x.flip(2, 4),
-    "roll": lambda x: x.roll((8, -16), (2, 3)),
-    "every_second": lambda x: x[:, :, ::2],
-    "interpolate": lambda x: F.interpolate(x[:, :, 4:], (56, 48, 64), mode="trilinear"),
-    "pool": lambda x: F.max_pool3d(F.pad(x, (0, 0, 0, 0, 8, 0)), (2, 1, 1)),
-    "select": lambda x: x.index_select(2, torch.arange(8, 32)),
-    "concatenate": lambda x: torch.cat([x[:, :, 16:], x[:, :, :16]], 2),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_the_map_is_where_the_object_is_in_time_and_space(name: str) -> None:
-    net = Changed(CHANGES[name]).eval()
-    heat = grad_cam(net, bright(), 0, layer="second")[0]
-    assert center_of(heat) == pytest.approx(OBJECT, abs=2.1)
-    layer = next(layer for layer in list_layers(net, bright()) if layer.name == "second")
-    assert layer.grid and layer.centers and layer.layout == "NCTHW"
-    with torch.no_grad():
-        activation = net.second(net.first(net.change(bright())))[0].sum(0)
-    cell = torch.unravel_index(activation.argmax(), activation.shape)
-    assert [at[int(i)] for at, i in zip(layer.centers, cell, strict=True)] == pytest.approx(OBJECT, abs=4)
+from tests.support.nets import Written
 
 
 def test_receptive_fields_have_three_axes() -> None:
@@ -87,63 +28,48 @@ def test_receptive_fields_have_three_axes() -> None:
         layers[1].receptive_field((0, 0))
 
 
-class PerFrame(nn.Module):
+FRAMES: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "video first": lambda f, x: f(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1)).mean(1),
+    "frame first": lambda f, x: f(x.permute(2, 0, 1, 3, 4).flatten(0, 1)).unflatten(0, (-1, len(x))).mean(0),
+    "loop": lambda f, x: torch.stack([f(frame) for frame in x.unbind(2)]).mean(0),
+    "slice": lambda f, x: f(x[:, :, 2:3].squeeze(2)),
+    "two frames": lambda f, x: f(x[:, :, 2:4].mean(2)),
+    "mean": lambda f, x: f(x.mean(2)),
+}
+CLIPS = torch.randn(2, 3, 6, 8, 12, generator=torch.Generator().manual_seed(0))
+
+
+def per_frame(how: str) -> nn.Module:
     """A convolution on images, applied to the frames of videos in different ways."""
 
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.how, self.convolution, self.head = how, nn.Conv2d(3, 6, 3, 2, 1), nn.Linear(6, 4)
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        return self.head(FRAMES[how](lambda images: self.convolution(images).relu().mean((2, 3)), x))
 
-    def features(self, x: Tensor) -> Tensor:
-        return self.convolution(x).relu().mean((2, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        count, _, frames = x.shape[:3]
-        if self.how == "video first":
-            return self.head(self.features(x.transpose(1, 2).flatten(0, 1)).view(count, frames, -1).mean(1))
-        if self.how == "frame first":
-            return self.head(self.features(x.permute(2, 0, 1, 3, 4).flatten(0, 1)).view(frames, count, -1).mean(0))
-        if self.how == "loop":
-            return self.head(torch.stack([self.features(x[:, :, k]) for k in range(frames)]).mean(0))
-        if self.how == "slice":
-            return self.head(self.features(x[:, :, 2:3].squeeze(2)))
-        if self.how == "two frames":
-            return self.head(self.features(x[:, :, 2:4].mean(2)))
-        return self.head(self.features(x.mean(2)))  # all frames at once
+    return Written(forward, convolution=nn.Conv2d(3, 6, 3, 2, 1), head=nn.Linear(6, 4)).eval()
 
 
 def test_frames_in_the_batch_are_the_time_of_the_map() -> None:
-    net, clips = PerFrame("video first").eval(), torch.randn(2, 3, 6, 8, 12)
-    layer = list_layers(net, clips, spatial=True)[0]
+    net = per_frame("video first")
+    layer = list_layers(net, CLIPS, spatial=True)[0]
     assert (layer.name, layer.shape, layer.grid, layer.frames) == ("convolution", (6, 6, 4, 6), (6, 4, 6), 6)
-    a = net.convolution(clips.transpose(1, 2).flatten(0, 1)).detach().requires_grad_()
+    a = net.convolution(CLIPS.transpose(1, 2).flatten(0, 1)).detach().requires_grad_()
     scores = net.head(a.relu().mean((2, 3)).unflatten(0, (2, 6)).mean(1))
     (g,) = torch.autograd.grad(scores[:, 1].sum(), a)
     a, g = (each.detach().unflatten(0, (2, 6)).transpose(1, 2) for each in (a, g))
-    expected = (g.mean((2, 3, 4), keepdim=True) * a).sum(1)
-    torch.testing.assert_close(grad_cam(net, clips, 1, relu=False), expected)
+    torch.testing.assert_close(grad_cam(net, CLIPS, 1, relu=False), (g.mean((2, 3, 4), keepdim=True) * a).sum(1))
     with pytest.raises(UnsupportedModel, match="'convolution' runs on the 6 frames of a video one by one"):
-        explainers.ablation_cam(net, clips, 1)
+        explainers.ablation_cam(net, CLIPS, 1)
 
 
-@pytest.mark.parametrize("how", ["frame first", "loop", "slice", "two frames"])
-def test_layers_without_a_known_time_are_refused(how: str) -> None:
-    net, clips = PerFrame(how).eval(), torch.randn(2, 3, 6, 8, 12)
-    with pytest.raises(NoSpatialOutput):
-        grad_cam(net, clips, 1)
-    assert explainers.saliency(net, clips, 1).shape == clips.shape
-
-
-def test_a_layer_after_the_mean_over_time_has_one_cell_in_time() -> None:
-    net, clips = PerFrame("mean").eval(), torch.randn(2, 3, 6, 8, 12)
-    images = grad_cam(
-        nn.Sequential(net.convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.head),
-        clips.mean(2),
-        1,
-        layer="0",
-    )
-    torch.testing.assert_close(grad_cam(net, clips, 1, layer="convolution"), images[:, None])
+def test_layers_without_a_known_time_are_refused_and_after_the_mean_have_one_cell() -> None:
+    for how in ("frame first", "loop", "slice", "two frames"):
+        with pytest.raises(NoSpatialOutput):
+            grad_cam(per_frame(how), CLIPS, 1)
+        assert explainers.saliency(per_frame(how), CLIPS, 1).shape == CLIPS.shape
+    net = per_frame("mean")
+    alone = nn.Sequential(net.convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.head)
+    images = grad_cam(alone, CLIPS.mean(2), 1, layer="0")
+    torch.testing.assert_close(grad_cam(net, CLIPS, 1, layer="convolution"), images[:, None])
 
 
 def small_resnet() -> nn.Module:
@@ -156,16 +82,12 @@ def small_swin() -> nn.Module:
     return video.SwinTransformer3d([2, 4, 4], 24, [2, 2], [2, 3], [2, 4, 4], num_classes=5)
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, int, int], str]] = {
-    "resnet": (small_resnet, "layer3", (2, 6, 8), "NCTHW"),
-    "swin": (small_swin, "norm", (4, 6, 8), "NTHWC"),
-}
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_networks_of_torchvision(name: str) -> None:
+@pytest.mark.parametrize(
+    ("build", "layer", "grid", "layout"),
+    [(small_resnet, "layer3", (2, 6, 8), "NCTHW"), (small_swin, "norm", (4, 6, 8), "NTHWC")],
+)
+def test_networks_of_torchvision(build, layer, grid, layout) -> None:
     torch.manual_seed(0)
-    build, layer, grid, layout = NETWORKS[name]
     net, clips = build().eval(), torch.randn(1, 3, 8, 48, 64)
     found = next(each for each in list_layers(net, clips) if each.name == layer)
     assert default_layer(net, clips) == layer and (found.grid, found.layout) == (grid, layout) and found.stage
@@ -177,25 +99,17 @@ def test_networks_of_torchvision(name: str) -> None:
     torch.testing.assert_close(grad_cam(net, clips, 2, relu=False), expected, rtol=1e-4, atol=1e-6)
 
 
-class PositionsFirst(nn.Module):
+def test_tokens_that_run_over_the_frames_first() -> None:
     """Tokens of each position in all frames, one position after the other, after a class token."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.patches, self.mix, self.head = nn.Conv2d(1, 4, 8, 8), nn.Linear(4, 4), nn.Linear(4, 3)
-        self.token = nn.Parameter(torch.zeros(1, 1, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
         cells = self.patches(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1))
         tokens = cells.permute(0, 3, 4, 1, 2).flatten(1, 3)
-        tokens = self.mix(torch.cat([self.token.expand(len(x), 1, 4), tokens], 1)).relu()
+        tokens = self.mix(torch.cat([torch.zeros(len(x), 1, 4), tokens], 1)).relu()
         return self.head(tokens.mean(1))
 
-
-def test_tokens_that_run_over_the_frames_first() -> None:
-    net = PositionsFirst().eval()
-    clips = torch.cat([bright(), bright().flip(2, 3)])
+    net = Written(forward, patches=nn.Conv2d(1, 4, 8, 8), mix=nn.Linear(4, 4), head=nn.Linear(4, 3)).eval()
+    clips = torch.rand(2, 1, 32, 48, 64, generator=torch.Generator().manual_seed(0))
     layer = next(layer for layer in list_layers(net, clips) if layer.name == "mix")
     assert (layer.grid, layer.layout, layer.extra_tokens, layer.frames) == ((32, 6, 8), "tokens", 1, 1)
     maps = explainers.feature_maps(net, clips, layer="mix")
@@ -214,19 +128,15 @@ def test_video_transformers_of_transformers() -> None:
     mae = transformers.VideoMAEForVideoClassification(transformers.VideoMAEConfig(tubelet_size=2, **sizes)).eval()
     former = transformers.TimesformerForVideoClassification(transformers.TimesformerConfig(**sizes)).eval()
     clips, layer = torch.randn(2, 3, 4, 32, 32), "timesformer.encoder.layer.0"
-
-    def of(net: nn.Module) -> Callable[[Tensor], Tensor]:
-        return lambda images: net(images.transpose(1, 2)).logits
-
-    assert default_layer(mae, clips, forward=of(mae)) == "videomae.encoder.layer.1"
-    for method in (grad_cam, explainers.attention_rollout):
-        assert method(mae, clips, 1, forward=of(mae)).shape == (2, 2, 4, 4)
-    assert default_layer(former, clips, forward=of(former)) == layer
-    found = explainers.feature_maps(former, clips, layer=layer, forward=of(former))
+    for net, expected in ((mae, "videomae.encoder.layer.1"), (former, layer)):
+        assert default_layer(net, clips, forward=lambda x, net=net: net(x.transpose(1, 2)).logits) == expected
+    rollout = explainers.attention_rollout(mae, clips, 1, forward=lambda x: mae(x.transpose(1, 2)).logits)
+    assert rollout.shape == (2, 2, 4, 4)
+    run = {"forward": lambda x: former(x.transpose(1, 2)).logits}
     with explainers.capture(former, [layer]) as seen:
         former(clips.transpose(1, 2))
     tokens = seen.outputs[layer] if isinstance(seen.outputs[layer], Tensor) else seen.outputs[layer][0]
     expected = tokens[:, 1:].unflatten(1, (4, 4, 4)).permute(0, 4, 3, 1, 2)  # [b, (h w t), k] in transformers' code
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(explainers.feature_maps(former, clips, layer=layer, **run), expected)
     with pytest.raises(UnsupportedModel, match="attends within groups of 4 tokens"):
-        explainers.attention_rollout(former, clips, 1, forward=of(former))
+        explainers.attention_rollout(former, clips, 1, **run)

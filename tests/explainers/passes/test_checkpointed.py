@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import threading
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -14,119 +16,90 @@ from torch import Tensor, nn
 from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import checkpoint
 
-from explainers import (
-    capture,
-    edit_gradients,
-    edit_inputs,
-    edit_outputs,
-    grad_cam,
-    input_gradients,
-    saliency,
-)
+from explainers import capture, edit_gradients, edit_inputs, edit_outputs, input_gradients, saliency
 from tests.support.calls import call
 from tests.support.nets import random_images, settle
 from tests.support.oracles.attention import two_blocks, wide_images
 
-pytestmark = pytest.mark.sample
+KINDS = pytest.mark.parametrize("reentrant", [False, True])
 
 
 class Segments(nn.Module):
-    """Three convolutional segments and a classifier; `reentrant` None runs them without checkpointing."""
+    """Checkpointed segments and a classifier; `reentrant` None runs them without checkpointing."""
 
-    def __init__(self, reentrant: bool | None) -> None:
+    def __init__(self, reentrant: bool | None, segments: list[nn.Module] | None = None) -> None:
         super().__init__()
         self.reentrant = reentrant
         self.segments = nn.ModuleList(
             nn.Sequential(nn.Conv2d(a, 8, 3, stride, 1), nn.BatchNorm2d(8), nn.ReLU())
             for a, stride in ((3, 2), (8, 1), (8, 1))
         )
-        self.head = nn.Linear(8, 5)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+        if segments is not None:
+            self.segments, self.head = nn.ModuleList(segments), nn.Identity()
+        settle(self.double())
 
     def forward(self, x: Tensor) -> Tensor:
         for segment in self.segments:
             x = segment(x) if self.reentrant is None else checkpoint(segment, x, use_reentrant=self.reentrant)
-        return self.head(x.mean((2, 3)))
+        return self.head(x)
 
 
-class Tokens(nn.Module):
-    """The transformer of the attention oracles in a single segment."""
-
-    def __init__(self, reentrant: bool | None) -> None:
-        super().__init__()
-        self.reentrant, self.inner = reentrant, two_blocks()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) if self.reentrant is None else checkpoint(self.inner, x, use_reentrant=self.reentrant)
-
-
-def network(kind: type[nn.Module], reentrant: bool | None) -> nn.Module:
-    return settle(kind(reentrant).double())
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_attention_is_that_of_the_network_without_checkpoints(reentrant):
+@KINDS
+def test_maps_and_attention_are_those_of_the_network_without_checkpoints(reentrant: bool) -> None:
     """Identity: a checkpoint changes when activations are computed, never their values."""
-    x = wide_images()
-    for name in ("attention_rollout", "transformer_attribution", "attn_lrp"):
-        expected, found = (call(name, network(Tokens, each), x, 1) for each in (None, reentrant))
-        assert expected.any()
+    tokens = lambda kind: Segments(kind, [two_blocks()])  # noqa: E731
+    inside = {"layer": "segments.1.0", "relu": False}
+    for name, make, x, options in (
+        ("attention_rollout", tokens, wide_images(), {}),
+        ("transformer_attribution", tokens, wide_images(), {}),
+        ("attn_lrp", tokens, wide_images(), {}),
+        ("grad_cam", lambda kind: Segments(kind).train(kind is not None), random_images(1), inside),
+    ):
+        expected, found = (call(name, make(each), x, 1, **options) for each in (None, reentrant))
+        assert expected.any(), name
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_layer_inside_a_segment_and_a_model_in_training_mode(reentrant):
-    x, layer = random_images(1), "segments.1.0"
-    expected = grad_cam(network(Segments, None), x, 1, layer=layer, relu=False)
-
-    found = grad_cam(network(Segments, reentrant).train(), x, 1, layer=layer, relu=False)
-
-    assert expected.any()
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-
-
-def own(net: nn.Module, x: Tensor) -> tuple[int, Tensor]:
+def training_step(reentrant: bool | None, x: Tensor) -> tuple[int, Tensor]:
     """How often a training step runs the first convolution, and the gradient of its weight."""
-    ran = []
-    hook = net.segments[0][0].register_forward_hook(lambda *_: ran.append(1))
+    net, ran = Segments(reentrant), []
+    first: Any = net.segments[0][0]
+    first.register_forward_hook(lambda *_: ran.append(1))
     net(x).sum().backward()
-    hook.remove()
-    return len(ran), net.segments[0][0].weight.grad
+    return len(ran), first.weight.grad
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_another_thread_trains_with_its_checkpoints_meanwhile(reentrant):
+@KINDS
+def test_another_thread_trains_with_its_checkpoints_meanwhile(reentrant: bool) -> None:
     """Its segments run twice, as in torch, although a call is in progress; then torch's functions are restored."""
-    before = vars(checkpoints).copy(), checkpoints.CheckpointFunction.apply
-    x, result = random_images(2).requires_grad_(), []
+    before, x, found = vars(checkpoints).copy(), random_images(2).requires_grad_(), []
 
     class Busy(Segments):
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, images: Tensor) -> Tensor:
             if threading.current_thread() is threading.main_thread():
-                thread = threading.Thread(target=lambda: result.append(own(network(Segments, reentrant), count)))
+                thread = threading.Thread(target=lambda: found.append(training_step(reentrant, x)))
                 thread.start()
                 thread.join()
-            return super().forward(x)
+            return super().forward(images)
 
-    count = x
-    saliency(settle(Busy(reentrant).double()), x.detach(), 1)
+    saliency(Busy(reentrant), x.detach(), 1)
 
-    runs, gradient = result[0]
-    expected = own(network(Segments, None), x)[1]
-    assert runs == 2
-    torch.testing.assert_close(gradient, expected)
-    assert "apply" not in vars(checkpoints.CheckpointFunction) and before[0] == vars(checkpoints)
-    assert own(network(Segments, reentrant), x)[0] == 2
+    runs, gradient = found[0]
+    assert runs == 2 == training_step(reentrant, x)[0]
+    torch.testing.assert_close(gradient, training_step(None, x)[1])
+    assert "apply" not in vars(checkpoints.CheckpointFunction) and before == vars(checkpoints)
 
 
-def test_torch_keeps_its_functions_after_a_failure():
+def test_torch_keeps_its_functions_after_a_failure() -> None:
     class Broken(Segments):
         def forward(self, x: Tensor) -> Tensor:
             raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        saliency(Broken(True).double().eval(), random_images(1), 1)
+        saliency(Broken(True), random_images(1), 1)
     assert "apply" not in vars(checkpoints.CheckpointFunction)
-    assert own(network(Segments, False), random_images(1))[0] == 2
+    assert training_step(False, random_images(1))[0] == 2
 
 
 def double(tensor: Tensor) -> Tensor:
@@ -142,15 +115,12 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize("is_inside", [True, False], ids=["backward inside", "backward after"])
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("layer", ["segments.1", "segments.1.0"])
 @pytest.mark.parametrize("block", BLOCKS)
-def test_blocks_act_on_scores_and_gradients_as_without_checkpoints(block, layer, reentrant, is_inside):
+def test_blocks_act_on_scores_and_gradients_as_without_checkpoints(block: str) -> None:
     """A segment that runs again in a backward pass after the block would run without the edits."""
 
-    def result(reentrant: bool | None) -> list[Tensor]:
-        net, x = network(Segments, reentrant), random_images(2).requires_grad_()
+    def result(reentrant: bool | None, layer: str, is_inside: bool) -> list[Tensor]:
+        net, x = Segments(reentrant), random_images(2).requires_grad_()
         with BLOCKS[block](net, layer) as seen:
             scores = net(x)
             if is_inside:
@@ -164,5 +134,7 @@ def test_blocks_act_on_scores_and_gradients_as_without_checkpoints(block, layer,
             found += [*seen.grad_input.values(), *seen.grad_output.values()]
         return found
 
-    for found, expected in zip(result(reentrant), result(None), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    for layer, is_inside in product(("segments.1", "segments.1.0"), (True, False)):
+        expected = result(None, layer, is_inside)
+        for reentrant in (False, True):
+            torch.testing.assert_close(result(reentrant, layer, is_inside), expected, rtol=1e-9, atol=1e-12)

@@ -16,37 +16,30 @@ from tests.support import deciding_nets as nets
 from tests.support.kinds import BYTES_AND_FRACTIONS, DECIDING, LOUD_AND_FAINT, REORDERING, Applied
 from tests.support.nets import rel
 
+BYTES = nets.lights() * BYTES_AND_FRACTIONS
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_map_of_a_cropped_scan_is_where_its_content_is(order):
+
+def test_the_map_of_a_cropped_scan_is_where_its_content_is():
     """The same network, one scan after the other: the peaks are at the bright spots, in either order."""
-    net = nets.AutoCrop()
-    spots = []
-    for n in order:
-        image = nets.scans()[n : n + 1]
-        heat = grad_cam(net, image, 1, layer="first", relu=False).abs()
-        full = explainers.maps.resize.resize(heat, (64, 64))[0]
-        spots.append(divmod(int(full.argmax()), 64))
-
-    for n, spot in zip(order, spots, strict=True):
-        assert all(abs(at - (6 + 32 * n)) <= 3 for at in spot)
+    for order in ((0, 1), (1, 0)):
+        net = nets.AutoCrop()
+        for n in order:
+            heat = grad_cam(net, nets.scans()[n : n + 1], 1, layer="first", relu=False).abs()
+            spot = divmod(int(explainers.maps.resize.resize(heat, (64, 64))[0].argmax()), 64)
+            assert all(abs(at - (6 + 32 * n)) <= 3 for at in spot)
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_threshold_applies_to_each_point_of_a_path_alone(first):
     """The points of a path are below and above the threshold; in one batch, all of them would be divided."""
-    net, images = nets.Scaled(), nets.lights() * BYTES_AND_FRACTIONS
-    saliency(net, images[first : first + 1], 1)
-
-    found = integrated_gradients(net, images[:1], 1, steps=6)
-
+    net, x = nets.Scaled(), BYTES[:1]
+    saliency(net, BYTES[first : first + 1], 1)
     points, weights = numpy.polynomial.legendre.leggauss(6)
-    x = images[:1]
     total = torch.zeros_like(x)
     for at, weight in zip((points + 1) / 2, weights / 2, strict=True):
         leaf = (float(at) * x).requires_grad_()
         total += float(weight) * torch.autograd.grad(net(leaf * 1)[0, 1], leaf)[0]
-    assert rel(found, total * x) < 1e-4
+    assert rel(integrated_gradients(net, x, 1, steps=6), total * x) < 1e-4
 
 
 @torch.jit.script
@@ -76,18 +69,6 @@ READS = {
     "list": lambda x: x.mean((1, 2, 3)).tolist(),
     "a buffer made of it": lambda x: torch.zeros(3).copy_(x.detach()[0, :, 0, 0]).sum().item(),
 }
-
-
-def codes_of_reading(read):
-    """The findings of a network that reads the image by a function whose result has no effect."""
-    net = Applied(lambda x: (read(x), x)[1])
-    return {finding.code for finding in explain("saliency", net, nets.lights(), 1).findings[0]}
-
-
-def test_every_way_to_read_the_image_is_noticed():
-    assert [kind for kind, read in READS.items() if "decides_by_image" not in codes_of_reading(read)] == []
-
-
 HARMLESS = {
     "nothing": lambda x: None,
     "isnan": lambda x: bool(torch.isnan(x).any()),
@@ -105,17 +86,21 @@ HARMLESS = {
 }
 
 
-def test_checks_and_constants_are_not_taken_for_decisions():
-    wrong = {"decides_by_image", "rows_depend"}
-    assert [kind for kind, read in HARMLESS.items() if wrong & codes_of_reading(read)] == []
+def codes(net):
+    return {finding.code for finding in explain("saliency", net, nets.lights(), 1).findings[0]}
+
+
+def test_every_way_to_read_the_image_is_noticed_and_checks_are_no_decisions():
+    """The result of the function has no effect."""
+    for kind, read in (READS | HARMLESS).items():
+        found = codes(Applied(lambda x, read=read: (read(x), x)[1]))
+        assert ("decides_by_image" in found) == (kind in READS) and (kind in READS or "rows_depend" not in found), kind
     for net in (nets.Checked(), nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).eval()):
-        found = explain("saliency", net, nets.lights(), 1).findings[0]
-        assert not wrong & {finding.code for finding in found}
+        assert not {"decides_by_image", "rows_depend"} & codes(net)
 
 
 def test_a_layer_that_does_not_run_for_an_image_is_refused_with_the_reason():
     net, images = nets.EarlyExit(), nets.lights() * LOUD_AND_FAINT
-
     with pytest.raises(ExplainerError, match="Image 0 of the batch.*'second' did not run.*decides by the values"):
         grad_cam(net, images, 1, layer="second")
     with pytest.raises(UnsupportedModel, match="first image is 'first', that of another one 'relu'"):
@@ -124,24 +109,22 @@ def test_a_layer_that_does_not_run_for_an_image_is_refused_with_the_reason():
 
 
 def test_experiments_of_deciding_networks_are_right_or_refused():
-    calls = {
-        "evaluate": lambda net, x: explainers.evaluate(net, x, "grad_cam", metrics=("deletion",), steps=3),
-        "compare": lambda net, x: explainers.compare_models(net, net, x),
-        "randomization": lambda net, x: explainers.randomization_test(net, x, "grad_cam"),
-        "patch": lambda net, x: explainers.patch_effects(net, x, x.flip(0)),
-        "intervene": lambda net, x: explainers.intervene(net, x),
-        "sweep": lambda net, x: explainers.grad_cam_sweep(net, x),
-        "parts": lambda net, x: explainers.full_gradients(net, x),
-        "smooth": lambda net, x: explainers.smooth("grad_cam", sigma=0.1, samples=2)(net, x, 1),
-        "field": lambda net, x: explainers.list_layers(net, x)[0].receptive_field((1, 1)),
-    }
     known = "decides", "depends on the image", "no fixed position", "do not run along", "without height"
-    kinds = DECIDING | REORDERING
     for kind in ("crop", "early exit", "experts", "sorted"):
-        make, images = kinds[kind]
-        for call in calls.values():
+        make, x = (DECIDING | REORDERING)[kind]
+        for call in (
+            lambda net, x: explainers.evaluate(net, x, "grad_cam", metrics=("deletion",), steps=3),
+            lambda net, x: explainers.compare_models(net, net, x),
+            lambda net, x: explainers.randomization_test(net, x, "grad_cam"),
+            lambda net, x: explainers.patch_effects(net, x, x.flip(0)),
+            explainers.intervene,
+            explainers.grad_cam_sweep,
+            explainers.full_gradients,
+            lambda net, x: explainers.smooth("grad_cam", sigma=0.1, samples=2)(net, x, 1),
+            lambda net, x: explainers.list_layers(net, x)[0].receptive_field((1, 1)),
+        ):
             try:
-                call(make(), images)
+                call(make(), x)
             except ExplainerError as error:
                 assert any(each in str(error) for each in known)
 
@@ -153,7 +136,6 @@ def test_the_receptive_field_before_a_decision_is_known():
 
     net = Late()
     layers = {layer.name: layer for layer in explainers.list_layers(net, nets.lights())}
-
     assert layers["first"].receptive_field((1, 1)) == (4, 4, 8, 8)
     with pytest.raises(UnsupportedModel, match="'second' depends on the image.*item"):
         layers["second"].receptive_field((1, 1))
@@ -161,21 +143,21 @@ def test_the_receptive_field_before_a_decision_is_known():
 
 @pytest.mark.parametrize("stop", [None, 2])
 def test_progress_of_a_batch_that_runs_image_by_image(stop):
-    net, images, seen = nets.Scaled(), nets.lights() * BYTES_AND_FRACTIONS, []
+    seen = []
 
     def progress(partial):
         seen.append(partial)
         return stop is None or len(seen) < stop
 
-    found = METHODS["rise"](net, images, 1, samples=6, batch_size=2, progress=progress, budget=60.0)
-
+    found = METHODS["rise"](nets.Scaled(), BYTES, 1, samples=6, batch_size=2, progress=progress, budget=60.0)
     fractions = [each.fraction for each in seen]
-    assert fractions == sorted(fractions) and all(each.map.shape == (2, 32, 32) for each in seen)
-    assert found.shape == (2, 32, 32) and (len(seen) == stop if stop else fractions[-1] == 1)
+    assert fractions == sorted(fractions) and all(each.map.shape == found.shape == (2, 32, 32) for each in seen)
+    assert len(seen) == stop if stop else fractions[-1] == 1
 
 
 def test_options_with_one_entry_for_each_image_are_divided():
-    net, images = nets.Scaled(), 100 * nets.lights()[1:]
+    net, image = nets.Scaled(), 100 * nets.lights()[1:]
+    images = image.repeat(2, 1, 1, 1)
     baseline = torch.stack([torch.zeros(3, 32, 32), torch.ones(3, 32, 32)])
     labels = torch.arange(4).view(2, 2).repeat_interleave(16, 0).repeat_interleave(16, 1).expand(2, -1, -1).contiguous()
     for name, option, values, others in (
@@ -185,11 +167,11 @@ def test_options_with_one_entry_for_each_image_are_divided():
         ("feature_ablation", "masks", F.one_hot(labels, 4).movedim(-1, 1).bool(), {}),
         ("xrai", "segments", labels, {"steps": 3}),
     ):
-        both = METHODS[name](net, images.repeat(2, 1, 1, 1), 1, **{option: values}, **others)
-        alone = [METHODS[name](net, images, 1, **{option: each}, **others) for each in values.split(1)]
+        both = METHODS[name](net, images, 1, **{option: values}, **others)
+        alone = [METHODS[name](net, image, 1, **{option: each}, **others) for each in values.split(1)]
         assert rel(both, torch.cat(alone)) < 1e-5, name
-    shared = METHODS["deep_lift_shap"](net, images.repeat(2, 1, 1, 1), 1, baseline=2 + baseline)
-    assert rel(shared[:1], METHODS["deep_lift_shap"](net, images, 1, baseline=2 + baseline)) < 1e-5
+    shared, alone = (METHODS["deep_lift_shap"](net, each, 1, baseline=2 + baseline) for each in (images, image))
+    assert rel(shared[:1], alone) < 1e-5
 
 
 def test_a_decision_for_images_of_one_size_only_is_noticed():
@@ -199,9 +181,7 @@ def test_a_decision_for_images_of_one_size_only_is_noticed():
 
     net, large = Large(), nets.lights(size=48)
     explain("grad_cam", net, nets.lights(), 1)
-
     found = explain("grad_cam", net, large, 1)
-
     alone = [grad_cam(Large(), image, 1) for image in large.split(1)]
     assert "decides_by_image" in [finding.code for finding in found.findings[0]]
     assert rel(found.map, torch.cat(alone)) < 1e-5
@@ -218,40 +198,30 @@ class ByFeature(nets.Conv):
         return x[..., :4] if x.mean() > self.limit[0] else x[..., 4:, :]
 
 
-def grids(net, image):
-    return [layer.grid for layer in explainers.list_layers(net, image)]
+def test_layers_are_found_again_after_any_change_of_the_network_or_the_image():
+    def grids(net, image):
+        return [layer.grid for layer in explainers.list_layers(net, image)]
 
+    for change in (
+        lambda net: net.limit[0].add_(9),
+        lambda net: net.limit.__setitem__(0, torch.tensor(9.0)),
+        lambda net: setattr(net, "between", lambda x: x[..., 2:]),
+        lambda net: net.first.register_forward_hook(lambda module, inputs, output: output - 9),
+        lambda net: net.first.weight.data.neg_(),
+    ):
+        net, fresh, image = ByFeature(), ByFeature(), nets.lights(1)
+        grids(net, image)
+        change(net)
+        change(fresh)
+        assert grids(net, image) == grids(fresh, image) == grids(net, image)
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda net, image: net.first.bias.data.sub_(9),
-        lambda net, image: net.limit[0].add_(9),
-        lambda net, image: net.limit.__setitem__(0, torch.tensor(9.0)),
-        lambda net, image: setattr(net, "between", lambda x: x[..., 2:]),
-        lambda net, image: net.first.register_forward_hook(lambda module, inputs, output: output - 9),
-        lambda net, image: net.first.weight.data.neg_(),
-    ],
-)
-def test_layers_are_found_again_after_any_change_of_the_network(change):
-    net, image = ByFeature(), nets.lights(1)
-    change(fresh := ByFeature(), image)
-    before = grids(net, image)
-    change(net, image)
-
-    assert grids(net, image) == grids(fresh, image)
-    assert grids(net, image) == grids(fresh, image) and len(before) == len(grids(net, image))
-
-
-def test_layers_are_found_again_for_other_values_in_the_same_tensor():
-    net, image = ByFeature(), nets.lights(1)
+    net, image, seen = ByFeature(), nets.lights(1), set()
     net.limit = [torch.tensor(0.3)]
-    seen = []
-    for factor in (1.0, 0.001, 1.0, 5.0, 0.01, 0.3, 1.0):
-        changed = image.mul_(factor)
-        expected = ByFeature()
-        expected.limit = [torch.tensor(0.3)]
-        assert grids(net, changed) == grids(expected, changed.clone())
-        seen.append(str(grids(net, changed)))
+    for factor in (1.0, 0.001, 1.0, 5.0, 0.01, 0.3, 1.0):  # other values in the same tensor
+        fresh = ByFeature()
+        fresh.limit = [torch.tensor(0.3)]
+        found = grids(net, image.mul_(factor))
+        assert found == grids(fresh, image.clone()), factor
+        seen.add(str(found))
         image.div_(factor)
-    assert len(set(seen)) == 2
+    assert len(seen) == 2

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor, nn
 
-from explainers import METHODS, ExplainerError, explain
-from tests.support.deciding_nets import Conv
-from tests.support.kinds import KINDS, Kind
+from explainers import METHODS, ExplainerError, Through, explain
+from tests.support.calls import call
+from tests.support.deciding_nets import Conv, lights
+from tests.support.kinds import KINDS, Applied, Kind, normalize, normalize_in_place
 from tests.support.traces import nothing_left
 
 FAMILIES = ("saliency", "integrated_gradients", "smooth_grad", "grad_cam", "ablation_cam", "rise", "lrp")
 """A method of each family: one gradient, a path, noise, a layer, changes at a layer, masks and rules."""
 ALL = [name for name, each in METHODS.items() if each.needs is None or each.needs(Conv()) is None]
-DIFFERENT = ("experts", "sorted", "mean", "dropout", "normal", "buffer in place", "modified input", "squeezed scores")
+DIFFERENT = ("experts", "sorted", "mean", "dropout", "buffer in place", "modified input", "squeezed scores")
 DIFFERENT = (*DIFFERENT, "scores in float64", "checkpoints", "reentrant checkpoints", "modified input, row by row")
 """Kinds that run in different ways."""
 SMALL = {"samples": 4, "steps": 4, "scales": 2}
@@ -25,7 +27,7 @@ def run(name: str, net: nn.Module, images: Tensor, target: list[int]) -> Explain
     """Return the map and the codes of the findings of each image, or the error."""
     chosen = {key: value for key, value in SMALL.items() if key in METHODS[name].options}
     try:
-        found = explain(name, net, images, target, **chosen)
+        found = explain(name, net, images, target, compare=False, **chosen)
     except ExplainerError as error:
         return str(error)
     return [(map, [finding.code for finding in row]) for map, row in zip(found.map, found.findings, strict=True)]
@@ -73,3 +75,30 @@ def test_maps_depend_neither_on_the_batch_nor_on_earlier_calls(kind: str) -> Non
 def test_all_methods_treat_each_kind_alike(name: str) -> None:
     for kind in DIFFERENT:
         check(KINDS[kind], name)
+
+
+class Bypassed(Conv):
+    """The features are multiplied by a channel of the image: a path around all layers."""
+
+    def __init__(self, change) -> None:
+        super().__init__()
+        self.change = [change]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.change[0](x)
+        return self.head((self.second(self.first(x).relu()) * x[:, :1, ::4, ::4]).mean((2, 3)))
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.gradients])
+def test_a_network_may_modify_its_image_also_around_a_layer_or_behind_chosen_channels(name: str) -> None:
+    """Each point of a path and each pass to the channels runs the network on the same image."""
+    paths = name in ("layer_integrated_gradients", "layer_conductance", "internal_influence")
+    for make, target in ((Applied, Through([1, 3], "second", [1, 2, 3])), *[(Bypassed, 1)] * paths):
+        found = []
+        for change in (normalize_in_place, normalize):
+            try:
+                found.append(call(name, make(change), lights(), target, **({"layer": "second"} if paths else {})))
+            except ExplainerError as error:
+                found.append(str(error))
+        assert found[0] == found[1] if isinstance(found[1], str) else torch.allclose(*found, rtol=1e-4, atol=1e-6)

@@ -1,41 +1,16 @@
-"""Passes of a call: batch sizes that a network needs, progress, and modes of the caller."""
+"""Passes of a call: partial maps, progress, layers beside a skip connection."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
-from explainers import BadTarget, LayerNotFound, explain, grad_cam, score_cam
-from explainers.passes.at_layer import retry_with_repeated_batch
+import explainers
+from explainers import explain, grad_cam, score_cam
+from tests.support.calls import call
+from tests.support.deciding_nets import Conv, lights
 from tests.support.nets import random_images, residual
-
-
-def out_of_memory() -> torch.Tensor:
-    """The CPU allocator's error for a petabyte."""
-    return torch.empty(2**50, dtype=torch.uint8).fill_(1)
-
-
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), None, LayerNotFound("no such layer")])
-def test_rows_are_not_repeated_after_out_of_memory_or_our_errors(error):
-    """The repeated batch would need even more memory, and our own errors would only occur a second time."""
-    tried = []
-
-    def one_row():
-        if error is None:
-            return out_of_memory()
-        raise error
-
-    with pytest.raises(RuntimeError if error is None else type(error)):
-        retry_with_repeated_batch(one_row, lambda: tried.append(1))
-    assert tried == []
-
-
-@pytest.mark.parametrize("error", [RuntimeError("shape"), ValueError("rows"), IndexError("5"), BadTarget("4 for 1")])
-def test_rows_are_repeated_if_the_network_needs_its_batch_size(error):
-    def one_row():
-        raise error
-
-    assert retry_with_repeated_batch(one_row, lambda: 7) == 7
 
 
 def test_partial_maps_are_rectified_as_the_last_one_is():
@@ -46,9 +21,8 @@ def test_partial_maps_are_rectified_as_the_last_one_is():
     raw = score_cam(net, images, 1, layer="layer2", relu=False, **report)
 
     whole, signed = seen[: len(seen) // 2], seen[len(seen) // 2 :]
-    torch.testing.assert_close(whole[-1], final, rtol=0, atol=0)
-    torch.testing.assert_close(signed[-1], raw, rtol=0, atol=0)
-    assert all(bool((map >= 0).all()) for map in whole) and raw.relu().equal(final)
+    assert torch.equal(whole[-1], final) and torch.equal(signed[-1], raw) and torch.equal(raw.relu(), final)
+    assert all(bool((map >= 0).all()) for map in whole)
 
 
 def test_progress_runs_outside_of_the_call():
@@ -64,15 +38,37 @@ def test_progress_runs_outside_of_the_call():
     e = explain("score_cam", net, images, 1, layer="layer2", progress=report)
 
     assert e.layer == "layer2" and e.target == [1] * len(images)
-    for map in inside:
-        torch.testing.assert_close(map, expected, rtol=0, atol=0)
+    assert inside and all(torch.equal(map, expected) for map in inside)
 
 
-def test_a_network_may_have_an_attribute_named_like_a_hook_table():
-    """As in timm's backbones, where `feature_hooks` may be None."""
-    net, images = residual(), random_images()
-    expected = grad_cam(net, images, 1)
-    net.feature_hooks, net.layer1.my_hooks = None, []
+class Skip(Conv):
+    """A network with a concatenating skip connection and an optional second image."""
 
-    torch.testing.assert_close(grad_cam(net.train(), images, 1), expected)
-    assert net.training
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        features = self.first(x).relu()
+        skip = features if other is None else self.first(other).relu()
+        return self.head(torch.cat([skip, self.second(features).relu()], 1)[:, 2:10].mean((2, 3)))
+
+
+@pytest.mark.parametrize("name", ["ablation_cam", "layer_integrated_gradients"])
+def test_a_function_runs_layers_beside_a_skip_connection(name: str) -> None:
+    net, images, other = Skip(), lights(), lights(3)[2:]
+
+    def compute(**options: object) -> Tensor:
+        return call(name, net, images, 1, layer="second", **options)
+
+    assert torch.equal(compute(), compute(forward=lambda batch: net(batch)))
+    with_other = compute(forward=lambda batch: net(batch, other.expand(len(batch), -1, -1, -1)))
+    assert with_other.isfinite().all() and with_other.shape == compute().shape
+
+
+def test_a_pointing_game_on_a_small_image_has_no_value() -> None:
+    def points(**options: object) -> explainers.Evaluation:
+        box = torch.tensor([[2, 2, 4, 4]])
+        return explainers.evaluate(
+            Conv(), torch.randn(1, 3, 8, 8), "grad_cam", metrics=["pointing_game"], region=box, options=options
+        )
+
+    found = points()
+    assert found.values["pointing_game"].isnan().all() and "15 pixels" in found.reasons["pointing_game"][0]
+    assert points(pointing_game={"tolerance": 1}).values["pointing_game"].isfinite().all()
