@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
@@ -11,14 +10,13 @@ from pathlib import Path
 from benchmarks.zoo.runner import Row
 
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "segmentation-models-pytorch")
-COMMAND = "python -m benchmarks.zoo"
 HEAD = """# Networks
 
 After this page you know which methods work on your architecture, and what the others report.
 
 The table has {count} architectures from timm, transformers, segmentation_models_pytorch, torchvision and our tests.
-`{command}` builds the networks without downloads and randomizes weights, biases and batch norm statistics.
-It runs each method, compares it with an oracle that does not use the library, and writes this page.
+`python -m benchmarks.zoo` builds the networks without downloads and randomizes weights, biases and batch norm
+statistics. It runs each method, compares it with an oracle that does not use the library, and writes this page.
 
 {summary}
 
@@ -33,33 +31,37 @@ Images have 224 × 160 pixels; the first four columns also use a square image. *
 
 | column | oracle |
 |---|---|
-| default layer | on every path to the score, with a gradient at its patches; no later layer with a grid of 4 × 4 is |
-| layout | axes that swap with the image, and positions of changed patches: default layer, stages, a sample of others |
-| Grad-CAM | a hook and autograd in float64, for batches of 1 and 2; that gradient by central differences |
-| positions | feature maps of the default layer and of stages change at the changed patches, to a cell |
-| steady | gradients are the same in two calls, one image at a time and in training mode; the model does not change |
-| IG | integrated gradients at three points by autograd |
-| DeepLIFT | the sum is the score minus that of a black image |
-| LRP | the epsilon rule conserves the score of a copy without additive constants |
-| rollout | computed from all attentions that ran |
-| effects, Ablation-CAM | three channels set to zero by a hook; the activations weighted by the effects |
-| RISE | computed from the masked images that the network received; batches of 1 and 4 |
-
 """
-TITLES = {
-    "default_layer": "default layer",
-    "layout": "layout",
-    "grad_cam": "Grad-CAM",
-    "positions": "positions",
-    "steady": "steady",
-    "integrated_gradients": "IG",
-    "deep_lift": "DeepLIFT",
-    "lrp": "LRP",
-    "attention_rollout": "rollout",
-    "channel_effects": "effects",
-    "ablation_cam": "Ablation-CAM",
-    "rise": "RISE",
+COLUMNS = {
+    "default_layer": (
+        "default layer",
+        "on every path to the score, with a gradient at its patches; no later layer with a grid of 4 × 4 is",
+    ),
+    "layout": (
+        "layout",
+        "axes that swap with the image, and positions of changed patches: default layer, stages, a sample of others",
+    ),
+    "grad_cam": (
+        "Grad-CAM",
+        "a hook and autograd in float64, for batches of 1 and 2; that gradient by central differences",
+    ),
+    "positions": (
+        "positions",
+        "feature maps of the default layer and of stages change at the changed patches, to a cell",
+    ),
+    "steady": (
+        "steady",
+        "gradients are the same in two calls, one image at a time and in training mode; the model does not change",
+    ),
+    "integrated_gradients": ("IG", "integrated gradients at three points by autograd"),
+    "deep_lift": ("DeepLIFT", "the sum is the score minus that of a black image"),
+    "lrp": ("LRP", "the epsilon rule conserves the score of a copy without additive constants"),
+    "attention_rollout": ("rollout", "computed from all attentions that ran"),
+    "channel_effects": ("effects", "three channels set to zero by a hook"),
+    "ablation_cam": ("Ablation-CAM", "the activations weighted by the effects"),
+    "rise": ("RISE", "computed from the masked images that the network received; batches of 1 and 4"),
 }
+"""The title and the oracle of each check."""
 WORST = ("crash", "wrong", "slow", "refused", "right")
 SHOWN = {"refused": "unsupported", "right": "correct"}
 """Verdicts with another name on the page."""
@@ -71,38 +73,25 @@ def summary(rows: Iterable[Row]) -> str:
     return ", ".join(f"{counts[verdict]} {SHOWN.get(verdict, verdict)}" for verdict in reversed(WORST)) + "."
 
 
-def merged(files: list[Path], order: dict[str, int]) -> list[Row]:
-    """Return the rows in these files, without networks that no longer exist."""
-    parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    read = [Row(**{**fields, "size": tuple(fields["size"])}) for part in parts for fields in part]
-    cells = {(row.network, row.size, row.check): row for row in read if row.network in order}
-    return sorted(cells.values(), key=lambda row: order[row.network])
-
-
-def write(rows: list[Row], page: Path) -> None:
-    """Write the page with the table."""
-    versions = ", ".join(f"{name} {version(name).partition('+')[0]}" for name in PACKAGES)
-    page.write_text(table(rows, versions), encoding="utf-8")
-
-
-def table(rows: Sequence[Row], versions: str) -> str:
-    """Return the page: the introduction, one row per network, the notes."""
-    names = list(dict.fromkeys(row.network for row in rows))
-    checks = [check for check in TITLES if any(row.check == check for row in rows)]
+def write(rows: Sequence[Row], page: Path) -> None:
+    """Write the page: the introduction, one row per network, the notes."""
+    checks = [check for check in COLUMNS if any(row.check == check for row in rows)]
     notes: dict[str, int] = {}
-    lines = ["| network | default layer | " + " | ".join(TITLES[check] for check in checks) + " |"]
+    lines = ["| network | default layer | " + " | ".join(COLUMNS[check][0] for check in checks) + " |"]
     lines.append("|---|---|" + "---|" * len(checks))
+    names = list(dict.fromkeys(row.network for row in rows))
     for name in names:
         own = [row for row in rows if row.network == name]
-        sizes = list(dict.fromkeys(row.size for row in own))
-        fixed = f" *(fixed: {sizes[0][0]} × {sizes[0][1]})*" if len(sizes) == 1 else ""
+        fixed = " *(fixed: {} × {})*".format(*own[0].size) if len({row.size for row in own}) == 1 else ""
         first = next((row for row in own if row.check == "default_layer" and row.verdict == "right"), None)
+        layer = "`{}` {}".format(*first.words.split(" ", 1)) if first else ""
         cells = [_cell([row for row in own if row.check == check], notes) for check in checks]
-        layer = f"`{first.words.partition(' ')[0]}`{first.words[first.words.index(' ') :]}" if first else ""
         lines.append(f"| {name}{fixed} | {layer} | " + " | ".join(cells) + " |")
-    numbered = [f"{number}. {note}" for note, number in notes.items()]
-    head = HEAD.format(count=len(names), command=COMMAND, summary=f"Cells: {summary(rows)} {versions}.")
-    return head + "\n".join(lines) + "\n\n## Notes\n\n" + "\n".join(numbered) + "\n"
+    versions = ", ".join(f"{name} {version(name).partition('+')[0]}" for name in PACKAGES)
+    head = HEAD.format(count=len(names), summary=f"Cells: {summary(rows)} {versions}.")
+    oracles = "\n".join(f"| {title} | {oracle} |" for title, oracle in COLUMNS.values())
+    numbered = "\n".join(f"{number}. {note}" for note, number in notes.items())
+    page.write_text(f"{head}{oracles}\n\n" + "\n".join(lines) + f"\n\n## Notes\n\n{numbered}\n", encoding="utf-8")
 
 
 def _cell(rows: list[Row], notes: dict[str, int]) -> str:
@@ -110,10 +99,8 @@ def _cell(rows: list[Row], notes: dict[str, int]) -> str:
     if not rows:
         return ""
     worst = min(rows, key=lambda row: WORST.index(row.verdict))
-    if worst.verdict == "right":
-        return "✓"
-    if worst.verdict == "slow":
-        return "slow"
+    if worst.verdict in ("right", "slow"):
+        return "✓" if worst.verdict == "right" else "slow"
     note = " ".join(worst.words.split()).replace("|", "\\|")
     number = notes.setdefault(note, len(notes) + 1)
     return f"unsupported {number}" if worst.verdict == "refused" else f"**{worst.verdict}** {number}"

@@ -124,18 +124,20 @@ class Browser:
             if button.count():
                 button.first.click(timeout=2000)
 
-    def opened_file(self, act: Callable[[], object], folder: Path) -> str:
-        """Open the file that an action downloads; return the end of its name."""
-        with may_vanish():
-            with self.page.expect_download(timeout=8000) as download:
-                act()
+    def saved(self, act: Callable[[], object], folder: Path) -> Path | None:
+        """Return the file that an action downloads, or None."""
+        with may_vanish(), self.page.expect_download(timeout=8000) as download:
+            act()
             path = folder / f"saved{Path(download.value.suggested_filename).suffix}"
             download.value.save_as(path)
-            if path.suffix in (".svg", ".html"):
-                self.page.goto(path.as_uri())
-                self.page.wait_for_timeout(500)
-            return path.suffix
-        return "nothing"
+            return path
+        return None
+
+    def open_file(self, path: Path | None) -> None:
+        """Open a saved file, if it is one for browsers."""
+        if path and path.suffix in (".svg", ".html"):
+            self.page.goto(path.as_uri())
+            self.page.wait_for_timeout(500)
 
 
 @contextlib.contextmanager

@@ -105,8 +105,9 @@ def _report(browser: Browser, folder: Path) -> Iterator[Result]:
     with zipfile.ZipFile(archive, "w") as target:
         for number, name in enumerate(NAMES):
             target.writestr(f"{name}/{name}.png", _image(64 + number))
-    browser.open("?tab=batch")
-    next(_ for _ in browser.views() if page.locator("#hl-many").is_visible())
+    browser.open()
+    page.locator("#hl-navigation [role=tab]", has_text="Batch").click()
+    page.locator("#hl-many input[type=file]").first.wait_for(state="attached")
     browser.choose_files(f"{NAMES[0]}.zip", archive.getvalue(), "#hl-many")
     browser.click("Explain all", "#hl-many")
     page.wait_for_function("['done', 'error'].includes(document.querySelector('#hl-many .hl-line').dataset.kind)")
@@ -117,11 +118,12 @@ def _report(browser: Browser, folder: Path) -> Iterator[Result]:
     for each in frame.locator("button, summary").all():
         each.dispatch_event("click")  # one of them opens a dialog
     yield Result("names in an archive, in the report", browser.new_hits(), 0)
+    report = browser.saved(lambda: browser.click("Save report", "#hl-many"), folder)
     page.locator("#hl-many").get_by_role("button", name="on the page").first.click()
     page.wait_for_timeout(1500)
     yield Result("names of an archive, step by step", browser.new_hits(), 0)
-    found = browser.opened_file(lambda: browser.click("Save report", "#hl-many"), folder)
-    yield Result("the saved report", (found, browser.new_hits()), (".html", 0))
+    browser.open_file(report)
+    yield Result("the saved report", (report is not None, browser.new_hits()), (True, 0))
 
 
 def _texts(browser: Browser, folder: Path) -> Iterator[Result]:
@@ -146,9 +148,9 @@ def _texts(browser: Browser, folder: Path) -> Iterator[Result]:
         browser.open()
         browser.click("Save", "#hl-overlay")
         button = page.locator("#hl-overlay").get_by_role("button", name=item).first
-        found = browser.opened_file(button.click, folder)
-        yield Result(f"{item} is saved", found != "nothing", True)
-        yield Result(f"{item}", browser.new_hits(), 0)
+        path = browser.saved(button.click, folder)
+        browser.open_file(path)
+        yield Result(f"{item} is saved", (path is not None, browser.new_hits()), (True, 0))
 
 
 def _sentences(browser: Browser) -> Iterator[Result]:

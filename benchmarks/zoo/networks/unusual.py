@@ -1,30 +1,21 @@
-"""Networks that are written, wrapped or trained in unusual ways: geometry, rows, randomness, wrappers."""
+"""Networks that are written in unusual ways: geometry, rows, randomness, pooling."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.zoo.networks.custom import Small
+from benchmarks.zoo.networks.custom import Change, Small
 from benchmarks.zoo.subject import CLASSES, Network
 
-Change = Callable[[Tensor], Tensor]
-
-
-class Changed(Small):
-    """A network that changes its input first."""
-
-    def __init__(self, change: Change) -> None:
-        super().__init__()
-        self.change = change
-
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(self.change(images))
+PLACED = ("positions", "steady", "integrated_gradients", "deep_lift", "lrp", "rise")
+"""The checks whose oracles do not compute a map at the layer's own cells."""
+FEW = ("layout", "positions", "steady")
 
 
 def _crop(x: Tensor) -> Tensor:
@@ -41,8 +32,7 @@ def _letterbox(x: Tensor) -> Tensor:
 
 def _to_multiple(x: Tensor) -> Tensor:
     """Copy the image into zeros whose sides are multiples of 96, as a detector does with 32."""
-    sides = [-(-side // 96) * 96 for side in x.shape[-2:]]
-    canvas = x.new_zeros(len(x), x.shape[1], *sides)
+    canvas = x.new_zeros(*x.shape[:2], *(-(-side // 96) * 96 for side in x.shape[-2:]))
     canvas[:, :, : x.shape[2], : x.shape[3]] = x
     return canvas
 
@@ -62,14 +52,6 @@ GEOMETRY: dict[str, Change] = {
     "zoom": _zoom,
     "sorted rows": lambda x: x.sort(2).values,
 }
-
-
-class Noisy(Small):
-    """A network that draws random numbers in evaluation mode."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.two(self.one(self.stem(images)))
-        return self.head(self.three(F.dropout(features, 0.3, training=True)).mean((2, 3)))
 
 
 class PooledTokens(nn.Module):
@@ -99,17 +81,13 @@ def rebound(network: nn.Module) -> nn.Module:
     return network
 
 
-PLACED = ("positions", "steady", "integrated_gradients", "deep_lift", "lrp", "rise")
-"""The checks whose oracles do not compute a map at the layer's own cells."""
-
-
 def unusual() -> Iterator[Network]:
     """Return the unusual networks."""
     for name, change in GEOMETRY.items():
-        yield Network(f"unusual {name}", lambda size, change=change: Changed(change), checks=PLACED)  # type: ignore[misc]
-    few = ("layout", "positions", "steady")
-    yield Network("unusual mixed rows", lambda size: Changed(lambda x: x / x.abs().max()), checks=few)
-    yield Network("unusual batch mean", lambda size: Changed(lambda x: x - x.mean(0) / 2), checks=few)
-    yield Network("unusual random numbers", lambda size: Noisy(), checks=("steady",))
+        yield Network(f"unusual {name}", lambda size, change=change: Small(change), checks=PLACED)  # type: ignore[misc]
+    yield Network("unusual mixed rows", lambda size: Small(lambda x: x / x.abs().max()), checks=FEW)
+    yield Network("unusual batch mean", lambda size: Small(lambda x: x - x.mean(0) / 2), checks=FEW)
+    noise = functools.partial(F.dropout, p=0.3, training=True)
+    yield Network("unusual random numbers", lambda size: Small(between=noise), checks=("steady",))
     yield Network("unusual replaced forward", lambda size: Small(), finish=rebound)
-    yield Network("unusual attention pooling", lambda size: PooledTokens(), checks=(*few, "default_layer", "grad_cam"))
+    yield Network("unusual attention pooling", lambda size: PooledTokens(), checks=(*FEW, "default_layer", "grad_cam"))
