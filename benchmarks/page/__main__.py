@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import statistics
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -23,7 +23,6 @@ from typing import Any
 from benchmarks.public.processes import processor_seconds
 from benchmarks.public.server import ROOT, Server, running
 
-TRACE = Path(__file__).with_name("trace.py")
 READY = "!!document.querySelector('#hl-explain') && !!document.querySelector('#hl-status .hl-line')"
 NUMBER = "Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
 PICTURE = "document.querySelector('#hl-first img')?.naturalWidth > 0"
@@ -44,9 +43,9 @@ Times = dict[str, float]
 
 
 @contextlib.contextmanager
-def served(tree: Path, before: str = "") -> Iterator[Server]:
+def served(tree: Path) -> Iterator[Server]:
     """Start the app of a tree, and wait for its first response."""
-    with running(tree=tree, before=before, wait=False) as server:
+    with running(tree=tree, wait=False) as server:
         while server.process.poll() is None:
             try:
                 urllib.request.urlopen(server.url, timeout=5).close()
@@ -80,73 +79,40 @@ def one_start(browser: Any, tree: Path) -> Times:
 
 
 def clicks_in_turns(browser: Any, trees: list[Path], rounds: int, pause: float) -> Iterator[tuple[str, Times]]:
-    """Yield the median milliseconds of each kind of click and of its parts, for each tree.
+    """Yield the median milliseconds of each kind of click, and of drawing and the server's processor, for each tree.
 
     `pause` are the seconds between clicks. For about three seconds after a map, it is compared with its controls.
     """
     times: dict[str, list[Times]] = {}
     with contextlib.ExitStack() as stack:
-        folder, pages = Path(stack.enter_context(tempfile.TemporaryDirectory())), []
-        for number, tree in enumerate(trees):
-            notes = folder / f"{number}.notes"
-            trace = f"runpy.run_path({str(TRACE)!r})['install']({str(notes)!r})"
-            server = stack.enter_context(served(tree, trace))
-            pages.append((tree.name, server.process.pid, opened(browser, server.url), notes))
-        for turn in range(rounds):
-            for name, (selector, positions) in CLICKS.items():
-                for tree_name, process, page, notes in pages:
-                    page.wait_for_timeout(1000 * pause)  # small maps of the last answer arrive after its map
-                    used = processor_seconds(process)
-                    found = timed_click(page, selector, positions[turn % len(positions)])
-                    parts = parts_of(found, notes) | {"processor": 1000 * (processor_seconds(process) - used)}
-                    times.setdefault(f"{tree_name}: {name}", []).append(parts)
+        servers = [(tree.name, stack.enter_context(served(tree))) for tree in trees]
+        pages = [(name, server.process.pid, opened(browser, server.url)) for name, server in servers]
+        for turn, (kind, (_, positions)) in itertools.product(range(rounds), CLICKS.items()):
+            for name, process, page in pages:
+                page.wait_for_timeout(1000 * pause)  # small maps of the last answer arrive after its map
+                used = processor_seconds(process)
+                found = timed_click(page, kind, positions[turn % len(positions)])
+                found["processor"] = 1000 * (processor_seconds(process) - used)
+                times.setdefault(f"{name}: {kind}", []).append(found)
     for name, rows in times.items():
         yield name, {part: statistics.median(each[part] for each in rows) for part in rows[0]}
 
 
-def timed_click(page: Any, selector: str, position: int) -> Times:
-    """Point at an element and click it; return the times of the click and of the drawn map, and of drawing."""
+def timed_click(page: Any, kind: str, position: int) -> Times:
+    """Point at an element and click it; return the milliseconds until the map is drawn, and those of drawing."""
+    selector = CLICKS[kind][0]
     page.locator(selector).nth(position).hover()
     page.wait_for_timeout(300)  # a layer's map is previewed when it is pointed at
-    found: Times = page.evaluate(
+    clicked, drawn = page.evaluate(
         f"""async ([selector, position]) => {{
-          const before = {NUMBER}, origin = performance.timeOrigin, clicked = origin + performance.now();
+          const before = {NUMBER}, clicked = performance.now();
           document.querySelectorAll(selector)[position].click();
           while ({NUMBER} === before) await new Promise((done) => setTimeout(done, 2));
-          const drawn = origin + performance.now(), paint = Number(document.getElementById("hl-overlay").dataset.ms);
-          return {{ clicked, drawn, paint }};
+          return [performance.now() - clicked, Number(document.getElementById("hl-overlay").dataset.ms)];
         }}""",
         [selector, position],
     )
-    return found
-
-
-def parts_of(found: Times, notes: Path) -> Times:
-    """Return the milliseconds of a click and of its parts.
-
-    browser: until the request that asks for the map; queue: until its handler starts; model: the computation of the
-    map; server: from the request until the map is sent, with queue and model; transfer: until the browser draws.
-    """
-    clicked, drawn = found["clicked"], found["drawn"]
-    lines = [line.split(" ", 1) for line in notes.read_text(encoding="utf-8").splitlines()]
-    events = [(1000 * float(at), name) for at, name in lines if clicked <= 1000 * float(at) <= drawn]
-
-    def first(name: str, after: float = clicked) -> float:
-        return next((at for at, each in events if each == name and at >= after), drawn)
-
-    handler = first("handler")
-    asked = max((at for at, name in events if name == "request join" and at <= handler), default=clicked)
-    model = first("model", handler)
-    sent = first("sent process_generating", first("step Answer", handler))
-    return {
-        "click to map": drawn - clicked,
-        "browser": asked - clicked,
-        "queue": handler - asked,
-        "model": first("computed", model) - model,
-        "server": sent - asked,
-        "transfer": max(0.0, drawn - found["paint"] - sent),
-        "paint": found["paint"],
-    }
+    return {"click to map": clicked, "drawing": drawn}
 
 
 def during_a_long_run(browser: Any, tree: Path) -> Times:
@@ -160,8 +126,8 @@ def during_a_long_run(browser: Any, tree: Path) -> Times:
         clicks = []
         for position in CLICKS["example"][1]:
             other.wait_for_timeout(1500)  # small maps of the last answer arrive after its map
-            clicks.append(timed_click(other, CLICKS["example"][0], position))
-        found["quick answer during RISE"] = statistics.median(each["drawn"] - each["clicked"] for each in clicks)
+            clicks.append(timed_click(other, "example", position)["click to map"])
+        found["quick answer during RISE"] = statistics.median(clicks)
         assert one.evaluate(STATE.format("busy")), "RISE ended too early"
         started = time.monotonic()
         one.click("#hl-stop")
@@ -213,7 +179,7 @@ def layout_shifts(browser: Any, tree: Path) -> Times:
             elif name == "upload":
                 page.locator("#hl-image input[type=file]").first.set_input_files(image)
             elif name in CLICKS:
-                timed_click(page, CLICKS[name][0], CLICKS[name][1][0])
+                timed_click(page, name, CLICKS[name][1][0])
             else:
                 views.nth(name).click()
             page.wait_for_timeout(4000)

@@ -22,9 +22,9 @@ NODES = 3
 """Number of points of the integral."""
 
 
-@check
+@check("steady")
 def steady(subject: Subject) -> str:
-    """Check that gradients are the same in two calls, one by one and in training mode, and that nothing changes."""
+    """Gradients are the same in two calls, one image at a time and in training mode; the model does not change."""
     model, images, tolerance = subject.in_float64()
 
     def slope(images: Tensor) -> Tensor:
@@ -53,9 +53,9 @@ def steady(subject: Subject) -> str:
     return words
 
 
-@check
+@check("IG")
 def integrated_gradients(subject: Subject) -> str:
-    """Compare integrated gradients with autograd at numpy's three Gauss-Legendre points, and with differences."""
+    """Integrated gradients at three points by autograd, whose gradient central differences confirm."""
     model, images, tolerance = subject.in_float64()
     x, score = images[:1], subject.score(subject.plain(model))
     actual = explainers.integrated_gradients(model, x, subject.target, steps=NODES, **subject.options_for(model))
@@ -70,9 +70,9 @@ def integrated_gradients(subject: Subject) -> str:
     return f"sum {float(right.sum()):.3g}"
 
 
-@check
+@check("DeepLIFT")
 def deep_lift(subject: Subject) -> str:
-    """Check that DeepLIFT's values sum to the score minus that of a black image."""
+    """The sum is the score minus that of a black image."""
     model, images, tolerance = subject.in_float64()
     score, options = subject.score(model), subject.options_for(model)
     with torch.no_grad():
@@ -92,9 +92,9 @@ def _few(values: Tensor) -> str:
     return ", ".join(f"{float(value):.4g}" for value in values)
 
 
-@check
+@check("LRP")
 def lrp(subject: Subject) -> str:
-    """Check that the epsilon rule conserves the score of a copy without constants, and that the default is finite."""
+    """The epsilon rule conserves the score of a copy without additive constants."""
     model, images, _ = subject.in_float64()
     plain = without_constants(copy.deepcopy(model))
     score, x, options = subject.score(plain), images[:1], subject.options_for(plain)
@@ -155,9 +155,9 @@ class _Attentions(TorchFunctionMode):
         return output
 
 
-@check
+@check("rollout")
 def attention_rollout(subject: Subject) -> str:
-    """Compare with a rollout of all attentions that ran; a rollout of fewer is wrong."""
+    """Computed from all attentions that ran."""
     x = subject.images[:1]
     with torch.no_grad(), _Attentions() as watch:
         subject.score()(x)
@@ -182,9 +182,9 @@ def attention_rollout(subject: Subject) -> str:
     return f"{len(watch.seen)} attentions, read at {best}"
 
 
-@check
+@check("effects")
 def channel_effects(subject: Subject) -> str:
-    """Compare three channels with a forward hook that sets them to zero."""
+    """Three channels set to zero by a hook."""
     score, x, name, effects = subject.score(), subject.images[:1], subject.default, subject.effects
     layout = subject.layout(name)
     expect(layout is not None, f"{name}: no layout from evidence")
@@ -206,9 +206,9 @@ def channel_effects(subject: Subject) -> str:
     return f"{effects.shape[1]} channels"
 
 
-@check
+@check("Ablation-CAM")
 def ablation_cam(subject: Subject) -> str:
-    """Compare with activations weighted by the effects of their channels, some of which `channel_effects` checks."""
+    """The activations weighted by the effects."""
     x, name = subject.images[:1], subject.default
     layout = subject.layout(name)
     expect(layout is not None, f"{name}: no layout from evidence")
@@ -232,9 +232,9 @@ class _Recorder(nn.Module):
         return self.call(images)
 
 
-@check
+@check("RISE")
 def rise(subject: Subject) -> str:
-    """Compare batches of 1 and 4, and compute the map from the masked images that the network received."""
+    """Computed from the masked images that the network received; batches of 1 and 4."""
     x, score = subject.images[:1], subject.score()
     recorder = _Recorder(subject.call(subject.model)).eval()
     model, options = (subject.model, {"forward": lambda x: recorder(x)}) if subject.options else (recorder, {})

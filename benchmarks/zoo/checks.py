@@ -27,6 +27,8 @@ from benchmarks.zoo.subject import CLASSES, PROOF, Subject
 
 Check = Callable[[Subject], str]
 CHECKS: dict[str, Check] = {}
+TITLES: dict[str, str] = {}
+"""The titles of the columns."""
 FOR_EVERY_SIZE = ("default_layer", "layout", "grad_cam", "positions")
 """The checks that run with the second image size too."""
 INNER = {"qkv", "kv", "q", "k", "v", "proj", "query", "key", "value", "to_q", "to_k", "to_v", "to_qkv", "out_proj"}
@@ -49,10 +51,14 @@ class Noted(Exception):
     """A finding of the library says that the result does not have the property of the method."""
 
 
-def check(function: Check) -> Check:
-    """Register a check under its function name."""
-    CHECKS[function.__name__] = function
-    return function
+def check(title: str) -> Callable[[Check], Check]:
+    """Register a check under its function name, and the title of its column, whose oracle is its docstring."""
+
+    def register(function: Check) -> Check:
+        CHECKS[function.__name__], TITLES[function.__name__] = function, title
+        return function
+
+    return register
 
 
 def expect(condition: bool, message: str) -> None:
@@ -78,9 +84,9 @@ def expect_slope(score: Callable[[float], float], slope: float, tolerance: float
         expect(gap <= tolerance * abs(found[0]) + 1e-8, f"oracle: gradient {slope:.4g}, by differences {found[0]:.4g}")
 
 
-@check
+@check("default layer")
 def default_layer(subject: Subject) -> str:
-    """Check that the default layer is late, on every path, with a fine grid and a gradient, and no later one is."""
+    """It is on every path to the score, with a gradient at its patches; no later layer with a grid of 4 × 4 is."""
     name, (calls, total), images = subject.default, subject.steps, subject.images
     at = next((i for i, step in enumerate(calls) if step.name == name), None)
     expect(at is not None, f"{name} is not a call of the forward pass")
@@ -164,9 +170,9 @@ def _cuts_among(subject: Subject, indices: Sequence[int], least: int) -> Iterato
     yield from (i for i in reversed(fine) if _cuts(subject, calls[i].name, kept[calls[i].name]))
 
 
-@check
+@check("layout")
 def layout(subject: Subject) -> str:
-    """Check the layouts of the default layer, of all stages and of a sample of other layers."""
+    """Axes that swap with the image, and positions of changed patches: default layer, stages, a sample of others."""
     layers = {layer.name: layer for layer in subject.layers}
     stages = [name for name, layer in layers.items() if layer.stage]
     spatial = [name for name, layer in layers.items() if layer.grid and min(layer.grid) > 1]
@@ -199,9 +205,9 @@ def _wrong_layout(subject: Subject, layer: explainers.Layer, shape: tuple[int, .
     return f"{layer.name} ({layer.kind}) {shape} is {layer.layout} {claim.grid} in list_layers; from evidence {found}"
 
 
-@check
+@check("Grad-CAM")
 def grad_cam(subject: Subject) -> str:
-    """Compare with Grad-CAM by a hook for a batch of two, whose gradient central differences confirm."""
+    """A hook and autograd in float64, for batches of 1 and 2; that gradient by central differences."""
     name, (model, images, tolerance) = subject.default, subject.in_float64()
     options = {"relu": False, **subject.options_for(model)}
     maps = [explainers.grad_cam(model, images[:count], subject.target, **options) for count in (1, 2)]
@@ -228,9 +234,9 @@ def grad_cam(subject: Subject) -> str:
     return f"{right.shape[1]} × {right.shape[2]}"
 
 
-@check
+@check("positions")
 def positions(subject: Subject) -> str:
-    """Check that the maps of the default layer and of all stages are at the changed patches, to a cell.
+    """Feature maps of the default layer and of stages change at the changed patches, to a cell.
 
     A layer after global operations, whose changes are everywhere, is not judged.
     """
