@@ -16,23 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.public import processes
-from benchmarks.public.attacks.decoder import HIJACKED
 from benchmarks.public.files import checkpoints, images
 from benchmarks.public.files.case import REFUSED, VALID, Case
 from benchmarks.public.table import Row, show
-from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images.bands import SHOWN_AS_PNG
 from saliscope.images.decoder import pool
 
 SECONDS, MEGABYTES, ACCEPTED = 3.0, 1024.0, 0.99
 MINUTES = 10.0
-LIMITS_OF_DECODER = {
-    "Max address space": limits.DECODE_MEMORY,
-    "Max cpu time": int(limits.DECODE_SECONDS) + 2,
-    **dict.fromkeys(("Max file size", "Max open files", "Max processes", "Max core file size"), 0),
-}
-"""Names in /proc/PID/limits, and what a decoder may have."""
 
 
 @dataclass
@@ -93,27 +85,6 @@ def _outcome(decoder: pool.Pool, data: bytes, task: str, channels: int) -> tuple
     return outcome, message
 
 
-def limits_of_decoder() -> Row:
-    """Look at the limits of a decoder from outside, and let it take more memory than it may have."""
-    decoder, outcome = pool.Pool(1, module=(HIJACKED,)), "opened"
-    try:
-        decoder.prepare()
-        decoder.mechanisms()  # it is in the sandbox now
-        child = processes.children(decoder.processes()[0])[0]
-        found = {name: processes.limit(child, name) for name in LIMITS_OF_DECODER}
-        try:
-            decoder.call(b"", task="attempt", name="reserve", argument=str(2 * limits.DECODE_MEMORY))
-        except Refused:
-            outcome = "refused"
-        peak = decoder.used[1] / 2**20
-    finally:
-        decoder.close()
-    wrong = [f"{name} {found[name]}" for name, value in LIMITS_OF_DECODER.items() if found[name] != str(value)]
-    measured = "; ".join([f"{outcome}, {peak:.0f} MB", *wrong])
-    fits = not wrong and outcome == "refused" and peak <= MEGABYTES
-    return Row("a decoder that wants 2 GB", measured, f"refused, {MEGABYTES:.0f} MB, all limits set", fits)
-
-
 def rows(groups: dict[str, Found]) -> list[Row]:
     """Return the lines of the table."""
     lines = []
@@ -137,7 +108,7 @@ def main() -> int:
         if arguments.group != "checkpoints":
             cases = [case for case in images.cases() if arguments.group in (None, case.group)][:: arguments.every]
             groups = decode([*cases, *(images.folder(Path(arguments.folder)) if arguments.folder else [])])
-            lines += [*rows(groups), limits_of_decoder()]
+            lines += rows(groups)
             failures += [failure for found in groups.values() for failure in found.failures]
         if arguments.group in (None, "checkpoints"):
             found, more = checkpoints.load(arguments.every)

@@ -22,6 +22,13 @@ PATIENCE = 10.0
 HARMFUL = {"system calls", "limits of", "priority"}
 """What changes other processes if it is not refused; a decoder without all mechanisms leaves it out."""
 
+LIMITS = {
+    "Max address space": str(limits.DECODE_MEMORY),
+    "Max cpu time": str(int(limits.DECODE_SECONDS) + 2),
+    **dict.fromkeys(("Max file size", "Max open files", "Max processes", "Max core file size"), "0"),
+}
+"""Names in /proc/PID/limits, and what a decoder may have."""
+
 
 def attacks(server: Server, using: tuple[str, ...] = ()) -> Iterator[Result]:
     """Try to leave the sandbox of a decoder, with all mechanisms of this system or with those in `using`."""
@@ -77,9 +84,8 @@ def decoders_of(server: Server) -> Iterator[Result]:
     for process, status in found.items():
         rights = [*status["NoNewPrivs"], *status["Seccomp"], int(status["CapEff"][0], 16), "0" in status["Uid"]]
         yield Result("no new privileges, a filter, no capabilities, not root", rights, ["1", "2", 0, False])
-        yield Result("descriptors it may open", processes.limit(process, "Max open files"), "0")
-        memory = processes.limit(process, "Max address space")
-        yield Result("bytes of memory it may have", memory, str(limits.DECODE_MEMORY))
+        found_limits = {name: processes.limit(process, name) for name in LIMITS}
+        yield Result("the limits of the process", found_limits, LIMITS)
         if os.geteuid() == 0:  # others cannot see the descriptors
             kinds = sorted(os.readlink(path).partition(":")[0] for path in Path(f"/proc/{process}/fd").iterdir())
             yield Result("descriptors", kinds, ["/dev/null"] * 3 + ["pipe"] * 2)

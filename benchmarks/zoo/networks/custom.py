@@ -19,17 +19,16 @@ def block(inputs: int, outputs: int, stride: int = 2) -> nn.Sequential:
 
 
 class Small(nn.Module):
-    """Four blocks, a pool, a linear layer; `before` changes the images, and `between` the input of the last block."""
+    """Four blocks, a pool and a linear layer; `change` is applied to the images first."""
 
-    def __init__(self, before: Change = lambda x: x, between: Change = lambda x: x) -> None:
+    def __init__(self, change: Change = lambda x: x) -> None:
         super().__init__()
         self.stem, self.one, self.two, self.three = block(3, 16, 4), block(16, 24), block(24, 32), block(32, 48, 1)
         self.head = nn.Linear(48, CLASSES)
-        self.changes = before, between
+        self.change = change
 
     def features(self, images: Tensor) -> Tensor:
-        before, between = self.changes
-        return self.three(between(self.two(self.one(self.stem(before(images))))))
+        return self.three(self.two(self.one(self.stem(self.change(images)))))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images).mean((2, 3)))

@@ -1,21 +1,18 @@
-"""Networks that are written in unusual ways: geometry, rows, randomness, pooling."""
+"""Networks that change the geometry of their images."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
-from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.zoo.networks.custom import Change, Small
-from benchmarks.zoo.subject import CLASSES, Network
+from benchmarks.zoo.subject import Network
 
 PLACED = ("positions", "steady", "integrated_gradients", "deep_lift", "lrp", "rise")
 """The checks whose oracles do not compute a map at the layer's own cells."""
-FEW = ("layout", "positions", "steady")
 
 
 def _crop(x: Tensor) -> Tensor:
@@ -54,40 +51,7 @@ GEOMETRY: dict[str, Change] = {
 }
 
 
-class PooledTokens(nn.Module):
-    """A transformer whose tokens are pooled by an attention with its own query, as in SigLIP."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch = nn.Conv2d(3, 16, 16, 16)
-        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
-        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.query = nn.Parameter(torch.randn(1, 1, 16))
-        self.pool = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.head = nn.Linear(16, CLASSES)
-
-    def forward(self, images: Tensor) -> Tensor:
-        tokens = self.blocks(self.patch(images).flatten(2).mT)
-        return self.head(self.pool(self.query.expand(len(tokens), -1, -1), tokens, tokens)[0][:, 0])
-
-
-def rebound(network: nn.Module) -> nn.Module:
-    """Replace the `forward` of every layer by a partial function, as accelerate's hooks do."""
-    for module in network.modules():
-        if not list(module.children()):
-            own = cast(Any, module)
-            own._old_forward = module.forward
-            own.forward = functools.partial(lambda layer, x: layer._old_forward(x), module)
-    return network
-
-
 def unusual() -> Iterator[Network]:
     """Return the unusual networks."""
     for name, change in GEOMETRY.items():
         yield Network(f"unusual {name}", lambda size, change=change: Small(change), checks=PLACED)  # type: ignore[misc]
-    yield Network("unusual mixed rows", lambda size: Small(lambda x: x / x.abs().max()), checks=FEW)
-    yield Network("unusual batch mean", lambda size: Small(lambda x: x - x.mean(0) / 2), checks=FEW)
-    noise = functools.partial(F.dropout, p=0.3, training=True)
-    yield Network("unusual random numbers", lambda size: Small(between=noise), checks=("steady",))
-    yield Network("unusual replaced forward", lambda size: Small(), finish=rebound)
-    yield Network("unusual attention pooling", lambda size: PooledTokens(), checks=(*FEW, "default_layer", "grad_cam"))
