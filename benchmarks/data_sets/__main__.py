@@ -9,22 +9,20 @@ waits as for a slow GPU, so that a machine with few cores shows the overhead of 
 from __future__ import annotations
 
 import argparse
-import io
 import itertools
 import resource
 import statistics
 import tempfile
 import time
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 
 import explainers
+from benchmarks.data_sets import decode
 from explainers.explanation.result import Explanation
 from saliscope.datasets import ray_engine, run
-from saliscope.datasets.items import Item
 from saliscope.datasets.settings import Settings
 
 
@@ -49,11 +47,6 @@ def main() -> None:
         memory(arguments)
     elif not arguments.ray:
         ratios(arguments)
-
-
-def decode(data: bytes) -> Image.Image:
-    """Decode without the guard of the page."""
-    return Image.open(io.BytesIO(data)).convert("RGB")
 
 
 def speed(arguments: argparse.Namespace, ray: int = 0) -> float:
@@ -101,22 +94,21 @@ def forward_only(method: str, network: Any, images: torch.Tensor, *_: Any, **opt
 
 
 def memory(arguments: argparse.Namespace) -> None:
-    """Print the peak of the memory after each tenth of a long run."""
+    """Print the peak of the memory after each tenth of a long run over links to the images of a folder."""
+    files = [path for path in sorted(Path(arguments.photos).rglob("*")) if path.is_file()]
     with tempfile.TemporaryDirectory() as folder:
-        job = run.prepare(Settings(batch_size=arguments.batch_size), arguments.photos, folder)
-        items = [
-            Item(f"{k:07d}/{item.path}", item.label, item.url, item.offset, item.size, item.row)
-            for k, item in zip(range(arguments.memory), itertools.cycle(job.items), strict=False)
-        ]
-        shown, step = [0], max(1, len(items) // 10)
+        links, shown, step = Path(folder) / "links", [0], max(1, arguments.memory // 10)
+        links.mkdir()
+        for k, path in zip(range(arguments.memory), itertools.cycle(files), strict=False):
+            (links / f"{k:07d}{path.suffix}").symlink_to(path.resolve())
 
         def report(done: int, total: int | None) -> None:
-            if done >= shown[-1] + step or done == total:
+            if done >= shown[-1] + step:
                 shown.append(done)
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
                 print(f"{done:,} images: at most {peak:.0f} MB", flush=True)
 
-        job = replace(job, listing=replace(job.listing, items=items))
+        job = run.prepare(Settings(batch_size=arguments.batch_size), str(links), str(Path(folder) / "run"))
         run.run(job, decode=decode, workers=arguments.workers, report=report)
 
 

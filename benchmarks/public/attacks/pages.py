@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.public.attacks import own_model
-from benchmarks.public.attacks.browser import PAYLOADS, Browser, browsers
+from benchmarks.public.attacks.browser import PATIENCE, PAYLOADS, Browser, browsers
 from benchmarks.public.client import Result
 from benchmarks.public.server import ROOT, Server, running
 
@@ -110,7 +110,8 @@ def _report(browser: Browser, folder: Path) -> Iterator[Result]:
     page.locator("#hl-many input[type=file]").first.wait_for(state="attached")
     browser.choose_files(f"{NAMES[0]}.zip", archive.getvalue(), "#hl-many")
     browser.click("Explain all", "#hl-many")
-    page.wait_for_function("['done', 'error'].includes(document.querySelector('#hl-many .hl-line').dataset.kind)")
+    ended = "['done', 'error'].includes(document.querySelector('#hl-many .hl-line').dataset.kind)"
+    page.wait_for_function(ended, timeout=5 * PATIENCE)
     frame = page.frame_locator("#hl-many iframe")
     frame.get_by_role("heading", level=1).wait_for()
     text = frame.locator("body").inner_text()
