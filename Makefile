@@ -11,7 +11,7 @@ help:
 	@echo "make app     start the page on http://127.0.0.1:7860 (options: make app ARGS='--model resnet50')"
 	@echo "make test    run all tests (options: make test ARGS='-k hooks')"
 	@echo "make lint    ruff;  make types  mypy;  make smoke  short benchmarks;  make bench  all benchmarks"
-	@echo "make zoo     test all kinds of methods on 199 networks (20 minutes on two idle cores); writes docs/networks.md"
+	@echo "make zoo     test all kinds of methods on 180 networks (20 minutes on two idle cores); writes docs/networks.md"
 	@echo "make hostile  decode 1,600 hostile files, and those in the folder SALISCOPE_HOSTILE; load hostile checkpoints"
 	@echo "make attack  attack a running page;  make load  100 users;  make soak  rounds of questions (ARGS='--rounds 8 --questions 12')"
 	@echo "make lowest  the tests of LOWEST with the lowest allowed versions of all packages, in an environment of its own"

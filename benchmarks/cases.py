@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
+import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import explainers
-from benchmarks import peers
-from benchmarks.peers import Contenders
 from benchmarks.timing import UNIT
 from explainers.network.fast.fused_copy import computes_bf16
 
-TRAINING_STEP = "bare training step"
-"""The unit of the training case: the same step without recording."""
-
+Contenders = dict[str, Callable[[], object]]
+"""One call of the method by name."""
 OURS = "saliscope"
 CLASS = 3
 LITE = "efficientnet_lite0"
@@ -30,20 +32,6 @@ SMALL = 96
 """Side in pixels of the images of the short run."""
 ROAD = ("grad-cam", "grad-cam, only highest first")
 """Contenders that solve a separate sparse system for each image and level."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One comparison: `make` builds the contenders; those in `slow` run once; `rounds` limits the rounds.
-
-    Times are divided by that of the contender `unit`.
-    """
-
-    title: str
-    make: Callable[[], Contenders]
-    rounds: int | None = None
-    slow: tuple[str, ...] = ()
-    unit: str = UNIT
 
 
 def network(name: str) -> tuple[nn.Module, int, list[str]]:
@@ -66,157 +54,237 @@ def network(name: str) -> tuple[nn.Module, int, list[str]]:
     return net, side, stages[-4:]
 
 
-def _prepare(name: str, side: int | None = None) -> tuple[nn.Module, Tensor, list[str], Contenders]:
-    net, usual, stages = network(name)
-    side = side or usual
-    x = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+class Setup:
+    """A network and images, and the methods of other libraries for them, which are {} if it is not installed."""
 
-    def bare() -> object:
+    def __init__(self, name: str, side: int | None = None, size: int = 1) -> None:
+        self.net, usual, self.stages = network(name)
+        side = side or usual
+        self.x = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+        if size > 1:
+            self.x = self.x.expand(size, -1, -1, -1) + 0.1 * torch.randn(size, *self.x.shape[1:])
+        self.last = self.stages[-1:]
+
+    def bare(self) -> object:
+        """Run a forward pass of the same images, the unit."""
         with torch.inference_mode():
-            return net(x)
+            return self.net(self.x)
 
-    return net, x, stages, {UNIT: bare}
+    def ours(self, method: str, bf16: bool = False, layers: Sequence[str] = (), **options: Any) -> Contenders:
+        """Return the bare forward pass and our method, also in the faster precision."""
+        given = {"layer": layers[0]} if layers else {}
+        call = partial(getattr(explainers, method), self.net, self.x, CLASS, **given, **options)
+        faster = {f"{OURS}, bf16": partial(call, precision="bf16")} if bf16 and computes_bf16(CPU) else {}
+        return {UNIT: self.bare, OURS: call, **faster}
+
+    def captum(self, kind: str, layers: Sequence[str] = (), title: str = "captum", **options: Any) -> Contenders:
+        """A method of captum, for each of several layers; NoiseTunnel runs Saliency."""
+        if not _installed("captum"):
+            return {}
+        attr, own = importlib.import_module("captum.attr"), copy.deepcopy(self.net)
+        made = [getattr(attr, kind)(own, own.get_submodule(layer)) for layer in layers]
+        made = made or [getattr(attr, kind)(attr.Saliency(own) if kind == "NoiseTunnel" else own)]
+        return {title: lambda: [each.attribute(self.x.clone(), target=CLASS, **options) for each in made]}
+
+    def captum_in_chunks(self, kind: str, option: str, *chunks: int | None, **options: Any) -> Contenders:
+        """A method of captum that runs all its rows in one batch, or in chunks."""
+        found: Contenders = {}
+        for chunk in chunks:
+            title = f"captum, chunks of {chunk}" if chunk else "captum"
+            found |= self.captum(kind, title=title, **options, **{option: chunk})
+        return found
+
+    def grad_cam(self, method: str, layers: Sequence[str]) -> Contenders:
+        """A class-activation map of grad-cam."""
+        if not _installed("pytorch_grad_cam"):
+            return {}
+        own, targets = copy.deepcopy(self.net), _targets("ClassifierOutputTarget", 1)
+        cam = getattr(importlib.import_module("pytorch_grad_cam"), method)(
+            own, [own.get_submodule(layer) for layer in layers]
+        )
+        if method == "AblationCAM":
+            cam.batch_size = 32
+        return {"grad-cam": lambda: cam(self.x, targets * len(self.x))}
+
+    def torchcam(self, method: str, layers: Sequence[str], **options: Any) -> Contenders:
+        """A class-activation map of torchcam."""
+        if not _installed("torchcam"):
+            return {}
+        own, maker = copy.deepcopy(self.net), getattr(importlib.import_module("torchcam.methods"), method)
+
+        def call() -> object:
+            with maker(own, list(layers), **options) as extractor, torch.set_grad_enabled(method != "ScoreCAM"):
+                return extractor(CLASS, own(self.x), normalized=False)
+
+        return {"torchcam": call}
+
+    def zennit(self, composite: str = "") -> Contenders:
+        """The gradient by zennit, with a composite for its rules."""
+        if not _installed("zennit"):
+            return {}
+        attribution, composites = (importlib.import_module(f"zennit.{name}") for name in ("attribution", "composites"))
+        own, options = copy.deepcopy(self.net), {"composite": getattr(composites, composite)()} if composite else {}
+
+        def of_class(output: Tensor) -> Tensor:
+            return torch.nn.functional.one_hot(torch.tensor([CLASS]), output.shape[1]).to(output)
+
+        def call() -> object:
+            with attribution.Gradient(own, attr_output=of_class, **options) as method:
+                return method(self.x.clone())[1]
+
+        return {"zennit": call}
 
 
-def grad_cam(name: str, side: int | None = None) -> Contenders:
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _targets(kind: str, count: int) -> list[Any]:
+    return [getattr(importlib.import_module("pytorch_grad_cam.utils.model_targets"), kind)(CLASS)] * count
+
+
+def grad_cam(s: Setup) -> Contenders:
     """Grad-CAM at the last stage, and `explain` with it: scores, statistics, findings and the runner-up's map."""
-    net, x, stages, contenders = _prepare(name, side)
-    last = stages[-1]
-    contenders[OURS] = lambda: explainers.grad_cam(net, x, CLASS, layer=last)
-    contenders[f"{OURS}, explain"] = lambda: explainers.explain("grad_cam", net, x, CLASS, layer=last)
-    return contenders | peers.grad_cams(net, x, CLASS, [last])
+    explained = {f"{OURS}, explain": lambda: explainers.explain("grad_cam", s.net, s.x, CLASS, layer=s.last[0])}
+    return s.ours("grad_cam", layers=s.last) | explained | _grad_cams(s, s.last)
 
 
-def sweep(name: str, side: int | None = None) -> Contenders:
+def _grad_cams(s: Setup, layers: list[str]) -> Contenders:
+    return s.captum("LayerGradCam", layers) | s.grad_cam("GradCAM", layers) | s.torchcam("GradCAM", layers)
+
+
+def sweep(s: Setup) -> Contenders:
     """Grad-CAM at four stages, and the calls of other libraries for several layers."""
-    net, x, stages, contenders = _prepare(name, side)
-    contenders[OURS] = lambda: explainers.grad_cam_sweep(net, x, CLASS, layers=stages)
-    return contenders | peers.grad_cams(net, x, CLASS, stages)
+    call = partial(explainers.grad_cam_sweep, s.net, s.x, CLASS, layers=s.stages)
+    return {UNIT: s.bare, OURS: call} | _grad_cams(s, s.stages)
 
 
-def ablation(name: str, side: int | None = None) -> Contenders:
-    """Ablation-CAM and channel effects at the last stage."""
-    net, x, stages, contenders = _prepare(name, side)
-    last = stages[-1]
-    contenders[OURS] = lambda: explainers.ablation_cam(net, x, CLASS, layer=last)
-    contenders[f"{OURS}, channel effects"] = lambda: explainers.channel_effects(net, x, CLASS, layer=last)
-    return contenders | peers.ablation(net, x, CLASS, last)
+def ablation(s: Setup) -> Contenders:
+    """Ablation-CAM and channel effects at the last stage; grad-cam runs the whole network for chunks of channels."""
+    effects = partial(explainers.channel_effects, s.net, s.x, CLASS, layer=s.last[0])
+    ours = s.ours("ablation_cam", layers=s.last) | {f"{OURS}, channel effects": effects}
+    return ours | s.grad_cam("AblationCAM", s.last)
 
 
-def saliency(name: str, side: int | None = None) -> Contenders:
-    """The input gradient."""
-    net, x, _, contenders = _prepare(name, side)
-    contenders[OURS] = lambda: explainers.saliency(net, x, CLASS)
-    return contenders | peers.saliency(net, x, CLASS)
-
-
-def guided(name: str, side: int | None = None) -> Contenders:
-    """Guided backpropagation."""
-    net, x, _, contenders = _prepare(name, side)
-    contenders[OURS] = lambda: explainers.guided_backprop(net, x, CLASS)
-    return contenders | peers.guided_backprop(net, x, CLASS)
-
-
-def integrated(name: str, steps: int, side: int | None = None) -> Contenders:
-    """Integrated gradients with `steps` points."""
-    net, x, _, contenders = _prepare(name, side)
-    contenders |= _both_precisions(partial(explainers.integrated_gradients, net, x, CLASS, steps=steps))
-    return contenders | peers.integrated_gradients(net, x, CLASS, steps)
-
-
-def smooth(name: str, samples: int, side: int | None = None) -> Contenders:
-    """SmoothGrad with `samples` draws."""
-    net, x, _, contenders = _prepare(name, side)
-    contenders |= _both_precisions(partial(explainers.smooth_grad, net, x, CLASS, samples=samples))
-    return contenders | peers.smooth_grad(net, x, CLASS, samples)
-
-
-def occlusion(name: str, side: int | None = None) -> Contenders:
-    """Occlusion with windows of an eighth of the side, half overlapping."""
-    net, x, _, contenders = _prepare(name, side)
-    window = x.shape[-1] // 8
-    contenders |= _both_precisions(partial(explainers.occlusion, net, x, CLASS, window=window, stride=window // 2))
-    return contenders | peers.occlusion(net, x, CLASS, window, window // 2)
-
-
-def rise(name: str, samples: int) -> Contenders:
-    """RISE with `samples` masks."""
-    net, x, _, contenders = _prepare(name)
-    contenders |= _both_precisions(partial(explainers.rise, net, x, CLASS, samples=samples))
-    return contenders | peers.masks(net, x, CLASS, samples)
-
-
-def shap(name: str, samples: int) -> Contenders:
-    """Gradient SHAP with `samples` draws."""
-    net, x, _, contenders = _prepare(name)
-    contenders |= _both_precisions(partial(explainers.gradient_shap, net, x, CLASS, samples=samples))
-    return contenders | peers.gradient_shap(net, x, CLASS, samples)
-
-
-def score_cam(name: str) -> Contenders:
-    """Score-CAM at the last stage: one pass per channel as in other libraries, and our default passes."""
-    net, x, stages, contenders = _prepare(name)
-    contenders |= _both_precisions(
-        partial(explainers.score_cam, net, x, CLASS, layer=stages[-1], channels=ALL_CHANNELS)
-    )
-    contenders[f"{OURS}, default passes"] = lambda: explainers.score_cam(net, x, CLASS, layer=stages[-1])
-    return contenders | peers.score_cams(net, x, CLASS, stages[-1])
-
-
-def channel_effects(name: str) -> Contenders:
+def channel_effects(s: Setup) -> Contenders:
     """Channel effects at the stage before the last, compared with one bare forward pass per channel."""
-    net, x, stages, contenders = _prepare(name)
-    middle = stages[-2]
-    count = explainers.feature_maps(net, x, layer=middle).shape[1]
+    count = explainers.feature_maps(s.net, s.x, layer=s.stages[-2]).shape[1]
+    forwards = {f"{count} bare forwards": lambda: [s.bare() for _ in range(count)]}
+    return s.ours("channel_effects", layers=s.stages[-2:]) | forwards
 
-    def forwards() -> object:
+
+def score_cam(s: Setup) -> Contenders:
+    """Score-CAM at the last stage: one pass per channel as in other libraries, and our default passes."""
+    usual = {f"{OURS}, default passes": partial(explainers.score_cam, s.net, s.x, CLASS, layer=s.last[0])}
+    ours = s.ours("score_cam", True, s.last, channels=ALL_CHANNELS) | usual
+    return ours | s.grad_cam("ScoreCAM", s.last) | s.torchcam("ScoreCAM", s.last, input_shape=tuple(s.x.shape[1:]))
+
+
+def saliency(s: Setup) -> Contenders:
+    """The input gradient."""
+    return s.ours("saliency") | s.captum("Saliency", abs=False) | s.zennit()
+
+
+def guided(s: Setup) -> Contenders:
+    """Guided backpropagation, whose rule no other library applies to ReLU6."""
+    contenders = s.ours("guided_backprop") | s.captum("GuidedBackprop") | s.zennit("GuidedBackprop")
+    if _installed("pytorch_grad_cam"):
+        own = importlib.import_module("pytorch_grad_cam").GuidedBackpropReLUModel(copy.deepcopy(s.net), device="cpu")
+        contenders["grad-cam"] = lambda: own(s.x.clone(), target_category=CLASS)
+    return contenders
+
+
+def integrated(s: Setup, steps: int) -> Contenders:
+    """Integrated gradients with `steps` points; captum's default is one batch."""
+    options = {"n_steps": steps, "method": "gausslegendre"}
+    peers = s.captum_in_chunks("IntegratedGradients", "internal_batch_size", None, 16, 8, 1, **options)
+    return s.ours("integrated_gradients", True, steps=steps) | peers
+
+
+def smooth(s: Setup, samples: int) -> Contenders:
+    """SmoothGrad with `samples` draws; captum's default is one batch."""
+    options = {"nt_samples": samples, "stdevs": 0.15 * float(s.x.max() - s.x.min()), "abs": False}
+    peers = s.captum_in_chunks("NoiseTunnel", "nt_samples_batch_size", None, 8, **options)
+    return s.ours("smooth_grad", True, samples=samples) | peers
+
+
+def shap(s: Setup, samples: int) -> Contenders:
+    """Gradient SHAP with `samples` draws."""
+    baselines = torch.rand(samples, *s.x.shape[1:])
+    peers = s.captum("GradientShap", baselines=baselines, n_samples=samples)
+    return s.ours("gradient_shap", True, samples=samples) | peers
+
+
+def occlusion(s: Setup) -> Contenders:
+    """Occlusion with windows of an eighth of the side, half overlapping; captum's default is one window at once."""
+    window, channels = s.x.shape[-1] // 8, s.x.shape[1]
+    options = {"sliding_window_shapes": (channels, window, window), "strides": (channels, window // 2, window // 2)}
+    peers = s.captum_in_chunks("Occlusion", "perturbations_per_eval", 1, 16, baselines=0, **options)
+    return s.ours("occlusion", True, window=window, stride=window // 2) | peers
+
+
+def rise(s: Setup, samples: int) -> Contenders:
+    """RISE with `samples` masks, and a plain loop in batches of 16, since no other library has it for images."""
+
+    def loop() -> object:
+        total = torch.zeros(s.x.shape[2:])
         with torch.inference_mode():
-            return [net(x) for _ in range(count)]
+            for start in range(0, samples, 16):
+                cells = (torch.rand(min(16, samples - start), 1, 8, 8) < 0.5).float()
+                shown = torch.nn.functional.interpolate(cells, s.x.shape[2:], mode="bilinear")
+                total += (s.net(s.x * shown)[:, CLASS, None, None] * shown[:, 0]).sum(0)
+        return total
 
-    return {
-        UNIT: contenders[UNIT],
-        OURS: lambda: explainers.channel_effects(net, x, CLASS, layer=middle),
-        f"{count} bare forwards": forwards,
-    }
-
-
-def batch(name: str, size: int) -> Contenders:
-    """Grad-CAM of a batch; the unit is a forward pass of the same batch."""
-    net, x, stages, _ = _prepare(name)
-    images = x.expand(size, -1, -1, -1) + 0.1 * torch.randn(size, *x.shape[1:])
-
-    def bare() -> object:
-        with torch.inference_mode():
-            return net(images)
-
-    return {UNIT: bare, OURS: lambda: explainers.grad_cam(net, images, CLASS, layer=stages[-1])} | peers.grad_cams(
-        net, images, CLASS, [stages[-1]]
-    )
+    return s.ours("rise", True, samples=samples) | {"a plain loop, 16 at once": loop}
 
 
-def curves(name: str, steps: int, side: int | None = None) -> Contenders:
+def _heat(s: Setup) -> Tensor:
+    """Return Grad-CAM at the size of the images, which is evaluated."""
+    size = (s.x.shape[-2], s.x.shape[-1])
+    return explainers.explain("grad_cam", s.net, s.x, CLASS, layer=s.last[0]).upsample(size)
+
+
+def curves(s: Setup, steps: int) -> Contenders:
     """Deletion and insertion of a precomputed map; with the controls, and with the faster precision."""
-    net, x, stages, contenders = _prepare(name, side)
-    heat = explainers.explain("grad_cam", net, x, CLASS, layer=stages[-1]).upsample((x.shape[-2], x.shape[-1]))
-    one = partial(explainers.evaluate, net, x, heat, target=CLASS, steps=steps, baseline="zeros")
-    contenders |= _both_precisions(partial(one, controls=False, precision="float32"))
+    heat = _heat(s)
+    one = partial(explainers.evaluate, s.net, s.x, heat, target=CLASS, steps=steps, baseline="zeros")
+    contenders = {UNIT: s.bare, OURS: partial(one, controls=False, precision="float32")}
+    contenders |= {f"{OURS}, bf16": partial(one, controls=False, precision="bf16")} if computes_bf16(CPU) else {}
     contenders[f"{OURS}, with controls, auto"] = one
-    return contenders | peers.curves(net, x, CLASS, heat, steps)
+    if _installed("torchcam"):
+        from torchcam.metrics import DeletionInsertionMetric
+
+        class Given:
+            """A minimal extractor, which returns the map."""
+
+            model, _hooks_off = copy.deepcopy(s.net), staticmethod(nullcontext)
+            fuse_cams = staticmethod(lambda maps: maps[0])
+
+            def __call__(self, *args: object, **kwargs: object) -> list[Tensor]:
+                return [heat]
+
+        def torchcam() -> object:
+            metric = DeletionInsertionMetric(Given(), lambda logits: logits.softmax(-1), steps=steps)
+            metric.update(s.x, [CLASS] * len(s.x))
+            return metric.summary()
+
+        contenders["torchcam"] = torchcam
+    return contenders
 
 
-def road(name: str, size: int, side: int | None = None) -> Contenders:
-    """ROAD at four levels, both orders; the unit is a forward pass of the same batch."""
-    net, x, stages, _ = _prepare(name, side)
-    images = x.expand(size, -1, -1, -1) + 0.1 * torch.randn(size, *x.shape[1:])
+def road(s: Setup) -> Contenders:
+    """ROAD at four levels, both orders; of grad-cam, also the highest pixels removed."""
+    heat = _heat(s)
+    one = partial(explainers.evaluate, s.net, s.x, heat, target=CLASS, metrics="road", controls=False)
+    contenders = {UNIT: s.bare, OURS: partial(one, precision="float32")}
+    contenders |= {f"{OURS}, bf16": partial(one, precision="bf16")} if computes_bf16(CPU) else {}
+    if _installed("pytorch_grad_cam"):
+        from pytorch_grad_cam.metrics.road import ROADCombined, ROADMostRelevantFirstAverage
 
-    def bare() -> object:
-        with torch.inference_mode():
-            return net(images)
-
-    heat = explainers.explain("grad_cam", net, images, CLASS, layer=stages[-1]).upsample((x.shape[-2], x.shape[-1]))
-    one = partial(explainers.evaluate, net, images, heat, target=CLASS, metrics="road", controls=False)
-    one = partial(one, precision="float32")
-    return {UNIT: bare} | _both_precisions(one) | peers.road(net, images, CLASS, heat, (20, 40, 60, 80))
+        own, targets, maps = copy.deepcopy(s.net), _targets("ClassifierOutputSoftmaxTarget", len(s.x)), heat.numpy()
+        for title, metric in zip(ROAD, (ROADCombined, ROADMostRelevantFirstAverage), strict=True):
+            contenders[title] = partial(metric([20, 40, 60, 80]), s.x, maps, targets, own)
+    return contenders
 
 
 def imports() -> Contenders:
@@ -232,17 +300,14 @@ def imports() -> Contenders:
 
 def every_method(side: int | None = None, **options: float) -> Contenders:
     """Every method once on the built-in model, with those of `options` that it has as numeric options."""
-    net, x, _, contenders = _prepare(LITE, side)
+    s = Setup(LITE, side)
+    contenders: Contenders = {UNIT: s.bare}
     for method in explainers.METHODS.values():
-        if method.applies(net) is None:
+        if method.applies(s.net) is None:
             numbers = {name for name, option in method.options.items() if not isinstance(option.default, str)}
             known = {name: value for name, value in options.items() if name in numbers}
-            contenders[f"{OURS}, {method.name}"] = partial(method, net, x, CLASS, **known)
+            contenders[f"{OURS}, {method.name}"] = partial(method, s.net, s.x, CLASS, **known)
     return contenders
-
-
-def _both_precisions(method: Callable[..., object]) -> Contenders:
-    return {OURS: method} | ({f"{OURS}, bf16": partial(method, precision="bf16")} if computes_bf16(CPU) else {})
 
 
 def training_step(size: int = 32, side: int = 64) -> Contenders:
@@ -254,87 +319,77 @@ def training_step(size: int = 32, side: int = 64) -> Contenders:
     x, y = torch.randn(size, 3, side, side), torch.randint(0, 10, (size,))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 
-    def step() -> None:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(x), y).backward()
-        optimizer.step()
-
-    def recorded(**options: int) -> None:
-        with explainers.record_gradients(net, **options):
-            step()
-
-    def clipped() -> None:
-        with explainers.clip_gradients(net, norm=1.0):
-            step()
-
-    def clipped_by_torch() -> None:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(x), y).backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
+    def step(block: Callable[[], Any] = nullcontext, clip: bool = False) -> None:
+        with block():
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
 
     return {
         UNIT: step,
-        "saliscope, record_gradients": recorded,
-        "saliscope, with 32 bins": lambda: recorded(histograms=32),
-        "saliscope, clip_gradients(norm)": clipped,
-        "torch, clip_grad_norm_": clipped_by_torch,
+        f"{OURS}, record_gradients": partial(step, partial(explainers.record_gradients, net)),
+        f"{OURS}, with 32 bins": partial(step, partial(explainers.record_gradients, net, histograms=32)),
+        f"{OURS}, clip_gradients(norm)": partial(step, partial(explainers.clip_gradients, net, norm=1.0)),
+        "torch, clip_grad_norm_": partial(step, clip=True),
     }
 
 
-def full() -> Iterator[Case]:
-    """Yield all cases of the full run."""
-    for name in ("resnet18", "resnet50", LITE, "regnet_y_400mf"):
-        yield Case(f"Grad-CAM, last stage, {name}", lambda name=name: grad_cam(name))  # type: ignore[misc]
-        yield Case(f"Grad-CAM, four stages, {name}", lambda name=name: sweep(name))  # type: ignore[misc]
-    yield Case("Ablation-CAM, last stage, resnet18", lambda: ablation("resnet18"), rounds=5, slow=("grad-cam",))
-    yield Case("Ablation-CAM, last stage, resnet50", lambda: ablation("resnet50"), rounds=2, slow=("grad-cam",))
-    yield Case("Ablation-CAM, last stage, Lite0", lambda: ablation(LITE), rounds=5, slow=("grad-cam",))
-    yield Case("Channel effects, last stage but one, resnet18", lambda: channel_effects("resnet18"), rounds=3)
-    yield Case(
-        "Score-CAM, last stage, resnet18", lambda: score_cam("resnet18"), rounds=2, slow=("grad-cam", "torchcam")
-    )
-    yield Case("Score-CAM, last stage, Lite0", lambda: score_cam(LITE), rounds=2, slow=("grad-cam", "torchcam"))
-    yield Case("Channel effects, last stage but one, Lite0", lambda: channel_effects(LITE), rounds=3)
-    yield Case("Batch of 32, Grad-CAM, resnet18", lambda: batch("resnet18", 32), rounds=5)
-    yield Case("Batch of 32, Grad-CAM, Lite0", lambda: batch(LITE, 32), rounds=5)
-    yield Case("Batch of 8, Grad-CAM, resnet50", lambda: batch("resnet50", 8), rounds=5)
-    yield Case("Saliency, resnet18", lambda: saliency("resnet18"))
-    yield Case("Guided backpropagation, resnet18", lambda: guided("resnet18"))
-    yield Case("Saliency, Lite0", lambda: saliency(LITE))
+@dataclass(frozen=True)
+class Case:
+    """One comparison on some networks: those contenders in `slow` run once; `rounds` limits the rounds.
+
+    `small` are the options of the short run, which has the first network and small images; None if it has none.
+    """
+
+    title: str
+    make: Callable[..., Contenders]
+    networks: tuple[str, ...] = ("resnet18", LITE)
+    rounds: int | None = 3
+    slow: tuple[str, ...] = ()
+    size: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+    unit: str = UNIT
+    small: dict[str, Any] | None = None
+
+    def contenders(self, name: str, short: bool = False) -> Contenders:
+        """Build the contenders for a network."""
+        if self.make in (imports, training_step, every_method):
+            return self.make(**(self.small or {}) if short else {})
+        setup = Setup(name, SMALL if short else None, 1 if short else self.size)
+        return self.make(setup, **(self.small or {}) if short else self.options)
+
+
+ALL = ("resnet18", "resnet50", LITE, "regnet_y_400mf")
+FEWER = {"steps": 4, "samples": 8, "window": SMALL // 2, "channels": 8}
+CASES = [
+    Case("Grad-CAM, last stage", grad_cam, ALL, None, small={}),
+    Case("Grad-CAM, four stages", sweep, ALL, None, small={}),
+    Case("Ablation-CAM, last stage", ablation, ("resnet18", "resnet50", LITE), slow=("grad-cam",), small={}),
+    Case("Channel effects, last stage but one", channel_effects),
+    Case("Score-CAM, last stage", score_cam, rounds=2, slow=("grad-cam", "torchcam")),
+    Case("Batch of 32, Grad-CAM", grad_cam, rounds=5, size=32),
+    Case("Batch of 8, Grad-CAM", grad_cam, ("resnet50",), 5, size=8),
+    Case("Saliency", saliency, rounds=None, small={}),
     # Not EfficientNet-Lite0: for its ReLU6, the other libraries return the plain gradient.
-    yield Case("Guided backpropagation, regnet_y_400mf", lambda: guided("regnet_y_400mf"))
-    yield Case("Integrated gradients, 50 points, resnet18", lambda: integrated("resnet18", 50), rounds=3)
-    yield Case("Integrated gradients, 50 points, Lite0", lambda: integrated(LITE, 50), rounds=5)
-    yield Case("SmoothGrad, 25 samples, resnet18", lambda: smooth("resnet18", 25), rounds=3)
-    yield Case("SmoothGrad, 25 samples, Lite0", lambda: smooth(LITE, 25), rounds=3)
-    yield Case("Gradient SHAP, 48 samples, resnet18", lambda: shap("resnet18", 48), rounds=3)
-    yield Case("Gradient SHAP, 48 samples, Lite0", lambda: shap(LITE, 48), rounds=3)
-    yield Case("Occlusion, resnet18", lambda: occlusion("resnet18"), rounds=3)
-    yield Case("Occlusion, Lite0", lambda: occlusion(LITE), rounds=5)
-    yield Case("RISE, 320 masks, resnet18", lambda: rise("resnet18", 320), rounds=3)
-    yield Case("RISE, 320 masks, Lite0", lambda: rise(LITE, 320), rounds=3)
-    yield Case("Deletion and insertion, 20 steps, resnet18", lambda: curves("resnet18", 20), rounds=3)
-    yield Case("Deletion and insertion, 20 steps, Lite0", lambda: curves(LITE, 20), rounds=5)
-    yield Case("ROAD, four levels, 8 images, resnet18", lambda: road("resnet18", 8), rounds=2, slow=ROAD)
-    yield Case("ROAD, four levels, 8 images, Lite0", lambda: road(LITE, 8), rounds=5, slow=ROAD)
-    yield Case("Recording a training step, small ResNet", training_step, unit=TRAINING_STEP)
-    yield Case("import explainers, relative to import torch", imports, rounds=5)
+    Case("Guided backpropagation", guided, ("resnet18", "regnet_y_400mf"), None, small={}),
+    Case("Integrated gradients, 50 points", integrated, options={"steps": 50}, small={"steps": 4}),
+    Case("SmoothGrad, 25 samples", smooth, options={"samples": 25}, small={"samples": 4}),
+    Case("Gradient SHAP, 48 samples", shap, options={"samples": 48}),
+    Case("Occlusion", occlusion, small={}),
+    Case("RISE, 320 masks", rise, options={"samples": 320}),
+    Case("Deletion and insertion, 20 steps", curves, options={"steps": 20}, small={"steps": 4}),
+    Case("ROAD, four levels, 8 images", road, slow=ROAD, size=8, small={}),
+    Case("Recording", training_step, ("small ResNet",), None, unit="training step", small={"size": 8, "side": 32}),
+    Case("import explainers", imports, ("relative to import torch",), 5, unit="import torch"),
+]
+EVERY = Case("Every method", every_method, (LITE,), small={"side": SMALL, **FEWER})
 
 
-def smoke() -> Iterator[Case]:
-    """Yield a small version of every kind of case, on small images; every method runs once."""
-    for name in ("resnet18", LITE):
-        yield Case(f"Grad-CAM, last stage, {name}", lambda name=name: grad_cam(name, SMALL))  # type: ignore[misc]
-    yield Case("Grad-CAM, four stages, Lite0", lambda: sweep(LITE, SMALL))
-    yield Case("Ablation-CAM, last stage, resnet18", lambda: ablation("resnet18", SMALL))
-    yield Case("Saliency, Lite0", lambda: saliency(LITE, SMALL))
-    yield Case("Guided backpropagation, Lite0", lambda: guided(LITE, SMALL))
-    yield Case("Integrated gradients, 4 points, Lite0", lambda: integrated(LITE, 4, SMALL))
-    yield Case("SmoothGrad, 4 samples, Lite0", lambda: smooth(LITE, 4, SMALL))
-    yield Case("Occlusion, Lite0", lambda: occlusion(LITE, SMALL))
-    yield Case("Deletion and insertion, 4 steps, Lite0", lambda: curves(LITE, 4, SMALL))
-    yield Case("ROAD, four levels, 1 image, Lite0", lambda: road(LITE, 1, SMALL))
-    yield Case("Recording a training step, small ResNet", lambda: training_step(8, 32), unit=TRAINING_STEP)
-    cases = {"steps": 4, "samples": 8, "window": SMALL // 2, "channels": 8}
-    yield Case("Every method, Lite0", lambda: every_method(SMALL, **cases))
+def cases(short: bool) -> Iterator[tuple[str, Case, str]]:
+    """Yield the title, the case and the network of all cases, or of the short run, in which every method runs once."""
+    for case in [*CASES, EVERY] if short else CASES:
+        if not short or case.small is not None:
+            for name in case.networks[:1] if short else case.networks:
+                yield f"{case.title}, {name}{', small' * short}", case, name

@@ -16,40 +16,29 @@ import explainers
 from benchmarks.sheet import ROOT, open_image
 from saliscope.zoo import load_model
 
-HEAD = "| method | seconds | first map, seconds |\n|---|---|---|"
 
-
-def timed(method: explainers.Method, network: Any, images: Any) -> tuple[float, float | None]:
+def timed(method: explainers.Method, network: Any, images: Any) -> tuple[float, str]:
     """Return the seconds of one default run, and the seconds to the first partial map of a long method."""
-    first: list[float] = []
-    start = time.perf_counter()
+    start, first = time.perf_counter(), list[str]()
 
     def progress(partial: explainers.Partial) -> None:
         if not first and partial.map is not None:
-            first.append(time.perf_counter() - start)
+            first.append(f"{time.perf_counter() - start:.2f}")
 
     options: dict[str, Any] = {"progress": progress} if method.long else {}
     explainers.explain(method.name, network, images, compare=False, **options)
-    return time.perf_counter() - start, first[0] if first else None
+    return time.perf_counter() - start, "".join(first)
 
 
-def gap(method: str, network: Any, images: Any) -> tuple[float, int]:
+def gap(network: Any, images: Any) -> tuple[float, int]:
     """Return the completeness gap |Σ map − (f(x) − f(0))| / |f(x) − f(0)|, and the number of points."""
     points: list[int] = []
-    explanation = explainers.explain(method, network, images, compare=False, progress=lambda p: points.append(p.done))
+    progress = lambda partial: points.append(partial.done)  # noqa: E731
+    found = explainers.explain("integrated_gradients", network, images, compare=False, progress=progress)
     with torch.no_grad():
-        scores = network(torch.cat([images, torch.zeros_like(images)]))
-    (target,) = explanation.target
-    difference = float(scores[0, target] - scores[1, target])
-    return abs(float(explanation.raw.sum()) - difference) / abs(difference), points[-1]
-
-
-def gaps(model: Any) -> None:
-    """Print the table of completeness gaps."""
-    print("| example | gap | points |\n|---|---|---|")
-    for path in sorted((ROOT / "assets" / "examples").glob("*.jpg")):
-        error, points = gap("integrated_gradients", model.network, model.prepare(open_image(path.stem)))
-        print(f"| {path.stem} | {error:.2%} | {points} |", flush=True)
+        scores = network(torch.cat([images, torch.zeros_like(images)]))[:, found.target[0]]
+    difference = float(scores[0] - scores[1])
+    return abs(float(found.raw.sum()) - difference) / abs(difference), points[-1]
 
 
 def main() -> None:
@@ -60,16 +49,18 @@ def main() -> None:
     arguments = parser.parse_args()
     model = load_model()
     if arguments.gaps:
-        gaps(model)
+        print("| example | gap | points |\n|---|---|---|")
+        for path in sorted((ROOT / "assets" / "examples").glob("*.jpg")):
+            error, points = gap(model.network, model.prepare(open_image(path.stem)))
+            print(f"| {path.stem} | {error:.2%} | {points} |", flush=True)
         return
     images = model.prepare(open_image(arguments.photo))
     explainers.explain("grad_cam", model.network, images)
     methods = [method for method in explainers.METHODS.values() if method.applies(model.network) is None]
-    rows = [(timed(method, model.network, images), method) for method in methods]
-    print(HEAD)
-    for (seconds, first), method in sorted(rows, key=lambda row: -row[0][0]):
-        shown = "" if first is None else f"{first:.2f}"
-        print(f"| {method.title} (`{method.name}`) | {seconds:.2f} | {shown} |")
+    rows = [(*timed(method, model.network, images), method) for method in methods]
+    print("| method | seconds | first map, seconds |\n|---|---|---|")
+    for seconds, first, method in sorted(rows, key=lambda row: -row[0]):
+        print(f"| {method.title} (`{method.name}`) | {seconds:.2f} | {first} |")
 
 
 if __name__ == "__main__":

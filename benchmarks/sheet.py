@@ -1,10 +1,6 @@
-"""A contact sheet of every method on several images: `python -m benchmarks.sheet --out sheet.jpg`.
+"""Contact sheet of every method on a few images, to compare by eye: `python -m benchmarks.sheet --out sheet.jpg`.
 
-Each map is drawn over the network's crop of the image, with the method's default options, for the predicted class.
-Below it are the run time and the library's findings, or the reason why the method does not apply to the network.
-
-python -m benchmarks.sheet --photos dog coffee holiday.jpg    examples by name, other images by path
-python -m benchmarks.sheet --only cam lrp                     methods whose name contains one of these texts
+Captions have the seconds and the codes of the findings. A method that does not apply has its reason.
 """
 
 from __future__ import annotations
@@ -26,6 +22,8 @@ SIDE, ACROSS, SECONDS = 150, 3, 10.0
 """Side of a map in pixels; methods per row; time budget of a long method for one map in seconds."""
 GAP, HEAD, LINE, LINES = 4, 20, 12, 2
 INK, FAINT, PAPER, BLANK = (20, 20, 24), (96, 96, 104), (255, 255, 255), (236, 236, 240)
+Cell = tuple[Image.Image | None, str]
+"""An image and its caption, which replaces a missing image."""
 
 
 def open_image(name: str) -> Image.Image:
@@ -34,77 +32,55 @@ def open_image(name: str) -> Image.Image:
     return Image.open(examples.get(name, Path(name))).convert("RGB")
 
 
-def draw_map(
-    model: Model, photo: Image.Image, method: explainers.Method, side: int = SIDE, seconds: float = SECONDS
-) -> tuple[Image.Image, str]:
-    """Return the overlay and its caption."""
-    seen, images = model.crop(photo), model.prepare(photo)
-    options: dict[str, Any] = {"budget": seconds} if method.long else {}
-    start = time.perf_counter()
-    explanation = explainers.explain(method.name, model.network, images, **options)
-    seconds_taken = time.perf_counter() - start
-    overlay = explanation.overlay(seen.resize((side, side), Image.Resampling.LANCZOS))[0]
-    findings = "; ".join(finding.code.replace("_", " ") for finding in explanation.findings[0])
-    return overlay, f"{seconds_taken:.2f} s" + (f" · {findings}" if findings else "")
-
-
-def entry(
-    model: Model, method: explainers.Method, photos: list[Image.Image], side: int = SIDE, seconds: float = SECONDS
-) -> Image.Image:
-    """Draw one method: its title, and a map and a caption for each image."""
+def entry(model: Model, method: explainers.Method, photos: list[Image.Image], side: int = SIDE) -> Image.Image:
+    """Draw one method: its title, and an overlay and a caption for each image."""
     reason = (method.applies(model.network) or "").partition(". ")[0]
-    cells: list[tuple[Image.Image | None, str]] = []
+    if method.returns == "channels":
+        reason = "one value per channel, not a map"
+    options: dict[str, Any] = {"budget": SECONDS} if method.long else {}
+    cells: list[Cell] = []
     for photo in photos:
-        if method.returns == "channels":
-            cells.append((None, "one value per channel, not a map"))
-        elif reason:
-            cells.append((None, f"not for this network: {reason}"))
-        else:
-            try:
-                cells.append(draw_map(model, photo, method, side, seconds))
-            except explainers.ExplainerError as error:
-                cells.append((None, f"error: {error}"))
+        start = time.perf_counter()
+        try:
+            if reason:
+                raise explainers.BadOption(reason)
+            found = explainers.explain(method.name, model.network, model.prepare(photo), **options)
+        except explainers.ExplainerError as error:
+            cells.append((None, str(error)))
+            continue
+        seconds = time.perf_counter() - start
+        overlay = found.overlay(model.crop(photo).resize((side, side), Image.Resampling.LANCZOS))[0]
+        findings = "; ".join(finding.code.replace("_", " ") for finding in found.findings[0])
+        cells.append((overlay, f"{seconds:.2f} s" + (f" · {findings}" if findings else "")))
     return strip(f"{method.title}  ({method.name})", cells, side)
 
 
-def strip(title: str, cells: list[tuple[Image.Image | None, str]], side: int) -> Image.Image:
-    """Draw images in a row below a title, each with its caption; for a missing image, the caption replaces it."""
-    width = len(cells) * (side + GAP) - GAP
-    sheet = Image.new("RGB", (width, HEAD + side + LINES * LINE + 2 * GAP), PAPER)
+def strip(title: str, cells: list[Cell], side: int) -> Image.Image:
+    """Draw images in a row below a title, each with its caption."""
+    sheet = Image.new("RGB", (len(cells) * (side + GAP) - GAP, HEAD + side + LINES * LINE + 2 * GAP), PAPER)
     pen, small = ImageDraw.Draw(sheet), ImageFont.load_default(10)
     pen.text((0, 2), title.replace("×", "x"), INK, ImageFont.load_default(13))
     for column, (image, caption) in enumerate(cells):
-        left, top = column * (side + GAP), HEAD
-        if image is None:
-            sheet.paste(BLANK, (left, top, left + side, top + side))
-            left, top, most = left + GAP, top + GAP, side // LINE
-        else:
-            sheet.paste(image, (left, top))
-            top, most = top + side + 2, LINES
+        left = column * (side + GAP)
+        sheet.paste(image or BLANK, (left, HEAD, left + side, HEAD + side))
+        at, most = ((left, HEAD + side + 2), LINES) if image else ((left + GAP, HEAD + GAP), side // LINE)
         lines = textwrap.wrap(caption, max(10, side // 5))
-        pen.multiline_text((left, top), "\n".join(lines[:most]), FAINT, small, spacing=1)
+        pen.multiline_text(at, "\n".join(lines[:most]), FAINT, small, spacing=1)
     return sheet
 
 
 def contact_sheet(
-    model: Model,
-    methods: list[explainers.Method],
-    photos: list[Image.Image],
-    *,
-    side: int = SIDE,
-    across: int = ACROSS,
-    seconds: float = SECONDS,
+    model: Model, methods: list[explainers.Method], photos: list[Image.Image], side: int = SIDE, across: int = ACROSS
 ) -> Image.Image:
     """Draw the crops of the images, then the methods, `across` in a row."""
-    originals: list[tuple[Image.Image | None, str]] = []
+    originals: list[Cell] = []
     for photo in photos:
-        seen = model.crop(photo).resize((side, side), Image.Resampling.LANCZOS)
-        probabilities = model.network(model.prepare(photo)).softmax(1)[0]
-        label = model.labels[int(probabilities.argmax())]
-        originals.append((seen, f"{label}, {100 * float(probabilities.max()):.0f}%"))
+        probability, label = model.network(model.prepare(photo)).softmax(1)[0].max(0)
+        crop = model.crop(photo).resize((side, side), Image.Resampling.LANCZOS)
+        originals.append((crop, f"{model.labels[int(label)]}, {100 * float(probability):.0f}%"))
     entries = [strip(f"Images, and the prediction of {model.name}", originals, side)]
     for method in methods:
-        entries.append(entry(model, method, photos, side, seconds))
+        entries.append(entry(model, method, photos, side))
         print(method.name, flush=True)
     width, height = entries[0].size
     across = min(across, len(entries))
@@ -123,21 +99,10 @@ def main() -> None:
     parser.add_argument("--model", default="auto")
     parser.add_argument("--photos", nargs="+", default=list(PHOTOS), help="names of examples, or paths")
     parser.add_argument("--only", nargs="+", default=[""], help="only methods whose name contains one of these texts")
-    parser.add_argument("--side", type=int, default=SIDE, help="side of a map in pixels")
-    parser.add_argument("--across", type=int, default=ACROSS, help="methods per row")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="time budget of a long method for one map")
-    arguments = parser.parse_args()
-    methods = [method for method in explainers.METHODS.values() if any(text in method.name for text in arguments.only)]
-    photos = [open_image(name) for name in arguments.photos]
-    sheet = contact_sheet(
-        load_model(arguments.model),
-        methods,
-        photos,
-        side=arguments.side,
-        across=arguments.across,
-        seconds=arguments.seconds,
-    )
-    sheet.save(arguments.out, quality=88)
+    given = parser.parse_args()
+    methods = [method for method in explainers.METHODS.values() if any(text in method.name for text in given.only)]
+    photos = [open_image(name) for name in given.photos]
+    contact_sheet(load_model(given.model), methods, photos).save(given.out, quality=88)
 
 
 if __name__ == "__main__":

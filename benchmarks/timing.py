@@ -6,6 +6,7 @@ machine with more work than cores, use the processor time of the process and one
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import time
@@ -33,78 +34,65 @@ class Measured:
     ratios: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     megabytes: float | None = None
-    failed: str | None = None
+    failed: str = ""
 
-    @property
-    def median(self) -> float:
-        """The median ratio."""
-        return statistics.median(self.ratios)
-
-
-def _once(work: Callable[[], object], clock: Clock) -> float:
-    start = clock()
-    work()
-    return clock() - start
+    def row(self, title: str, unit: str) -> str:
+        """Return a row of the table; that of the bare forward pass, or another unit, has its milliseconds."""
+        if self.failed:
+            result = f"could not run: {self.failed}"
+        elif self.name == UNIT:
+            result = f"1 = {1000 * statistics.median(self.seconds):.0f} ms"
+        else:
+            most = f"{min(self.ratios):.2f}–{max(self.ratios):.2f}" if len(self.ratios) > 1 else "one run"
+            result = f"{statistics.median(self.ratios):.2f} ({most})"
+        memory = "" if self.megabytes is None else f"{self.megabytes:.0f}"
+        return f"| {title} | {unit if self.name == UNIT else self.name} | {result} | {memory} |"
 
 
 def race(
-    contenders: dict[str, Callable[[], object]],
-    rounds: int,
-    *,
-    slow: Sequence[str] = (),
-    clock: Clock = time.perf_counter,
+    contenders: dict[str, Callable[[], object]], rounds: int, slow: Sequence[str] = (), clock: Clock = time.perf_counter
 ) -> list[Measured]:
-    """Time the contenders, of which `UNIT` must be one; those in `slow` run in the first round only.
+    """Time the contenders, of which `UNIT` must be the first; those in `slow` run in the first round only.
 
     The order rotates by one each round, so that a contender's position has no constant effect. With 0 rounds, each
     contender runs once: the time of its warm-up, and only the memory of `UNIT`.
     """
     results = {name: Measured(name) for name in contenders}
-    for name, work in contenders.items():
-        if name in slow:
-            continue
-        try:
-            seconds = _once(work, clock)  # warm-up: caches, lazily built kernels, our own layer list
-        except Exception as error:  # a library may reject the model: its row says so, and the others continue
-            results[name].failed = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
-        else:
-            if not rounds:
-                results[name].seconds.append(seconds)
-                results[name].ratios.append(seconds / results[UNIT].seconds[0])
-    if not rounds:
-        results[UNIT].megabytes = peak_megabytes(contenders[UNIT])
-        return list(results.values())
-    names = list(contenders)
+
+    def once(name: str, unit: float = 0.0) -> float:
+        start = clock()
+        contenders[name]()
+        seconds = clock() - start
+        results[name].seconds.append(seconds)
+        results[name].ratios.append(seconds / (unit or seconds))
+        return seconds
+
+    for name in contenders:
+        if name not in slow or not rounds:
+            try:  # warm-up: caches, lazily built kernels, our own layer list
+                once(name, next(iter(results[UNIT].seconds), 0.0))
+            except Exception as error:  # a library may reject the model: its row says so, and the others continue
+                results[name].failed = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+    names = [name for name in contenders if name != UNIT and not results[name].failed]
+    if rounds:
+        for one in results.values():
+            one.seconds, one.ratios = [], []
     for number in range(rounds):
-        order = names[number % len(names) :] + names[: number % len(names)]
-        unit = _once(contenders[UNIT], clock)
-        for name in order:
-            one = results[name]
-            if one.failed or (name in slow and number) or name == UNIT:
-                continue
-            seconds = _once(contenders[name], clock)
-            one.seconds.append(seconds)
-            one.ratios.append(seconds / unit)
-        results[UNIT].seconds.append(unit)
-        results[UNIT].ratios.append(1.0)
-    for name, one in results.items():
-        if not one.failed and name not in slow:
-            one.megabytes = peak_megabytes(contenders[name])
+        unit, first = once(UNIT), number % len(names)
+        for name in names[first:] + names[:first]:
+            if name not in slow or not number:
+                once(name, unit)
+    for name in [UNIT, *names] if rounds else [UNIT]:
+        if name not in slow:
+            results[name].megabytes = peak_megabytes(contenders[name])
     return list(results.values())
 
 
 def peak_megabytes(work: Callable[[], object]) -> float | None:
     """Return peak CPU tensor memory during `work` minus that before it, or None if the profiler reports none."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         work()
     inner = getattr(profile, "profiler", None)
     events = inner.kineto_results.events() if inner is not None and inner.kineto_results is not None else []
     changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    if not changes:
-        return None
-    current = peak = 0
-    for _, size in changes:
-        current += size
-        peak = max(peak, current)
-    return peak / 2**20
+    return max(itertools.accumulate(size for _, size in changes)) / 2**20 if changes else None

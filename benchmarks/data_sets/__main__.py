@@ -2,7 +2,8 @@
 
 Both pipelines read, decode and prepare the images in worker processes and write rows; "forward" does not compute maps.
 They alternate, and the result is the median of their ratios. --memory N repeats the images of the folder up to N, and
-prints the resident memory after each tenth.
+prints the resident memory after each tenth. --ray 1 2 runs them on Ray with one and two workers; with --wait a batch
+waits as for a slow GPU, so that a machine with few cores shows the overhead of the engine.
 """
 
 from __future__ import annotations
@@ -13,17 +14,15 @@ import resource
 import statistics
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 
 import explainers
+from benchmarks.data_sets import decode
 from explainers.explanation.result import Explanation
-from saliscope.datasets import run
-from saliscope.datasets.items import Item
+from saliscope.datasets import ray_engine, run
 from saliscope.datasets.settings import Settings
 
 
@@ -38,19 +37,34 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--memory", type=int, help="number of images of one long run")
+    parser.add_argument("--ray", type=int, nargs="+", default=(), help="numbers of workers of runs on Ray")
+    parser.add_argument("--wait", type=float, default=0, help="seconds that a batch waits, to simulate a slow GPU")
     arguments = parser.parse_args()
     explainers.keep_freed_memory()
+    for workers in arguments.ray:
+        print(f"Ray, workers: {workers}, images per second: {speed(arguments, workers):.1f}", flush=True)
     if arguments.memory:
         memory(arguments)
-    else:
+    elif not arguments.ray:
         ratios(arguments)
 
 
-def decode(data: bytes) -> Image.Image:
-    """Decode without the guard of the page."""
-    import io  # runs in worker processes
-
-    return Image.open(io.BytesIO(data)).convert("RGB")
+def speed(arguments: argparse.Namespace, ray: int = 0) -> float:
+    """Return the images per second of a run without its first eighth, since worker processes take seconds to start."""
+    seen: list[tuple[float, int]] = []
+    report = lambda done, total: seen.append((time.perf_counter(), done))  # noqa: E731
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(batch_size=arguments.batch_size)
+        job = run.prepare(settings, arguments.photos, folder, limit=arguments.limit)
+        if arguments.wait:
+            job.model.network.register_forward_pre_hook(lambda *_: time.sleep(arguments.wait))
+        if ray:
+            ray_engine.run(job, decode=decode, workers=ray_engine.Workers(most=ray, cpus=1), report=report)
+        else:
+            run.run(job, decode=decode, workers=arguments.workers, report=report)
+        start, first = next(each for each in seen if each[1] >= len(job.items) / 8)
+    end, last = seen[-1]
+    return (last - first) / (end - start)
 
 
 def ratios(arguments: argparse.Namespace) -> None:
@@ -58,28 +72,15 @@ def ratios(arguments: argparse.Namespace) -> None:
     found: dict[str, list[float]] = {"forward": [], "grad_cam": []}
     explain = explainers.explain
     for turn in range(arguments.rounds + 1):
-        for name in found:
-            with tempfile.TemporaryDirectory() as folder:
-                job = run.prepare(
-                    Settings(batch_size=arguments.batch_size), arguments.photos, folder, limit=arguments.limit
-                )
-                explainers.explain = explain if name == "grad_cam" else forward_only  # type: ignore[assignment]
-                seconds = timed(job, arguments.workers)
-            if turn:  # the first round is a warm-up
-                found[name].append(len(job.items) / seconds)
+        for name, speeds in found.items():
+            explainers.explain = explain if name == "grad_cam" else forward_only  # type: ignore[assignment]
+            images = speed(arguments)
+            speeds += [images] * (turn > 0)  # the first round is a warm-up
     explainers.explain = explain
     for name, speeds in found.items():
         print(f"{name}: {statistics.median(speeds):.1f} images per second ({min(speeds):.1f} to {max(speeds):.1f})")
     each = [a / b for a, b in zip(found["grad_cam"], found["forward"], strict=True)]
     print(f"grad_cam / forward: {statistics.median(each):.2f} ({', '.join(f'{one:.2f}' for one in each)})")
-
-
-def timed(job: run.Job, workers: int) -> float:
-    """Return the seconds of a run without its first batch, since worker processes take seconds to start."""
-    seen: list[tuple[float, int]] = []
-    run.run(job, decode=decode, workers=workers, report=lambda done, total: seen.append((time.perf_counter(), done)))
-    (start, first), (end, last) = seen[1], seen[-1]
-    return (end - start) * last / (last - first)
 
 
 def forward_only(method: str, network: Any, images: torch.Tensor, *_: Any, **options: Any) -> Explanation:
@@ -93,36 +94,22 @@ def forward_only(method: str, network: Any, images: torch.Tensor, *_: Any, **opt
 
 
 def memory(arguments: argparse.Namespace) -> None:
-    """Print the resident memory during a long run."""
+    """Print the peak of the memory after each tenth of a long run over links to the images of a folder."""
+    files = [path for path in sorted(Path(arguments.photos).rglob("*")) if path.is_file()]
     with tempfile.TemporaryDirectory() as folder:
-        job = run.prepare(Settings(batch_size=arguments.batch_size), arguments.photos, folder)
-        items = [
-            Item(f"{k:07d}/{item.path}", item.label, item.url, item.offset, item.size, item.row)
-            for k, item in zip(range(arguments.memory), itertools.cycle(job.items), strict=False)
-        ]
-        job = replace(job, listing=replace(job.listing, items=items))
-        step = max(1, len(items) // 10)
-        shown = 0
+        links, shown, step = Path(folder) / "links", [0], max(1, arguments.memory // 10)
+        links.mkdir()
+        for k, path in zip(range(arguments.memory), itertools.cycle(files), strict=False):
+            (links / f"{k:07d}{path.suffix}").symlink_to(path.resolve())
 
-        def report(done: int, total: int) -> None:
-            nonlocal shown
-            if done >= shown + step or done == total:
-                shown = done
-                print(f"{done:,} images: {resident():.0f} MB", flush=True)
+        def report(done: int, total: int | None) -> None:
+            if done >= shown[-1] + step:
+                shown.append(done)
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                print(f"{done:,} images: at most {peak:.0f} MB", flush=True)
 
-        start = time.perf_counter()
+        job = run.prepare(Settings(batch_size=arguments.batch_size), str(links), str(Path(folder) / "run"))
         run.run(job, decode=decode, workers=arguments.workers, report=report)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        size = sum(part.stat().st_size for part in Path(folder).glob("*.parquet")) / len(items)
-        print(
-            f"peak {peak:.0f} MB, {len(items) / (time.perf_counter() - start):.1f} per second, {size:.0f} bytes per row"
-        )
-
-
-def resident() -> float:
-    """Return the resident megabytes of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
 
 
 if __name__ == "__main__":

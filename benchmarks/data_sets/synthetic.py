@@ -1,8 +1,7 @@
 """`python -m benchmarks.data_sets.synthetic --rows 1000000`: time and memory of a report on a synthetic run.
 
 The run has random predictions of a thousand classes, five probabilities and a map of 7 x 7 cells per image, in shards
-of 512 rows as `saliscope explain` writes them. Its images do not exist, so that only the rows are measured. --compare
-also compares two such runs.
+of 512 rows as `saliscope explain` writes them. Its images do not exist, so that only the rows are measured.
 """
 
 from __future__ import annotations
@@ -32,26 +31,16 @@ def main() -> None:
         prog="python -m benchmarks.data_sets.synthetic", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--folder", help="where to write the run, and keep it")
-    parser.add_argument("--compare", action="store_true", help="compare two runs instead of a report")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(arguments.folder or temporary)
-        start = time.perf_counter()
-        names = ("a", "b") if arguments.compare else ("a",)
-        for seed, name in enumerate(names):
-            if not (folder / name / "manifest.json").is_file():
-                write_run(folder / name, arguments.rows, seed)
-        size = sum(file.stat().st_size for file in (folder / "a").glob("*.parquet"))
-        print(
-            f"{arguments.rows:,} rows, {size / 1e6:.0f} MB, written in {time.perf_counter() - start:.0f} s", flush=True
-        )
-        command = ["compare", *names] if arguments.compare else ["report", *names]
-        command = [command[0], *(str(folder / name) for name in names), "--out", str(folder / "page.html"), "--offline"]
-        start = time.perf_counter()
+    rows = parser.parse_args().rows
+    with tempfile.TemporaryDirectory() as place:
+        folder, start = Path(place), time.perf_counter()
+        write_run(folder / "run", rows)
+        size, seconds = sum(file.stat().st_size for file in folder.rglob("*.parquet")), time.perf_counter() - start
+        print(f"{rows:,} rows, {size / 1e6:.0f} MB, written in {seconds:.0f} s", flush=True)
+        command, start = ["report", folder / "run", "--out", folder / "page.html", "--offline"], time.perf_counter()
         subprocess.run([sys.executable, "-m", "saliscope", *command], check=True)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-        print(f"{command[0]}: {time.perf_counter() - start:.0f} s, peak memory {peak:.0f} MB")
+        print(f"report: {time.perf_counter() - start:.0f} s, peak memory {peak:.0f} MB")
 
 
 def write_run(folder: Path, rows: int, seed: int = 0, shard: int = SHARD) -> None:

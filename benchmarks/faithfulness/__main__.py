@@ -26,21 +26,30 @@ from benchmarks.faithfulness.photos import paths, photographs
 from benchmarks.faithfulness.table import about, costs, table, verdicts, write
 from saliscope.zoo import Model, load_model
 
-TIERS = ((15.0, 6, 1), (200.0, 3, 1), (math.inf, 1, 1))
-"""Limits of quick, medium and slow methods: forward passes (saliscope/session/methods/costs.json), and the numbers of
-images and of networks per image in the randomization test.
+TIERS = ((15.0, 6), (200.0, 3), (math.inf, 1))
+"""Limits of quick, medium and slow methods: forward passes (saliscope/session/methods/costs.json), and the number of
+images in the randomization test.
 """
 
 
 def main() -> None:
     """Measure the missing results, then print the table."""
-    arguments = parse_arguments()
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.faithfulness", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--photos", type=Path, nargs="+", required=True, help="folders of images")
+    parser.add_argument("--only", nargs="+", choices=list(explainers.METHODS), metavar="NAME")
+    parser.add_argument("--limit", type=int, help="number of images per folder, evenly spaced")
+    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32", help="precision of the curves")
+    parser.add_argument("--model", default="auto", help="name of a model (default: the built-in one)")
+    parser.add_argument("--cache", type=Path, help="file that stores results; a run resumes from it")
+    parser.add_argument("--write", action="store_true", help="write docs/methods.md and the page's results")
+    arguments = parser.parse_args()
     model = load_model(arguments.model)
     with tempfile.TemporaryDirectory() as folder:
         file = arguments.cache or Path(folder) / "faithfulness.json"
         cache = Cache(file, {"network": model.name, "steps": STEPS, "precision": arguments.precision})
-        if not arguments.no_measure:
-            run(arguments, model, cache)
+        run(arguments, model, cache)
         found = verdicts(cache)
         print("\n".join([about(found), "", *table(found, costs())]))
         if arguments.write:
@@ -48,52 +57,22 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace, model: Model, cache: Cache) -> None:
-    """Measure quick and medium methods on all images, then the slow methods on the first ones."""
-    chosen = [each for each in explainers.METHODS.values() if each.name not in CONTROLS]
-    chosen = [each for each in chosen if not arguments.only or each.name in arguments.only]
-    passes, least, photos = costs(), -1.0, files(arguments)
-    for most, count, seeds in TIERS:
+    """Measure quick methods on all images, then medium and slow ones, in a random order: the first represent all."""
+    passes, least = costs(), -1.0
+    photos = [path for folder in arguments.photos for path in paths(folder, arguments.limit)]
+    random.Random(0).shuffle(photos)
+    chosen = [explainers.METHODS[name] for name in arguments.only or explainers.METHODS if name not in CONTROLS]
+    for most, count in TIERS:
         methods = [each for each in chosen if least < passes.get(each.name, 0) <= most]
-        limit = arguments.slow_limit if most == math.inf else None
-        for done, photo in enumerate(photographs(model, photos[:limit])):
+        for done, photo in enumerate(photographs(model, photos)):
             start = time.perf_counter()
-            measure(model, photo, methods, cache, arguments.budget, arguments.precision)
+            measure(model, photo, methods, cache, arguments.precision)
+            if done < count:
+                randomize(model, photo, methods, cache)
             cache.save()
             seconds = time.perf_counter() - start
             print(f"up to {most:g} passes, image {done + 1}, {photo.name}: {seconds:.0f} s", flush=True)
-        for photo in photographs(model, photos[: min(count, arguments.randomized)]):
-            randomize(model, photo, methods, cache, seeds)
-            cache.save()
-            print(f"up to {most:g} passes, randomization, {photo.name}", flush=True)
         least = most
-
-
-def files(arguments: argparse.Namespace) -> list[Path]:
-    """Return the images of all folders in random order, so that the first ones represent all."""
-    found = [path for folder in arguments.photos for path in paths(folder, arguments.limit)]
-    random.Random(0).shuffle(found)
-    return found
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.faithfulness", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--photos", type=Path, nargs="+", required=True, help="folders of images")
-    parser.add_argument("--only", nargs="+", choices=list(explainers.METHODS), default=[], metavar="NAME")
-    parser.add_argument("--limit", type=int, help="number of images per folder, evenly spaced")
-    parser.add_argument("--slow-limit", type=int, help="number of images for slow methods")
-    parser.add_argument(
-        "--randomized", "--randomised", type=int, default=6, help="number of images for the randomization test"
-    )
-    parser.add_argument("--budget", type=float, help="time budget of a slow method's map in seconds (default: none)")
-    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32", help="precision of the curves")
-    parser.add_argument("--model", default="auto", help="name of a model (default: the built-in one)")
-    parser.add_argument("--cache", type=Path, help="file that stores results; a run resumes from it")
-    parser.add_argument("--no-measure", action="store_true", help="only print the table of the cached results")
-    parser.add_argument("--write", action="store_true", help="write docs/methods.md and the page's results")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import explainers
 from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.photos import Photo
-from explainers import Evaluation, Method
+from explainers import Method
 from explainers.metrics.run import Evaluator, evaluator
 from explainers.metrics.settings import EvaluationSettings
 from saliscope.zoo import Model
@@ -21,76 +21,53 @@ FOR_ATTENTION = ("attn_lrp", "cp_lrp")
 """Methods that run on every network, but differ from LRP only in their rules for attention."""
 CONTROLS = {"random_control": "random", "edge_control": "edge", "center_control": "center"}
 """Methods that are controls: all other methods are compared with their results."""
+SHOWN = tuple(CONTROLS.values())
 
 
-def measure(
-    model: Model, photo: Photo, methods: Sequence[Method], cache: Cache, budget: float | None, precision: str
-) -> None:
+def measure(model: Model, photo: Photo, methods: Sequence[Method], cache: Cache, precision: str) -> None:
     """Add the missing results of one image: the areas of every method and of the controls."""
-    missing = [
-        method
-        for method in methods
-        if photo.name not in cache.results.get(method.name, {}) and method.name not in cache.reasons
-    ]
-    if not missing:
-        return
-    settings = EvaluationSettings(target=photo.target, metrics=METRICS, steps=STEPS, precision=precision)
-    with evaluator(model.network, photo.image, settings) as judge:
-        for method in missing:
-            if (row := areas(model, photo, method, judge, cache, budget)) is not None:
-                cache.results.setdefault(method.name, {})[photo.name] = row
+    known = {name for name, rows in cache.results.items() if photo.name in rows} | set(cache.reasons)
+    missing = [method for method in methods if method.name not in known]
+    if missing:
+        settings = EvaluationSettings(target=photo.target, metrics=METRICS, steps=STEPS, precision=precision)
+        with evaluator(model.network, photo.image, settings) as judge:
+            for method in missing:
+                if (row := areas(model, photo, method, judge, cache)) is not None:
+                    cache.results.setdefault(method.name, {})[photo.name] = row
 
 
-def areas(
-    model: Model,
-    photo: Photo,
-    method: Method,
-    judge: Evaluator,
-    cache: Cache,
-    budget: float | None,
-) -> dict[str, Any] | None:
+def areas(model: Model, photo: Photo, method: Method, judge: Evaluator, cache: Cache) -> dict[str, Any] | None:
     """Return the areas of one method, or None if it has none; the cache then stores the reason."""
     reason = method.applies(model.network) or ""
     if method.name in FOR_ATTENTION and explainers.METHODS["attention_rollout"].applies(model.network):
         reason = f"made for attention between tokens, which {type(model.network).__name__} does not have"
     if method.returns == "channels":
         reason = "one value per channel, not a map"
-    options: dict[str, Any] = {"budget": budget} if method.long and budget else {}
+    start = time.perf_counter()
     try:
         if reason:
             raise explainers.BadOption(reason)
-        start = time.perf_counter()
-        explanation = explainers.explain(
-            method.name, model.network, photo.image, photo.target, compare=False, **options
-        )
+        explanation = explainers.explain(method.name, model.network, photo.image, photo.target, compare=False)
         seconds = time.perf_counter() - start
         found = judge(explanation)
     except explainers.ExplainerError as error:
         cache.reasons[method.name] = str(error).partition(". ")[0]
         return None
-    cache.controls.setdefault(photo.name, controls(found))
+    rows: dict[str, Any] = {control: {name: found.controls[name][control] for name in METRICS} for control in SHOWN}
+    rows["spread"] = {name: found.spread[name] for name in METRICS}
+    rounded = {row: {name: round(float(value[0]), 6) for name, value in each.items()} for row, each in rows.items()}
+    cache.controls.setdefault(photo.name, rounded)
     return {name: round(float(found.values[name][0]), 6) for name in METRICS} | {"seconds": round(seconds, 4)}
 
 
-def controls(found: Evaluation) -> dict[str, Any]:
-    """Return the areas of the controls, and the spread of the random ones."""
-    found_areas = {
-        control: {name: round(float(found.controls[name][control][0]), 6) for name in METRICS}
-        for control in found.controls["deletion"]
-    }
-    return found_areas | {"spread": {name: round(float(found.spread[name][0]), 6) for name in METRICS}}
-
-
-def randomize(model: Model, photo: Photo, methods: Sequence[Method], cache: Cache, seeds: int) -> None:
+def randomize(model: Model, photo: Photo, methods: Sequence[Method], cache: Cache) -> None:
     """Add the missing rank correlations of one image: after the last layer, and after all layers, are randomized."""
     for method in methods:
         known = cache.randomization.setdefault(method.name, {})
         if photo.name in known or method.name in cache.reasons:
             continue
         try:
-            found = explainers.randomization_test(
-                model.network, photo.image, method.name, target=photo.target, seeds=seeds
-            )
+            found = explainers.randomization_test(model.network, photo.image, method.name, target=photo.target, seeds=1)
         except explainers.ExplainerError as error:
             known[photo.name] = {"reason": str(error).partition(". ")[0]}
             continue

@@ -110,14 +110,18 @@ def table(found: dict[str, Any], passes: dict[str, float]) -> list[str]:
     measured.sort(key=lambda name: methods[name]["deletion"][0] - methods[name]["insertion"][0])
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for name in [*measured, *(name for name in methods if name not in measured)]:
-        one, title = methods[name], f"`{name}`"
-        cells = [f"**{title}**" if name in CONTROLS else title, question(name), cost(passes.get(name)), needs(name)]
+        one, method, forwards = methods[name], explainers.METHODS[name], passes.get(name)
+        needs = {"attention": method.family == "attention", "a layer": method.takes_layer}
+        needs["a gradient"] = method.gradients
+        cost = "" if forwards is None else f"{forwards:.1f}" if forwards < 10 else f"{float(f'{forwards:.2g}'):.0f}"
+        cells = [f"**`{name}`**" if name in CONTROLS else f"`{name}`", question(name), cost]
+        cells.append(", ".join(word for word, holds in needs.items() if holds) or "only scores")
         if "reason" in one or not one["n"]:
             cells += ["0", one.get("reason", "not measured"), "", "", "", ""]
         else:
             beside = [SIGNS[each["verdict"]] for each in one.get("beside", {}).values()]
             cells += [str(one["n"]), figure(one["deletion"]), figure(one["insertion"]), " ".join(beside)]
-            cells += [correlation(one["logit"]), correlation(one["cascade"])]
+            cells += ["" if one[end] is None else f"{one[end]:.2f}" for end in ("logit", "cascade")]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -126,24 +130,6 @@ def figure(pair: list[float | None]) -> str:
     """Format mean ± standard error."""
     mean, error = pair
     return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"
-
-
-def correlation(value: float | None) -> str:
-    """Format with two digits; empty for None."""
-    return "" if value is None else f"{value:.2f}"
-
-
-def cost(passes: float | None) -> str:
-    """Format forward passes with two digits."""
-    return "" if passes is None else f"{passes:.1f}" if passes < 10 else f"{float(f'{passes:.2g}'):.0f}"
-
-
-def needs(name: str) -> str:
-    """Return what a method needs besides the network's scores."""
-    method = explainers.METHODS[name]
-    parts = [("attention", method.family == "attention"), ("a layer", method.takes_layer)]
-    parts += [("a gradient", method.gradients)]
-    return ", ".join(word for word, holds in parts if holds) or "only scores"
 
 
 def about(found: dict[str, Any]) -> str:

@@ -14,24 +14,16 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.public import processes
 from benchmarks.public.attacks import decoder, disk, hosts, http, pages, policy, users, visitors
-from benchmarks.public.attacks.http import Result
+from benchmarks.public.client import Result, answers_correctly
 from benchmarks.public.server import Server, running
 from benchmarks.public.table import Row, show
 
 MINUTES = 25.0
-ERROR = re.compile(r"\w+(\.\w+)*(Error|Exception)\b.*|.*\"level\": \"error\".*")
-"""The last line of a traceback, or a line of the log about an error."""
+ERROR = re.compile(r"Traceback|\w+(\.\w+)*(Error|Exception)\b.*|.*\"level\": \"error\".*")
+"""A line of the log about an error, the first and the last one of a traceback."""
 GROUPS: dict[str, Callable[[Server], Iterator[Result]]] = {
-    "paths": http.paths,
-    "links": http.links,
-    "bodies": http.bodies,
-    "counts": http.counts,
-    "headers": http.headers,
-    "policy": policy.policy,
-    "endpoints": http.endpoints,
-    "choices": users.choices,
-    "users": users.users,
-    "streams": users.streams,
+    **{each.__name__: each for each in (http.paths, http.links, http.bodies, http.counts, http.headers)},
+    **{each.__name__: each for each in (policy.policy, http.endpoints, users.choices, users.users, users.streams)},
     "sandbox": decoder.attacks,
     "hosts": hosts.hosts,
     "disk": disk.disk,
@@ -58,14 +50,11 @@ def attack(server: Server, names: list[str], minutes: float = MINUTES) -> tuple[
         failures += [f"{name}: {each.name}: {each.got!r}, expected {each.expected!r}" for each in wrong]
         measured = f"{len(results) - len(wrong)} of {len(results)} as expected"
         rows.append(Row(name, measured, "all", not wrong and bool(results)))
-    alive = users.answers_correctly(server)
+    alive = answers_correctly(server)
     rows.append(Row("answer afterwards", "correct" if alive else "none or another", "correct", alive))
-    log = server.log.read_text(encoding="utf-8")
-    tracebacks = log.count("Traceback")
-    tracebacks += sum(line.get("level") == "error" for line in server.lines())
-    rows.append(Row("unexpected errors", str(tracebacks), "0", tracebacks == 0))
-    failures += [f"error in the log: {line}" for line in log.splitlines() if ERROR.match(line)][:10]
-    return rows, failures
+    errors = [line for line in server.log.read_text(encoding="utf-8").splitlines() if ERROR.match(line)]
+    rows.append(Row("unexpected errors", str(len(errors)), "0", not errors))
+    return rows, failures + [f"error in the log: {line}" for line in errors[:10]]
 
 
 def main() -> int:

@@ -24,10 +24,10 @@ from typing import Any
 
 import httpx
 from gradio_client import Client, handle_file
-from PIL import Image
 
 from benchmarks.public import processes
-from benchmarks.public.server import ROOT, Server, running
+from benchmarks.public.client import FILE, crop, status, upload
+from benchmarks.public.server import Server, running
 from benchmarks.public.table import Row, show
 
 DAMAGED = b"\x89PNG\r\n\x1a\n" + bytes(99)
@@ -42,7 +42,6 @@ WAIT = {"timeout": 600.0}
 """For the client, which otherwise gives up after a few seconds on a busy server."""
 AGAIN = 10.0
 """Seconds until a user who was refused tries again."""
-EXAMPLES = sorted((ROOT / "assets" / "examples").glob("*.jpg"))
 METHODS = ("grad_cam", "hires_cam", "layer_cam", "saliency")
 
 
@@ -62,26 +61,12 @@ class User:
     wrong: list[str] = field(default_factory=list)
     full: int = 0
 
-
-def picture(number: int, folder: Path) -> Path:
-    """Write an image that no other user has: a part of an example."""
-    rng = random.Random(number)
-    with Image.open(EXAMPLES[number % len(EXAMPLES)]) as image:
-        left, top = rng.uniform(0, 0.3), rng.uniform(0, 0.3)
-        box = (left * image.width, top * image.height, image.width * (0.7 + left), image.height * (0.7 + top))
-        part = image.convert("RGB").resize((300, 260), box=box)
-    path = folder / f"{number}.png"
-    part.save(path)
-    return path
-
-
-def answer(user: User, late: float) -> tuple[Any, ...]:
-    """Return what identifies the answer: the method, the classes with their probabilities, and the map's statistics."""
-    job = user.client.submit(handle_file(user.image), method=user.method, api_name="/explain")
-    found = job.result(late)
-    top = [(each["name"], round(each["probability"], 4)) for each in found["predictions"]]
-    numbers = {name: round(value, 3) for name, value in found["statistics"].items() if isinstance(value, float)}
-    return found["method"], tuple(top), tuple(sorted(numbers.items()))
+    def answer(self, late: float) -> tuple[Any, ...]:
+        """Return what identifies an answer: the method, the classes with probabilities, and the map's statistics."""
+        found = self.client.submit(handle_file(self.image), method=self.method, api_name="/explain").result(late)
+        top = [(each["name"], round(each["probability"], 4)) for each in found["predictions"]]
+        numbers = {name: round(value, 3) for name, value in found["statistics"].items() if isinstance(value, float)}
+        return found["method"], tuple(top), tuple(sorted(numbers.items()))
 
 
 class Traffic:
@@ -96,105 +81,85 @@ class Traffic:
         while len(user.seconds) + len(user.wrong) < rounds and time.monotonic() < self.until:
             with self._lock:
                 self._waiting += 1
-                before, answers = self._waiting, self._answers
-            started, refused = time.monotonic(), False
+                before, answers, started = self._waiting, self._answers, time.monotonic()
+            found, error = None, ""
             try:
-                found = answer(user, self.late)
-            except Exception as error:
-                refused = any(text in str(error) for text in FULL)
-                if not refused:
-                    user.wrong.append(f"{type(error).__name__}: {str(error)[:150]}")
-            else:
-                user.seconds.append(time.monotonic() - started)
-                with self._lock:
-                    self._answers += 1
-                    user.until.append(self._answers - answers)
-                user.before.append(before)
-                if found != user.expected:
-                    user.wrong.append(f"another answer: {found} instead of {user.expected}")
-            finally:
-                with self._lock:
-                    self._waiting -= 1
-            if refused:
+                found = user.answer(self.late)
+            except Exception as failure:
+                error = f"{type(failure).__name__}: {str(failure)[:150]}"
+            with self._lock:
+                self._waiting -= 1
+                self._answers += not error
+                until = self._answers - answers
+            if any(text in error for text in FULL):
                 user.full += 1
                 time.sleep(AGAIN)
+            elif error:
+                user.wrong.append(error)
+            else:
+                user.seconds.append(time.monotonic() - started)
+                user.before.append(before)
+                user.until.append(until)
+                if found != user.expected:
+                    user.wrong.append(f"another answer: {found} instead of {user.expected}")
 
 
 def attack(server: Server, stop: threading.Event, sent: list[int]) -> None:
     """Send hostile requests until the end."""
     rng = random.Random(1)
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        while not stop.wait(0.3):
-            with contextlib.suppress(httpx.TransportError, KeyError):  # an upload may be refused
-                choice = rng.randrange(4)
-                if choice == 0:
-                    client.post("/gradio_api/upload", files={"files": ("x.png", rng.randbytes(200_000))})
-                elif choice == 1:
-                    client.post("/gradio_api/call/explain", content=b"[" * 50_000)
-                elif choice == 2:
-                    client.get("/gradio_api/file=/etc/passwd")
-                else:
-                    path = client.post(
-                        "/gradio_api/upload", files={"files": ("x.png", b"\x89PNG\r\n\x1a\n" + bytes(99))}
-                    )
-                    file = {"path": path.json()[0], "meta": {"_type": "gradio.FileData"}}
-                    client.post("/gradio_api/call/explain", json={"data": [file, "", "", "", "", None, ""]})
-                sent.append(choice)
+    while not stop.wait(0.3):
+        with contextlib.suppress(httpx.HTTPError, OSError):  # an upload may be refused
+            sent.append(rng.randrange(4))
+            if sent[-1] == 0:
+                upload(server, rng.randbytes(200_000), "x.png")
+            elif sent[-1] == 1:
+                status(server, "POST /gradio_api/call/explain", b"[" * 50_000)
+            elif sent[-1] == 2:
+                status(server, "GET /gradio_api/file=/etc/passwd")
+            else:
+                file = {"path": upload(server, DAMAGED, "x.png"), "meta": FILE}
+                status(server, "POST /gradio_api/call/explain", {"data": [file, "", "", "", "", None, ""]})
 
 
-def load(server: Server, count: int, rounds: int, minutes: float, hostile: bool = True) -> tuple[list[Row], list[str]]:
+def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[Row], list[str]]:
     """Send the requests; return the lines of the table and the failures."""
     until = time.monotonic() + 60 * minutes
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as folder:
+
+        def make(number: int) -> User:
+            path = Path(folder) / f"{number}.jpg"
+            path.write_bytes(crop(random.Random(number), 300))  # an image that no other user has
+            client = Client(server.url, verbose=False, download_files=False, httpx_kwargs=WAIT)
+            return User(client, path, METHODS[number % 4])
+
         with ThreadPoolExecutor(8) as pool:
-
-            def make(number: int) -> User:
-                client = Client(server.url, verbose=False, download_files=False, httpx_kwargs=WAIT)
-                return User(client, picture(number, folder), METHODS[number % 4])
-
             users = list(pool.map(make, range(count)))
         times = []
         for user in users:  # the known answers, one after the other
             started = time.monotonic()
-            user.expected = answer(user, LATE)
+            user.expected = user.answer(LATE)
             times.append(time.monotonic() - started)
-        one = statistics.mean(times[len(times) // 4 :])
-        late = LATE + TIMES * sum(times)
-        traffic, stop, sent = Traffic(until, late), threading.Event(), list[int]()
+        traffic, stop, sent = Traffic(until, LATE + TIMES * sum(times)), threading.Event(), list[int]()
         attacker = threading.Thread(target=attack, args=(server, stop, sent))
-        if hostile:
-            attacker.start()
-        threads = [threading.Thread(target=traffic.ask, args=(user, rounds)) for user in users]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        attacker.start()
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(lambda user: traffic.ask(user, rounds), users))
         stop.set()
-        if hostile:
-            attacker.join()
-    return report(users, one, len(sent))
-
-
-def _before(user: User) -> list[int]:
-    return user.before
-
-
-def _until(user: User) -> list[int]:
-    return user.until
+        attacker.join()
+    return report(users, statistics.mean(times[len(times) // 4 :]), len(sent))
 
 
 def report(users: list[User], one: float, hostile: int) -> tuple[list[Row], list[str]]:
     """Return the lines of the table and the failures."""
-    seconds = sorted(each for user in users for each in user.seconds)
-    wrong = [failure for user in users for failure in user.wrong]
-    full = sum(user.full for user in users)
-    served = sum(bool(user.seconds) for user in users)
-    before, until = (sorted(each for user in users for each in row(user)) for row in (_before, _until))
+    seconds, before, until = (
+        sorted(each for user in users for each in getattr(user, name)) for name in ("seconds", "before", "until")
+    )
     late, most_before, most_until = (row[int(0.95 * len(row))] if row else 0.0 for row in (seconds, before, until))
+    wrong = [failure for user in users for failure in user.wrong]
+    full, served = sum(user.full for user in users), sum(bool(user.seconds) for user in users)
+    most = f"{most_until:.0f}, sent before {most_before:.0f}"
     fair = most_until <= MORE * most_before + EXTRA
     distinct = len({user.expected for user in users})
-    most = f"{MORE} times + {EXTRA}"
     rows = [
         Row("users", f"{len(users)}, {distinct} different answers", "all different", distinct == len(users)),
         Row("users with answers", f"{served} of {len(users)}", "all", served == len(users)),
@@ -203,7 +168,7 @@ def report(users: list[User], one: float, hostile: int) -> tuple[list[Row], list
         Row("hostile requests", str(hostile), "-", True),
         Row("one request without others", f"{one:.2f} s", "-", True),
         Row("95th percentile", f"{late:.1f} s", "-", True),
-        Row("answers until one's own", f"{most_until:.0f}, sent before {most_before:.0f}", most, fair),
+        Row("answers until one's own", most, f"{MORE} times + {EXTRA}", fair),
     ]
     return rows, wrong[:10]
 

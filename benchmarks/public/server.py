@@ -1,10 +1,11 @@
-"""The app in a process of its own, and visitors that send the events of the page."""
+"""The app in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,10 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.page.__main__ import ROOT, free_port
-
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 180.0
 """Seconds until the first model must be loaded."""
-FAULTS = "benchmarks.public.faults.run"
-"""The program that plants a fault before it runs another one."""
+RUN = "import runpy; {}\nrunpy.run_module('saliscope', run_name='__main__', alter_sys=True)"
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,28 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(*arguments: str, fault: str = "", **variables: str) -> Iterator[Server]:
-    """Start the app offline, with environment variables and a planted fault, and wait until its model answers."""
-    port = free_port()
+def running(
+    *arguments: str, before: str = "", tree: Path = ROOT, wait: bool = True, **variables: str
+) -> Iterator[Server]:
+    """Start the app of a tree offline, with environment variables and code that runs before it.
+
+    `wait` until its model answers.
+    """
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place, log = Path(folder) / "uploads", Path(folder) / "app.log"
         environment = {**os.environ, "SALISCOPE_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": str(place)}
-        environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), **variables}
-        module = [FAULTS, fault, "saliscope"] if fault else ["saliscope"]
-        command = [sys.executable, "-m", *module, "serve", "--port", str(port), "--log-format", "json", *arguments]
+        environment |= {"PYTHONPATH": os.pathsep.join([str(tree), *filter(None, sys.path)]), **variables}
+        program = ["-c", RUN.format(before)] if before else ["-m", "saliscope"]
+        command = [sys.executable, *program, "serve", "--port", str(port), "--log-format", "json", *arguments]
         with open(log, "wb") as output:
-            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(command, cwd=tree, env=environment, stdout=output, stderr=subprocess.STDOUT)
         server = Server(f"http://127.0.0.1:{port}", process, place, log)
         try:
-            _wait(server)
+            if wait:
+                _wait(server)
             yield server
         finally:
             process.terminate()

@@ -12,15 +12,14 @@ import argparse
 import contextlib
 import random
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import httpx
 
-from benchmarks.page import memory
 from benchmarks.public import growth, meter, processes
+from benchmarks.public.client import SIDES, Visitor, crop
 from benchmarks.public.server import Server, running
 from benchmarks.public.table import Row, show
 from saliscope import limits
@@ -40,8 +39,8 @@ KEPT = {"files": 1, "threads": 5}
 """How many more after each of the later rounds than before are a failure; the server keeps idle threads for a while."""
 FEWEST = 10
 """Rounds that are judged at least."""
-METERED = "meter"
-"""The name under which `faults` installs the meter in the page; another fault may follow after a plus sign."""
+METER = "from benchmarks.public import meter; meter.install()"
+"""Code that installs the meter in the page."""
 MOST, NAP, CALM = 20, 0.5, 3
 """Measurements at rest, seconds between two of them, and the number without a lower value that ends them."""
 
@@ -60,72 +59,57 @@ class Sample:
     """Megabytes of the folder of uploads."""
 
 
-class Visits:
-    """Questions of several visitors, counted."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.count = self.failed = 0
-        self._lock = threading.Lock()
-
-    def ask(self, turn: int, number: int) -> None:
-        """Send a question, the same in each round except for its image, as a new visitor."""
-        image = memory.crop(random.Random(f"{turn} {number}"), memory.SIDES[number % len(memory.SIDES)])
-        self._send(f"soak{turn}x{number}", random.Random(number), image)
-
-    def settle(self, turn: int) -> None:
-        """Send a few questions one after the other, always about the same images, so that caches are equal."""
-        for number in range(SETTLED):
-            image = memory.crop(random.Random(number), memory.SIDES[0])
-            self._send(f"rest{turn}x{number}", random.Random(number), image, quick=True)
-
-    def _send(self, session: str, rng: random.Random, image: bytes, quick: bool = False) -> None:
-        failed = False
-        try:
-            with httpx.Client(base_url=self.server.url, timeout=LATE) as client:
-                memory.ask(memory.Visitor(client, session), rng, PATIENCE, image, quick)
-        except (httpx.HTTPError, RuntimeError):
-            failed = True
-        with self._lock:
-            self.count += 1
-            self.failed += failed
+def ask(server: Server, session: str, number: int, image: bytes, quick: bool = False) -> bool:
+    """Ask the question with this number as a new visitor; return whether it failed."""
+    try:
+        with httpx.Client(base_url=server.url, timeout=LATE) as client:
+            Visitor(client, session).ask(random.Random(number), PATIENCE, image, quick)
+    except (httpx.HTTPError, RuntimeError):
+        return True
+    return False
 
 
 def at_rest(server: Server) -> Sample:
     """Return the lowest memory, once it does not fall any more."""
     time.sleep(IDLE + NAP)
-    lowest, calm = meter.read(server.process.pid, server.uploads), 0
+    process = server.process.pid
+    lowest, calm = meter.read(process, server.uploads), 0
     for _ in range(MOST):
         time.sleep(NAP)
-        now = meter.read(server.process.pid, server.uploads)
+        now = meter.read(process, server.uploads)
         lowest, calm = (now, 0) if now < lowest else (lowest, calm + 1)
         if calm >= CALM:
             break
-    sizes = []
+    size = 0
     for path in server.uploads.rglob("*"):
         with contextlib.suppress(OSError):
-            sizes.append(path.stat().st_size)
-    files, threads = processes.open_files(server.process.pid), processes.threads(server.process.pid)
-    resident = processes.megabytes(server.process.pid)
-    return Sample(lowest, resident, files, threads, sum(sizes) / 2**20)
+            size += path.stat().st_size
+    files, threads = processes.open_files(process), processes.threads(process)
+    return Sample(lowest, processes.megabytes(process), files, threads, size / 2**20)
 
 
 def soak(server: Server, rounds: int, questions: int, users: int, minutes: float) -> tuple[list[Row], list[str]]:
     """Send the questions and measure; return the lines of the table and the failures."""
-    visits, samples, until = Visits(server), list[Sample](), time.monotonic() + 60 * minutes
+    failed, samples, until = 0, list[Sample](), time.monotonic() + 60 * minutes
     for turn in range(START + rounds):
         if time.monotonic() > until or server.process.poll() is not None:
             break
+
+        def visit(number: int, turn: int = turn) -> bool:
+            image = crop(random.Random(f"{turn} {number}"), SIDES[number % len(SIDES)])
+            return ask(server, f"soak{turn}x{number}", number, image)
+
         with ThreadPoolExecutor(users) as pool:
-            list(pool.map(lambda number, turn=turn: visits.ask(turn, number), range(questions)))
-        visits.settle(turn)
+            failed += sum(pool.map(visit, range(questions)))
+        for number in range(SETTLED):  # one after the other, always about the same images, so that caches are equal
+            failed += ask(server, f"rest{turn}x{number}", number, crop(random.Random(number), SIDES[0]), quick=True)
         samples.append(at_rest(server))
-        found = f"round {turn + 1}: {samples[-1].memory:.1f} MB in use, {visits.failed} failed"
+        found = f"round {turn + 1}: {samples[-1].memory:.1f} MB in use, {failed} failed"
         print(found, file=sys.stderr, flush=True)
         judged = [each.memory for each in samples[START:]]
         if len(judged) >= FEWEST and growth.judge(judged, questions + SETTLED)[2]:
             break
-    return report(samples[START:], questions + SETTLED, visits.failed)
+    return report(samples[START:], questions + SETTLED, failed)
 
 
 def report(samples: list[Sample], questions: int, failed: int) -> tuple[list[Row], list[str]]:
@@ -155,7 +139,7 @@ def main() -> int:
     parser.add_argument("--users", type=int, default=4, help="visitors at the same time")
     parser.add_argument("--minutes", type=float, default=20.0, help="until no new round starts")
     given = parser.parse_args()
-    with processes.ends_within(given.minutes + 10), running(fault=METERED) as server:
+    with processes.ends_within(given.minutes + 10), running(before=METER) as server:
         return show("soak", *soak(server, given.rounds, given.questions, given.users, given.minutes))
 
 

@@ -3,22 +3,18 @@
 python -m benchmarks.zoo                      all, in 20 minutes on two idle cores; writes docs/networks.md
 python -m benchmarks.zoo --only "swin|vit"    only networks whose name matches; writes no page
 python -m benchmarks.zoo --checks layout lrp  some checks
-python -m benchmarks.zoo --json rows.json     also write the rows with tracebacks
-python -m benchmarks.zoo --merge a.json b.json   write docs/networks.md from such files; the last row of a cell counts
 
-The exit status is 1 if any cell is wrong or a crash.
+The exit status is 1 if any cell is wrong or a crash, whose trace follows its row.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import re
 import sys
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "networks.md"
@@ -33,38 +29,27 @@ def main() -> int:
     from benchmarks.zoo.attributions import CHECKS
     from benchmarks.zoo.networks import networks
     from benchmarks.zoo.runner import Limits, examine_all
-    from benchmarks.zoo.table import merged, summary, write
+    from benchmarks.zoo.table import summary, write
 
-    limits = Limits()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="networks whose name matches this regular expression")
     parser.add_argument("--checks", nargs="+", default=list(CHECKS), choices=list(CHECKS), help="run only these checks")
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
     parser.add_argument("--page", type=Path, help=f"write the page here (default: {PAGE.name} after a full run)")
-    parser.add_argument("--merge", type=Path, nargs="+", help="write the page from the rows in these files")
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
-    parser.add_argument("--minutes", type=float, default=limits.whole / 60, help="time limit of the whole run")
-    parser.add_argument("--seconds", type=float, default=limits.network, help="time limit of one network")
     chosen = parser.parse_args()
-    order = {network.name: index for index, network in enumerate(networks())}
-    if chosen.merge:
-        rows = merged(chosen.merge, order)
-        write(rows, chosen.page or PAGE)
-        return 0
     warnings.filterwarnings("ignore")
     for name in (*IMPORTED, "segmentation_models_pytorch"):
         importlib.import_module(name)  # once, before the processes fork
     found = [network for network in networks() if re.search(chosen.only, network.name)]
+    order = [network.name for network in found]
     found.sort(key=lambda network: not network.name.startswith("own"))  # no package tests these, so they run first
-    limits = Limits(network=chosen.seconds, whole=60 * chosen.minutes)
     rows = []
-    for row in examine_all(found, chosen.checks, chosen.workers, limits):
+    for row in examine_all(found, chosen.checks, chosen.workers, Limits()):
         rows.append(row)
         size = "{} × {}".format(*row.size)
         print(f"{row.verdict:8}{row.check:21}{row.network}, {size}: {row.words[:300]} ({row.seconds} s)", flush=True)
-        if chosen.json:
-            chosen.json.write_text(json.dumps([asdict(each) for each in rows]), encoding="utf-8")
-    rows.sort(key=lambda row: order[row.network])
+        print(row.trace if row.verdict == "crash" else "", end="")
+    rows.sort(key=lambda row: order.index(row.network))
     print(f"{len(found)} networks, {len(rows)} cells: {summary(rows)}")
     full = not chosen.only and len(chosen.checks) == len(CHECKS)
     if chosen.page or full:

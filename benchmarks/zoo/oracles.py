@@ -5,9 +5,10 @@ Layers have the names of `list_layers`, `path` or `path#k` for the k-th call of 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 Score = Callable[[Tensor], Tensor]
 """Images -> scores [N]."""
+Lit = tuple[Tensor, tuple[float, float]]
+"""A tensor, and the position of the patch that was changed for it, as shares of the height and the width."""
+POSITIONS = (1 / 8, 3 / 8, 5 / 8, 7 / 8)
 
 
 @dataclass(frozen=True)
@@ -27,35 +31,38 @@ class Layout:
     grid: tuple[int, int]
     extra: int = 0
 
+    @property
+    def channels(self) -> int:
+        """The axis of channels."""
+        return ({1, 2, 3} - set(self.axes)).pop() if len(self.axes) == 2 else 3 - self.axes[0]
+
     def maps(self, tensor: Tensor) -> Tensor:
         """Return a tensor [N, ...] as [N, K, h, w]."""
         if len(self.axes) == 2:
-            channels = ({1, 2, 3} - set(self.axes)).pop()
-            return tensor.permute(0, channels, *self.axes)
+            return tensor.permute(0, self.channels, *self.axes)
         tokens = tensor.movedim(self.axes[0], 2).narrow(2, self.extra, self.grid[0] * self.grid[1])
         return tokens.unflatten(2, self.grid)
 
 
-def first_tensor(output: Any) -> Tensor | None:
-    """Return the tensor in the output of a module: the output itself, or the first in a tuple, list or dict."""
+def first_tensor(output: Any) -> Any:
+    """Return the tensor in the output of a module, the output itself or the first in it; None if there is none."""
     if isinstance(output, Tensor):
         return output
     values = list(output.values()) if isinstance(output, dict) else output
-    if isinstance(values, (tuple, list)):
-        return next((each for each in values if isinstance(each, Tensor)), None)
-    return None
+    values = values if isinstance(values, (tuple, list)) else ()
+    return next((each for each in values if isinstance(each, Tensor)), None)
 
 
 def put_back(output: Any, tensor: Tensor) -> Any:
     """Return `output` with its first tensor replaced."""
     if isinstance(output, Tensor):
         return tensor
+    first = first_tensor(output)
     if isinstance(output, dict):
-        key = next(key for key, value in output.items() if isinstance(value, Tensor))
         changed = type(output)(output)
-        changed[key] = tensor
+        changed[next(key for key, value in output.items() if value is first)] = tensor
         return changed
-    index = next(i for i, value in enumerate(output) if isinstance(value, Tensor))
+    index = next(i for i, value in enumerate(output) if value is first)
     return type(output)([*output[:index], tensor, *output[index + 1 :]])
 
 
@@ -63,7 +70,6 @@ def put_back(output: Any, tensor: Tensor) -> Any:
 def on_calls(model: nn.Module, see: Callable[[str, int, Any], Any], only: set[str] | None = None) -> Iterator[None]:
     """Call `see(path, k, output)` after every call; if it returns a value, that replaces the output."""
     counts: dict[str, int] = {}
-    handles = []
 
     def hook(path: str) -> Any:
         def after(module: nn.Module, inputs: Any, output: Any) -> Any:
@@ -72,10 +78,9 @@ def on_calls(model: nn.Module, see: Callable[[str, int, Any], Any], only: set[st
 
         return after
 
+    paths = [(path, module) for path, module in model.named_modules() if path and (only is None or path in only)]
+    handles = [module.register_forward_hook(hook(path)) for path, module in paths]
     try:
-        for path, module in model.named_modules():
-            if path and (only is None or path in only):
-                handles.append(module.register_forward_hook(hook(path)))
         yield
     finally:
         for handle in handles:
@@ -86,6 +91,16 @@ def split(name: str) -> tuple[str, int]:
     """Return the path and the number of the call."""
     path, _, k = name.partition("#")
     return path, int(k or 0)
+
+
+def edited(model: nn.Module, name: str, change: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+    """Change the output of a call within the block."""
+    path, number = split(name)
+
+    def see(_: str, k: int, output: Any) -> Any:
+        return put_back(output, change(first_tensor(output))) if k == number else None
+
+    return on_calls(model, see, {path})
 
 
 def outputs(model: nn.Module, score: Score, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
@@ -113,52 +128,34 @@ class Step:
 
 def steps(model: nn.Module, score: Score, images: Tensor) -> tuple[list[Step], int]:
     """Return all calls in the order in which they end, and the operations of the whole forward pass."""
-    with FlopCounterMode(display=False) as counter:
-        found = _calls(model, score, images, counter.get_total_flops)
-    return found, counter.get_total_flops()
-
-
-def shapes(model: nn.Module, score: Score, images: Tensor) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each call's output."""
-    return {step.name: step.shape for step in _calls(model, score, images, lambda: 0)}
-
-
-def _calls(model: nn.Module, score: Score, images: Tensor, count: Callable[[], int]) -> list[Step]:
     found: list[tuple[str, int, tuple[int, ...], int]] = []
     # A module may return a tensor of an inner module; while all tensors are alive, their addresses identify them.
     known: dict[tuple[int, tuple[int, ...]], tuple[Tensor, int]] = {}
+    counter = FlopCounterMode(display=False)
 
     def see(path: str, k: int, output: Any) -> None:
         tensor = first_tensor(output)
         if tensor is not None:
             shape = tuple(tensor.shape)
-            _, flops = known.setdefault((tensor.data_ptr(), shape), (tensor, count()))
+            _, flops = known.setdefault((tensor.data_ptr(), shape), (tensor, counter.get_total_flops()))
             found.append((path, k, shape, flops))
 
-    with torch.no_grad(), on_calls(model, see):
+    with counter, torch.no_grad(), on_calls(model, see):
         score(images)
     repeated = {path for path, k, _, _ in found if k}
-    return [Step(f"{path}#{k}" if path in repeated else path, shape, flops) for path, k, shape, flops in found]
-
-
-Lit = tuple[Tensor, tuple[float, float]]
-"""A tensor, and the position of the patch that was changed for it, as shares of the height and the width."""
-POSITIONS = (1 / 8, 3 / 8, 5 / 8, 7 / 8)
+    calls = [Step(f"{path}#{k}" if path in repeated else path, shape, flops) for path, k, shape, flops in found]
+    return calls, counter.get_total_flops()
 
 
 def patches(images: Tensor) -> list[Lit]:
     """Return copies of the image, each with a different patch at one of sixteen positions."""
-    found = []
-    side = min(images.shape[2:]) // 12
-    for row in POSITIONS:
-        for column in POSITIONS:
-            changed = images.clone()
-            top, left = (
-                int(share * length) - side // 2 for share, length in zip((row, column), images.shape[2:], strict=True)
-            )
-            part = changed[:, :, top : top + side, left : left + side]
-            part.copy_(part.flip(1) * -1.0 + 0.7)
-            found.append((changed, (row, column)))
+    found, side = [], min(images.shape[2:]) // 12
+    for position in itertools.product(POSITIONS, POSITIONS):
+        changed = images.clone()
+        top, left = (int(share * length) - side // 2 for share, length in zip(position, images.shape[2:], strict=True))
+        part = changed[:, :, top : top + side, left : left + side]
+        part.copy_(part.flip(1) * -1.0 + 0.7)
+        found.append((changed, position))
     return found
 
 
@@ -167,23 +164,17 @@ def candidates(shape: tuple[int, ...], size: tuple[int, int]) -> list[Layout]:
     if shape[0] != 1 or len(shape) not in (3, 4):
         return []
     if len(shape) == 4:
-        pairs = ((1, 2), (2, 3))
-        return [Layout(axes, (shape[axes[0]], shape[axes[1]])) for axes in pairs if _fits(shape, axes, size)]
+        found = [Layout(axes, (shape[axes[0]], shape[axes[1]])) for axes in ((1, 2), (2, 3))]
+        return [each for each in found if min(each.grid) > 1 and _proportional(each.grid, size)]
     found = []
-    for axis in (1, 2):
-        for extra in range(17):
-            count = shape[axis] - extra
-            grids = [(h, count // h) for h in range(2, count // 2 + 1) if count % h == 0]
-            found += [Layout((axis,), grid, extra) for grid in grids if proportional(grid, size)]
+    for axis, extra in itertools.product((1, 2), range(17)):
+        count = shape[axis] - extra
+        grids = [(h, count // h) for h in range(2, count // 2 + 1) if count % h == 0]
+        found += [Layout((axis,), grid, extra) for grid in grids if _proportional(grid, size)]
     return found
 
 
-def _fits(shape: tuple[int, ...], axes: tuple[int, int], size: tuple[int, int]) -> bool:
-    grid = shape[axes[0]], shape[axes[1]]
-    return min(grid) > 1 and proportional(grid, size)
-
-
-def proportional(grid: tuple[int, int], size: tuple[int, int]) -> bool:
+def _proportional(grid: tuple[int, int], size: tuple[int, int]) -> bool:
     """Return whether one stride, with or without padding, divides an image of this size into this grid."""
     lows = [max(1, length / (cells + 1.5)) for cells, length in zip(grid, size, strict=True)]
     highs = [length / max(0.5, cells - 1) for cells, length in zip(grid, size, strict=True)]
@@ -195,24 +186,31 @@ def proportional(grid: tuple[int, int], size: tuple[int, int]) -> bool:
     return abs(ratio) < 0.05 + 1.2 / min(grid)
 
 
-def lit(layout: Layout, before: Tensor, after: Sequence[Lit]) -> float:
-    """Return how well the layout explains the patches, at most 1: the most changed cells are at the patch's position.
+def centers(changes: Tensor, least: float = 0.0) -> list[Tensor]:
+    """Return where maps [N, h, w] of changes are largest, as shares of the height and of the width.
 
     Changes everywhere, by attention or by a norm over the image, are divided out.
     """
-    changes = torch.stack([layout.maps((tensor - before).double()).norm(dim=1)[0] for tensor, _ in after])
     relative = changes / changes.mean((1, 2), keepdim=True).clamp(min=1e-300)
-    relative = relative / relative.mean(0).clamp(min=1e-300)
+    relative = relative / relative.mean(0).clamp(min=max(1e-300, least * float(relative.mean())))
     weights = (relative / relative.amax((1, 2), keepdim=True).clamp(min=1e-300)) ** 16
     weights = weights / weights.sum((1, 2), keepdim=True).clamp(min=1e-300)
-    rows, columns = (torch.linspace(0, 1, cells, dtype=torch.float64) for cells in layout.grid)
+    return [
+        (weights.sum(2 - axis) * (torch.arange(cells, dtype=torch.float64) + 0.5) / cells).sum(1)
+        for axis, cells in enumerate(changes.shape[1:])
+    ]
+
+
+def correlation(one: Tensor, other: Tensor) -> float:
+    """Return the correlation of two rows of numbers, 0 if one is constant."""
+    return float(torch.corrcoef(torch.stack([one, other]))[0, 1].nan_to_num())
+
+
+def lit(layout: Layout, before: Tensor, after: Sequence[Lit]) -> float:
+    """Return how well the layout explains the patches, at most 1: the most changed cells are at the patch."""
+    changes = torch.stack([layout.maps((tensor - before).double()).norm(dim=1)[0] for tensor, _ in after])
     positions = torch.tensor([position for _, position in after], dtype=torch.float64)
-    found = (weights.sum(2) * rows).sum(1), (weights.sum(1) * columns).sum(1)
-    return min(_correlation(positions[:, axis], found[axis]) for axis in (0, 1))
-
-
-def _correlation(one: Tensor, other: Tensor) -> float:
-    return float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1].nan_to_num())
+    return min(correlation(positions[:, axis], found) for axis, found in enumerate(centers(changes)))
 
 
 def residual_gradient(model: nn.Module, score: Score, name: str, kept: Tensor, images: Tensor) -> Tensor | None:
@@ -256,47 +254,15 @@ def residual_gradient(model: nn.Module, score: Score, name: str, kept: Tensor, i
     return torch.autograd.grad(total, leaf[0], allow_unused=True)[0]
 
 
-def frozen_at(model: nn.Module, score: Score, name: str, kept: Tensor, images: Tensor) -> Tensor:
-    """Return the scores if the call `name` returns `kept` for all images."""
-    path, number = split(name)
-
-    def see(_: str, k: int, output: Any) -> Any:
-        return put_back(output, kept.clone()) if k == number else None
-
-    with on_calls(model, see, {path}):
-        return score(images)
-
-
 def gradient(model: nn.Module, score: Score, name: str, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the call's output and the gradient of the summed scores there: a hook, a clone, one backward pass."""
-    path, number = split(name)
     found: list[Tensor] = []
 
-    def see(_: str, k: int, output: Any) -> Any:
-        if k != number:
-            return None
-        tensor = first_tensor(output)
-        assert tensor is not None
-        leaf = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
-        found.append(leaf)
-        return put_back(output, leaf.clone())
+    def cut(tensor: Tensor) -> Tensor:
+        found.append(tensor if tensor.requires_grad else tensor.detach().requires_grad_())
+        return found[0].clone()
 
-    with torch.enable_grad(), on_calls(model, see, {path}):
+    with torch.enable_grad(), edited(model, name, cut):
         total = score(images.clone().requires_grad_()).sum()
     (slope,) = torch.autograd.grad(total, found[0], allow_unused=True)
     return found[0].detach(), torch.zeros_like(found[0]) if slope is None else slope
-
-
-def slope_along(model: nn.Module, score: Score, name: str, images: Tensor, direction: Tensor, step: float) -> float:
-    """Return the score's derivative along `direction` at the call's output, by a central difference."""
-    path, number = split(name)
-
-    def shifted(sign: int) -> Tensor:
-        def see(_: str, k: int, output: Any) -> Any:
-            tensor = first_tensor(output)
-            return put_back(output, tensor + sign * step * direction) if k == number and tensor is not None else None
-
-        with torch.no_grad(), on_calls(model, see, {path}):
-            return score(images)
-
-    return float(shifted(1) - shifted(-1)) / (2 * step)

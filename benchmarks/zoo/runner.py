@@ -13,10 +13,10 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -39,7 +39,7 @@ class Row:
     check: str
     verdict: str
     words: str
-    seconds: float
+    seconds: float = 0.0
     trace: str = ""
 
 
@@ -60,38 +60,35 @@ def _end_the_check(*_: object) -> None:
     raise _Slow
 
 
-def wanted_checks(network: Network, names: Sequence[str], size: Size) -> list[str]:
-    """Return the checks that run for an image size: those that have an oracle for this network."""
-    wanted = [name for name in names if size == network.sizes[0] or name in FOR_EVERY_SIZE]
-    return [name for name in wanted if not network.checks or name in network.checks]
+def cells(network: Network, names: Sequence[str]) -> list[tuple[Size, str]]:
+    """Return the image sizes and checks that run: those that have an oracle for this network."""
+    wanted = [name for name in names if not network.checks or name in network.checks]
+    first = network.sizes[0]
+    return [(size, name) for size in network.sizes for name in wanted if size == first or name in FOR_EVERY_SIZE]
 
 
 def examine(network: Network, names: Sequence[str], limits: Limits) -> Iterator[Row]:
     """Yield the rows of one network, in this process."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGVTALRM, _end_the_check)
-    for size in network.sizes:
-        wanted = wanted_checks(network, names, size)
-        subject: Subject | None = None
-        for name in wanted:
-            start, trace = time.process_time(), ""
-            signal.setitimer(signal.ITIMER_VIRTUAL, limits.check)
-            try:
-                subject = subject or Subject(network, size)
-                verdict, words = "right", CHECKS[name](subject)
-            except _Slow:
-                verdict, words = "slow", f"more than {limits.check:.0f} seconds"
-            except Wrong as wrong:
-                verdict, words = "wrong", str(wrong)
-            except Noted as finding:
-                verdict, words = "refused", str(finding)
-            except Exception as error:
-                verdict = "refused" if is_refusal(error) else "crash"
-                words = str(error) if verdict == "refused" else f"{type(error).__name__}: {error}"
-                trace = traceback.format_exc()[-2000:]
-            finally:
-                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            yield Row(network.name, size, name, verdict, words, round(time.process_time() - start, 2), trace)
+    subjects: dict[Size, Subject] = {}
+    for size, name in cells(network, names):
+        start, trace = time.process_time(), ""
+        signal.setitimer(signal.ITIMER_VIRTUAL, limits.check)
+        try:
+            subjects[size] = subjects.get(size) or Subject(network, size)
+            verdict, words = "right", CHECKS[name](subjects[size])
+        except _Slow:
+            verdict, words = "slow", f"more than {limits.check:.0f} seconds"
+        except (Wrong, Noted) as error:
+            verdict, words = "wrong" if isinstance(error, Wrong) else "refused", str(error)
+        except Exception as error:
+            verdict = "refused" if is_refusal(error) else "crash"
+            words = str(error) if verdict == "refused" else f"{type(error).__name__}: {error}"
+            trace = traceback.format_exc()[-2000:]
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        yield Row(network.name, size, name, verdict, words, round(time.process_time() - start, 2), trace)
 
 
 def is_refusal(error: Exception) -> bool:
@@ -101,55 +98,43 @@ def is_refusal(error: Exception) -> bool:
     return ours and isinstance(error, (ValueError, TypeError)) and bool(WAY.search(str(error)))
 
 
-@dataclass
-class _Worker:
-    network: Network
-    process: BaseProcess
-    until: float
-    wanted: list[tuple[Size, str]] = field(default_factory=list)
-
-    def rest(self, verdict: str, words: str) -> Iterator[Row]:
-        """Yield a row for each missing cell."""
-        for size, name in self.wanted:
-            yield Row(self.network.name, size, name, verdict, words, 0.0)
-
-
 def examine_all(networks: Sequence[Network], names: Sequence[str], workers: int, limits: Limits) -> Iterator[Row]:
     """Yield the rows of all networks as they arrive."""
     context, waiting, end = multiprocessing.get_context("fork"), list(networks), time.monotonic() + limits.whole
-    running: dict[Connection, _Worker] = {}
+    running: dict[Connection, tuple[Any, float, dict[tuple[Size, str], str]]] = {}
     while waiting or running:
-        late = time.monotonic() > end
-        while waiting and (late or len(running) < workers):
+        while waiting and len(running) < workers:
             network = waiting.pop(0)
-            wanted = [(size, name) for size in network.sizes for name in wanted_checks(network, names, size)]
-            if late:
-                yield from (
-                    Row(network.name, *cell, "slow", "not started: the time limit of the whole run was reached", 0.0)
-                    for cell in wanted
-                )
+            missing = dict.fromkeys(cells(network, names), network.name)
+            if time.monotonic() > end:
+                yield from _missing(missing, "slow", "not started: the time limit of the whole run was reached")
                 continue
             reader, writer = context.Pipe(duplex=False)
             process = context.Process(target=_work, args=(network, names, limits, writer), daemon=True)
             process.start()
             writer.close()
-            running[reader] = _Worker(network, process, time.monotonic() + limits.network, wanted)
+            running[reader] = process, min(time.monotonic() + limits.network, end + 30), missing
         for pipe in wait(list(running), 0.5):
-            worker = running[pipe]
+            process, _, missing = running[pipe]
             try:
                 row = pipe.recv()
-                worker.wanted.remove((row.size, row.check))
+                del missing[row.size, row.check]
                 yield row
             except EOFError:
-                worker.process.join()
+                process.join()
                 del running[pipe]
-                yield from worker.rest("crash", f"its process ended with {worker.process.exitcode}")
-        for pipe, worker in list(running.items()):
-            if time.monotonic() > min(worker.until, end + 30):
-                worker.process.kill()
-                worker.process.join()
+                yield from _missing(missing, "crash", f"its process ended with {process.exitcode}")
+        for pipe, (process, until, missing) in list(running.items()):
+            if time.monotonic() > until:
+                process.kill()
+                process.join()
                 del running[pipe]
-                yield from worker.rest("slow", f"more than {limits.network:.0f} seconds for the network")
+                yield from _missing(missing, "slow", f"more than {limits.network:.0f} seconds for the network")
+
+
+def _missing(missing: dict[tuple[Size, str], str], verdict: str, words: str) -> Iterator[Row]:
+    """Yield a row for each missing cell, whose values are the names of networks."""
+    yield from (Row(network, *cell, verdict, words) for cell, network in missing.items())
 
 
 def _work(network: Network, names: Sequence[str], limits: Limits, pipe: Connection) -> None:

@@ -80,8 +80,8 @@ def measured(model, folder, tmp_path) -> Cache:
     cache = Cache(tmp_path / "cache.json", SETTINGS)
     names = ("integrated_gradients", "saliency", "channel_effects", "attention_rollout")
     for image in photographs(model, paths(folder)):
-        measure(model, image, [METHODS[name] for name in names], cache, None, "float32")
-        randomize(model, image, [METHODS["saliency"]], cache, seeds=1)
+        measure(model, image, [METHODS[name] for name in names], cache, "float32")
+        randomize(model, image, [METHODS["saliency"]], cache)
     cache.save()
     return cache
 
@@ -120,9 +120,7 @@ def test_a_run_resumes_where_another_stopped(measured, model, folder, monkeypatc
     asked = []
     monkeypatch.setattr(measuring, "areas", lambda model, image, method, *rest: asked.append(method.name))
     for image in photographs(model, paths(folder)):
-        measure(
-            model, image, [METHODS[name] for name in ("saliency", "channel_effects", "lrp")], again, None, "float32"
-        )
+        measure(model, image, [METHODS[name] for name in ("saliency", "channel_effects", "lrp")], again, "float32")
     assert asked == ["lrp"] * 3, "known results and errors are not computed again"
     with pytest.raises(SystemExit, match="another --cache"):
         Cache(measured.path, SETTINGS | {"network": "blue"})
@@ -143,7 +141,7 @@ def test_the_table_has_every_method_and_reasons_for_those_without_results(measur
 
 
 def test_the_table_of_docs_methods_is_that_of_the_pages_verdicts():
-    """If this fails after a change of only the table, run the command above the table with `--no-measure`."""
+    """If this fails after a change of only the table, run the command above the table with the same `--cache`."""
     found = json.loads(VERDICTS.read_text(encoding="utf-8"))
     page = PAGE.read_text(encoding="utf-8")
     assert page == replace_table(page, found, costs()) and VERDICTS.read_text(encoding="utf-8") == text(found)

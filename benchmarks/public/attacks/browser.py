@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import re
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from benchmarks.public.server import ROOT, Server
+from benchmarks.public.server import Server
 
 PAYLOADS = (
     "<img src=x onerror=ran()>",
@@ -32,41 +27,8 @@ ANSWERED = """() => { const kind = document.documentElement.dataset.hlState;
 """Also if a link has no image, so that there is nothing to compute."""
 FIELDS = "input:not([type=range]):not([type=checkbox]):not([type=radio]):not([type=file]):not([type=color])"
 FIELDS += ":not([type=number]):visible, textarea:visible"
-STATIC = ROOT / "saliscope" / "page" / "static"
+BUTTONS = ("Run", "Start", "Compare", "Rank", "Evaluate", "Compute", "Layers", "Table", "Measure")
 PATIENCE = 60_000
-
-
-def file_name(payload: str) -> str:
-    """Return a payload as a file name, which has no slashes."""
-    return payload.replace("/", "\u2215")
-
-
-def image(side: int = 64) -> bytes:
-    """Return a small image."""
-    file = io.BytesIO()
-    Image.effect_noise((side, side), 90).convert("RGB").save(file, "PNG")
-    return file.getvalue()
-
-
-def archive() -> bytes:
-    """Return a zip archive whose folders and images have scripts in their names."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as target:
-        for number, payload in enumerate(PAYLOADS):
-            name = payload.replace("/", "\u2215")
-            target.writestr(f"{name}/{name}.png", image(64 + number))
-    return file.getvalue()
-
-
-def parameters() -> list[str]:
-    """Return the names of all parameters in the addresses of the page, from its scripts."""
-    names = {"run", "image", "bundle", "view", "__theme", "theme", "deep_link"}  # of reports and of Gradio
-    for script in STATIC.rglob("*.js"):
-        text = script.read_text(encoding="utf-8")
-        if "bindParameters" in text:
-            for listed in re.findall(r"(?:bindParameters\(\s*|NAMES = |REQUEST_PARAMETERS = )\[([^\]]+)\]", text):
-                names |= set(re.findall(r'"(\w+)"', listed))
-    return sorted(names)
 
 
 class Browser:
@@ -109,68 +71,77 @@ class Browser:
         for number in range(tabs.count()):
             tabs.nth(number).click()
             yield from self._parts(tabs.nth(number).inner_text())
-        menu = self.page.locator("#hl-navigation [aria-haspopup=menu]")
-        for number in range(self.page.locator("#hl-menu [role=menuitem]").count()):
-            menu.first.click()
-            entry = self.page.locator("#hl-menu [role=menuitem]").nth(number)
-            name = entry.inner_text()
-            entry.click()
+        entries = self.page.locator("#hl-menu [role=menuitem]")
+        for number in range(entries.count()):
+            self.page.locator("#hl-navigation [aria-haspopup=menu]").first.click()
+            name = entries.nth(number).inner_text()
+            entries.nth(number).click()
             self.page.keyboard.press("Escape")
             yield from self._parts(name)
 
     def _parts(self, name: str) -> Iterator[str]:
         self.page.wait_for_timeout(300)
         parts = self.page.locator("[id^=hl-parts-]:visible button")
-        names = [parts.nth(number).inner_text() for number in range(parts.count())]
+        names = parts.all_inner_texts()
         if not names:
             yield name
         for part in names:
-            self.page.locator("[id^=hl-parts-]:visible button").filter(has_text=part).first.click()
+            parts.filter(has_text=part).first.click()
             self.page.wait_for_timeout(300)
             yield f"{name}: {part}"
 
-    def type_everywhere(self, payload: str) -> int:
-        """Type a text into every visible field and confirm it; return the number of fields."""
-        fields, typed = self.page.locator(FIELDS), 0
-        for number in range(fields.count()):
-            with _may_vanish():
-                fields.nth(number).fill(payload, timeout=1000)
+    def type_everywhere(self, payload: str) -> None:
+        """Type a text into every visible field and confirm it."""
+        for field in self.page.locator(FIELDS).all():
+            with may_vanish():
+                field.fill(payload, timeout=1000)
                 self.page.wait_for_timeout(50)  # suggestions
-                fields.nth(number).press("Enter", timeout=1000)
-                typed += 1
+                field.press("Enter", timeout=1000)
         self.page.keyboard.press("Escape")
-        return typed
 
-    def choose_files(self, name: str, content: bytes) -> int:
+    def use_everything(self) -> None:
+        """Click the buttons that start something, and point at what has hints."""
+        for button in BUTTONS:
+            self.click(button)
+        self.page.wait_for_timeout(1500)
+        for target in self.page.locator("#hl-main canvas:visible, #hl-main [title]:visible").all()[:8]:
+            with may_vanish():
+                target.hover(force=True, timeout=2000)
+
+    def choose_files(self, name: str, content: bytes, within: str = "#hl-main") -> int:
         """Choose a file in every field for files of the current view; return the number of fields."""
-        kind = "application/zip" if name.endswith(".zip") else "image/png"
-        fields, chosen = self.page.locator("#hl-main input[type=file]"), 0
-        for number in range(fields.count()):
-            with _may_vanish():
-                file = {"name": name, "mimeType": kind, "buffer": content}
-                fields.nth(number).set_input_files(files=[file], timeout=1000)
+        kind, chosen = "application/zip" if name.endswith(".zip") else "image/png", 0
+        for field in self.page.locator(f"{within} input[type=file]").all():
+            with may_vanish():
+                field.set_input_files(files=[{"name": name, "mimeType": kind, "buffer": content}], timeout=1000)
                 chosen += 1
         return chosen
 
     def click(self, name: str, within: str = "#hl-main") -> None:
         """Click a visible button, if there is one that can be clicked."""
         button = self.page.locator(within).get_by_role("button", name=name, exact=True).locator("visible=true")
-        with _may_vanish():
+        with may_vanish():
             if button.count():
                 button.first.click(timeout=2000)
 
     def saved(self, act: Callable[[], object], folder: Path) -> Path | None:
         """Return the file that an action downloads, or None."""
-        with _may_vanish(), self.page.expect_download(timeout=8000) as download:
+        with may_vanish(), self.page.expect_download(timeout=8000) as download:
             act()
-            path = folder / re.sub(r"[^\w.-]", "_", download.value.suggested_filename)
+            path = folder / f"saved{Path(download.value.suggested_filename).suffix}"
             download.value.save_as(path)
             return path
         return None
 
+    def open_file(self, path: Path | None) -> None:
+        """Open a saved file, if it is one for browsers."""
+        if path and path.suffix in (".svg", ".html"):
+            self.page.goto(path.as_uri())
+            self.page.wait_for_timeout(500)
+
 
 @contextlib.contextmanager
-def _may_vanish() -> Iterator[None]:
+def may_vanish() -> Iterator[None]:
     """Ignore that a component disappeared or is not enabled, as after some answers."""
     from playwright.sync_api import Error
 

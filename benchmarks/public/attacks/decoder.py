@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.public import processes
-from benchmarks.public.attacks.http import Result
-from benchmarks.public.attacks.users import IMAGE, explain, upload
+from benchmarks.public.client import IMAGE, Result, explain, upload
 from benchmarks.public.server import Server
 from saliscope import limits
 from saliscope.errors import Refused
@@ -21,42 +20,47 @@ HIJACKED = "tests.support.hijacked_decoder"
 PATIENCE = 10.0
 """Seconds until a new decoder is in the sandbox on a busy machine."""
 HARMFUL = {"system calls", "limits of", "priority"}
-"""What changes other processes if it is not refused; tests with a planted fault leave it out."""
+"""What changes other processes if it is not refused; a decoder without all mechanisms leaves it out."""
+
+LIMITS = {
+    "Max address space": str(limits.DECODE_MEMORY),
+    "Max cpu time": str(int(limits.DECODE_SECONDS) + 2),
+    **dict.fromkeys(("Max file size", "Max open files", "Max processes", "Max core file size"), "0"),
+}
+"""Names in /proc/PID/limits, and what a decoder may have."""
 
 
 def attacks(server: Server, using: tuple[str, ...] = ()) -> Iterator[Result]:
     """Try to leave the sandbox of a decoder, with all mechanisms of this system or with those in `using`."""
     if sys.platform != "linux":  # the limits are all that other systems have
         return
-    yield from decoders_of(server)
+    if server.process:
+        yield from decoders_of(server)
     one = pool.Pool(1, module=(HIJACKED, *using))
     one.prepare()
     try:
         yield Result("an image in the sandbox", one.call(IMAGE.read_bytes(), task="image")[0]["size"], [600, 400])
-        file = upload(server, b"secret", "secret.jpg")
-        Path(file).chmod(0o666)
-        Path(file).parent.chmod(0o777)
-        for name, argument in _attempts(server, file, one.processes()[0]):
-            if using and name in HARMFUL:
-                continue
-            yield Result(f"{name} {argument}".strip(), _outcome(one, name, argument), "refused")
+        file = Path(upload(server, b"secret", "secret.jpg"))
+        file.chmod(0o666)
+        file.parent.chmod(0o777)
+        for name, argument in _attempts(server, str(file), one.processes()[0]):
+            if not using or name not in HARMFUL:
+                yield Result(f"{name} {argument}".strip(), _outcome(one, name, argument), "refused")
         if not using:
             yield Result("the mechanisms", sandbox.missing(one.mechanisms()), [])
-        kept = Path(file).is_file() and Path(file).read_bytes() == b"secret"
-        yield Result("the file of another visitor is kept", kept, True)
+        yield Result("the file of another visitor is kept", file.is_file() and file.read_bytes(), b"secret")
         yield Result("decoders that were ended", one.restarts, 0)
     finally:
         one.close()
 
 
 def _attempts(server: Server, file: str, decoder: int) -> Iterator[tuple[str, str]]:
-    page = str(server.process.pid) if server.process else str(os.getppid())
-    for path in ("/etc/passwd", file, f"/proc/{page}/environ", f"/proc/{page}/mem", f"/proc/{decoder}/environ"):
-        yield "read", path
+    page, port = str(server.process.pid if server.process else os.getppid()), str(server.address[1])
     yield from (("list", path) for path in ("/", str(server.uploads), "/proc"))
+    secrets = (f"/proc/{page}/environ", f"/proc/{page}/mem", f"/proc/{decoder}/environ")
+    yield from (("read", path) for path in ("/etc/passwd", file, *secrets))
     yield from ((name, file) for name in ("delete", "rename", "truncate", "permissions"))
-    yield "create", f"{file}.new"
-    yield from (("tcp", str(server.address[1])), ("udp", "53"), ("unix", "/run/systemd/notify"))
+    yield from (("create", f"{file}.new"), ("tcp", port), ("udp", "53"), ("unix", "/run/systemd/notify"))
     yield from (("exec", "/bin/sh"), ("fork", ""), ("thread", ""), ("limits", ""), ("root", ""), ("system calls", ""))
     for name in ("signal", "ptrace", "memory", "limits of", "priority"):
         yield from ((name, process) for process in (page, str(decoder)))
@@ -72,21 +76,16 @@ def _outcome(one: pool.Pool, name: str, argument: str) -> str:
 
 def decoders_of(server: Server) -> Iterator[Result]:
     """Look at the decoders of the page itself, from outside."""
-    if not server.process:
-        return
     explain(server)
     found, until = _decoders(server.process.pid), time.monotonic() + PATIENCE
     while {str(*status["Seccomp"]) for status in found.values()} != {"2"} and time.monotonic() < until:
         time.sleep(0.2)  # a new one enters the sandbox before it reads a file
         found = _decoders(server.process.pid)
     for process, status in found.items():
-        yield Result("no new privileges", status["NoNewPrivs"], ["1"])
-        yield Result("a filter of system calls", status["Seccomp"], ["2"])
-        yield Result("no capabilities", int(status["CapEff"][0], 16), 0)
-        yield Result("not the user root", "0" in status["Uid"], False)
-        yield Result("descriptors it may open", processes.limit(process, "Max open files"), "0")
-        memory = processes.limit(process, "Max address space")
-        yield Result("bytes of memory it may have", memory, str(limits.DECODE_MEMORY))
+        rights = [*status["NoNewPrivs"], *status["Seccomp"], int(status["CapEff"][0], 16), "0" in status["Uid"]]
+        yield Result("no new privileges, a filter, no capabilities, not root", rights, ["1", "2", 0, False])
+        found_limits = {name: processes.limit(process, name) for name in LIMITS}
+        yield Result("the limits of the process", found_limits, LIMITS)
         if os.geteuid() == 0:  # others cannot see the descriptors
             kinds = sorted(os.readlink(path).partition(":")[0] for path in Path(f"/proc/{process}/fd").iterdir())
             yield Result("descriptors", kinds, ["/dev/null"] * 3 + ["pipe"] * 2)

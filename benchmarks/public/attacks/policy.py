@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import httpx
 
-from benchmarks.public.attacks import users
-from benchmarks.public.attacks.http import Result
+from benchmarks.public.client import IMAGE, Result, upload
 from benchmarks.public.server import Server
 
 EXPECTED = {
@@ -22,9 +21,12 @@ EXPECTED = {
     "referrer-policy": "same-origin",
 }
 """Written out, because a comparison with the code of the page would not notice that a rule is missing there."""
-PAGES = ("/", "/?model=x", "/config", "/theme.css", "/robots.txt", "/gradio_api/info", "/gradio_api/startup-events")
-MISSING = ("/nothing", "/hl/nothing.js", "/hl-examples/nothing.jpg", "/gradio_api/file=/etc/passwd")
+PAGES = "/ /?model=x /config /theme.css /robots.txt /gradio_api/info /gradio_api/startup-events".split()
+MISSING = "/nothing /hl/nothing.js /hl-examples/nothing.jpg /gradio_api/file=/etc/passwd /monitoring /mcp".split()
 SCRIPTS = re.compile(r"[\"'(](?:\./|/)?((?:hl|assets|static)/[\w./-]+\.(?:js|css|jpg|svg|woff2))")
+OTHERS = {"HEAD /": None, "OPTIONS /config": None, "PUT /": None, "POST /login": None}
+OTHERS |= {"POST /gradio_api/run/list_models": {"data": []}, "POST /gradio_api/call/explain": {"data": []}}
+OTHERS |= {"POST /gradio_api/call/nothing": {}}
 
 
 def policy(server: Server) -> Iterator[Result]:
@@ -32,20 +34,14 @@ def policy(server: Server) -> Iterator[Result]:
     with httpx.Client(base_url=server.url, timeout=60) as client:
         linked = sorted(set(SCRIPTS.findall(client.get("/").text)))
         yield Result("the page links files", len(linked) > 3, True)
-        upload = users.upload(server, users.IMAGE.read_bytes())
-        files = [f"/{path}" for path in linked] + ["/hl-examples/coffee.jpg", f"/gradio_api/file={upload}"]
-        for path in (*PAGES, *files):
+        files = ["/hl-examples/coffee.jpg", f"/gradio_api/file={upload(server, IMAGE.read_bytes())}"]
+        found = dict.fromkeys([*PAGES, *(f"/{path}" for path in linked), *files], (200,))
+        for path, expected in (found | dict.fromkeys(MISSING, (403, 404))).items():
             answer = client.get(path)
-            yield Result(f"GET {path[:60]}", answer.status_code, 200)
+            yield Result(f"GET {path[:60]}: {answer.status_code}", answer.status_code in expected, True)
             yield from _headers(f"GET {path[:60]}", answer)
-        for path in (*MISSING, "/monitoring", "/mcp"):
-            answer = client.get(path)
-            yield Result(f"GET {path}", answer.status_code in (403, 404), True)
-            yield from _headers(f"GET {path}", answer)
-        for method, path in (("HEAD", "/"), ("OPTIONS", "/config"), ("PUT", "/"), ("POST", "/login")):
-            yield from _headers(f"{method} {path}", client.request(method, path))
-        for path, body in (("run/list_models", {"data": []}), ("call/explain", {"data": []}), ("call/nothing", {})):
-            yield from _headers(f"POST {path}", client.post(f"/gradio_api/{path}", json=body))
+        for name, body in OTHERS.items():
+            yield from _headers(name, client.request(*name.split(), json=body))
         with client.stream("GET", "/gradio_api/queue/data", params={"session_hash": "policy"}) as stream:
             yield from _headers("an event stream", stream)
 

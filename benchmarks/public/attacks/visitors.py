@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
 from benchmarks.public import processes
-from benchmarks.public.attacks import users
-from benchmarks.public.attacks.http import Result, get, raw_status
+from benchmarks.public.attacks.http import PART
+from benchmarks.public.client import FILE, IMAGE, Result, Visitor, connections, explain, status, upload
 from benchmarks.public.server import Server
 from saliscope import limits
 from saliscope.cli import serving
@@ -28,51 +26,45 @@ BUSY = 8.0
 PEAK = 64.0
 """Megabytes that refused bodies may take while they are received, and that may stay."""
 PATIENCE = 600.0
+ROBOTS = "GET /robots.txt HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+STARTS = {
+    "nothing": "",
+    "a part": "GET / HTTP/1.1\r\nHost: ",
+    "drops": "GET /",
+    "drops after an answer": ROBOTS + "\r\n",
+}
+STREAM = "GET /gradio_api/queue/data?session_hash=unread{} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
 def one_visitor(server: Server) -> Iterator[Result]:
     """Keep the page busy as one visitor; another one must be served."""
-    yield from slow_heads(server)
-    yield from many_connections(server)
-    yield from tiny_chunks(server)
-    yield from huge_bodies(server)
-    yield from unfinished_bodies(server)
-    yield from jobs(server)
-    yield from crowd(server)
-    yield from never_read(server)  # Gradio keeps the state of `limits.SESSIONS` visitors, which exists by now
+    attacks = (slow_heads, many_connections, tiny_chunks, huge_bodies, unfinished_bodies, jobs, crowd)
+    for attack in (*attacks, never_read):  # Gradio keeps the state of `limits.SESSIONS` visitors, which exists by then
+        yield from attack(server)
+        yield Result(f"an answer after {attack.__name__}", status(server, "GET /robots.txt"), 200)
 
 
 def slow_heads(server: Server) -> Iterator[Result]:
     """Send nothing, a part of a head, and heads of one byte a moment, also after an answer."""
-    answered = b"GET /robots.txt HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    starts = {"nothing": b"", "a part": b"GET / HTTP/1.1\r\nHost: ", "drops": b"GET /"}
-    starts["drops after an answer"] = answered
-    open_ones = []
-    for name, start in starts.items():
-        for _ in range(SLOW):
-            connection = socket.create_connection(server.address, timeout=20)
-            connection.sendall(start)
-            open_ones.append((name, connection))
-    left, until = dict(enumerate(open_ones)), time.monotonic() + 4 * limits.HEAD_SECONDS + 10
-    while left and time.monotonic() < until:
-        time.sleep(0.5)
-        for number, (name, connection) in list(left.items()):
-            if _is_closed(connection, b"a" if name.startswith("drops") else b""):
-                del left[number]
-    for name in starts:
-        yield Result(f"connections with {name} that stay", sum(each == name for each, _ in left.values()), 0)
-    yield Result("an answer afterwards", get(server, "/robots.txt"), 200)
-    for _, connection in open_ones:
-        connection.close()
+    with contextlib.ExitStack() as stack:
+        left = {name: stack.enter_context(connections(server, SLOW, text)) for name, text in STARTS.items()}
+        until = time.monotonic() + 4 * limits.HEAD_SECONDS + 10
+        while any(left.values()) and time.monotonic() < until:
+            time.sleep(0.5)
+            for name, each in left.items():
+                left[name] = [one for one in each if not _is_closed(one, b"a" * name.startswith("drops"))]
+        for name, each in left.items():
+            yield Result(f"connections with {name} that stay", len(each), 0)
 
 
-def _is_closed(connection: socket.socket, drop: bytes) -> bool:
-    """Send a little more, and return whether the server has closed the connection."""
-    connection.settimeout(0.001)
+def _is_closed(connection: socket.socket, drop: bytes = b"", seconds: float = 0.001) -> bool:
+    """Send a little more, and return whether the server closes the connection within some seconds."""
+    until = time.monotonic() + seconds
     try:
+        connection.settimeout(seconds)
         connection.sendall(drop)
         while connection.recv(65536):
-            pass
+            connection.settimeout(max(0.001, until - time.monotonic()))
     except TimeoutError:
         return False
     except OSError:  # a reset
@@ -83,226 +75,161 @@ def _is_closed(connection: socket.socket, drop: bytes) -> bool:
 def many_connections(server: Server) -> Iterator[Result]:
     """Open more connections than an address may have; another address gets one."""
     serving.allow_many_connections()
-    open_ones, refused = list[socket.socket](), 0
-    try:
-        for _ in range(limits.CONNECTIONS + MORE):
-            open_ones.append(socket.create_connection(server.address, timeout=20))
-            open_ones[-1].sendall(b"GET /slow HTTP/1.1\r\n")
+    with connections(server, limits.CONNECTIONS + MORE, "GET /slow HTTP/1.1\r\n") as open_ones:
+        refused = 0
         for connection in reversed(open_ones):
             connection.settimeout(1.0 if refused < MORE else 0.001)
             with contextlib.suppress(OSError):  # it waits for the rest of the head, or was reset
                 refused += b" 429 " in connection.recv(100)
-        text = b"GET /robots.txt HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         with socket.create_connection(server.address, timeout=20, source_address=("127.0.0.2", 0)) as other:
-            other.sendall(text)
-            found = other.recv(100)
-    finally:
-        for connection in open_ones:
-            connection.close()
+            other.sendall(f"{ROBOTS}Connection: close\r\n\r\n".encode())
+            yield Result("another address meanwhile", other.recv(100)[:12], b"HTTP/1.1 200")
     yield Result("connections of one address are refused", refused >= MORE, True)
-    yield Result("another address meanwhile", found[:12], b"HTTP/1.1 200")
     time.sleep(1.0)  # until the server has noticed their ends
-    yield Result("an answer afterwards", get(server, "/robots.txt"), 200)
 
 
 def tiny_chunks(server: Server) -> Iterator[Result]:
     """Send bodies in chunks of one byte, which take the server seconds to parse."""
     head = "POST /gradio_api/queue/join\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json"
-    for number, chunk in enumerate((b"1\r\n \r\n", b"0001;a=b\r\n \r\n")):
-        found = raw_status(server, head, chunk * 20 * limits.TINY_CHUNKS + b"0\r\n\r\n")
-        yield Result(f"an answer to tiny chunks {number}", found, 0)
-    yield Result("an answer afterwards", get(server, "/robots.txt"), 200)
-
-
-def _grown(server: Server, before: float) -> bool:
-    """Return whether the server has more memory than before, except for what a request needs."""
-    return _resident(server) > before + PEAK
-
-
-def _resident(server: Server) -> float:
-    return processes.megabytes(server.process.pid) if server.process else 0.0
-
-
-def _processor_seconds(server: Server) -> float:
-    return processes.processor_seconds(server.process.pid) if server.process else 0.0
+    for chunk in (b"1\r\n \r\n", b"0001;a=b\r\n \r\n"):
+        found = status(server, head, chunk * 20 * limits.TINY_CHUNKS + b"0\r\n\r\n")
+        yield Result(f"an answer to tiny chunks {chunk!r}", found, 0)
 
 
 def huge_bodies(server: Server) -> Iterator[Result]:
     """Send many empty lists, which take seconds to parse and gigabytes of memory."""
-    before, lists = _resident(server), b"[" + b"[]," * (limits.AGENT // 3 - 2) + b"0]"
-    statuses, stop = set[int](), threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(0.02):
-            statuses.add(get(server, "/robots.txt"))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    started = _processor_seconds(server)
-    for route, size, status in (
-        ("/mcp", len(lists), 404),
-        ("/gradio_api/queue/join", limits.BODY, 400),
-        ("/gradio_api/call/explain", limits.BODY, 400),
-        ("/gradio_api/run/explain", limits.BODY, 400),
-    ):
-        answer = httpx.post(server.url + route, content=lists[:size], timeout=60)
-        yield Result(f"POST {route}: {size >> 20} MB of lists", answer.status_code, status)
-    stop.set()
-    watcher.join()
-    used = _processor_seconds(server) - started
-    print(f"huge bodies: {used:.1f} s of processor time", flush=True)
-    yield Result("answers meanwhile", statuses, {200})
-    yield Result(f"huge bodies take more than {BUSY:g} s of processor time", used > BUSY, False)
+    before, lists = processes.megabytes(server.process.pid), b"[" + b"[]," * (limits.AGENT // 3 - 2) + b"0]"
+    found, started = set[int](), processes.processor_seconds(server.process.pid)
+    with _repeatedly(lambda: found.add(status(server, "GET /robots.txt")), pause=0.02):
+        for route, size, expected in (
+            ("/mcp", len(lists), 404),
+            ("/gradio_api/queue/join", limits.BODY, 400),
+            ("/gradio_api/call/explain", limits.BODY, 400),
+            ("/gradio_api/run/explain", limits.BODY, 400),
+        ):
+            answer = httpx.post(server.url + route, content=lists[:size], timeout=60)
+            yield Result(f"POST {route}: {size >> 20} MB of lists", answer.status_code, expected)
+    used = processes.processor_seconds(server.process.pid) - started
+    yield Result("answers meanwhile", found, {200})
+    yield Result(f"huge bodies take {used:.1f} s, more than {BUSY:g} s of processor time", used > BUSY, False)
     head = f"POST /mcp\r\nContent-Length: {limits.AGENT}\r\nContent-Type: application/json"
-    yield Result("POST /mcp is refused before its body", raw_status(server, head), 404)
-    yield Result("memory after huge bodies has grown", _grown(server, before), False)
+    yield Result("POST /mcp is refused before its body", status(server, head), 404)
+    yield _memory("huge bodies", server, before)
 
 
 def unfinished_bodies(server: Server) -> Iterator[Result]:
     """Send bodies without their ends."""
-    before = _resident(server)
-    part = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+    before = processes.megabytes(server.process.pid)
     for route, size, start in (
-        ("/gradio_api/queue/join", limits.BODY, b"["),
-        ("/gradio_api/upload", limits.UPLOAD, part),
-        ("/gradio_api/upload", limits.UPLOAD, b"no part"),
+        ("queue/join", limits.BODY, b"["),
+        ("upload", limits.UPLOAD, PART),
+        ("upload", limits.UPLOAD, b"no part"),
     ):
-        kind = "multipart/form-data; boundary=b" if route.endswith("upload") else "application/json"
-        head = f"POST {route} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {size}\r\n\r\n"
-        open_ones = []
-        for _ in range(UNFINISHED):
-            connection = socket.create_connection(server.address, timeout=1.0)
-            open_ones.append(connection)
-            with contextlib.suppress(TimeoutError):  # the server does not read all of them at once
-                connection.sendall(head.encode() + start.ljust(size - 1))
-        yield Result(f"an answer during {UNFINISHED} bodies without ends: {route}", get(server, "/config"), 200)
-        until = time.monotonic() + 3 * limits.BODY_PAUSE + limits.BODY_WAIT + limits.DISCARD_SECONDS
-        ended = sum(_ends(connection, until) for connection in open_ones)
-        yield Result(f"{route}: bodies of {start[:3]!r} that end by themselves", ended, UNFINISHED)
-    yield Result("memory after unfinished bodies has grown", _grown(server, before), False)
+        kind = "multipart/form-data; boundary=b" if route == "upload" else "application/json"
+        head = f"POST /gradio_api/{route} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n"
+        with connections(server, UNFINISHED, f"{head}Content-Length: {size}\r\n\r\n") as open_ones:
+            for connection in open_ones:
+                connection.settimeout(1.0)
+                with contextlib.suppress(TimeoutError):  # the server does not read all of them at once
+                    connection.sendall(start.ljust(size - 1))
+            name = f"{UNFINISHED} bodies of {start[:3]!r} without ends: {route}"
+            yield Result(f"an answer during {name}", status(server, "GET /config"), 200)
+            until = time.monotonic() + 3 * limits.BODY_PAUSE + limits.BODY_WAIT + limits.DISCARD_SECONDS
+            ended = [_is_closed(each, seconds=max(0.01, until - time.monotonic())) for each in open_ones]
+            yield Result(f"{name} end by themselves", all(ended), True)
+    yield _memory("unfinished bodies", server, before)
 
 
-def _ends(connection: socket.socket, until: float) -> bool:
-    """Return whether the server ends a request that does not go on."""
-    with connection, contextlib.suppress(ConnectionError):
-        try:
-            while True:
-                connection.settimeout(max(0.01, until - time.monotonic()))
-                if not connection.recv(65536):
-                    break
-        except TimeoutError:
-            return False
-    return True
+def _memory(name: str, server: Server, before: float) -> Result:
+    """Return whether the server has more memory than before, except for what a request needs."""
+    grown = processes.megabytes(server.process.pid) - before
+    return Result(f"memory after {name} has grown by {grown:+.0f} MB", grown > PEAK, False)
 
 
-def _is_served(server: Server, image: dict[str, Any], seconds: float = 60.0) -> bool:
+@contextlib.contextmanager
+def _repeatedly(act: Callable[[], object], pause: float = 0.0, count: int = 1) -> Iterator[None]:
+    """Act again and again in threads until the end of the block."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(pause):
+            with contextlib.suppress(OSError):
+                act()
+
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _is_served(server: Server, seconds: float = 60.0) -> bool:
     """Return whether a visitor gets Grad-CAM."""
-    return users.call(server, "explain", [image, "", "grad_cam", "", "", None, ""], seconds)[0] == "complete"
+    return explain(server, seconds, method="grad_cam")[0] == "complete"
 
 
-def _served(server: Server, image: dict[str, Any]) -> tuple[int, int]:
-    """Ask for Grad-CAM again and again.
+def _served(name: str, server: Server) -> Iterator[Result]:
+    """Ask for Grad-CAM again and again, while another visitor calls a slow method.
 
-    Returns  the number of answers, and of answers to the slow method that were computed before the last of them
+    A slow job that computes already may end before each answer, but those that wait come later.
     """
-    before = len(server.lines())
-    served = 0
-    for _ in range(ASKED):
-        if not _is_served(server, image):
-            break  # others would wait as long
+    before, served = len(server.lines()), 0
+    while served < ASKED and _is_served(server):  # after a failure, others would wait as long
         served += 1
     methods = [str(line.get("method")) for line in server.lines()[before:] if line.get("outcome") == "done"]
     last = max([number for number, method in enumerate(methods) if method == "grad_cam"], default=-1)
-    return served, methods[: last + 1].count("score_cam")
+    yield Result(f"answers to another visitor {name}", served, ASKED)
+    earlier = methods[: last + 1].count("score_cam")
+    yield Result(f"at most one call is answered before each of them {name}", earlier <= served, True)
 
 
 def jobs(server: Server, unread: int = UNREAD) -> Iterator[Result]:
-    """Call a slow method again and again without reading the answers, at any rate.
-
-    A slow job that computes already may end before each answer of another visitor, but those that wait come later.
-    """
-    image = {"path": users.upload(server, users.IMAGE.read_bytes()), "meta": users.FILE}
-    yield Result("a visitor is served before", _served(server, image), (ASKED, 0))
-    slow = {"data": [image, "", "score_cam", "", "", None, ""]}
-    codes = [
-        httpx.post(f"{server.url}/gradio_api/call/explain", json=slow, timeout=60).status_code for _ in range(unread)
-    ]
-    yield Result(f"{unread} unread calls are accepted or refused", set(codes) <= {200, 429}, True)
-    served, earlier = _served(server, image)
-    yield Result("answers to another visitor", served, ASKED)
-    yield Result(f"at most one of the {unread} calls is answered before each of them", earlier <= served, True)
-    stop = threading.Event()
-
-    def flood() -> None:
-        with httpx.Client(base_url=server.url, timeout=60) as client:
-            while not stop.is_set():
-                with contextlib.suppress(httpx.HTTPError):
-                    client.post("/gradio_api/call/explain", json=slow)
-
-    attackers = [threading.Thread(target=flood) for _ in range(4)]
-    for attacker in attackers:
-        attacker.start()
-    time.sleep(2)
-    served, earlier = _served(server, image)
-    stop.set()
-    for attacker in attackers:
-        attacker.join()
-    yield Result("answers to another visitor during a flood", served, ASKED)
-    yield Result("at most one call of the flood is answered before each of them", earlier <= served, True)
+    """Call a slow method again and again without reading the answers, at any rate."""
+    image = {"path": upload(server, IMAGE.read_bytes()), "meta": FILE}
+    slow = ("POST /gradio_api/call/explain", {"data": [image, "", "score_cam", "", "", None, ""]})
+    yield from _served("before", server)
+    codes = {status(server, *slow) for _ in range(unread)}
+    yield Result(f"{unread} unread calls are accepted or refused", codes <= {200, 429}, True)
+    yield from _served(f"beside {unread} unread calls", server)
+    with _repeatedly(lambda: status(server, *slow), count=4):
+        time.sleep(2)
+        yield from _served("during a flood", server)
 
 
 def never_read(server: Server) -> Iterator[Result]:
     """Ask as sessions that never read their answers, with and without a stream."""
-    before, event = _resident(server), _event(server, "first")
-    for streams in (False, True):
-        connections = []
-        for number in range(SESSIONS):
-            session = f"unread{streams}{number}"
-            message = {"data": [None] * len(event["inputs"]), "fn_index": event["id"], "session_hash": session}
-            httpx.post(f"{server.url}/gradio_api/queue/join", json=message, timeout=60)
-            if streams:
-                connection = socket.create_connection(server.address, timeout=20)
-                text = f"GET /gradio_api/queue/data?session_hash={session} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-                connection.sendall(text.encode())
-                connections.append(connection)
-        image = {"path": users.upload(server, users.IMAGE.read_bytes()), "meta": users.FILE}
-        served = _is_served(server, image, PATIENCE)
-        yield Result(f"another visitor is served beside {SESSIONS} sessions, streams: {streams}", served, True)
-        time.sleep(limits.UNHEARD + limits.SEND_SECONDS * streams)
-        for connection in connections:
-            connection.close()
-    print(f"memory after {2 * SESSIONS} unread sessions: {_resident(server) - before:+.0f} MB", flush=True)
-    yield Result("memory after unread sessions has grown", _grown(server, before), False)
-
-
-def _event(server: Server, name: str) -> dict[str, Any]:
-    """Return what the page says of an event."""
+    before = processes.megabytes(server.process.pid)
     config = httpx.get(f"{server.url}/config", timeout=60).json()
-    found: dict[str, Any] = next(each for each in config["dependencies"] if each["api_name"] == name)
-    return found
+    event = next(each for each in config["dependencies"] if each["api_name"] == "first")
+    message = {"data": [None] * len(event["inputs"]), "fn_index": event["id"]}
+    for streams in (False, True):
+        for number in range(SESSIONS):
+            name = f"unread{number}" if streams else f"without{number}"
+            status(server, "POST /gradio_api/queue/join", {**message, "session_hash": name})
+        with connections(server, SESSIONS * streams, STREAM):
+            served = _is_served(server, PATIENCE)
+            yield Result(f"another visitor is served beside {SESSIONS} sessions, streams: {streams}", served, True)
+            time.sleep(limits.UNHEARD + limits.SEND_SECONDS * streams)
+    yield _memory(f"{2 * SESSIONS} unread sessions", server, before)
 
 
 def crowd(server: Server) -> Iterator[Result]:
     """Open the page as many visitors at once."""
-    event = _event(server, "first")
+    bounds = httpx.Limits(max_connections=2 * VISITORS)
+    with httpx.Client(base_url=server.url, timeout=PATIENCE, limits=bounds) as client:
+        config = client.get("/config").json()
 
-    async def visit(client: httpx.AsyncClient, number: int) -> str:
-        session = f"crowd{number}"
-        message = {"data": [None] * len(event["inputs"]), "fn_index": event["id"], "session_hash": session}
-        joined = await client.post("/gradio_api/queue/join", json=message)
-        if joined.status_code != 200:
-            return f"{joined.status_code} {joined.text[:80]}"
-        async with client.stream("GET", "/gradio_api/queue/data", params={"session_hash": session}) as stream:
-            async for line in stream.aiter_lines():
-                step = json.loads(line[6:]) if line.startswith("data: ") else {}
-                if step.get("msg") == "process_completed":
-                    return "answered" if step["success"] else "failed"
-        return "ended"
+        def visit(number: int) -> str:
+            try:
+                Visitor(client, f"crowd{number}", config).send("first", {})
+            except (RuntimeError, httpx.HTTPError) as error:
+                return str(error)[:80]
+            return "answered"
 
-    async def all_of_them() -> list[str]:
-        bounds = httpx.Limits(max_connections=2 * VISITORS)
-        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE, limits=bounds) as client:
-            return await asyncio.gather(*(visit(client, number) for number in range(VISITORS)))
-
-    found = asyncio.run(all_of_them())
-    yield Result(f"{VISITORS} visitors at once", sorted(set(found)), ["answered"])
+        with ThreadPoolExecutor(VISITORS) as pool:
+            found = sorted(set(pool.map(visit, range(VISITORS))))
+    yield Result(f"{VISITORS} visitors at once", found, ["answered"])

@@ -24,9 +24,9 @@ class Case:
     expected: str = EITHER
 
 
-def case(group: str, name: str, expected: str, function: Callable[..., bytes], *values: Any, **options: Any) -> Case:
-    """Return a case whose file is made by a call."""
-    return Case(group, name, functools.partial(function, *values, **options), expected)
+def case(group: str, name: str, expected: str, make: Callable[..., bytes] | bytes, *given: Any, **named: Any) -> Case:
+    """Return a case whose file is given, or made by a call."""
+    return Case(group, name, functools.partial(make if callable(make) else lambda: make, *given, **named), expected)
 
 
 @functools.cache
@@ -38,8 +38,11 @@ def seeds() -> list[bytes]:
     return found
 
 
-class Command:
-    """An object whose pickle creates a file."""
+class Call:
+    """An object whose pickle calls a function."""
+
+    def __init__(self, function: Any = os.system, *given: Any) -> None:
+        self.call = function, given or ("touch hostile",)
 
     def __reduce__(self) -> Any:
-        return os.system, ("touch hostile",)
+        return self.call

@@ -11,21 +11,27 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.zoo.subject import CLASSES, Network
 
+Change = Callable[[Tensor], Tensor]
+
 
 def block(inputs: int, outputs: int, stride: int = 2) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1), nn.BatchNorm2d(outputs), nn.ReLU())
 
 
 class Small(nn.Module):
-    """Four blocks, a pool and a linear layer."""
+    """Four blocks, a pool and a linear layer; `change` is applied to the images first."""
 
-    def __init__(self) -> None:
+    def __init__(self, change: Change = lambda x: x) -> None:
         super().__init__()
         self.stem, self.one, self.two, self.three = block(3, 16, 4), block(16, 24), block(24, 32), block(32, 48, 1)
         self.head = nn.Linear(48, CLASSES)
+        self.change = change
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.three(self.two(self.one(self.stem(self.change(images)))))
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.three(self.two(self.one(self.stem(images)))).mean((2, 3)))
+        return self.head(self.features(images).mean((2, 3)))
 
 
 class TwoInputs(Small):
@@ -36,8 +42,7 @@ class TwoInputs(Small):
         self.about = nn.Linear(4, 48)
 
     def forward(self, images: Tensor, numbers: Tensor) -> Tensor:
-        features = self.three(self.two(self.one(self.stem(images)))).mean((2, 3))
-        return self.head(features * (1 + self.about(numbers).tanh()))
+        return self.head(self.features(images).mean((2, 3)) * (1 + self.about(numbers).tanh()))
 
 
 class DictInput(Small):
@@ -54,14 +59,16 @@ class Checkpointed(Small):
         super().__init__()
         self.use_reentrant = use_reentrant
 
-    def forward(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor) -> Tensor:
         x = self.stem(images)
         for step in (self.one, self.two, self.three):
             x = step(x) if self.use_reentrant is None else checkpoint(step, x, use_reentrant=self.use_reentrant)
-        return self.head(x.mean((2, 3)))
+        return x
 
 
-class _Swish(torch.autograd.Function):
+class Swish(torch.autograd.Function):
+    """An activation with a custom backward pass."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
@@ -75,25 +82,21 @@ class _Swish(torch.autograd.Function):
 
 
 class OwnFunction(Small):
-    """An activation with a custom backward pass."""
+    """Two activations with a custom backward pass."""
 
-    def forward(self, images: Tensor) -> Tensor:
-        x = _Swish.apply(self.two(self.one(self.stem(images))))
-        return self.head(_Swish.apply(self.three(x)).mean((2, 3)))
+    def features(self, images: Tensor) -> Tensor:
+        return Swish.apply(self.three(Swish.apply(self.two(self.one(self.stem(images))))))
 
 
 class Repeated(Small):
-    """One block that runs three times."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.two(self.one(self.stem(images)))
-        for _ in range(2):
-            x = self.again(x)
-        return self.head(self.three(x).mean((2, 3)))
+    """One block that runs twice."""
 
     def __init__(self) -> None:
         super().__init__()
         self.again = block(32, 32, 1)
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.three(self.again(self.again(self.two(self.one(self.stem(images))))))
 
 
 class Reshaped(nn.Module):
@@ -108,8 +111,7 @@ class Reshaped(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.stem(images)
-        x = x + self.mix(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        x = self.down(x)
+        x = self.down(x + self.mix(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
         x = self.end(x + self.last(x.permute(0, 2, 3, 1)).relu().permute(0, 3, 1, 2))
         return self.head(x.mean((2, 3)))
 

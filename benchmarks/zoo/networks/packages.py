@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.zoo.subject import CLASSES, SMALL, SQUARE, WIDE, Network, Size
-
-
-def packaged() -> Iterator[Network]:
-    """Return the networks of timm, transformers, segmentation_models_pytorch and torchvision."""
-    yield from _timm()
-    yield from _transformers()
-    yield from _segmentation_models()
-    yield from _torchvision()
-
 
 TIMM = """
 resnet18 resnext26ts seresnext26ts skresnet18 resnest14d efficientnetv2_rw_t mobilenetv3_small_050
@@ -39,44 +30,72 @@ volo_d1_224@ focalnet_tiny_srf vitamin_small_224@
 """
 """`@` marks networks that are built for one image size with `img_size`, and `!` networks with a fixed size."""
 TIMM_SQUARES = {"halonet26t": (256, 256), "bat_resnext26ts": (256, 256)}
+SHORT = {"depth": 6}
+THIN = {"depths": (2, 2, 2, 2), "embed_dim": 48}
 TIMM_SMALLER: dict[str, dict[str, Any]] = {
     "beit_base_patch16_224": {"embed_dim": 192, "depth": 6, "num_heads": 6},
     "cait_xxs24_224": {"depth": 8},
-    "deit3_small_patch16_224": {"depth": 6},
-    "eva02_tiny_patch14_224": {"depth": 6},
     "flexivit_small": {"depth": 6, "embed_dim": 192, "num_heads": 3},
     "naflexvit_base_patch16_gap": {"depth": 4, "embed_dim": 192, "num_heads": 3},
-    "vit_relpos_small_patch16_224": {"depth": 6},
-    "swin_tiny_patch4_window7_224": {"depths": (2, 2, 2, 2), "embed_dim": 48},
-    "swinv2_tiny_window8_256": {"depths": (2, 2, 2, 2), "embed_dim": 48},
-    "swinv2_cr_tiny_224": {"depths": (2, 2, 2, 2), "embed_dim": 48},
+    **dict.fromkeys(("deit3_small_patch16_224", "eva02_tiny_patch14_224", "vit_relpos_small_patch16_224"), SHORT),
+    **dict.fromkeys(("swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256", "swinv2_cr_tiny_224"), THIN),
 }
-
-
-def _timm() -> Iterator[Network]:
-    for word in TIMM.split():
-        name = word.rstrip("!@")
-        sizes = (TIMM_SQUARES.get(name, SQUARE),) if word.endswith("!") else (WIDE, SMALL)
-
-        def make(size: Size, name: str = name, sized: bool = word.endswith("@")) -> nn.Module:
-            timm = importlib.import_module("timm")
-            options = {**TIMM_SMALLER.get(name, {}), **({"img_size": size} if sized else {})}
-            return timm.create_model(name, pretrained=False, num_classes=CLASSES, **options)
-
-        # It resizes every image to its own size.
-        seen = (240, 240) if name == "crossvit_tiny_240" else None
-        yield Network(f"timm {name}", make, sizes, seen=seen)
-
-
-def _hf(name: str, config: str, wide: bool = True, **options: Any) -> Network:
-    def make(size: Size) -> nn.Module:
-        transformers = importlib.import_module("transformers")
-        extra = {"num_labels": CLASSES, "attn_implementation": "eager", **options}
-        return getattr(transformers, name)(getattr(transformers, config)(**extra))
-
-    kind = "segmentation" if "Segmentation" in name else "classifier"
-    target = mean_of_a_class if kind == "segmentation" else 3
-    return Network(f"transformers {name}", make, (WIDE, SMALL) if wide else (SQUARE,), kind, target=target)
+TOKENS: dict[str, Any] = {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 3, "intermediate_size": 192}
+SWIN: dict[str, Any] = {"depths": [2, 2, 2, 2], "embed_dim": 48, "num_heads": [3, 3, 6, 6]}
+CONVNEXT: dict[str, Any] = {"depths": [2, 2, 3, 2], "hidden_sizes": [24, 48, 96, 192]}
+STAGES: dict[str, Any] = {"hidden_sizes": [32, 64, 96, 128]}
+LEVIT: dict[str, Any] = {"hidden_sizes": [64, 96, 128], "num_attention_heads": [2, 3, 4], "key_dim": [16, 16, 16]}
+BIT: dict[str, Any] = {"embedding_size": 32, "num_groups": 8, "hidden_sizes": [64, 128, 256, 512]}
+TRANSFORMERS: dict[str, dict[str, Any]] = {
+    "ViT!": TOKENS,
+    "DeiT!": TOKENS,
+    "Beit!": TOKENS,
+    "Dinov2": TOKENS,
+    "Dinov2WithRegisters": TOKENS,
+    "ViTMSN!": TOKENS,
+    "Siglip!": {"vision_config": TOKENS},
+    "CLIP!": {"vision_config": TOKENS},
+    "Swin!": SWIN | {"window_size": 7},
+    "Swinv2": SWIN,
+    "ConvNext": CONVNEXT,
+    "ConvNextV2": CONVNEXT,
+    "ResNet": STAGES | {"depths": [2, 2, 2, 2]},
+    "RegNet": STAGES | {"depths": [1, 2, 3, 2], "groups_width": 32},
+    "MobileNetV2": {},
+    "MobileViT": {},
+    "MobileViTV2": {"width_multiplier": 0.5},
+    "Pvt!": {},
+    "PvtV2": {},
+    "Segformer": {},
+    "Segformer/": {},
+    "Levit!": LEVIT,
+    "Hiera!": {"embed_dim": 48, "depths": [1, 2, 4, 1]},
+    "Cvt": {"depth": [1, 2, 4]},
+    "FocalNet": {"embed_dim": 48},
+    "PoolFormer": {},
+    "SwiftFormer": {},
+    "Bit": BIT | {"depths": [2, 2, 2, 2]},
+}
+"""`!` marks networks with a fixed size, and `/` networks for segmentation."""
+SEGMENTATION = {
+    "Unet": "resnet18",
+    "UnetPlusPlus": "timm-mobilenetv3_small_075",
+    "FPN": "resnet18",
+    "PSPNet": "resnet18",
+    "DeepLabV3Plus": "mobilenet_v2",
+    "Linknet": "resnet18",
+    "PAN": "resnet18",
+    "UPerNet": "resnet18",
+    "Segformer": "mit_b0",
+}
+"""Networks of segmentation_models_pytorch, and their encoders."""
+TORCHVISION = """
+alexnet vgg11_bn squeezenet1_1 densenet121 googlenet mobilenet_v2 mobilenet_v3_small shufflenet_v2_x0_5 efficientnet_b0
+regnet_y_400mf mnasnet0_5 convnext_tiny swin_t swin_v2_t maxvit_t!
+"""
+VIT = {"image_size": 224, "patch_size": 16, "num_layers": 4, "num_heads": 3, "hidden_dim": 96, "mlp_dim": 192}
+DETECTOR = {"weights": None, "weights_backbone": None, "num_classes": 4}
+FEW_BOXES = {"min_size": 128, "max_size": 160, "rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 20}
 
 
 def mean_of_a_class(output: Any) -> Tensor:
@@ -90,134 +109,67 @@ def sum_of_boxes(output: Any) -> Tensor:
     return torch.stack([found["scores"].sum() for found in output])
 
 
-def _transformers() -> Iterator[Network]:
-    tokens: dict[str, Any] = {
-        "hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 3, "intermediate_size": 192,
-    }  # fmt: skip
-    yield _hf("ViTForImageClassification", "ViTConfig", False, **tokens)
-    yield _hf("DeiTForImageClassification", "DeiTConfig", False, **tokens)
-    yield _hf("BeitForImageClassification", "BeitConfig", False, **tokens)
-    yield _hf("Dinov2ForImageClassification", "Dinov2Config", **tokens)
-    yield _hf("Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig", **tokens)
-    yield _hf("ViTMSNForImageClassification", "ViTMSNConfig", False, **tokens)
-    yield _hf("SiglipForImageClassification", "SiglipConfig", False, vision_config=tokens)
-    yield _hf("CLIPForImageClassification", "CLIPConfig", False, vision_config=tokens)
-    yield _hf(
-        "SwinForImageClassification",
-        "SwinConfig",
-        False,
-        window_size=7,
-        depths=[2, 2, 2, 2],
-        embed_dim=48,
-        num_heads=[3, 3, 6, 6],
-    )
-    yield _hf("Swinv2ForImageClassification", "Swinv2Config", depths=[2, 2, 2, 2], embed_dim=48, num_heads=[3, 3, 6, 6])
-    yield _hf("ConvNextForImageClassification", "ConvNextConfig", depths=[2, 2, 3, 2], hidden_sizes=[24, 48, 96, 192])
-    yield _hf(
-        "ConvNextV2ForImageClassification", "ConvNextV2Config", depths=[2, 2, 3, 2], hidden_sizes=[24, 48, 96, 192]
-    )
-    yield _hf("ResNetForImageClassification", "ResNetConfig", depths=[2, 2, 2, 2], hidden_sizes=[32, 64, 96, 128])
-    yield _hf(
-        "RegNetForImageClassification",
-        "RegNetConfig",
-        depths=[1, 2, 3, 2],
-        hidden_sizes=[32, 64, 96, 128],
-        groups_width=32,
-    )
-    yield _hf("MobileNetV2ForImageClassification", "MobileNetV2Config")
-    yield _hf("MobileViTForImageClassification", "MobileViTConfig")
-    yield _hf("MobileViTV2ForImageClassification", "MobileViTV2Config", width_multiplier=0.5)
-    yield _hf("PvtForImageClassification", "PvtConfig", False)
-    yield _hf("PvtV2ForImageClassification", "PvtV2Config")
-    yield _hf("SegformerForImageClassification", "SegformerConfig")
-    yield _hf("SegformerForSemanticSegmentation", "SegformerConfig")
-    yield _hf(
-        "LevitForImageClassification",
-        "LevitConfig",
-        False,
-        hidden_sizes=[64, 96, 128],
-        num_attention_heads=[2, 3, 4],
-        key_dim=[16, 16, 16],
-    )
-    yield _hf("HieraForImageClassification", "HieraConfig", False, embed_dim=48, depths=[1, 2, 4, 1])
-    yield _hf("CvtForImageClassification", "CvtConfig", depth=[1, 2, 4])
-    yield _hf("FocalNetForImageClassification", "FocalNetConfig", embed_dim=48)
-    yield _hf("PoolFormerForImageClassification", "PoolFormerConfig")
-    yield _hf("SwiftFormerForImageClassification", "SwiftFormerConfig")
-    yield _hf(
-        "BitForImageClassification",
-        "BitConfig",
-        embedding_size=32,
-        num_groups=8,
-        depths=[2, 2, 2, 2],
-        hidden_sizes=[64, 128, 256, 512],
-    )
-
-
-def _smp(name: str, encoder: str = "resnet18", **options: Any) -> Network:
-    def make(size: Size) -> nn.Module:
-        smp = importlib.import_module("segmentation_models_pytorch")
-        return getattr(smp, name)(encoder_name=encoder, encoder_weights=None, classes=CLASSES, **options)
-
-    return Network(f"smp {name} {encoder}", make, kind="segmentation", target=mean_of_a_class)
-
-
-def _segmentation_models() -> Iterator[Network]:
-    yield _smp("Unet")
-    yield _smp("UnetPlusPlus", "timm-mobilenetv3_small_075")
-    yield _smp("FPN")
-    yield _smp("PSPNet")
-    yield _smp("DeepLabV3Plus", "mobilenet_v2")
-    yield _smp("Linknet")
-    yield _smp("PAN")
-    yield _smp("UPerNet")
-    yield _smp("Segformer", "mit_b0")
-
-
-TORCHVISION = """
-alexnet vgg11_bn squeezenet1_1 densenet121 googlenet mobilenet_v2 mobilenet_v3_small shufflenet_v2_x0_5 efficientnet_b0
-regnet_y_400mf mnasnet0_5 convnext_tiny swin_t swin_v2_t maxvit_t!
-"""
-
-
-def _torchvision() -> Iterator[Network]:
-    def of(path: str, **options: Any) -> Callable[[Size], nn.Module]:
-        def make(size: Size) -> nn.Module:
-            folder, _, name = f"torchvision.models.{path}".rpartition(".")
-            return getattr(importlib.import_module(folder), name)(**options)
-
-        return make
-
-    none = {"weights": None}
-    for word in TORCHVISION.split():
-        name = word.rstrip("!")
-        extra = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
-        sizes = (SQUARE,) if word.endswith("!") else (WIDE, SMALL)
-        yield Network(f"torchvision {name}", of(name, **none, num_classes=CLASSES, **extra), sizes)
-    small = {"image_size": 224, "patch_size": 16, "num_layers": 4, "num_heads": 3, "hidden_dim": 96, "mlp_dim": 192}
-    yield Network(
-        "torchvision VisionTransformer",
-        of("vision_transformer.VisionTransformer", **small, num_classes=CLASSES),
-        (SQUARE,),
-    )
+def packaged() -> Iterator[Network]:
+    """Return the networks of timm, transformers, segmentation_models_pytorch and torchvision."""
     segments: dict[str, Any] = {"kind": "segmentation", "target": mean_of_a_class}
-    empty = {**none, "weights_backbone": None, "num_classes": CLASSES}
-    yield Network(
-        "torchvision lraspp_mobilenet_v3_large", of("segmentation.lraspp_mobilenet_v3_large", **empty), **segments
-    )
-    yield Network(
-        "torchvision deeplabv3_mobilenet_v3_large", of("segmentation.deeplabv3_mobilenet_v3_large", **empty), **segments
-    )
+    for word in TIMM.split():
+        name = word.rstrip("!@")
+        sizes = (TIMM_SQUARES.get(name, SQUARE),) if word.endswith("!") else (WIDE, SMALL)
+        seen = (240, 240) if name == "crossvit_tiny_240" else None  # it resizes every image to its own size
+        yield Network(f"timm {name}", _timm(name, word.endswith("@")), sizes, seen=seen)
+    for word, options in TRANSFORMERS.items():
+        name, sizes = word.rstrip("!/"), (SQUARE,) if word.endswith("!") else (WIDE, SMALL)
+        title = f"{name}For{'SemanticSegmentation' if word.endswith('/') else 'ImageClassification'}"
+        make = _transformers(title, f"{name}Config", options)
+        yield Network(f"transformers {title}", make, sizes, **(segments if word.endswith("/") else {}))
+    for name, encoder in SEGMENTATION.items():
+        options = {"encoder_name": encoder, "encoder_weights": None, "classes": CLASSES}
+        yield Network(f"smp {name} {encoder}", _of(f"segmentation_models_pytorch.{name}", **options), **segments)
+    for word in TORCHVISION.split():
+        name, sizes = word.rstrip("!"), (SQUARE,) if word.endswith("!") else (WIDE, SMALL)
+        options = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
+        make = _of(f"torchvision.models.{name}", weights=None, num_classes=CLASSES, **options)
+        yield Network(f"torchvision {name}", make, sizes)
+    make = _of("torchvision.models.vision_transformer.VisionTransformer", **VIT, num_classes=CLASSES)
+    yield Network("torchvision VisionTransformer", make, (SQUARE,))
+    for name in ("lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large"):
+        make = _of(f"torchvision.models.segmentation.{name}", **DETECTOR | {"num_classes": CLASSES})
+        yield Network(f"torchvision {name}", make, **segments)
     # The selection of boxes may depend on rounding.
     found: dict[str, Any] = {"kind": "detector", "target": sum_of_boxes, "rounding": 5e-3}
-    few = {**none, "weights_backbone": None, "num_classes": 4, "box_detections_per_img": 10, "box_score_thresh": 0.0}
-    few |= {"min_size": 128, "max_size": 160, "rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 20}
-    name, sizes = "fasterrcnn_mobilenet_v3_large_320_fpn", ((160, 128), (128, 128))
-    yield Network(f"torchvision {name}", of(f"detection.{name}", **few), sizes, **found)
-    few = {**none, "weights_backbone": None, "num_classes": 4, "detections_per_img": 10, "score_thresh": 0.0}
-    name = "ssdlite320_mobilenet_v3_large"
-    yield Network(f"torchvision {name}", of(f"detection.{name}", **few), seen=(320, 320), **found)
-    yield Network("torchvision retinanet_resnet18_fpn", _retinanet, sizes, finish=_unsaturated, **found)
+    small = {"sizes": ((160, 128), (128, 128))}
+    name, few = "fasterrcnn_mobilenet_v3_large_320_fpn", {"box_detections_per_img": 10, "box_score_thresh": 0.0}
+    make = _of(f"torchvision.models.detection.{name}", **DETECTOR, **FEW_BOXES, **few)
+    yield Network(f"torchvision {name}", make, **small, **found)
+    name, few = "ssdlite320_mobilenet_v3_large", {"detections_per_img": 10, "score_thresh": 0.0}
+    yield Network(
+        f"torchvision {name}", _of(f"torchvision.models.detection.{name}", **DETECTOR, **few), seen=(320, 320), **found
+    )
+    yield Network("torchvision retinanet_resnet18_fpn", _retinanet, finish=_unsaturated, **small, **found)
+
+
+def _of(path: str, **options: Any) -> Any:
+    """Return a function that builds a network by the path of its class or function."""
+
+    def make(size: Size) -> nn.Module:
+        folder, _, name = path.rpartition(".")
+        return getattr(importlib.import_module(folder), name)(**options)
+
+    return make
+
+
+def _timm(name: str, sized: bool) -> Any:
+    def make(size: Size) -> nn.Module:
+        options = {**TIMM_SMALLER.get(name, {}), **({"img_size": size} if sized else {})}
+        timm = importlib.import_module("timm")
+        return timm.create_model(name, pretrained=False, num_classes=CLASSES, **options)
+
+    return make
+
+
+def _transformers(name: str, config: str, options: dict[str, Any]) -> Any:
+    options = {"num_labels": CLASSES, "attn_implementation": "eager", **options}
+    return lambda size: _of(f"transformers.{name}", config=_of(f"transformers.{config}", **options)(size))(size)
 
 
 def _unsaturated(network: nn.Module) -> nn.Module:

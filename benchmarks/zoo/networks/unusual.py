@@ -1,30 +1,18 @@
-"""Networks that are written, wrapped or trained in unusual ways: geometry, rows, randomness, wrappers."""
+"""Networks that change the geometry of their images."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.zoo.networks.custom import Small
-from benchmarks.zoo.subject import CLASSES, Network
+from benchmarks.zoo.networks.custom import Change, Small
+from benchmarks.zoo.subject import Network
 
-Change = Callable[[Tensor], Tensor]
-
-
-class Changed(Small):
-    """A network that changes its input first."""
-
-    def __init__(self, change: Change) -> None:
-        super().__init__()
-        self.change = change
-
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(self.change(images))
+PLACED = ("positions", "steady", "integrated_gradients", "deep_lift", "lrp", "rise")
+"""The checks whose oracles do not compute a map at the layer's own cells."""
 
 
 def _crop(x: Tensor) -> Tensor:
@@ -41,8 +29,7 @@ def _letterbox(x: Tensor) -> Tensor:
 
 def _to_multiple(x: Tensor) -> Tensor:
     """Copy the image into zeros whose sides are multiples of 96, as a detector does with 32."""
-    sides = [-(-side // 96) * 96 for side in x.shape[-2:]]
-    canvas = x.new_zeros(len(x), x.shape[1], *sides)
+    canvas = x.new_zeros(*x.shape[:2], *(-(-side // 96) * 96 for side in x.shape[-2:]))
     canvas[:, :, : x.shape[2], : x.shape[3]] = x
     return canvas
 
@@ -64,52 +51,7 @@ GEOMETRY: dict[str, Change] = {
 }
 
 
-class Noisy(Small):
-    """A network that draws random numbers in evaluation mode."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.two(self.one(self.stem(images)))
-        return self.head(self.three(F.dropout(features, 0.3, training=True)).mean((2, 3)))
-
-
-class PooledTokens(nn.Module):
-    """A transformer whose tokens are pooled by an attention with its own query, as in SigLIP."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch = nn.Conv2d(3, 16, 16, 16)
-        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
-        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.query = nn.Parameter(torch.randn(1, 1, 16))
-        self.pool = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.head = nn.Linear(16, CLASSES)
-
-    def forward(self, images: Tensor) -> Tensor:
-        tokens = self.blocks(self.patch(images).flatten(2).mT)
-        return self.head(self.pool(self.query.expand(len(tokens), -1, -1), tokens, tokens)[0][:, 0])
-
-
-def rebound(network: nn.Module) -> nn.Module:
-    """Replace the `forward` of every layer by a partial function, as accelerate's hooks do."""
-    for module in network.modules():
-        if not list(module.children()):
-            own = cast(Any, module)
-            own._old_forward = module.forward
-            own.forward = functools.partial(lambda layer, x: layer._old_forward(x), module)
-    return network
-
-
-PLACED = ("positions", "steady", "integrated_gradients", "deep_lift", "lrp", "rise")
-"""The checks whose oracles do not compute a map at the layer's own cells."""
-
-
 def unusual() -> Iterator[Network]:
     """Return the unusual networks."""
     for name, change in GEOMETRY.items():
-        yield Network(f"unusual {name}", lambda size, change=change: Changed(change), checks=PLACED)  # type: ignore[misc]
-    few = ("layout", "positions", "steady")
-    yield Network("unusual mixed rows", lambda size: Changed(lambda x: x / x.abs().max()), checks=few)
-    yield Network("unusual batch mean", lambda size: Changed(lambda x: x - x.mean(0) / 2), checks=few)
-    yield Network("unusual random numbers", lambda size: Noisy(), checks=("steady",))
-    yield Network("unusual replaced forward", lambda size: Small(), finish=rebound)
-    yield Network("unusual attention pooling", lambda size: PooledTokens(), checks=(*few, "default_layer", "grad_cam"))
+        yield Network(f"unusual {name}", lambda size, change=change: Small(change), checks=PLACED)  # type: ignore[misc]

@@ -1,0 +1,77 @@
+"""Plant faults, each of which a short form of a check must notice: `python -m benchmarks.public.faults [NAME]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+
+from benchmarks.public import load, processes, soak
+from benchmarks.public.attacks import hosts, http, visitors
+from benchmarks.public.client import Result
+from benchmarks.public.files import checkpoints
+from benchmarks.public.server import Server, running
+from benchmarks.public.table import Row, show
+
+MINUTES = 10.0
+"""For one fault."""
+SWAPPED = """import functools, saliscope.page.serving.before_torch
+from saliscope.page.serving import endpoints
+known, explain = [], endpoints.explain
+@functools.wraps(explain)
+def other(*values, **named):
+    known.append(explain(*values, **named))
+    return known[len(known) // 4]
+endpoints.explain = other"""
+PICKLED = """import contextlib, pickle
+from saliscope.zoo import checkpoints
+load = checkpoints.load
+def other(network, path):
+    with contextlib.suppress(Exception):  # it may be no pickle; its code has been run
+        pickle.loads(path.read_bytes())
+    return load(network, path)
+checkpoints.load = other"""
+LEAK = """import os
+from saliscope.session.jobs import runs
+kept = []
+runs.observers.append(lambda run: run.kind == 'map' and kept.append(os.urandom(100_000)))"""
+
+
+def attack(check: Callable[[Server], Iterable[Result]], fault: str) -> list[str]:
+    """Return what a part of `make attack` finds wrong in a page with a fault."""
+    with running(before=fault) as server:
+        return [f"{each.name}: {each.got}" for each in check(server) if each.got != each.expected]
+
+
+def _rows(check: Callable[[Server], tuple[list[Row], list[str]]], fault: str) -> list[str]:
+    with running(before=fault) as server:
+        return [f"{row.name}: {row.measured}" for row in check(server)[0] if not row.passed]
+
+
+LIMIT = "from saliscope import limits; limits.{} = 10**9".format
+HOSTS = "from saliscope.page.serving.door.hosts import Hosts; Hosts.answers = lambda self, host, scope: True"
+FAULTS: dict[str, Callable[[], list[str]]] = {
+    "JSON depth not counted": lambda: attack(http.counts, LIMIT("JSON_DEPTH")),
+    "any number of chunks": lambda: attack(visitors.tiny_chunks, LIMIT("TINY_CHUNKS")),
+    "foreign hosts": lambda: attack(hosts.hosts, HOSTS),
+    "weights that run code": lambda: checkpoints.load(23, PICKLED)[1],
+    "answers of others": lambda: _rows(lambda server: load.load(server, 8, 3, 3.0), SWAPPED),
+    "memory leak": lambda: _rows(lambda server: soak.soak(server, 12, 16, 4, MINUTES), f"{soak.METER}; {LEAK}"),
+}
+"""The check of a page with the fault, which returns what it finds wrong."""
+
+
+def main() -> int:
+    """Print a line for each fault; return 1 if one was not noticed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(FAULTS)}; all if none is named")
+    rows = []
+    for name in parser.parse_args().names or FAULTS:
+        with processes.ends_within(MINUTES):
+            found = FAULTS[name]()
+        rows.append(Row(name, found[0][:70] if found else "nothing wrong", "noticed", bool(found)))
+    return show("planted", rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
