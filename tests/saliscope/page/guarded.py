@@ -31,7 +31,12 @@ class Seen:
     status: int = 0
     starts: int = 0
     headers: dict[bytes, list[bytes]] = field(default_factory=dict)
-    answer: bytes = b""
+    parts: list[bytes] = field(default_factory=list)
+    """The parts of the answer."""
+
+    @property
+    def answer(self) -> bytes:
+        return b"".join(self.parts)
 
     @property
     def detail(self) -> str:
@@ -89,7 +94,7 @@ async def send_request(
             for name, value in message["headers"]:
                 seen.headers.setdefault(name.lower(), []).append(value)
         else:
-            seen.answer += message.get("body", b"")
+            seen.parts.append(message.get("body", b""))
 
     pairs = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     request = {"type": "http", "method": method, "path": path, "headers": pairs, "query_string": b"", **scope}
