@@ -16,8 +16,8 @@ from benchmarks.public.faults.__main__ import FAULTS, notice
 from tests.saliscope.browser.conftest import chromium
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
-QUICK = ("decoders without limits", "decoders that decode everything", "decoders that crash")
-"""Faults that need no server."""
+QUICK = "decoders that crash"
+NAMES = [QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in FAULTS if name != QUICK)]
 
 
 def test_every_check_has_a_fault() -> None:
@@ -26,21 +26,12 @@ def test_every_check_has_a_fault() -> None:
     assert set(FAULTS) <= {*in_pages.FAULTS, *in_decoders.FAULTS}
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_a_fault_of_the_decoders_is_noticed(name: str) -> None:
-    assert notice(name) != []
-
-
-def test_nothing_is_noticed_without_a_fault() -> None:
-    assert notice(QUICK[0], control=True) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in FAULTS if name not in QUICK])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_fault_is_noticed(name: str) -> None:
     if FAULTS[name].command == "attack scripts" and not chromium():
         pytest.skip("Chromium is not installed.")
     assert notice(name) != []
+    assert name != QUICK or notice(name, control=True) == [], "without the fault"
 
 
 def test_a_command_that_does_not_end_is_ended_with_its_processes() -> None:
