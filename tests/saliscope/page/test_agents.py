@@ -177,24 +177,19 @@ def test_lists_are_short_and_can_be_filtered(address: str) -> None:
     assert layers["layers"][-1]["name"] == layers["default"] == "head" and layers["total"] > 100
     assert methods["default"] == "grad_cam"
 
-    cautioned, shap, convolutions, stage, method, model, _ = map(
-        text,
-        call(
-            address,
-            ("list_methods", {"filter": "saliency"}),
-            ("list_methods", {"filter": "Baselines SHAP"}),
-            ("list_layers", {"filter": "conv2d"}),
-            ("list_layers", {"filter": "stages.2.0"}),
-            ("list_methods", {"name": "rise"}),
-            ("list_models", {"name": "efficientnet_lite0"}),
-            ("list_methods", {"name": "occlusion"}),
-        ),
+    results = call(
+        address,
+        ("list_methods", {"filter": "saliency"}),
+        ("list_methods", {"filter": "Baselines SHAP"}),
+        ("list_layers", {"filter": "conv2d"}),
+        ("list_methods", {"name": "rise"}),
+        ("list_models", {"name": "efficientnet_lite0"}),
     )
+    cautioned, shap, convolutions, method, model = map(text, results)
     assert any("saliency" in group["methods"] for group in cautioned["groups"]) and "saliency" in cautioned["cautions"]
     assert any("gradient_shap" in group["methods"] for group in shap["groups"])
     assert len(convolutions["layers"]) == 40 and convolutions["omitted"] > 0
     assert all("conv2d" in (layer["name"] + layer["kind"]).lower() for layer in convolutions["layers"])
-    assert all("stages.2.0" in layer["name"] for layer in stage["layers"])
     assert method["details"]["paper"] and "samples" in {option["name"] for option in method["details"]["options"]}
     assert model["details"]["accuracy"] == 75.1
 
@@ -261,12 +256,8 @@ WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     ("explain", {"imag": "dog"}, "Did you mean image?"),
     ("explain", {"image": 5}, "image must be a string, got 5"),
     ("explain", {"image": "dog", "options": "x"}, "options must be an object"),
-    ("explain", {"image": "dog", "options": {"no_such": 1}}, "no_such"),
     ("explain", {"image": "dog", "method": True}, "method must be a string"),
-    ("explain", {"image": "dog", "model": "resnet_50"}, "resnet50"),
     ("explain", {"image": "dog", "model": "x" * 1000}, "at most 500 characters"),
-    ("explain", {"image": "dog", "target": "germn shepherd"}, "German shepherd"),
-    ("explain", {"image": "dog", "target": 1000}, "1000"),
     ("explain", {"image": "dog", "target": 1.5}, "target must be a string or an integer, got 1.5"),
     ("explain", {"image": "dog", "target": True}, "target must be a string or an integer"),
     ("feature_maps", {"image": "dog", "channels": "3"}, "channels must be a list of integers"),

@@ -9,11 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import pytest
 
 from benchmarks.public import growth, load, soak
 from benchmarks.public.attacks import decoder, hosts, http, policy, users
 from benchmarks.public.server import Server
+from saliscope import limits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
 QUICK = [http.paths, http.links, http.endpoints, http.counts, policy.policy]
@@ -34,6 +36,20 @@ def test_every_attack_gets_the_expected_answer(group: Any, server: Server) -> No
     assert len(results) >= 8 or group in SLOW
     assert [(each.name, each.got) for each in results if each.got != each.expected] == []
     assert users.answers_correctly(server)
+
+
+def test_a_refused_upload_leaves_no_file(server: Server) -> None:
+    """Gradio keeps a part without a file name in memory; sent in pieces, a body declares no length."""
+    before = set(server.uploads.rglob("*"))
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    head = b'--b\r\nContent-Disposition: form-data; name="files"'
+    named = head + b'; filename="a.png"\r\n\r\n'
+    pieces = (named if number == 0 else bytes(limits.MB) for number in range(limits.FILE // limits.MB + 4))
+    whole, nameless = named + bytes(limits.FILE + 300 * 1024), head + b"\r\n\r\nx\r\n--b--\r\n"
+    for content, status, reason in ((whole, 413, "exceeds"), (pieces, 413, "exceeds"), (nameless, 400, "no name")):
+        answer = httpx.post(f"{server.url}/gradio_api/upload", content=content, headers=kind, timeout=60)
+        assert answer.status_code == status and reason in answer.json()["detail"]
+    assert set(server.uploads.rglob("*")) == before
 
 
 @pytest.mark.parametrize("using", [(), ("limits",)], ids=["all", "limits"])

@@ -46,7 +46,7 @@ def upload(folder: Path, image: Image.Image | None = None) -> Any:
     return {"path": str(path), "meta": {"_type": "gradio.FileData"}}
 
 
-def test_detections_are_listed_and_the_requested_one_is_explained(folder: Path) -> None:
+def test_detections_and_regions_are_listed_and_the_requested_one_is_explained(folder: Path) -> None:
     for target, chosen in {"": 0, "red blob": 0, "red blob#2": 2, "green blob": 1, "2": 1}.items():
         answer = endpoints.explain(upload(folder), DETECTOR, target=target)
         found = answer["predictions"]
@@ -55,9 +55,6 @@ def test_detections_are_listed_and_the_requested_one_is_explained(folder: Path) 
         values = np.load(answer["map"].path)
         assert list(values.shape) == answer["shape"] and values.max() > 0
         assert Image.open(answer["overlay"].path).size == dense_nets.scene().size
-
-
-def test_regions_are_listed_with_their_share_of_the_pixels(folder: Path) -> None:
     answer = endpoints.explain(upload(folder), SEGMENTER, target="red blob#2")
     assert [(each["name"], each["index"]) for each in answer["predictions"]] == REGIONS
     assert answer["target"] == answer["predictions"][2] and 0 < answer["target"]["share"] < 0.1
@@ -89,13 +86,6 @@ def test_invalid_arguments_are_refused(folder: Path) -> None:
             endpoints.explain(upload(folder), model, **settings)
         assert word in str(refused.value), settings
         assert model == SEGMENTER or "default" not in str(refused.value)
-
-
-def test_feature_maps_have_effects_on_detected_objects(folder: Path) -> None:
-    answer = endpoints.feature_maps(upload(folder), DETECTOR, "backbone.2", sort="effect")
-    assert answer["target"] == 1 and answer["channels"][0] == 0 and answer["effect"][0] > 0.4
-    nothing = endpoints.feature_maps(upload(folder, dense_nets.blobs()), DETECTOR, "backbone.2")
-    assert nothing["target"] is None
 
 
 @pytest.mark.parametrize("model", [DETECTOR, SEGMENTER])

@@ -79,7 +79,8 @@ def test_the_proxy_of_a_space_may_change_the_host(monkeypatch: pytest.MonkeyPatc
     assert [status(host) for host in ("me-maps.hf.space", "evil.example")] == [200, 421]
 
 
-CORS = [(b"Access-Control-Allow-Origin", b"*"), (b"access-control-allow-credentials", b"true"), (b"vary", b"Origin")]
+CORS = [(b"Access-Control-Allow-Origin", b"*"), (b"access-control-allow-credentials", b"true")]
+THEIRS = [*CORS, (b"X-Content-Type-Options", b"x"), (b"content-type", b"a/b")]
 
 
 def test_only_the_page_itself_may_ask() -> None:
@@ -90,8 +91,9 @@ def test_only_the_page_itself_may_ask() -> None:
         assert ask(headers={"host": host, "origin": f"http://{host}"}).status == 200
         for origin in origins:
             headers = {"host": host, "origin": origin}
-            read = ask("GET", "/config", b"", headers=headers, answered=CORS)
+            read = ask("GET", "/config", b"", headers=headers, answered=THEIRS)
             assert read.status == 200 and not any(b"access-control-" in name for name in read.headers), origin
+            assert read.headers[b"x-content-type-options"] == [b"nosniff"] and b"content-type" in read.headers
             for path in (JOIN, UPLOAD, "/gradio_api/run/explain", "/mcp"):
                 assert ask(path=path, headers=headers).status == 403, (origin, path)
 

@@ -10,10 +10,8 @@ import brotli
 import pytest
 from PIL import Image
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 
 from saliscope.page.components import view
-from saliscope.page.first_paint import bundle
 from saliscope.page.serving import streams
 from saliscope.page.serving.caching import CHECKED, IMMUTABLE, Caching
 from saliscope.page.serving.streams import Streams
@@ -81,16 +79,6 @@ def test_only_files_with_a_hash_are_kept_without_a_check() -> None:
         seen = Seen()
         finished(send_request(Caching(app), seen, "GET", path))  # type: ignore[arg-type]
         assert seen.headers.get(b"cache-control") == expected, path
-
-
-def test_the_first_script_is_sent_compressed_to_browsers_that_understand_it() -> None:
-    script = b"let a = 1;" * 100
-    server = bundle.Server(bundle.Bundle(script, "page-1.js", "", ""))
-    for accepted, encoding in (("gzip, br", "br"), ("gzip", None)):
-        request = Request({"type": "http", "headers": [(b"accept-encoding", accepted.encode())]})
-        answer = finished(server.respond(request))
-        assert answer.headers.get("content-encoding") == encoding
-        assert (brotli.decompress(answer.body) if encoding else answer.body) == script
 
 
 def test_the_image_of_a_crop_is_sent_unless_the_browser_holds_it() -> None:

@@ -1,4 +1,4 @@
-"""The folder of uploads: who loses files when it is full, what is swept, and a small app of Gradio behind the guard."""
+"""The folder of uploads: who loses files when it is full, what is swept, and a full disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ from saliscope.page.serving.door import uploads
 from saliscope.page.serving.door.refusals import Refusal
 from saliscope.page.serving.door.uploads import Uploads, sweep
 from saliscope.page.serving.guard import Guard
-from tests.saliscope.page.guarded import MB, UPLOAD, ask
+from tests.saliscope.page.guarded import UPLOAD, ask
 from tests.support.coroutines import finished
 
 
@@ -157,70 +156,6 @@ def test_uploads_are_in_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytes
     own.rmdir()
     own.symlink_to(tmp_path)
     assert chosen() not in (own, tmp_path), "a link of another user is not followed"
-
-
-# In front of Gradio
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """A small app behind the guard, in this process."""
-    ended: list[bool] = []
-
-    def forever() -> Iterator[int]:
-        try:
-            for number in range(600):
-                yield number
-                time.sleep(0.05)
-        finally:
-            ended.append(True)
-
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("uploads")
-        for name, value in {"TEMP_DIR": str(folder), "ANALYTICS_ENABLED": "False"}.items():
-            patch.setenv(f"GRADIO_{name}", value)
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        import gradio
-        from starlette.middleware import Middleware
-
-        with gradio.Blocks(analytics_enabled=False) as demo:
-            gradio.api(forever, api_name="forever")
-        _, url, _ = demo.queue().launch(
-            prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", share=False, ssr_mode=False,
-            run_history=False, show_error=False, max_file_size=limits.FILE,
-            app_kwargs={"middleware": [Middleware(Guard)]},
-        )  # fmt: skip
-        yield SimpleNamespace(api=f"{url.rstrip('/')}/gradio_api", ended=ended, folder=folder)
-        demo.close()
-
-
-def test_a_refused_upload_leaves_no_file(served: SimpleNamespace) -> None:
-    import httpx
-
-    before = set(served.folder.rglob("*"))
-    large = {"files": ("big.png", bytes(limits.FILE + 300 * 1024))}
-    assert httpx.post(f"{served.api}/upload", files=large, timeout=20).status_code == 413
-    assert set(served.folder.rglob("*")) == before
-    # Without a file name Gradio would keep it all in memory; sent in pieces it declares no length.
-    head = b'--b\r\nContent-Disposition: form-data; name="files"\r\n\r\n'
-    pieces = (head if number == 0 else bytes(MB) for number in range(limits.FILE // MB + 4))
-    kind = {"content-type": "multipart/form-data; boundary=b"}
-    for content, status, reason in ((pieces, 413, "exceeds"), (head + b"x\r\n--b--\r\n", 400, "no name")):
-        answer = httpx.post(f"{served.api}/upload", content=content, headers=kind, timeout=20)
-        assert answer.status_code == status and reason in answer.json()["detail"]
-
-
-def test_a_disconnect_ends_the_generator(served: SimpleNamespace) -> None:
-    """Middleware that drops disconnects would leave it running for half a minute."""
-    import httpx
-
-    event = httpx.post(f"{served.api}/call/forever", json={"data": []}).json()["event_id"]
-    with httpx.stream("GET", f"{served.api}/call/forever/{event}", timeout=20) as stream:
-        assert any("generating" in line for line in stream.iter_lines())
-    deadline = time.monotonic() + 10
-    while not served.ended and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert served.ended
 
 
 def test_gradio_cannot_fetch_links(monkeypatch: pytest.MonkeyPatch) -> None:
