@@ -38,8 +38,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
-def call(address: str, *requests: tuple[str, dict[str, Any]], path: str = "/mcp") -> list[Any]:
-    """Call tools with one client, and return their results; without requests, the tools.
+def call(address: str, tool: str, *arguments: dict[str, Any], path: str = "/mcp") -> list[Any]:
+    """Call a tool with one client, and return its results; without a name, the tools.
 
     The client checks the structured content of a result against the schema of its tool.
     """
@@ -48,7 +48,7 @@ def call(address: str, *requests: tuple[str, dict[str, Any]], path: str = "/mcp"
     async def run() -> list[Any]:
         async with Client(f"{address}{path}") as client:
             tools = list((await client.list_tools()).tools)
-            return [await client.call_tool(name, arguments) for name, arguments in requests] or tools
+            return [await client.call_tool(tool, each) for each in arguments] if tool else tools
 
     return finished(run())
 
@@ -105,7 +105,7 @@ def encoded(path: Path) -> str:
 def test_every_tool_and_argument_is_described(address: str) -> None:
     import jsonschema
 
-    tools = {tool.name: tool for tool in call(address)}
+    tools = {tool.name: tool for tool in call(address, "")}
     assert set(tools) == TOOLS
     for tool in tools.values():
         assert tool.title and tool.title == tool.annotations.title and tool.description
@@ -132,7 +132,7 @@ def test_explanations_have_the_overlay_and_the_answer(address: str, tmp_path: Pa
         {"image": "dog", "method": "token_pca"},
         *({"image": each, "bands": "3,2,1"} for each in (str(bands), encoded(bands))),
     ]
-    results = call(address, *(("explain", each) for each in settings))
+    results = call(address, "explain", *settings)
     answers = [text(each) for each in results]
     names = [answer["target"] and answer["target"]["name"] for answer in answers[:4]]
     assert names == ["German shepherd", "malinois", "malinois", "channel 12 of head"]
@@ -146,10 +146,11 @@ def test_explanations_have_the_overlay_and_the_answer(address: str, tmp_path: Pa
 def test_feature_maps_are_an_image_with_one_tile_per_channel(address: str) -> None:
     some, two, last, by_effect = call(
         address,
-        ("feature_maps", {"image": "coffee"}),
-        ("feature_maps", {"image": "coffee", "channels": [5, 3], "layer": "stages.4"}),
-        ("feature_maps", {"image": "coffee", "count": 64, "layer": "stages.4", "sort": "number"}),
-        ("feature_maps", {"image": "coffee", "count": 3, "layer": "stages.4", "sort": "effect"}),
+        "feature_maps",
+        {"image": "coffee"},
+        {"image": "coffee", "channels": [5, 3], "layer": "stages.4"},
+        {"image": "coffee", "count": 64, "layer": "stages.4", "sort": "number"},
+        {"image": "coffee", "count": 3, "layer": "stages.4", "sort": "effect"},
     )
     answer = text(some)
     assert (answer["layer"], answer["total"], answer["grid"]) == ("head", 1280, [7, 7])
@@ -166,9 +167,10 @@ def test_feature_maps_are_an_image_with_one_tile_per_channel(address: str) -> No
 
 
 def test_lists_are_short_and_can_be_filtered(address: str) -> None:
-    lists = ("list_methods", 4_000), ("list_models", 2_500), ("list_layers", 1_000)
-    results = call(address, *((name, {}) for name, _ in lists))
-    assert [len(result.content[0].text) < most for result, (_, most) in zip(results, lists, strict=True)] == [True] * 3
+    asked = {"list_methods": 4_000, "list_models": 2_500, "list_layers": 1_000}
+    results = [call(address, name, {})[0] for name in asked]
+    for result, most in zip(results, asked.values(), strict=True):
+        assert len(result.content[0].text) < most
     methods, models, layers = map(text, results)
     named = [name for group in methods["groups"] for name in group["methods"]] + methods["cautions"]
     assert len(named) == len(set(named)) >= 60 and {"grad_cam", "lime", "integrated_gradients"} < set(named)
@@ -177,28 +179,24 @@ def test_lists_are_short_and_can_be_filtered(address: str) -> None:
     assert layers["layers"][-1]["name"] == layers["default"] == "head" and layers["total"] > 100
     assert methods["default"] == "grad_cam"
 
-    results = call(
-        address,
-        ("list_methods", {"filter": "saliency"}),
-        ("list_methods", {"filter": "Baselines SHAP"}),
-        ("list_layers", {"filter": "conv2d"}),
-        ("list_methods", {"name": "rise"}),
-        ("list_models", {"name": "efficientnet_lite0"}),
-    )
-    cautioned, shap, convolutions, method, model = map(text, results)
+    filters = ({"filter": "saliency"}, {"filter": "Baselines SHAP"}, {"name": "rise"})
+    cautioned, shap, rise = map(text, call(address, "list_methods", *filters))
     assert any("saliency" in group["methods"] for group in cautioned["groups"]) and "saliency" in cautioned["cautions"]
     assert any("gradient_shap" in group["methods"] for group in shap["groups"])
+    assert rise["details"]["paper"] and "samples" in {option["name"] for option in rise["details"]["options"]}
+    (convolutions,) = map(text, call(address, "list_layers", {"filter": "conv2d"}))
     assert len(convolutions["layers"]) == 40 and convolutions["omitted"] > 0
     assert all("conv2d" in (layer["name"] + layer["kind"]).lower() for layer in convolutions["layers"])
-    assert method["details"]["paper"] and "samples" in {option["name"] for option in method["details"]["options"]}
+    (model,) = map(text, call(address, "list_models", {"name": "efficientnet_lite0"}))
     assert model["details"]["accuracy"] == 75.1
 
 
 def test_the_calls_and_settings_of_the_guide_work(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     guide = GUIDE.read_text(encoding="utf-8")
     rows = re.findall(r"^\|[^|]*\| `(\w+)` \| `(\{.*\})` \|$", guide, re.M)
-    calls = [(tool, json.loads(arguments.replace("/home/me/dog.jpg", "dog"))) for tool, arguments in rows]
-    assert len(calls) >= 8 and all(map(text, call(address, *calls)))
+    assert len(rows) >= 8
+    for tool, arguments in rows:
+        assert all(map(text, call(address, tool, json.loads(arguments.replace("/home/me/dog.jpg", "dog")))))
 
     (block,) = re.findall(r"```python\n(.*?)```", guide, re.S)
     with ThreadPoolExecutor(1) as pool:
@@ -246,42 +244,50 @@ def test_only_image_files_are_read(address: str, tmp_path: Path) -> None:
     files |= dict.fromkeys(("renamed.png", "link.png"), "not an image")
     files |= dict.fromkeys(("folder.png", "pipe.png"), "does not exist")
     wrong = WRONG_IMAGES | {str(tmp_path / name): reason for name, reason in files.items()}
-    results = call(address, *(("explain", {"image": name}) for name in wrong))
+    results = call(address, "explain", *({"image": name} for name in wrong))
     for (name, reason), result in zip(wrong.items(), results, strict=True):
         assert reason in error(result) and "1234" not in error(result), name[:40]
 
 
-WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
-    ("explain", {}, "explain needs image: an example's name"),
-    ("explain", {"imag": "dog"}, "Did you mean image?"),
-    ("explain", {"image": 5}, "image must be a string, got 5"),
-    ("explain", {"image": "dog", "options": "x"}, "options must be an object"),
-    ("explain", {"image": "dog", "method": True}, "method must be a string"),
-    ("explain", {"image": "dog", "model": "x" * 1000}, "at most 500 characters"),
-    ("explain", {"image": "dog", "target": 1.5}, "target must be a string or an integer, got 1.5"),
-    ("explain", {"image": "dog", "target": True}, "target must be a string or an integer"),
-    ("feature_maps", {"image": "dog", "channels": "3"}, "channels must be a list of integers"),
-    ("feature_maps", {"image": "dog", "channels": [1, "a"]}, "channels must be a list of integers"),
-    ("feature_maps", {"image": "dog", "channels": [1280]}, "integers from 0 to 1279"),
-    ("feature_maps", {"image": "dog", "channels": [-1]}, "integers from 0 to 1279"),
-    ("feature_maps", {"image": "dog", "channels": list(range(65))}, "from 1 to 64 channels, got 65"),
-    ("feature_maps", {"image": "dog", "count": 0}, "from 1 to 64 channels, got 0"),
-    ("feature_maps", {"image": "dog", "sort": "name"}, "activation, effect, number"),
-    ("list_models", {"name": "efficientnet_lite"}, "efficientnet_lite0"),
-    ("list_models", {"filter": "no such model"}, "No model matches"),
-    ("list_models", {"filter": 3}, "filter must be a string"),
-    ("list_layers", {"filter": "haed"}, "Did you mean head"),
-    ("list_methods", {"filter": "grad_cma"}, "Did you mean grad_cam"),
-    ("list_methods", {"name": "attention_rollout"}, "Attention rollout"),
-    ("list_methods", {"layer": "head"}, "Available: model, filter, name"),
-    ("explian", {}, "Did you mean explain?"),
-]
+WRONG_ARGUMENTS: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "explain": [
+        ({}, "explain needs image: an example's name"),
+        ({"imag": "dog"}, "Did you mean image?"),
+        ({"image": 5}, "image must be a string, got 5"),
+        ({"image": "dog", "options": "x"}, "options must be an object"),
+        ({"image": "dog", "method": True}, "method must be a string"),
+        ({"image": "dog", "model": "x" * 1000}, "at most 500 characters"),
+        ({"image": "dog", "target": 1.5}, "target must be a string or an integer, got 1.5"),
+        ({"image": "dog", "target": True}, "target must be a string or an integer"),
+    ],
+    "feature_maps": [
+        ({"image": "dog", "channels": "3"}, "channels must be a list of integers"),
+        ({"image": "dog", "channels": [1, "a"]}, "channels must be a list of integers"),
+        ({"image": "dog", "channels": [-1]}, "integers from 0 to 1279"),
+        ({"image": "dog", "channels": list(range(65))}, "from 1 to 64 channels, got 65"),
+        ({"image": "dog", "count": 0}, "from 1 to 64 channels, got 0"),
+        ({"image": "dog", "sort": "name"}, "activation, effect, number"),
+    ],
+    "list_models": [
+        ({"name": "efficientnet_lite"}, "efficientnet_lite0"),
+        ({"filter": "no such model"}, "No model matches"),
+        ({"filter": 3}, "filter must be a string"),
+    ],
+    "list_layers": [({"filter": "haed"}, "Did you mean head")],
+    "list_methods": [
+        ({"filter": "grad_cma"}, "Did you mean grad_cam"),
+        ({"name": "attention_rollout"}, "Attention rollout"),
+        ({"layer": "head"}, "Available: model, filter, name"),
+    ],
+    "explian": [({}, "Did you mean explain?")],
+}
 
 
 def test_wrong_arguments_get_one_line(address: str) -> None:
-    results = call(address, *((tool, arguments) for tool, arguments, _ in WRONG_ARGUMENTS))
-    for (tool, arguments, reason), result in zip(WRONG_ARGUMENTS, results, strict=True):
-        assert reason in error(result), (tool, arguments)
+    for tool, wrong in WRONG_ARGUMENTS.items():
+        results = call(address, tool, *(arguments for arguments, _ in wrong))
+        for (arguments, reason), result in zip(wrong, results, strict=True):
+            assert reason in error(result), (tool, arguments)
 
 
 def test_without_the_package_the_command_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +313,7 @@ def test_clients_of_all_versions_are_answered_with_and_without_a_slash_at_the_en
         found = post(address, dog, mcp_protocol_version=version)
         assert found["structuredContent"]["target"]["name"] == "German shepherd"
     for path in ("/mcp", "/mcp/"):
-        assert {tool.name for tool in call(address, path=path)} == TOOLS
+        assert {tool.name for tool in call(address, "", path=path)} == TOOLS
         asked = httpx.post(f"{address}{path}", json=message("tools/list"), headers=HEADERS, follow_redirects=False)
         assert asked.status_code == 200
         stream = httpx.get(f"{address}{path}", headers=HEADERS, timeout=10)
@@ -315,14 +321,6 @@ def test_clients_of_all_versions_are_answered_with_and_without_a_slash_at_the_en
         for other in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
             refused = httpx.post(f"{address}{path}", json=message("tools/list"), headers=HEADERS | other)
             assert refused.status_code in (403, 421)
-
-
-def test_two_clients_at_once_get_their_own_answers(address: str) -> None:
-    def target(name: str) -> str:
-        return str(text(call(address, ("explain", {"image": name}))[0])["target"]["name"])
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(target, ["dog", "coffee"] * 2)) == ["German shepherd", "espresso"] * 2
 
 
 # Images: an example, base64 or a data URL, and a path for programs of this machine
@@ -373,38 +371,35 @@ def test_paths_of_a_request_through_a_proxy_are_not_read(address: str) -> None:
         assert found["isError"] and "The path was not read" in found["content"][0]["text"]
 
 
-@pytest.mark.parametrize(
-    ("host", "variables", "is_local"),
-    [
-        ("127.0.0.1", {}, True),
-        ("0.0.0.0", {}, False),
-        (None, {"GRADIO_SERVER_NAME": "0.0.0.0"}, False),
-        ("127.0.0.1", {"SALISCOPE_HOSTS": "example.org"}, False),
-        ("127.0.0.1", {"SPACE_ID": "me/page"}, False),
-    ],
-)
-def test_only_a_page_for_this_machine_reads_paths(
-    host: str | None, variables: dict[str, str], is_local: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_page_for_this_machine_reads_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy may pass the name of the page on; whether a file exists stays unknown."""
     from starlette.applications import Starlette
     from starlette.testclient import TestClient
 
     from saliscope.page.agents.server import Agents
 
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    agents = Agents(host)
-    app = Starlette(routes=agents.routes, middleware=[agents.middleware], lifespan=agents.lifespan)
-    names = ["example.org"] if "SALISCOPE_HOSTS" in variables else []
-    with TestClient(app, client=("127.0.0.1", 5), headers=HEADERS) as client:
-        for name in ("127.0.0.1:7860", *names):
-            for path in ("/no/such/file.png", str(GUIDE)):
-                sent = message("tools/call", name="explain", arguments={"image": path})
-                answer = client.post("/mcp", json=sent, headers={"host": name})
-                found = answer.json()["result"]
-                assert found["isError"]
-                assert ("The path was not read" in found["content"][0]["text"]) is not is_local
+    def answers(host: str | None, name: str = "127.0.0.1:7860", **variables: str) -> set[str]:
+        """What an agent of this machine gets for a file that exists and for one that does not."""
+        paths = ("/no/file.png", str(GUIDE))
+        asked = [message("tools/call", name="explain", arguments={"image": path}) for path in paths]
+        with monkeypatch.context() as patch:
+            for variable, value in variables.items():
+                patch.setenv(variable, value)
+            agents = Agents(host)
+            app = Starlette(routes=agents.routes, middleware=[agents.middleware], lifespan=agents.lifespan)
+            with TestClient(app, client=("127.0.0.1", 5), headers={**HEADERS, "host": name}) as client:
+                results = [client.post("/mcp", json=each).json()["result"] for each in asked]
+        assert all(result["isError"] for result in results)
+        return {result["content"][0]["text"] for result in results}
+
+    here = answers("127.0.0.1")
+    assert len(here) == 2 and not any("The path was not read" in each for each in here)
+    (public,) = answers("0.0.0.0")
+    assert "The path was not read" in public
+    assert answers(None, GRADIO_SERVER_NAME="0.0.0.0") == {public}
+    for name in ("127.0.0.1:7860", "example.org"):
+        assert answers("127.0.0.1", name, SALISCOPE_HOSTS="example.org") == {public}
+    assert answers("127.0.0.1", SPACE_ID="me/page") == {public}
 
 
 DIRECT = {"client": ("127.0.0.1", 50_000), "headers": [(b"host", b"127.0.0.1:7860")]}
