@@ -1,4 +1,4 @@
-"""A part of `make attack`, `make load` and `make soak` on the running app, and what they count as a failure."""
+"""A part of `make attack`, `make load` and `make soak` on the running app, and the faults that they must notice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from benchmarks.public import growth, load, soak
+from benchmarks.public import attack, growth, load, soak
 from benchmarks.public.attacks import decoder, hosts, http, policy, users
+from benchmarks.public.faults import in_decoders, in_pages
+from benchmarks.public.faults.__main__ import FAULTS, notice
 from benchmarks.public.server import Server
 from saliscope import limits
+from tests.saliscope.browser.conftest import chromium
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
+QUICK_FAULT = "decoders that crash"
 QUICK = [http.paths, http.links, http.endpoints, http.counts, policy.policy]
 SLOW = [http.bodies, http.headers, hosts.hosts, users.choices, users.users, users.streams]
 
@@ -43,9 +47,9 @@ def test_a_refused_upload_leaves_no_file(server: Server) -> None:
     before = set(server.uploads.rglob("*"))
     kind = {"content-type": "multipart/form-data; boundary=b"}
     head = b'--b\r\nContent-Disposition: form-data; name="files"'
-    named = head + b'; filename="a.png"\r\n\r\n'
-    pieces = (named if number == 0 else bytes(limits.MB) for number in range(limits.FILE // limits.MB + 4))
-    whole, nameless = named + bytes(limits.FILE + 300 * 1024), head + b"\r\n\r\nx\r\n--b--\r\n"
+    whole = head + b'; filename="a.png"\r\n\r\n' + bytes(limits.FILE + 300 * 1024)
+    nameless = head + b"\r\n\r\nx\r\n--b--\r\n"
+    pieces = (nameless[:-9] if number == 0 else bytes(limits.MB) for number in range(limits.FILE // limits.MB + 4))
     for content, status, reason in ((whole, 413, "exceeds"), (pieces, 413, "exceeds"), (nameless, 400, "no name")):
         answer = httpx.post(f"{server.url}/gradio_api/upload", content=content, headers=kind, timeout=60)
         assert answer.status_code == status and reason in answer.json()["detail"]
@@ -125,3 +129,19 @@ def test_memory_that_grows_unsteadily_or_is_noisy_is_not_sure() -> None:
     assert growth.judge([*found, 354.1, 356.0, 358.2, 359.9], 18)[1:] == (True, True)
     rng = random.Random(0)
     assert not growth.judge([600 + rng.gauss(0, 50) for _ in range(10)], 24)[2]
+
+
+def test_every_check_has_a_fault() -> None:
+    noticing = {fault.command for fault in FAULTS.values()}
+    assert noticing == {f"attack {group}" for group in attack.GROUPS} | {"hostile", "load", "soak"}
+    assert set(FAULTS) <= {*in_pages.FAULTS, *in_decoders.FAULTS}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each != QUICK_FAULT)) for each in FAULTS]
+)
+def test_a_planted_fault_is_noticed(name: str) -> None:
+    if FAULTS[name].command == "attack scripts" and not chromium():
+        pytest.skip("Chromium is not installed.")
+    assert notice(name) != []
+    assert name != QUICK_FAULT or notice(name, control=True) == [], "without the fault"
