@@ -10,7 +10,7 @@ from typing import Any
 
 from saliscope import limits
 from saliscope.page.serving.door.hosts import Hosts
-from saliscope.page.serving.door.refusals import App
+from saliscope.page.serving.door.refusals import App, Send
 from saliscope.page.serving.guard import Guard
 from tests.support.coroutines import finished
 
@@ -44,6 +44,13 @@ class Seen:
         return str(json.loads(self.answer)["detail"])
 
 
+async def respond(send: Send, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = (), *parts: bytes) -> None:
+    """Send the start of an answer, and its parts if it has any."""
+    await send({"type": "http.response.start", "status": status, "headers": list(headers)})
+    for number, part in enumerate(parts, 1):
+        await send({"type": "http.response.body", "body": part, "more_body": number < len(parts)})
+
+
 def reading(seen: Seen, headers: Sequence[tuple[bytes, bytes]] = ()) -> App:
     """An app that reads its whole body, calls `receive` once more for the disconnect, and answers 200."""
 
@@ -54,8 +61,7 @@ def reading(seen: Seen, headers: Sequence[tuple[bytes, bytes]] = ()) -> App:
             seen.body += message.get("body", b"")
             more = message.get("more_body", False)
         seen.after = (await receive())["type"]
-        await send({"type": "http.response.start", "status": 200, "headers": list(headers)})
-        await send({"type": "http.response.body", "body": b"ok"})
+        await respond(send, 200, headers, b"ok")
 
     return app
 

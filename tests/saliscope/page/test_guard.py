@@ -18,7 +18,7 @@ from saliscope.page.serving.door.bodies import Budget
 from saliscope.page.serving.door.json_bodies import check_json
 from saliscope.page.serving.door.refusals import Refusal
 from saliscope.page.serving.guard import Guard
-from tests.saliscope.page.guarded import JOIN, MB, UPLOAD, Seen, ask, reading, send_request
+from tests.saliscope.page.guarded import JOIN, MB, UPLOAD, Seen, ask, reading, respond, send_request
 from tests.support.coroutines import finished
 
 UPLOADS = os.environ.get("GRADIO_TEMP_DIR") or os.path.join(tempfile.gettempdir(), "gradio")
@@ -77,11 +77,10 @@ def test_a_body_that_is_too_large_has_one_answer() -> None:
         with contextlib.suppress(Exception):
             while True:
                 await receive()
-        await send({"type": "http.response.start", "status": 400, "headers": []})
-        await send({"type": "http.response.body", "body": b"There was an error parsing the body"})
+        await respond(send, 400, [], b"There was an error parsing the body")
 
     async def started(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await respond(send)
         while (await receive()).get("more_body"):
             continue
 
@@ -130,8 +129,7 @@ def test_a_body_arrives_in_time_and_makes_progress(quick: None, monkeypatch: pyt
 def test_a_request_ends_if_its_client_leaves_or_its_answer_comes_early(quick: None) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
-        await send({"type": "http.response.start", "status": 400, "headers": []})
-        await send({"type": "http.response.body", "body": b"no"})
+        await respond(send, 400, [], b"no")
 
     assert ask(chunks=[]).status == 400
     early = ask(path=UPLOAD, chunks=[b"x"] * 3, headers={"content-length": "100"}, app=app, is_complete=False)
@@ -368,7 +366,7 @@ def test_a_cancelled_receive_still_returns_the_disconnect() -> None:
             with anyio.CancelScope() as at_once:
                 at_once.cancel()
                 heard.append((await receive())["type"])
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await respond(send)
 
     ask("GET", "/gradio_api/queue/data", [], app=app)
     assert heard == ["http.disconnect"] * 3

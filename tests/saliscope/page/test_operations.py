@@ -30,7 +30,7 @@ from saliscope.session.jobs import runs
 from saliscope.session.jobs.runs import Run
 from saliscope.session.methods import costs
 from tests.saliscope.browser.conftest import QUIET, free_port
-from tests.saliscope.page.guarded import Seen, send_request
+from tests.saliscope.page.guarded import Seen, respond, send_request
 from tests.support.coroutines import finished
 
 ROOT = Path(__file__).parents[3]
@@ -171,7 +171,7 @@ def test_a_stopping_server_refuses_new_requests_only() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         counts.append(stopping.answering())
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await respond(send)
 
     def statuses(requests: list[tuple[str, str]]) -> list[int]:
         seen = [Seen() for _ in requests]

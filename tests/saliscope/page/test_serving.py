@@ -15,7 +15,7 @@ from saliscope.page.components import view
 from saliscope.page.serving import streams
 from saliscope.page.serving.caching import CHECKED, IMMUTABLE, Caching
 from saliscope.page.serving.streams import Streams
-from tests.saliscope.page.guarded import Seen, send_request
+from tests.saliscope.page.guarded import Seen, respond, send_request
 from tests.support.coroutines import finished
 
 MESSAGES = [b"data: " + bytes(f"{'word' * 500}{number}", "utf-8") + b"\n\n" for number in range(2)]
@@ -65,7 +65,7 @@ def test_a_stream_whose_session_has_ended_leaves_no_traceback() -> None:
 def test_only_files_with_a_hash_are_kept_without_a_check() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         status = 404 if "missing" in scope["path"] else 200
-        await send({"type": "http.response.start", "status": status, "headers": []})
+        await respond(send, status)
 
     for path, expected in {
         "/assets/Index-lnVPVsWk.js": [IMMUTABLE.encode()],
