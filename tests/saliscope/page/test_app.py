@@ -1,4 +1,4 @@
-"""The options of `saliscope serve`: invalid ports, hosts, models and weights are refused before the page is served."""
+"""What `saliscope serve` refuses before the page is served, and the models that it lists."""
 
 from __future__ import annotations
 
@@ -12,10 +12,23 @@ import pytest
 
 import explainers
 from saliscope.__main__ import main
+from saliscope.errors import Refused
+from saliscope.page.agents.server import Agents
+from saliscope.page.operations.metrics import Monitoring
+from saliscope.page.panel import panel
+from saliscope.page.serving import endpoints
+from saliscope.session import model_cache
 from tests.saliscope.browser.conftest import QUIET
 from tests.support.catalog import isolate_catalog
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The empty folder of a machine without network."""
+    isolate_catalog(monkeypatch, tmp_path)
+    return tmp_path
 
 
 def refused(*arguments: str) -> int:
@@ -39,17 +52,16 @@ def test_an_address_that_cannot_be_used_is_refused(capsys: pytest.CaptureFixture
 
 
 def test_weights_that_cannot_be_used_give_one_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    catalog: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """For `serve`, for `app.py`, and for the other commands, whether the model or the file is the problem."""
-    isolate_catalog(monkeypatch, tmp_path)
     monkeypatch.setattr(explainers, "keep_freed_memory", lambda: None)  # it would affect all tests in this process
-    wrong, missing, lite = tmp_path / "wrong.pt", str(tmp_path / "missing.pt"), ("--model", "efficientnet_lite0")
+    wrong, missing, lite = catalog / "wrong.pt", str(catalog / "missing.pt"), ("--model", "efficientnet_lite0")
     wrong.write_bytes(b"garbage")
     command = [sys.executable, "app.py", "--weights", str(wrong), *lite]
     environment = {**os.environ, **QUIET, "SALISCOPE_MODEL": "auto"}
     page = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    explain = ("explain", str(ROOT / "assets" / "examples"), "--out", str(tmp_path / "run"))
+    explain = ("explain", str(ROOT / "assets" / "examples"), "--out", str(catalog / "run"))
     for arguments in (("serve",), explain):
         for weights in (missing, str(wrong)):
             assert refused(*arguments, "--weights", weights) == 1
@@ -60,3 +72,45 @@ def test_weights_that_cannot_be_used_give_one_exit_code(
         assert f"{Path(weights).name} " in printed and "Traceback" not in printed
     printed = page.communicate(timeout=120)[1]
     assert page.returncode == 1 and printed.count("wrong.pt ") == 1 and "Traceback" not in printed
+
+
+def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package, extra, part in (
+        ("mcp.server.lowlevel", "mcp", Agents),
+        ("prometheus_client", "monitoring", Monitoring),
+    ):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(
+            Refused, match=rf"needs the package {package[:3]}.*pip install \"saliscope\[{extra}\] @ git\+"
+        ):
+            part()
+
+
+# The list of models
+
+
+def test_offline_no_model_is_offered_as_a_download(
+    monkeypatch: pytest.MonkeyPatch, catalog: Path, loaded: object
+) -> None:
+    listed = {name: (label, columns) for label, name, columns in panel.models(model_cache.list_models())}
+    assert next(iter(listed)) == "efficientnet_lite0" and listed["efficientnet_lite0"][1][-1] == "on disk"
+    label, columns = listed["resnet50"]
+    assert label.endswith("· not downloaded (offline)") and columns[-1] == "offline"
+    assert not [name for name, (label, columns) in listed.items() if "to download" in label or "download" in columns]
+    found = {each["name"]: (each["cached"], each["offline"]) for each in endpoints.list_models()}
+    assert found["efficientnet_lite0"] == (True, False) and found["resnet50"] == (False, True)
+
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "0")
+    (row,) = [
+        (label, columns) for label, name, columns in panel.models(model_cache.list_models()) if name == "resnet50"
+    ]
+    assert row[0].endswith("MB to download") and row[1][-1] == "download"
+
+
+def test_offline_usable_models_come_first(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list shows its first hundred names; a model of the owner's folder is after torchvision's without this order."""
+    (catalog / "own.py").write_text("from torch import nn\n\n\ndef build():\n    return nn.Identity()\n")
+    monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(catalog))
+    infos = sorted(model_cache.list_models(), key=lambda info: info.cached)
+    states = [columns[-1] for _, _, columns in panel.models(infos)]
+    assert states[:2] == ["on disk", "on disk"] and set(states[2:]) == {"offline"}

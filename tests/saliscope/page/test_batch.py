@@ -61,7 +61,7 @@ def test_unpacking_extracts_only_images_and_only_into_the_folder(tmp_path: Path)
         "/etc/absolute.jpg",
         "a/dog.jpg",
         "a/notes.txt",
-        "__MACOSX/._dog.jpg",
+        "__MACOSX/dog.jpg",
         ".hidden/x.jpg",
     ]
     path = make_zip(tmp_path / "a.zip", dict.fromkeys(names, DOG.read_bytes()))

@@ -155,14 +155,6 @@ def test_monitoring_counts_requests(monkeypatch: pytest.MonkeyPatch, ended: list
     assert health() == (503, "stopping", "full")
 
 
-def test_monitoring_says_which_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from saliscope.page.operations.metrics import Monitoring
-
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(Refused, match=r"needs the package prometheus.*pip install \"saliscope\[monitoring\] @ git\+"):
-        Monitoring()
-
-
 # The end of the server
 
 
