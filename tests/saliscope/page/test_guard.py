@@ -28,7 +28,7 @@ FILE = {"path": f"{UPLOADS}/abc/photo.png", "meta": {"_type": "gradio.FileData"}
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short waits for the parts of a body."""
-    for name, seconds in {"BODY_PAUSE": 0.1, "BODY_WAIT": 0.3, "DISCARD_SECONDS": 0.05}.items():
+    for name, seconds in {"BODY_PAUSE": 0.3, "BODY_WAIT": 0.3, "DISCARD_SECONDS": 0.05}.items():
         monkeypatch.setattr(limits, name, seconds)
 
 
@@ -117,12 +117,12 @@ def test_an_upload_has_few_parts() -> None:
 
 
 def test_a_body_arrives_in_time_and_makes_progress(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    steady = {"path": UPLOAD, "chunks": [bytes(limits.BODY_STEP)] * 10, "pause": 0.03}
+    steady = {"path": UPLOAD, "chunks": [bytes(limits.BODY_STEP)] * 10, "pause": 0.05}
     for path in (JOIN, UPLOAD):
         trickling = ask(path=path, chunks=[b" "] * 100, pause=0.02)
         assert trickling.status == 408 and "in time" in trickling.detail
     assert ask(**steady).status == 200, "slow, but it continues"
-    monkeypatch.setattr(limits, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.2)
     assert ask(**steady).status == 408
 
 
