@@ -99,12 +99,3 @@ def test_without_a_valid_table_only_class_agnostic_methods_have_a_badge(loaded: 
             badges.table.cache_clear()
         for method in METHODS.values():
             assert texts(method.name, loaded) == ([] if method.reads_class else ["class-agnostic"])
-
-
-def test_the_checked_in_table_has_known_methods_with_numbers_in_their_tooltips(loaded: Any) -> None:
-    measured = badges.table().get("methods", {})
-    assert set(measured) <= set(METHODS)
-    for name in measured:
-        for text, tip in badges.badges(METHODS[name], loaded):
-            assert tip.endswith(".") and len(text) <= 90
-            assert text == messages.NO_CLASS or any(letter.isdigit() for letter in tip)
