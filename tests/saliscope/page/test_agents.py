@@ -26,6 +26,7 @@ from tests.support.coroutines import finished
 
 pytest.importorskip("mcp", reason="mcp is not installed: pip install mcp")
 DOG = examples.ASSETS / "examples" / "dog.jpg"
+GUIDE = examples.ASSETS.parent / "docs" / "agents.md"
 TOOLS = {"explain", "feature_maps", "list_models", "list_layers", "list_methods"}
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
@@ -36,8 +37,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
-def call(address: str, *requests: tuple[str, dict[str, Any]], path: str = "/mcp") -> list[Any]:
-    """Call tools with one client, and return their results; without requests, the tools.
+def call(address: str, tool: str, *arguments: dict[str, Any], path: str = "/mcp") -> list[Any]:
+    """Call a tool with one client, and return its results; without a name, the tools.
 
     The client checks the structured content of a result against the schema of its tool.
     """
@@ -46,45 +47,50 @@ def call(address: str, *requests: tuple[str, dict[str, Any]], path: str = "/mcp"
     async def run() -> list[Any]:
         async with Client(f"{address}{path}") as client:
             tools = list((await client.list_tools()).tools)
-            return [await client.call_tool(name, arguments) for name, arguments in requests] or tools
+            return [await client.call_tool(tool, each) for each in arguments] if tool else tools
 
     return finished(run())
 
 
-def post(address: str, method: str, parameters: dict[str, Any], **headers: str) -> dict[str, Any]:
+def message(method: str, **parameters: Any) -> dict[str, Any]:
+    """One message of the protocol."""
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": parameters}
+
+
+def post(address: str, sent: dict[str, Any], **headers: str) -> dict[str, Any]:
     """Send one message of the protocol as older clients do, and return its result."""
     import httpx
 
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": parameters}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    response = httpx.post(f"{address}/mcp", json=body, headers=HEADERS | named, timeout=120)
+    response = httpx.post(f"{address}/mcp", json=sent, headers=HEADERS | named, timeout=120)
     assert response.status_code == 200, response.text
     result: dict[str, Any] = response.json()["result"]
     return result
 
 
 def text(result: Any) -> Any:
+    """The answer of a tool, which programs get as structured content too."""
     assert not result.is_error, result.content[0].text
-    return json.loads(next(part.text for part in result.content if part.type == "text"))
+    answer = json.loads(next(part.text for part in result.content if part.type == "text"))
+    assert result.structured_content == answer
+    return answer
 
 
-def errors(address: str, *requests: tuple[str, dict[str, Any]]) -> list[str]:
-    """Return the messages of calls that fail: one line each, without anything internal."""
-    messages = []
-    for (name, arguments), result in zip(requests, call(address, *requests), strict=True):
-        assert result.is_error and result.structured_content is None, (name, arguments)
-        (part,) = result.content
-        for internal in ("Traceback", "pydantic", "Error executing", "saliscope.", 'File "', "gradio/", "\n"):
-            assert internal not in part.text
-        assert len(part.text) < 400
-        messages.append(str(part.text))
-    return messages
+def error(result: Any) -> str:
+    """The message of a call that fails: one line, without anything internal."""
+    assert result.is_error and result.structured_content is None
+    (part,) = result.content
+    for internal in ("Traceback", "pydantic", "Error executing", "saliscope.", 'File "', "gradio/", "\n"):
+        assert internal not in part.text
+    assert len(part.text) < 400
+    return str(part.text)
 
 
-def images(result: Any) -> list[Image.Image]:
-    parts = [part for part in result.content if part.type == "image"]
-    found = [Image.open(io.BytesIO(base64.b64decode(part.data))) for part in parts]
-    assert [f"image/{image.format.lower()}" for image in found] == [part.mime_type for part in parts]
+def image(result: Any) -> Image.Image:
+    """The image of an answer, in the format that it declares."""
+    (part,) = [part for part in result.content if part.type == "image"]
+    found = Image.open(io.BytesIO(base64.b64decode(part.data)))
+    assert part.mime_type == f"image/{str(found.format).lower()}"
     return found
 
 
@@ -92,86 +98,57 @@ def encoded(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-def test_every_tool_and_argument_is_described(address):
+# Tools and their answers
+
+
+def test_every_tool_and_argument_is_described(address: str) -> None:
     import jsonschema
 
-    tools = {tool.name: tool for tool in call(address)}
+    tools = {tool.name: tool for tool in call(address, "")}
     assert set(tools) == TOOLS
     for tool in tools.values():
         assert tool.title and tool.title == tool.annotations.title and tool.description
         assert tool.annotations.read_only_hint and tool.annotations.idempotent_hint
         assert tool.annotations.destructive_hint is False
         assert all(argument["description"] for argument in tool.input_schema["properties"].values())
-        jsonschema.Draft202012Validator.check_schema(tool.input_schema)
-        jsonschema.Draft202012Validator.check_schema(tool.output_schema)
-        assert tool.input_schema["type"] == tool.output_schema["type"] == "object"
+        for schema in (tool.input_schema, tool.output_schema):
+            jsonschema.Draft202012Validator.check_schema(schema)
+            assert schema["type"] == "object"
         assert len(tool.model_dump_json(by_alias=True, exclude_none=True)) < 4_000
     assert tools["explain"].input_schema["required"] == ["image"]
-    image = tools["explain"].input_schema["properties"]["image"]["description"]
-    assert all(name in image for name in examples.all_examples())
+    described = tools["explain"].input_schema["properties"]["image"]["description"]
+    assert all(name in described for name in examples.all_examples())
 
 
-def test_an_image_may_be_an_example_a_path_base64_or_a_data_url(address, tmp_path):
-    data = encoded(DOG)
-    spaced = tmp_path / "my dog (1).JPG"
-    spaced.write_bytes(DOG.read_bytes())
-    link = tmp_path / "link.jpg"
-    link.symlink_to(DOG)
-    lines = "\n".join(data[k : k + 76] for k in range(0, len(data), 76))
-    url_safe = data.replace("+", "-").replace("/", "_").rstrip("=")
-    kinds = ["dog", " dog ", str(DOG), str(spaced), str(link), DOG.as_uri(), spaced.as_uri(), data, lines, url_safe]
-    kinds += [f"data:image/jpeg;base64,{data}", f"DATA:;base64,{lines}"]
-    for kind in kinds:
-        assert Path(read_image(kind, local=True).path).read_bytes() == DOG.read_bytes(), kind[:40]
-    for result in call(address, ("explain", {"image": "dog"}), ("explain", {"image": str(spaced)})):
-        answer = text(result)
-        assert answer["target"]["name"] == "German shepherd"
-        assert "tmp" not in json.dumps(answer) and str(DOG.parent) not in json.dumps(answer)
-        (overlay,) = images(result)
-        assert min(overlay.size) >= 224
-
-
-def test_an_array_of_bands_can_be_passed(address, tmp_path):
+def test_explanations_have_the_overlay_and_the_answer(address: str, tmp_path: Path) -> None:
     bands = tmp_path / "bands.npy"
     np.save(bands, np.random.default_rng(0).random((5, 64, 64), np.float32))
-    by_path, by_data = call(
-        address,
-        ("explain", {"image": str(bands), "bands": "3,2,1"}),
-        ("explain", {"image": encoded(bands), "bands": "3,2,1"}),
-    )
-    assert text(by_path)["bands"]["count"] == 5
-    assert text(by_path)["predictions"] == text(by_data)["predictions"]
+    settings: list[dict[str, Any]] = [
+        {"image": str(DOG)},
+        {"image": "dog", "target": "malinois", "method": "saliency", "options": None},
+        {"image": "dog", "target": 225, "layer": "stages.4", "method": "layer_cam"},
+        {"image": "dog", "target": "channel 12 of head"},
+        {"image": "dog", "method": "token_pca"},
+        *({"image": each, "bands": "3,2,1"} for each in (str(bands), encoded(bands))),
+    ]
+    results = call(address, "explain", *settings)
+    answers = [text(each) for each in results]
+    assert [each["target"]["name"] for each in answers[:3]] == ["German shepherd", "malinois", "malinois"]
+    assert answers[2]["shape"] == [14, 14]
+    assert answers[3]["target"] == {"index": None, "name": "channel 12 of head", "probability": None}
+    assert min(image(results[0]).size) >= 224
+    assert "tmp" not in json.dumps(answers) and str(DOG.parent) not in json.dumps(answers)
+    assert answers[5]["bands"]["count"] == 5 and answers[5]["predictions"] == answers[6]["predictions"]
 
 
-def test_structured_content_is_the_text(address):
-    """The client has checked it against the schema of the tool."""
-    results = call(
-        address,
-        ("explain", {"image": "dog", "target": "malinois", "method": "saliency", "options": None}),
-        ("explain", {"image": "dog", "target": 225, "layer": "stages.4", "method": "layer_cam"}),
-        ("explain", {"image": "dog", "target": "channel 12 of head"}),
-        ("explain", {"image": "dog", "method": "token_pca"}),
-        ("feature_maps", {"image": "dog", "channels": [3, 5], "layer": "stages.1"}),
-        ("list_models", {}),
-        ("list_models", {"name": "efficientnet_lite0"}),
-        ("list_layers", {}),
-        ("list_methods", {}),
-        ("list_methods", {"name": "occlusion"}),
-    )
-    for result in results:
-        assert result.structured_content == text(result)
-    assert text(results[0])["target"]["name"] == text(results[1])["target"]["name"] == "malinois"
-    assert text(results[1])["shape"] == [14, 14]
-    assert text(results[2])["target"] == {"index": None, "name": "channel 12 of head", "probability": None}
-
-
-def test_feature_maps_are_an_image_with_one_tile_per_channel(address):
+def test_feature_maps_are_an_image_with_one_tile_per_channel(address: str) -> None:
     some, two, last, by_effect = call(
         address,
-        ("feature_maps", {"image": "coffee"}),
-        ("feature_maps", {"image": "coffee", "channels": [5, 3], "layer": "stages.4"}),
-        ("feature_maps", {"image": "coffee", "count": 100 - 36, "layer": "stages.4", "sort": "number"}),
-        ("feature_maps", {"image": "coffee", "count": 3, "layer": "stages.4", "sort": "effect"}),
+        "feature_maps",
+        {"image": "coffee"},
+        {"image": "coffee", "channels": [5, 3], "layer": "stages.4"},
+        {"image": "coffee", "count": 64, "layer": "stages.4", "sort": "number"},
+        {"image": "coffee", "count": 3, "layer": "stages.4", "sort": "effect"},
     )
     answer = text(some)
     assert (answer["layer"], answer["total"], answer["grid"]) == ("head", 1280, [7, 7])
@@ -182,186 +159,165 @@ def test_feature_maps_are_an_image_with_one_tile_per_channel(address):
     assert [each["number"] for each in text(last)["channels"]] == list(range(64))
     effects = [each["effect"] for each in text(by_effect)["channels"]]
     assert effects == sorted(effects, reverse=True) and text(by_effect)["target"]["name"] == "espresso"
-    sizes = [images(result)[0].size for result in (some, two, last)]
-    assert sizes[0][0] > 400 and sizes[1][0] < sizes[0][0] < sizes[2][0] and sizes[1][1] < sizes[0][1] < sizes[2][1]
+    (two_wide, two_high), (wide, high), (last_wide, last_high) = (image(each).size for each in (two, some, last))
+    assert two_wide < wide < last_wide and two_high < high < last_high and wide > 400
     assert len(some.content[-1].text) < 2_000
 
 
-def test_lists_are_short_and_have_all_names(address):
-    methods, models, layers = call(address, ("list_methods", {}), ("list_models", {}), ("list_layers", {}))
-    assert len(methods.content[0].text) < 4_000
-    assert len(models.content[0].text) < 2_500
-    assert len(layers.content[0].text) < 1_000
-    answer = text(methods)
-    named = [name for group in answer["groups"] for name in group["methods"]] + answer["cautions"]
+def test_lists_are_short_and_can_be_filtered(address: str) -> None:
+    asked = {"list_methods": 4_000, "list_models": 2_500, "list_layers": 1_000}
+    results = [call(address, name, {})[0] for name in asked]
+    for result, most in zip(results, asked.values(), strict=True):
+        assert len(result.content[0].text) < most
+    methods, models, layers = map(text, results)
+    named = [name for group in methods["groups"] for name in group["methods"]] + methods["cautions"]
     assert len(named) == len(set(named)) >= 60 and {"grad_cam", "lime", "integrated_gradients"} < set(named)
-    assert answer["default"] == "grad_cam"
-    tasks = {group["task"]: group for group in text(models)["tasks"]}
-    assert (
-        tasks["classification"]["ready"] == ["efficientnet_lite0"] and text(models)["default"] == "efficientnet_lite0"
-    )
-    assert [layer["name"] for layer in text(layers)["layers"]][-1] == text(layers)["default"] == "head"
-    assert text(layers)["total"] > 100
+    tasks = {group["task"]: group for group in models["tasks"]}
+    assert tasks["classification"]["ready"] == ["efficientnet_lite0"] == [models["default"]]
+    assert layers["layers"][-1]["name"] == layers["default"] == "head" and layers["total"] > 100
+    assert methods["default"] == "grad_cam"
+
+    filters = ({"filter": "saliency"}, {"filter": "Baselines SHAP"}, {"name": "rise"})
+    cautioned, shap, rise = map(text, call(address, "list_methods", *filters))
+    assert any("saliency" in group["methods"] for group in cautioned["groups"]) and "saliency" in cautioned["cautions"]
+    assert any("gradient_shap" in group["methods"] for group in shap["groups"])
+    assert rise["details"]["paper"] and "samples" in {option["name"] for option in rise["details"]["options"]}
+    (convolutions,) = map(text, call(address, "list_layers", {"filter": "conv2d"}))
+    assert len(convolutions["layers"]) == 40 and convolutions["omitted"] > 0
+    assert all("conv2d" in (layer["name"] + layer["kind"]).lower() for layer in convolutions["layers"])
+    (model,) = map(text, call(address, "list_models", {"name": "efficientnet_lite0"}))
+    assert model["details"]["accuracy"] == 75.1
 
 
-def test_lists_can_be_filtered(address):
-    cautioned, shap, convolutions, one, method, model = call(
-        address,
-        ("list_methods", {"filter": "saliency"}),
-        ("list_methods", {"filter": "Baselines SHAP"}),
-        ("list_layers", {"filter": "conv2d"}),
-        ("list_layers", {"filter": "stages.2.0"}),
-        ("list_methods", {"name": "rise"}),
-        ("list_models", {"name": "efficientnet_lite0"}),
-    )
-    assert "saliency" in [name for group in text(cautioned)["groups"] for name in group["methods"]]
-    assert "saliency" in text(cautioned)["cautions"]
-    assert {"gradient_shap"} <= {name for group in text(shap)["groups"] for name in group["methods"]}
-    found = text(convolutions)
-    assert len(found["layers"]) == 40 and found["omitted"] > 0
-    assert all("conv2d" in (layer["name"] + layer["kind"]).lower() for layer in found["layers"])
-    assert all("stages.2.0" in layer["name"] for layer in text(one)["layers"])
-    details = text(method)["details"]
-    assert details["paper"] and "samples" in {option["name"] for option in details["options"]}
-    assert text(model)["details"]["accuracy"] == 75.1
+def test_the_calls_and_settings_of_the_guide_work(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    guide = GUIDE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]*\| `(\w+)` \| `(\{.*\})` \|$", guide, re.M)
+    assert len(rows) >= 8
+    for tool, arguments in rows:
+        assert all(map(text, call(address, tool, json.loads(arguments.replace("/home/me/dog.jpg", "dog")))))
+
+    (block,) = re.findall(r"```python\n(.*?)```", guide, re.S)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(exec, block.replace("http://127.0.0.1:7860", address), {}).result()
+    assert capsys.readouterr().out.strip() == re.findall(r"print\(.*# (.*)", block)[0]
+    settings = [json.loads(each) for each in re.findall(r"`(\{\"(?:mcpServers|servers)\".*?\})`", guide)]
+    assert len(settings) == 4 and all("http://127.0.0.1:7860/mcp" in json.dumps(each) for each in settings)
 
 
-WRONG_IMAGES = [
-    ("", "image is empty"),
-    ("cofee", "Did you mean coffee?"),
-    ("no such thing", "Pass an example's name"),
-    ("https://example.org/dog.jpg", "Links are not supported"),
-    ("data:image/png,%3Csvg%3E", "not valid base64"),
-    ("data:image/png;base64,", "not valid base64"),
-    ("data:image/png;base64,???", "not valid base64"),
-    (encoded(DOG)[:40_000].replace("A", "!"), "not valid base64"),
-    (base64.b64encode(b"<svg/>" * 20).decode(), "an SVG drawing"),
-    (base64.b64encode(b"%PDF-1.4" * 20).decode(), "a PDF document"),
-    (encoded(DOG)[:4_000], "damaged or truncated"),
-    ("/etc/passwd", "not the name of an image"),
-    ("~/.ssh/id_rsa", "not the name of an image"),
-    ("file:///etc/passwd", "not the name of an image"),
-    ("file://host/share/dog.jpg", "not absolute"),
-    ("//host/share/dog.jpg", "not absolute"),
-    ("dog.jpg", "not absolute"),
-    ("../dog.jpg", "not absolute"),
-    ("/no/such/dog.jpg", "does not exist"),
-    ("/no/such\0/dog.jpg", "does not exist"),
-]
+# Wrong arguments
+
+WRONG_IMAGES = {
+    "": "image is empty",
+    "cofee": "Did you mean coffee?",
+    "no such thing": "Pass an example's name",
+    "https://example.org/dog.jpg": "Links are not supported",
+    "data:image/png,%3Csvg%3E": "not valid base64",
+    "data:image/png;base64,???": "not valid base64",
+    encoded(DOG)[:40_000].replace("A", "!"): "not valid base64",
+    base64.b64encode(b"<svg/>" * 20).decode(): "an SVG drawing",
+    base64.b64encode(b"%PDF-1.4" * 20).decode(): "a PDF document",
+    encoded(DOG)[:4_000]: "damaged or truncated",
+    "/etc/passwd": "not the name of an image",
+    "~/.ssh/id_rsa": "not the name of an image",
+    "file:///etc/passwd": "not the name of an image",
+    "file://host/share/dog.jpg": "not absolute",
+    "//host/share/dog.jpg": "not absolute",
+    "dog.jpg": "not absolute",
+    "/no/such/dog.jpg": "does not exist",
+    "/no/such\0/dog.jpg": "does not exist",
+}
 
 
-def test_wrong_images_get_one_line(address):
-    found = errors(address, *(("explain", {"image": image}) for image, _ in WRONG_IMAGES))
-    for (image, message), given in zip(WRONG_IMAGES, found, strict=True):
-        assert message in given, image[:40]
-
-
-def test_only_image_files_are_read(address, tmp_path):
-    secret = tmp_path / "secret.txt"
-    secret.write_text("password: 1234")
-    renamed = tmp_path / "renamed.png"
-    renamed.write_text("password: 1234")
-    (tmp_path / "link.png").symlink_to(secret)
+def test_only_image_files_are_read(address: str, tmp_path: Path) -> None:
+    for name in ("secret.txt", "renamed.png"):
+        (tmp_path / name).write_text("password: 1234")
+    (tmp_path / "link.png").symlink_to(tmp_path / "secret.txt")
     (tmp_path / "folder.png").mkdir()
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     os.truncate(tmp_path / "large.png", 40 * 2**20)
-    for name, message in {
-        "secret.txt": "not the name of an image",
-        "renamed.png": "not an image",
-        "link.png": "not an image",
-        "folder.png": "does not exist",
-        "pipe.png": "does not exist",
-        "large.png": "The maximum is 32 MB",
-    }.items():
-        (found,) = errors(address, ("feature_maps", {"image": str(tmp_path / name)}))
-        assert message in found and "1234" not in found
+    files = {"secret.txt": "not the name of an image", "large.png": "The maximum is 32 MB"}
+    files |= dict.fromkeys(("renamed.png", "link.png"), "not an image")
+    files |= dict.fromkeys(("folder.png", "pipe.png"), "does not exist")
+    wrong = WRONG_IMAGES | {str(tmp_path / name): reason for name, reason in files.items()}
+    results = call(address, "explain", *({"image": name} for name in wrong))
+    for (name, reason), result in zip(wrong.items(), results, strict=True):
+        assert reason in error(result) and "1234" not in error(result), name[:40]
 
 
-WRONG_ARGUMENTS = [
-    ("explain", {}, "explain needs image: an example's name"),
-    ("explain", {"imag": "dog"}, "Did you mean image?"),
-    ("explain", {"image": 5}, "image must be a string, got 5"),
-    ("explain", {"image": ["dog"]}, "image must be a string"),
-    ("explain", {"image": "dog", "options": "x"}, "options must be an object"),
-    ("explain", {"image": "dog", "options": {"no_such": 1}}, "no_such"),
-    ("explain", {"image": "dog", "options": {"relu": "maybe"}}, "relu"),
-    ("explain", {"image": "dog", "method": "grad_cm"}, "Did you mean grad_cam"),
-    ("explain", {"image": "dog", "method": True}, "method must be a string"),
-    ("explain", {"image": "dog", "model": "resnet_50"}, "resnet50"),
-    ("explain", {"image": "dog", "model": "x" * 1000}, "at most 500 characters"),
-    ("explain", {"image": "dog", "layer": "haed"}, "Did you mean head"),
-    ("explain", {"image": "dog", "target": "germn shepherd"}, "German shepherd"),
-    ("explain", {"image": "dog", "target": 1000}, "1000"),
-    ("explain", {"image": "dog", "target": 1.5}, "target must be a string or an integer, got 1.5"),
-    ("explain", {"image": "dog", "target": True}, "target must be a string or an integer"),
-    ("feature_maps", {"image": "dog", "channels": "3"}, "channels must be a list of integers"),
-    ("feature_maps", {"image": "dog", "channels": [1, "a"]}, "channels must be a list of integers"),
-    ("feature_maps", {"image": "dog", "channels": [1280]}, "integers from 0 to 1279"),
-    ("feature_maps", {"image": "dog", "channels": [-1]}, "integers from 0 to 1279"),
-    ("feature_maps", {"image": "dog", "channels": list(range(65))}, "from 1 to 64 channels, got 65"),
-    ("feature_maps", {"image": "dog", "count": 0}, "from 1 to 64 channels, got 0"),
-    ("feature_maps", {"image": "dog", "sort": "name"}, "activation, effect, number"),
-    ("list_models", {"name": "efficientnet_lite"}, "efficientnet_lite0"),
-    ("list_models", {"filter": "no such model"}, "No model matches"),
-    ("list_models", {"filter": 3}, "filter must be a string"),
-    ("list_layers", {"filter": "haed"}, "Did you mean head"),
-    ("list_layers", {"model": "no_such"}, "no_such"),
-    ("list_methods", {"filter": "grad_cma"}, "Did you mean grad_cam"),
-    ("list_methods", {"name": "attention_rollout"}, "Attention rollout"),
-    ("list_methods", {"layer": "head"}, "Available: model, filter, name"),
-    ("explian", {}, "Did you mean explain?"),
-]
+WRONG_ARGUMENTS: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "explain": [
+        ({}, "explain needs image: an example's name"),
+        ({"imag": "dog"}, "Did you mean image?"),
+        ({"image": 5}, "image must be a string, got 5"),
+        ({"image": "dog", "options": "x"}, "options must be an object"),
+        ({"image": "dog", "model": "x" * 1000}, "at most 500 characters"),
+        ({"image": "dog", "target": True}, "target must be a string or an integer"),
+    ],
+    "feature_maps": [
+        ({"image": "dog", "channels": [1, "a"]}, "channels must be a list of integers"),
+        ({"image": "dog", "channels": [-1]}, "integers from 0 to 1279"),
+        ({"image": "dog", "channels": list(range(65))}, "from 1 to 64 channels, got 65"),
+        ({"image": "dog", "count": 0}, "from 1 to 64 channels, got 0"),
+        ({"image": "dog", "sort": "name"}, "activation, effect, number"),
+    ],
+    "list_models": [({"name": "efficientnet_lite"}, "efficientnet_lite0"), ({"filter": "no such"}, "No model matches")],
+    "list_layers": [({"filter": "haed"}, "Did you mean head")],
+    "list_methods": [
+        ({"filter": "grad_cma"}, "Did you mean grad_cam"),
+        ({"layer": "head"}, "Available: model, filter"),
+    ],
+    "explian": [({}, "Did you mean explain?")],
+}
 
 
-def test_wrong_arguments_get_one_line(address):
-    found = errors(address, *((tool, arguments) for tool, arguments, _ in WRONG_ARGUMENTS))
-    for (tool, arguments, message), given in zip(WRONG_ARGUMENTS, found, strict=True):
-        assert message in given, (tool, arguments)
+def test_wrong_arguments_get_one_line(address: str) -> None:
+    for tool, wrong in WRONG_ARGUMENTS.items():
+        results = call(address, tool, *(arguments for arguments, _ in wrong))
+        for (arguments, reason), result in zip(wrong, results, strict=True):
+            assert reason in error(result), (tool, arguments)
 
 
-def test_a_slash_at_the_end_makes_no_difference(address):
+# The protocol
+
+
+def test_older_clients_are_answered_with_and_without_a_slash_at_the_end(address: str) -> None:
+    """No stream is open: the server sends no messages of its own, and a stream would delay its end."""
     import httpx
 
-    (result,) = call(address, ("explain", {"image": f"data:image/jpeg;base64,{encoded(DOG)}"}), path="/mcp/")
-    assert text(result)["target"]["name"] == "German shepherd"
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    for path in ("/mcp", "/mcp/"):
-        response = httpx.post(f"{address}{path}", json=body, headers=HEADERS, follow_redirects=False)
-        assert response.status_code == 200 and len(response.json()["result"]["tools"]) == len(TOOLS)
-
-
-def test_no_stream_is_kept_open(address):
-    """The server sends no messages of its own; a stream would stay open and delay its end."""
-    import httpx
-
-    for path in ("/mcp", "/mcp/"):
-        response = httpx.get(f"{address}{path}", headers=HEADERS, timeout=10)
-        assert (response.status_code, response.headers["allow"]) == (405, "POST")
-
-
-@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-def test_older_clients_are_answered(address, version):
-    me = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    started = post(address, "initialize", me)
-    assert started["protocolVersion"] == version and "explain" in started["instructions"]
-    found = post(
-        address, "tools/call", {"name": "explain", "arguments": {"image": "dog"}}, mcp_protocol_version=version
-    )
+    dog = message("tools/call", name="explain", arguments={"image": f"data:image/jpeg;base64,{encoded(DOG)}"})
+    client = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    assert "explain" in post(address, message("initialize", **client))["instructions"]
+    found = post(address, dog, mcp_protocol_version="2024-11-05")
     assert found["structuredContent"]["target"]["name"] == "German shepherd"
+    for path in ("/mcp", "/mcp/"):
+        assert {tool.name for tool in call(address, "", path=path)} == TOOLS
+        asked = httpx.post(f"{address}{path}", json=message("tools/list"), headers=HEADERS, follow_redirects=False)
+        assert asked.status_code == 200
+        stream = httpx.get(f"{address}{path}", headers=HEADERS, timeout=10)
+        assert (stream.status_code, stream.headers["allow"]) == (405, "POST")
+        for other in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
+            refused = httpx.post(f"{address}{path}", json=message("tools/list"), headers=HEADERS | other)
+            assert refused.status_code in (403, 421)
 
 
-def test_two_clients_at_once_get_their_own_answers(address):
-    names = ["dog", "coffee"] * 2
-
-    def target(name: str) -> str:
-        return str(text(call(address, ("explain", {"image": name}))[0])["target"]["name"])
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(target, names)) == ["German shepherd", "espresso"] * 2
+# Images: an example, base64 or a data URL, and a path for programs of this machine
 
 
-def test_an_image_that_is_stored_again_can_be_read_meanwhile():
+def test_an_image_may_be_an_example_a_path_base64_or_a_data_url(tmp_path: Path) -> None:
+    data = encoded(DOG)
+    spaced, link = tmp_path / "my dog (1).JPG", tmp_path / "link.jpg"
+    spaced.write_bytes(DOG.read_bytes())
+    link.symlink_to(DOG)
+    lines = "\n".join(data[start : start + 76] for start in range(0, len(data), 76))
+    url_safe = data.replace("+", "-").replace("/", "_").rstrip("=")
+    kinds = ["dog", " dog ", str(DOG), str(spaced), str(link), DOG.as_uri(), spaced.as_uri(), data, lines, url_safe]
+    kinds += [f"data:image/jpeg;base64,{data}", f"DATA:;base64,{lines}"]
+    for kind in kinds:
+        assert Path(read_image(kind, local=True).path).read_bytes() == DOG.read_bytes(), kind[:40]
+
+
+def test_an_image_that_is_stored_again_can_be_read_meanwhile() -> None:
     whole, stop = DOG.stat().st_size, threading.Event()
 
     def store() -> None:
@@ -377,137 +333,69 @@ def test_an_image_that_is_stored_again_can_be_read_meanwhile():
     assert sizes == {whole}
 
 
-def test_paths_of_a_request_through_a_proxy_are_not_read(address):
-    arguments = {"name": "explain", "arguments": {"image": str(DOG)}}
-    assert not post(address, "tools/call", arguments).get("isError")
-    for headers in ({"x_forwarded_for": "127.0.0.1"}, {"via": "1.1 proxy"}):
-        found = post(address, "tools/call", arguments, **headers)
-        assert found["isError"] and "The path was not read" in found["content"][0]["text"]
-
-
-def test_a_page_for_others_reads_no_paths(tmp_path):
-    """A proxy may pass the name of the page on."""
-    with served(tmp_path, "app.py", "--mcp", SALISCOPE_HOSTS="example.org") as public:
-        refused, missing, example = call(
-            public,
-            ("explain", {"image": str(DOG)}),
-            ("explain", {"image": "/no/such/file.png"}),
-            ("explain", {"image": "coffee"}),
-        )
-        assert post(public, "tools/list", {}, host="example.org")["tools"]
-        found = post(public, "tools/call", {"name": "explain", "arguments": {"image": str(DOG)}}, host="example.org")
-    assert "The path was not read" in found["content"][0]["text"]
-    assert refused.is_error and "The path was not read" in refused.content[0].text
-    assert missing.content == refused.content  # whether the file exists stays unknown
-    assert text(example)["target"]["name"] == "espresso"
-
-
-@pytest.mark.parametrize(
-    ("host", "variables", "expected"),
-    [
-        ("127.0.0.1", {}, True),
-        ("0.0.0.0", {}, False),
-        (None, {"GRADIO_SERVER_NAME": "0.0.0.0"}, False),
-        ("127.0.0.1", {"SALISCOPE_HOSTS": "example.org"}, False),
-        ("127.0.0.1", {"SPACE_ID": "me/page"}, False),
-    ],
-)
-def test_only_a_page_for_this_machine_marks_requests_as_local(host, variables, expected, monkeypatch):
-    marks = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        marks.append(scope[access.MARK])
-
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    scope = {"type": "http", "client": ("127.0.0.1", 5), "headers": [(b"host", b"127.0.0.1:7860")]}
-    finished(access.MarkLocal(app, access.served_host(host))(scope, None, None))
-    assert marks == [expected]
-
-
-def test_a_remote_path_is_not_even_looked_at(monkeypatch):
-    def touched(*_: object) -> bool:
-        raise AssertionError("the file system was read")
-
+def test_a_remote_path_is_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("isfile", "exists", "expanduser"):
-        monkeypatch.setattr(os.path, name, touched)
+        monkeypatch.setattr(os.path, name, lambda *_: pytest.fail("the file system was read"))
     for path in ("/etc/passwd", "~/dog.jpg", "dog.jpg", "file:///dog.jpg", "C:\\dog.jpg", "\\\\host\\dog.jpg"):
         with pytest.raises(Refused, match="The path was not read"):
             read_image(path, local=False)
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({}, True),
-        ({"client": ("::1", 1), "headers": [(b"host", b"[::1]:7860")]}, True),
-        ({"client": ("::ffff:127.0.0.1", 1), "headers": [(b"host", b"localhost")]}, True),
-        ({"client": ("192.168.1.5", 1)}, False),
-        ({"client": ("::ffff:10.0.0.1", 1)}, False),
-        ({"client": ("localhost.example.org", 1)}, False),
-        ({"client": None}, False),
-        ({"headers": []}, False),
-        ({"headers": [(b"host", b"127.0.0.1"), (b"host", b"example.org")]}, False),
-        ({"headers": [(b"host", b"127.0.0.1.example.org")]}, False),
-        ({"headers": [(b"host", b"example.org:7860")]}, False),
-        *(
-            ({"headers": [(b"host", b"127.0.0.1"), (name, b"127.0.0.1")]}, False)
-            for name in (
-                b"X-Forwarded-For",
-                b"x-forwarded-host",
-                b"forwarded",
-                b"via",
-                b"x-real-ip",
-                b"cf-connecting-ip",
-            )
-        ),
-    ],
-)
-def test_which_requests_come_from_this_machine(change, expected):
-    scope = {"client": ("127.0.0.1", 50_000), "headers": [(b"host", b"127.0.0.1:7860")], **change}
-    assert access.is_direct(scope) is expected
+def test_paths_of_a_request_through_a_proxy_are_not_read(address: str) -> None:
+    sent = message("tools/call", name="explain", arguments={"image": str(DOG)})
+    assert not post(address, sent).get("isError")
+    for headers in ({"x_forwarded_for": "127.0.0.1"}, {"via": "1.1 proxy"}):
+        found = post(address, sent, **headers)
+        assert found["isError"] and "The path was not read" in found["content"][0]["text"]
 
 
-def test_which_addresses_are_only_this_machine():
-    assert all(map(access.is_loopback, ("127.0.0.1", "127.1.2.3", "localhost", "::1", "[::1]", "::ffff:127.0.0.1")))
-    assert not any(map(access.is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "", None, "localhost.example")))
-
-
-def test_the_calls_of_the_guide_work(address, capsys):
-    guide = (examples.ASSETS.parent / "docs" / "agents.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\|[^|]*\| `(\w+)` \| `(\{.*\})` \|$", guide, re.M)
-    calls = [(tool, json.loads(arguments.replace("/home/me/dog.jpg", "dog"))) for tool, arguments in rows]
-    assert len(calls) >= 8
-    for result in call(address, *calls):
-        assert text(result)
-
-    (block,) = re.findall(r"```python\n(.*?)```", guide, re.S)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(exec, block.replace("http://127.0.0.1:7860", address), {}).result()
-    assert capsys.readouterr().out.strip() == re.findall(r"print\(.*# (.*)", block)[0]
-
-
-def test_the_settings_of_clients_in_the_guide_are_json():
-    guide = (examples.ASSETS.parent / "docs" / "agents.md").read_text(encoding="utf-8")
-    found = [json.loads(each) for each in re.findall(r"`(\{\"(?:mcpServers|servers)\".*?\})`", guide)]
-    assert len(found) == 4 and all("http://127.0.0.1:7860/mcp" in json.dumps(each) for each in found)
-
-
-def test_requests_from_other_sites_are_refused(address):
-    import httpx
-
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    for path in ("/mcp", "/mcp/"):
-        for other in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
-            found = httpx.post(f"{address}{path}", json=body, headers=HEADERS | other)
-            assert found.status_code in (403, 421)
-
-
-def test_without_the_package_the_command_names_it(monkeypatch):
-    import sys
+def test_only_a_page_for_this_machine_reads_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy may pass the name of the page on; whether a file exists stays unknown."""
+    from starlette.applications import Starlette
+    from starlette.testclient import TestClient
 
     from saliscope.page.agents.server import Agents
 
-    monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)
-    with pytest.raises(Refused, match=r"needs the package mcp, .*pip install \"saliscope\[mcp\] @ git\+"):
-        Agents()
+    def answers(host: str | None, name: str = "127.0.0.1:7860", **variables: str) -> set[str]:
+        """What an agent of this machine gets for a file that exists and for one that does not."""
+        paths = ("/no/file.png", str(GUIDE))
+        asked = [message("tools/call", name="explain", arguments={"image": path}) for path in paths]
+        with monkeypatch.context() as patch:
+            for variable, value in variables.items():
+                patch.setenv(variable, value)
+            agents = Agents(host)
+            app = Starlette(routes=agents.routes, middleware=[agents.middleware], lifespan=agents.lifespan)
+            with TestClient(app, client=("127.0.0.1", 5), headers={**HEADERS, "host": name}) as client:
+                results = [client.post("/mcp", json=each).json()["result"] for each in asked]
+        assert all(result["isError"] for result in results)
+        return {result["content"][0]["text"] for result in results}
+
+    here = answers("127.0.0.1")
+    assert len(here) == 2 and not any("The path was not read" in each for each in here)
+    (public,) = answers("0.0.0.0")
+    assert "The path was not read" in public
+    assert answers(None, GRADIO_SERVER_NAME="0.0.0.0") == {public}
+    for name in ("127.0.0.1:7860", "example.org"):
+        assert answers("127.0.0.1", name, SALISCOPE_HOSTS="example.org") == {public}
+    assert answers("127.0.0.1", SPACE_ID="me/page") == {public}
+
+
+DIRECT = {"client": ("127.0.0.1", 50_000), "headers": [(b"host", b"127.0.0.1:7860")]}
+LOCAL: list[dict[str, Any]] = [
+    {},
+    {"client": ("::1", 1), "headers": [(b"host", b"[::1]:7860")]},
+    {"client": ("::ffff:127.0.0.1", 1), "headers": [(b"host", b"localhost")]},
+]
+CLIENTS = (("192.168.1.5", 1), ("::ffff:10.0.0.1", 1), ("localhost.example.org", 1), None)
+REMOTE: list[dict[str, Any]] = [{"client": client} for client in CLIENTS]
+REMOTE += [{"headers": [(b"host", host)]} for host in (b"127.0.0.1.example.org", b"example.org:7860")]
+REMOTE += [{"headers": []}, {"headers": [(b"host", b"127.0.0.1"), (b"host", b"example.org")]}]
+PROXIED = (b"X-Forwarded-For", b"x-forwarded-host", b"forwarded", b"via", b"x-real-ip", b"cf-connecting-ip")
+REMOTE += [{"headers": [(b"host", b"127.0.0.1"), (name, b"127.0.0.1")]} for name in PROXIED]
+
+
+def test_which_requests_and_addresses_are_of_this_machine() -> None:
+    for change in LOCAL + REMOTE:
+        assert access.is_direct({**DIRECT, **change}) is (change in LOCAL), change
+    assert all(map(access.is_loopback, ("127.0.0.1", "127.1.2.3", "localhost", "::1", "[::1]", "::ffff:127.0.0.1")))
+    assert not any(map(access.is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "", None, "localhost.example")))

@@ -1,108 +1,116 @@
-"""The options of `saliscope serve`: invalid ports, hosts and models are refused before the page is served."""
+"""What `saliscope serve` refuses before the page is served, and the models that it lists."""
 
 from __future__ import annotations
 
-import runpy
+import os
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
+import explainers
 from saliscope.__main__ import main
-from saliscope.cli import commands
+from saliscope.errors import Refused
+from saliscope.page.agents.server import Agents
+from saliscope.page.operations.metrics import Monitoring
+from saliscope.page.panel import panel
+from saliscope.page.serving import endpoints
 from saliscope.session import model_cache
-from saliscope.zoo import catalog
+from tests.saliscope.browser.conftest import QUIET
+from tests.support.catalog import isolate_catalog
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = ROOT / "assets" / "examples"
 
 
-@pytest.mark.parametrize("port", ["0", "-5", "65536", "80000", "x"])
-def test_an_invalid_port_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The empty folder of a machine without network."""
+    isolate_catalog(monkeypatch, tmp_path)
+    return tmp_path
+
+
+def refused(*arguments: str) -> int:
+    """The exit code of a command that ends with an error."""
     with pytest.raises(SystemExit) as end:
-        main(["serve", "--port", port])
-    assert end.value.code == 2 and "Invalid value for '--port'" in capsys.readouterr().err
+        main(list(arguments))
+    assert isinstance(end.value.code, int)
+    return end.value.code
 
 
-def test_a_port_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-        with pytest.raises(SystemExit):
-            main(["serve", "--port", str(port)])
+def test_an_address_that_cannot_be_used_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for port in ("0", "-5", "65536", "80000", "x"):
+        assert refused("serve", "--port", port) == 2 and "Invalid value for '--port'" in capsys.readouterr().err
+    for host in ("999.1.1.1", "203.0.113.7"):
+        refused("serve", "--host", host)
+        assert f"'{host}' is not an address of this machine" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        refused("serve", "--port", port)
     assert f"Port {port} is already in use" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("host", ["999.1.1.1", "203.0.113.7"])
-def test_an_address_of_another_machine_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["serve", "--host", host])
-    assert f"'{host}' is not an address of this machine" in capsys.readouterr().err
-
-
-def test_an_unknown_model_is_reported_once_and_before_the_page_is_built(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "saliscope.page.build", None)  # an import fails
-    for name, value in {"ready": threading.Event(), "_failure": "", "_errors": [], "_requested": "auto"}.items():
-        monkeypatch.setattr(model_cache, name, value)
-    with pytest.raises(SystemExit) as end:
-        main(["serve", "--model", "unknown"])
-    printed = capfd.readouterr()
-    assert end.value.code == 1 and (printed.out + printed.err).count("Unknown model 'unknown'") == 1
-
-
-@pytest.mark.parametrize("name", ["wrong.pt", "missing.pt"])
-@pytest.mark.parametrize("model", [(), ("--model", "efficientnet_lite0")], ids=["no model", "model"])
 def test_weights_that_cannot_be_used_give_one_exit_code(
-    model: tuple[str, ...],
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    catalog: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """For `serve`, for `app.py`, and for the other commands, whether the model or the file is the problem."""
-    (tmp_path / "wrong.pt").write_bytes(b"garbage")
-    monkeypatch.delenv("SALISCOPE_MODEL", raising=False)
-    monkeypatch.setitem(sys.modules, "saliscope.page.build", None)  # an import fails
-    monkeypatch.setattr(commands, "_keep_freed_memory", lambda: None)  # it would affect all tests in this process
-    monkeypatch.setattr(catalog, "_ADDED", {})
-    given = ["--weights", str(tmp_path / name), *model]
-    expected = f"{name} " if model else "--weights needs --model. Name the model"
-    codes = []
-    for arguments in (["serve"], [], ["explain", str(EXAMPLES), "--out", str(tmp_path / "run")]):
-        for key, value in {"ready": threading.Event(), "_failure": "", "_errors": [], "_requested": "auto"}.items():
-            monkeypatch.setattr(model_cache, key, value)
-        with pytest.raises(SystemExit) as end:
-            if arguments:
-                main([*arguments, *given])
-            else:
-                monkeypatch.setattr(sys, "argv", ["app.py", *given])
-                runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
-        codes.append(end.value.code)
-        printed = capfd.readouterr()
-        assert expected in printed.out + printed.err and "Traceback" not in printed.err
-    assert codes == [1, 1, 1]
+    monkeypatch.setattr(explainers, "keep_freed_memory", lambda: None)  # it would affect all tests in this process
+    wrong, missing, lite = catalog / "wrong.pt", str(catalog / "missing.pt"), ("--model", "efficientnet_lite0")
+    wrong.write_bytes(b"garbage")
+    command = [sys.executable, "app.py", "--weights", str(wrong), *lite]
+    environment = {**os.environ, **QUIET, "SALISCOPE_MODEL": "auto"}
+    page = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    explain = ("explain", str(ROOT / "assets" / "examples"), "--out", str(catalog / "run"))
+    for arguments in (("serve",), explain):
+        for weights in (missing, str(wrong)):
+            assert refused(*arguments, "--weights", weights) == 1
+            assert "--weights needs --model. Name the model" in "".join(capfd.readouterr())
+    for weights in (missing, str(wrong)):
+        assert refused(*explain, "--weights", weights, *lite) == 1
+        printed = "".join(capfd.readouterr())
+        assert f"{Path(weights).name} " in printed and "Traceback" not in printed
+    printed = page.communicate(timeout=120)[1]
+    assert page.returncode == 1 and printed.count("wrong.pt ") == 1 and "Traceback" not in printed
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="The C library of Linux reports its pools")
-def test_all_threads_of_the_page_share_one_pool_of_memory(tmp_path: Path) -> None:
-    code = f"""
-from saliscope.page.serving import gradio_setup
-import ctypes, threading
-threads = [threading.Thread(target=lambda: [bytes(100_000) for _ in range(50)]) for _ in range(8)]
-for each in threads: each.start()
-for each in threads: each.join()
-library = ctypes.CDLL(None)
-library.fopen.restype = ctypes.c_void_p
-file = ctypes.c_void_p(library.fopen(b"{tmp_path}/pools.xml", b"w"))
-library.malloc_info(0, file)
-library.fclose(file)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert (tmp_path / "pools.xml").read_text().count("<heap ") == 1
+def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package, extra, part in (
+        ("mcp.server.lowlevel", "mcp", Agents),
+        ("prometheus_client", "monitoring", Monitoring),
+    ):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(
+            Refused, match=rf"needs the package {package[:3]}.*pip install \"saliscope\[{extra}\] @ git\+"
+        ):
+            part()
+
+
+# The list of models
+
+
+def test_offline_no_model_is_offered_as_a_download(
+    monkeypatch: pytest.MonkeyPatch, catalog: Path, loaded: object
+) -> None:
+    listed = {name: (label, columns) for label, name, columns in panel.models(model_cache.list_models())}
+    assert next(iter(listed)) == "efficientnet_lite0" and listed["efficientnet_lite0"][1][-1] == "on disk"
+    label, columns = listed["resnet50"]
+    assert label.endswith("· not downloaded (offline)") and columns[-1] == "offline"
+    assert not [name for name, (label, columns) in listed.items() if "to download" in label or "download" in columns]
+    found = {each["name"]: (each["cached"], each["offline"]) for each in endpoints.list_models()}
+    assert found["efficientnet_lite0"] == (True, False) and found["resnet50"] == (False, True)
+
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "0")
+    (row,) = [
+        (label, columns) for label, name, columns in panel.models(model_cache.list_models()) if name == "resnet50"
+    ]
+    assert row[0].endswith("MB to download") and row[1][-1] == "download"
+
+
+def test_offline_usable_models_come_first(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list shows its first hundred names; a model of the owner's folder is after torchvision's without this order."""
+    (catalog / "own.py").write_text("from torch import nn\n\n\ndef build():\n    return nn.Identity()\n")
+    monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(catalog))
+    infos = sorted(model_cache.list_models(), key=lambda info: info.cached)
+    states = [columns[-1] for _, _, columns in panel.models(infos)]
+    assert states[:2] == ["on disk", "on disk"] and set(states[2:]) == {"offline"}

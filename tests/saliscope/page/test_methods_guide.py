@@ -12,67 +12,53 @@ import pytest
 import torch
 
 import explainers
-from explainers.findings import Finding, note_finding, recording
+from explainers.findings import Finding
 from saliscope.page.components import view
 from saliscope.page.components.list_columns import METHOD_TIME
 from saliscope.page.methods import guide, picker
 from saliscope.page.panel import panel
-from saliscope.session import engine, model_cache
 from saliscope.session import messages as page_messages
+from saliscope.session import model_cache
 from saliscope.session.answers import Answer, Settings
 from saliscope.session.channels import network
-from saliscope.session.jobs import runs
 from saliscope.session.methods import costs, explanations, findings, lines, messages
 from saliscope.session.request import Request
+from tests.saliscope.session import asking
 
 ROOT = Path(__file__).parents[3]
-DOG = str(ROOT / "assets" / "examples" / "dog.jpg")
-METHODS = explainers.METHODS.values()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded() -> Any:
-    """The default network of the page."""
-    model_cache.start()
-    model_cache.load_requested.set()
-    model_cache.ready.wait()
-    return model_cache.load(model_cache.first_model())
+METHODS = explainers.METHODS
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 @pytest.fixture(scope="module")
 def settings(loaded: Any) -> Settings:
-    return Settings(loaded, loaded.default, None, explainers.METHODS["grad_cam"], {})
+    return Settings(loaded, loaded.default, None, METHODS["grad_cam"], {})
 
 
 def answered(**settings: Any) -> Answer:
     """Return the answer to a request about the image of the dog."""
-    with runs.start(None) as run:
-        steps = [
-            step for step in engine.explain(Request(DOG, **settings), run, stages=False) if isinstance(step, Answer)
-        ]
-    return steps[-1]
+    return asking.answered(Request(asking.DOG, **settings))
 
 
 @pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> explainers.Method:
+def mine(monkeypatch: pytest.MonkeyPatch) -> explainers.Method:
     """A custom method without texts."""
-    known = explainers.METHODS["occlusion"]
-    mine = replace(known, name="mine", title="Mine", summary="Mine: the score lost where a pixel is mine. And more.")
-    monkeypatch.setitem(explainers.METHODS, "mine", mine)
-    return mine
+    summary = "Mine: the score lost where a pixel is mine. And more."
+    method = replace(METHODS["occlusion"], name="mine", title="Mine", summary=summary)
+    monkeypatch.setitem(METHODS, "mine", method)
+    return method
 
 
-# The list
+# The lists of methods and layers
 
 
 def test_every_method_has_a_description_a_group_and_a_measured_cost() -> None:
     listed = {name: line for group in lines.LINES.values() for name, (line, _) in group.items()}
-
-    assert set(listed) == set(explainers.METHODS)
+    assert set(listed) == set(METHODS)
     assert sum(map(len, lines.LINES.values())) == len(listed), "a method in two groups"
     assert all(line.endswith((".", "?")) and len(line) <= 75 for line in listed.values())
     update = "python -m saliscope.session.methods.measure --only NAME"
-    assert set(costs.table()["passes"]) == set(explainers.METHODS), update
+    assert set(costs.table()["passes"]) == set(METHODS), update
     assert list(lines.LINES) == list(lines.GROUP_TITLES)
 
 
@@ -81,7 +67,7 @@ def test_the_list_has_every_method_once_with_a_cost_or_a_reason(settings: Settin
     fit = {name: columns[METHOD_TIME] for _, name, columns, more in listed if "why" not in more}
     why = {name: more["why"] for _, name, _, more in listed if "why" in more}
 
-    assert len(listed) == len(fit) + len(why) and set(fit) | set(why) == set(explainers.METHODS)
+    assert len(listed) == len(fit) + len(why) and set(fit) | set(why) == set(METHODS)
     assert set(fit) == {each.name for each in model_cache.list_methods(settings.loaded)} != set()
     assert {*fit.values()} == {messages.INSTANT, messages.SECONDS, messages.MINUTE}
     assert fit["grad_cam"] == messages.INSTANT and fit["rise"] == messages.SECONDS
@@ -93,150 +79,112 @@ def test_the_list_has_every_method_once_with_a_cost_or_a_reason(settings: Settin
     assert groups == sorted(groups, key=titles.index) and set(groups) == set(titles)
 
 
-def test_a_custom_method_is_listed_by_its_summary(settings: Settings, added: explainers.Method) -> None:
-    (mine,) = [each for each in picker.items(settings) if each[1] == "mine"]
-
-    assert mine[0] == "Mine" and mine[2][METHOD_TIME] == "", "it was not measured"
-    assert mine[3]["group"] == lines.GROUP_TITLES[lines.COVERED]
-    assert mine[3]["line"] == "the score lost where a pixel is mine."
-
-
-def test_an_estimate_that_is_wrong_by_a_factor_of_two_is_replaced(loaded: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(costs, "_observed", {})
-    estimate = costs.seconds("rise", loaded)
-    assert estimate and not costs.correct("rise", loaded, 1.9 * estimate) and costs.seconds("rise", loaded) == estimate
-    assert costs.correct("rise", loaded, 0.5) and costs.seconds("rise", loaded) == 0.5
-    listed = picker.items(Settings(loaded, loaded.default, None, explainers.METHODS["rise"], {}))
-    assert next(columns[METHOD_TIME] for _, name, columns, _ in listed if name == "rise") == costs.badge(0.5)
-    assert not costs.correct("rise", loaded, 0.4), "within a factor of two of the last run"
-
-
-@pytest.mark.parametrize(("options", "mistimed"), [({}, True), ({"relu": False}, False)])
-def test_a_run_corrects_the_time_of_its_method_unless_it_has_own_options(
-    loaded: Any, monkeypatch: Any, options: dict[str, bool], mistimed: bool
-) -> None:
-    monkeypatch.setattr(costs, "_observed", {(loaded.name, "grad_cam_pp"): 1000.0})
-    with runs.start(None) as run:
-        request = Request(DOG, loaded.name, method="grad_cam_pp", options=options)
-        answer = [*engine.explain(request, run, stages=False)][-1]
-    assert answer.is_mistimed is mistimed
+def test_a_custom_method_is_listed_and_explained_by_its_summary(settings: Settings, mine: explainers.Method) -> None:
+    ((title, _, columns, more),) = [each for each in picker.items(settings) if each[1] == "mine"]
+    assert title == "Mine" and columns[METHOD_TIME] == "", "it was not measured"
+    assert more["group"] == lines.GROUP_TITLES[lines.COVERED]
+    assert more["line"] == "the score lost where a pixel is mine."
+    text = guide.text(mine, False, settings)
+    assert "the score lost where a pixel is mine" in text and "logits per pixel" in text
+    assert len(text.split()) <= explanations.MOST
 
 
 def test_costs_of_another_network_follow_its_forward_pass(loaded: Any) -> None:
-    other = replace(loaded, name="another")
-    calls = []
-    hook = loaded.model.network.register_forward_pre_hook(lambda *_: calls.append(1))
-    try:
-        own, again = costs.forward(other), costs.forward(other)
-    finally:
-        hook.remove()
-        costs._forward_seconds.pop("another")
+    other, known = replace(loaded, name="another"), costs.table()
+    assert costs.forward(other) == costs.forward(other) > 0, "timed once"
+    assert costs.forward(loaded) == known["forward"], "the network of the table is not timed again"
+    assert costs.seconds("rise", loaded) == pytest.approx(known["passes"]["rise"] * known["forward"])
+    takes_as_long = {"crop=whole": True, "crop=0.5,0.4": True, "size=96": False, "device=lazy:0": False}
+    for changes, is_same in (takes_as_long | {"crop=whole&device=lazy:0": False}).items():
+        assert costs.is_measured(replace(loaded, name=f"{loaded.name}?{changes}")) == is_same, changes
+    labels = {None: "", 0.5: messages.INSTANT, 5: messages.SECONDS, 50: messages.MINUTE, 500: messages.MINUTE}
+    assert {seconds: costs.badge(seconds) for seconds in labels} == labels
 
-    assert own == again > 0 and len(calls) == 1, "timed once"
-    assert costs.forward(loaded) == costs.table()["forward"], "the network of the table is not timed again"
-    assert costs.seconds("rise", loaded) == pytest.approx(costs.table()["passes"]["rise"] * costs.table()["forward"])
-    settings_of = (("crop=whole", True), ("crop=0.5,0.4", True), ("size=96", False), ("device=lazy:0", False))
-    for settings, is_same in (*settings_of, ("crop=whole&device=lazy:0", False)):
-        variant = replace(loaded, name=f"{loaded.name}?{settings}")
-        assert costs.is_measured(variant) == is_same, "another crop takes as long, so its verdict needs no click"
-    assert [costs.badge(seconds) for seconds in (None, 0.5, 5, 50, 500)] == [
-        "", messages.INSTANT, messages.SECONDS, messages.MINUTE, messages.MINUTE,
-    ]  # fmt: skip
+
+def test_an_estimate_that_is_wrong_by_a_factor_of_two_is_replaced(loaded: Any) -> None:
+    other = replace(loaded, name="mistimed")
+    estimate = costs.seconds("rise", other)
+    assert estimate and not costs.correct("rise", other, 1.9 * estimate) and costs.seconds("rise", other) == estimate
+    assert costs.correct("rise", other, 0.5) and costs.seconds("rise", other) == 0.5
+    listed = picker.items(Settings(other, other.default, None, METHODS["rise"], {}))
+    assert next(columns[METHOD_TIME] for _, name, columns, _ in listed if name == "rise") == costs.badge(0.5)
+    assert not costs.correct("rise", other, 0.4), "within a factor of two of the last run"
+
+    assert costs.correct("grad_cam_pp", loaded, 1000.0)
+    own_options = answered(model=loaded.name, method="grad_cam_pp", options={"relu": False})
+    assert not own_options.is_mistimed and answered(model=loaded.name, method="grad_cam_pp").is_mistimed
 
 
 def test_the_list_of_layers_has_receptive_fields_and_the_default_for_cams(loaded: Any) -> None:
     network.measure_stages(loaded)
     rows = {columns[0]: columns for _, _, columns in panel.layers(loaded)}
-
     assert rows["head"][3:] == ["whole image", "default for CAMs"] and next(iter(rows)) == "head"
     assert rows["stages.2"] == ["stages.2", "28 × 28", "40", "67 × 67 px", "stage"]
-    left, top, right, bottom = loaded.layers[[each.name for each in loaded.layers].index("stages.2")].receptive_field(
-        (13, 13)
-    )
-    assert (bottom - top, right - left) == loaded.fields["stages.2"], "the same as for one layer"
     assert rows["stem.0"][3:] == ["", ""], "known for stages only"
+    (layer,) = [layer for layer in loaded.layers if layer.name == "stages.2"]
+    left, top, right, bottom = layer.receptive_field((13, 13))
+    assert (bottom - top, right - left) == loaded.fields["stages.2"], "the same as for one layer"
 
 
-# Map guide
+# The guide to a map
 
 
 @pytest.mark.parametrize("task", ["classification", "detection", "segmentation"])
-@pytest.mark.parametrize("signed", [False, True])
-def test_the_guide_has_at_most_sixty_words_for_every_method(settings: Settings, signed: bool, task: str) -> None:
-    """Checked with the longest displayed name, and for each task."""
-    assert set(explanations.GUIDES) == set(explainers.METHODS)
-    assert set(explanations.OWN_UNITS) <= set(explainers.METHODS)
-    model = replace(settings.loaded.model, task=task)
-    settings = replace(settings, loaded=replace(settings.loaded, model=model))
-    longest = guide._short("German shepherd, German shepherd dog, German police dog, alsatian " * 3)
-    for method in METHODS:
-        text = guide.text(method, signed, settings).replace("{target}", longest).replace("{grid}", "7 × 7")
-        assert len(text.split()) <= explanations.MOST, (method.name, text)
-        assert len(text.split()) >= 15 and text.endswith(".") and ".." not in text, method.name
-        assert ("{target}" in guide.text(method, signed, settings)) == method.reads_class, method.name
-        assert method.takes_layer or "{layer}" not in text, f"{method.name} does not take a layer"
-        assert task != "detection" or "logit" not in text, f"{method.name}: a detection has a score"
+def test_the_guide_has_at_most_sixty_words_for_every_method(settings: Settings, task: str) -> None:
+    assert set(explanations.GUIDES) == set(METHODS) >= set(explanations.OWN_UNITS)
+    loaded = settings.loaded
+    settings = replace(settings, loaded=replace(loaded, model=replace(loaded.model, task=task)))
+    for method in METHODS.values():
+        for signed in (False, True):
+            text = guide.text(method, signed, settings)
+            assert ("{target}" in text) == method.reads_class, method.name
+            assert method.takes_layer or "{layer}" not in text, f"{method.name} does not take a layer"
+            assert task != "detection" or "logit" not in text, f"{method.name}: a detection has a score"
+            text = text.replace("{target}", "word " * guide.NAME).replace("{grid}", "7 × 7")
+            assert 15 <= len(text.split()) <= explanations.MOST, (method.name, text)
+            assert text.endswith(".") and ".." not in text, method.name
 
 
-def test_the_guide_describes_the_map() -> None:
+def test_the_guide_describes_the_map(loaded: Any) -> None:
     """The guide has the colors of signed and unsigned maps, the class, the layer and the grid of the answer."""
-    plain = guide.parts(answered())
+    step = answered()
+    plain = guide.parts(step)
     signed = guide.parts(answered(method="hires_cam", target="goldfish", layer="stages.2"))
     free = guide.parts(answered(method="eigen_cam"))
-
+    fine = guide.parts(answered(layer="stages.1"))
     assert [part["text"] for part in plain if part.get("strong")] == ["German shepherd"]
     assert [part["text"] for part in plain if part.get("mono")] == ["head"]
-    texts = ["".join(part["text"] for part in parts) for parts in (plain, signed, free)]
+    texts = ["".join(part["text"] for part in parts) for parts in (plain, signed, free, fine)]
     assert texts[0].startswith("Bright: ") and "7 × 7" in texts[0] and "logits" in texts[0]
     assert texts[1].startswith("Red: ") and "blue: " in texts[1] and "goldfish" in texts[1] and "stages.2" in texts[1]
     assert "German shepherd" not in texts[2] and "Class-agnostic" in texts[2]
-    fine = guide.parts(answered(layer="stages.1"))
-    assert "too coarse" in texts[0] and "too coarse" not in "".join(part["text"] for part in fine), "56 × 56 cells"
+    assert "too coarse" in texts[0] and "too coarse" not in texts[3], "56 × 56 cells"
 
-
-def test_a_custom_method_is_explained_by_its_summary(settings: Settings, added: explainers.Method) -> None:
-    text = guide.text(added, False, settings)
-
-    assert "the score lost where a pixel is mine" in text and "logits per pixel" in text
-    assert len(text.split()) <= explanations.MOST
+    names = ["German shepherd, German shepherd dog, German police dog"] * len(loaded.names)
+    long = replace(step, settings=replace(step.settings, loaded=replace(loaded, names=names)))
+    assert "German shepherd, German shepherd dog,…" in [part["text"] for part in guide.parts(long)]
 
 
 # Findings
 
 
-def test_a_note_keeps_its_facts() -> None:
-    with recording() as record:
-        note_finding("lost", "10% was lost.", image=0, share=0.1)
-
-    assert record.findings == [(0, Finding("lost", "10% was lost.", {}, {"share": 0.1}))]
-
-
 def test_an_improbable_class_and_its_remedy_have_names() -> None:
     """Regression: the remedy had a class index, which the page settings do not support."""
     (item,) = view.findings(answered(target="goldfish"), 1)["items"]
-
     assert "goldfish has rank" in item["sentence"] and "predicts German shepherd (9" in item["sentence"]
     assert not re.search(r"[Cc]lass \d", item["sentence"]) and "e-" not in item["sentence"]
     assert item["remedy"] == {"target": "German shepherd"} and item["label"] == "Explain German shepherd"
 
 
 def test_a_caution_has_a_button_for_the_recommended_method(settings: Settings) -> None:
-    cautioned = [method for method in METHODS if method.caution]
-
+    cautioned = [method for method in METHODS.values() if method.caution]
     assert {method.name for method in cautioned} == set(findings.RECOMMENDED)
     for method in cautioned:
         (item,) = findings.caution(replace(settings, method=method))
-        instead = explainers.METHODS[item["remedy"]["method"]]
+        instead = METHODS[item["remedy"]["method"]]
         assert instead.title.casefold() in method.caution.casefold() and not instead.caution
         assert item["label"] == f"Use {instead.title}"
     assert findings.caution(settings) == []
-
-
-def finding_codes() -> set[str]:
-    """Return the codes of all findings about maps in the sources of the library."""
-    sources = [path for path in (ROOT / "explainers").rglob("*.py") if "training" not in path.parts]
-    found = [re.findall(r'(?:Finding|note_finding)\(\s*"(\w+)"', path.read_text("utf-8")) for path in sources]
-    return {code for codes in found for code in codes}
 
 
 FACTS: dict[str, list[dict[str, Any]]] = {
@@ -274,16 +222,12 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "shared_looks": [{"scored": 320, "channels": 1280}],
     "not_converged": [{"total": 8.0, "error": 0.5}],
     "search_failed": [{"score": 1.0, "empty": 2.0}, {"score": 1.0, "empty": 0.0, "other": 2.0}],
-    "uniform_weights": [{}],
-    "unmoved_by_noise": [{}],
-    "no_curvature": [{}],
-    "probability_scores": [{}],
-    "unclear_scores": [{}],
-    "no_scores": [{}],
-    "buffers_written": [{}],
-    "no_effect": [{}],
-    "baseline_suffices": [{}],
 }
+WITHOUT_FACTS = """
+    uniform_weights unmoved_by_noise no_curvature probability_scores
+    unclear_scores no_scores buffers_written no_effect baseline_suffices
+""".split()
+FACTS |= {code: [{}] for code in WITHOUT_FACTS}
 
 
 @pytest.fixture(scope="module")
@@ -291,18 +235,17 @@ def step() -> Answer:
     return answered(layer="stages.4")
 
 
-def test_every_finding_of_the_library_has_a_text() -> None:
-    assert finding_codes() == set(findings.MESSAGES) == set(FACTS)
-
-
-@pytest.mark.parametrize("code", sorted(FACTS))
-def test_a_finding_has_class_and_layer_names_and_fits_on_the_page(step: Answer, code: str) -> None:
-    for facts in FACTS[code]:
-        item = findings.describe(Finding(code, "Message of the library: class 25, layer 'x'.", {}, facts), step)
-        text_ = item["sentence"]
-        assert "of the library" not in text_, "the text of this finding failed"
-        assert text_.endswith(".") and text_[0].isupper() and len(text_) <= page_messages.LONGEST
-        assert not re.search(r"[Cc]lass \d|\{|'\w+'|relu=|=\d", text_), text_
+def test_every_finding_of_the_library_has_a_text_with_names_that_fits_on_the_page(step: Answer) -> None:
+    sources = [path for path in (ROOT / "explainers").rglob("*.py") if "training" not in path.parts]
+    found = [re.findall(r'(?:Finding|note_finding)\(\s*"(\w+)"', path.read_text("utf-8")) for path in sources]
+    assert {code for codes in found for code in codes} == set(findings.MESSAGES) == set(FACTS)
+    for code, cases in FACTS.items():
+        for facts in cases:
+            item = findings.describe(Finding(code, "Message of the library: class 25, layer 'x'.", {}, facts), step)
+            text = item["sentence"]
+            assert "of the library" not in text, f"the text of {code} failed"
+            assert text.endswith(".") and text[0].isupper() and len(text) <= page_messages.LONGEST, code
+            assert not re.search(r"[Cc]lass \d|\{|'\w+'|relu=|=\d", text), text
 
 
 def test_findings_of_custom_methods_keep_their_message(step: Answer) -> None:
@@ -313,7 +256,6 @@ def test_findings_of_custom_methods_keep_their_message(step: Answer) -> None:
 
 
 def test_a_class_agnostic_map_does_not_mention_the_class() -> None:
-    """Checked for the file name, the alternative text, the status line and the findings."""
     free, own = answered(method="eigen_cam", target="goldfish"), answered(method="hires_cam", target="goldfish")
     blank = Finding("nothing_positive", "…", {}, {"lowest": -1.0, "blank": False})
 
@@ -330,7 +272,7 @@ def test_a_class_agnostic_map_does_not_mention_the_class() -> None:
 
 
 def test_facts_are_saved_with_the_explanation(tmp_path: Path) -> None:
-    answer = answered(target="goldfish").explanation
-    answer.save(str(tmp_path / "map.npz"))
-
-    assert explainers.Explanation.load(str(tmp_path / "map.npz")).findings[0][0].facts == answer.findings[0][0].facts
+    found = answered(target="goldfish").explanation
+    found.save(str(tmp_path / "map.npz"))
+    loaded = explainers.Explanation.load(str(tmp_path / "map.npz"))
+    assert loaded.findings[0][0].facts == found.findings[0][0].facts != {}

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from PIL import Image, ImageFile
@@ -18,30 +18,27 @@ from saliscope.datasets import run as dataset_runs
 from saliscope.datasets.settings import Settings as RunSettings
 from saliscope.images import bands, examples, metadata, npy, tiff, uploads
 from saliscope.images.decoder import pool
-from saliscope.page.agents import images as agents
+from saliscope.page.agents.images import read_image
 from saliscope.page.batch import engine as batch
 from saliscope.page.batch import finished_runs
 from saliscope.page.components.view import floats
 from saliscope.page.panel import panel
 from saliscope.page.serving import endpoints
-from saliscope.session import engine, model_cache
 from saliscope.session.answers import Answer
 from saliscope.session.bundles import bundle, links, record
 from saliscope.session.erase import engine as erase
 from saliscope.session.jobs.runs import Run
 from saliscope.session.request import Request
+from tests.saliscope.session import asking
 from tests.support.band_files import npy_file, tiff_file, values
 
 EXAMPLES = {name: examples.all_examples()[name].path for name in ("dog", "cat", "coffee")}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def page() -> Iterator[None]:
+def page(loaded: Any) -> Iterator[None]:
     """The first network and the decoders, as `build.serve` starts them."""
     pool.start()
-    model_cache.start("efficientnet_lite0", 0.0)
-    for _ in model_cache.wait():
-        pass
     yield
     pool.stop()
 
@@ -76,10 +73,6 @@ def put(folder: Path, name: str, data: bytes | None = None) -> str:
     return str(place / name)
 
 
-def answer(request: Request) -> Answer:
-    return next(step for step in engine.explain(request, Run(60.0), stages=False) if isinstance(step, Answer))
-
-
 def test_the_watch_finds_decoding(folder: Path) -> None:
     for wrong in (lambda: uploads.open_image(b"x"), lambda: Image.open(put(folder, "dog.jpg"))):
         with pytest.raises(AssertionError, match="decoded here"):
@@ -89,42 +82,40 @@ def test_the_watch_finds_decoding(folder: Path) -> None:
 
 def test_images_bands_and_previews(folder: Path) -> None:
     deep = put(folder, "a.tif", tiff_file(values("u2"))), put(folder, "a.npy", npy_file(values("f4")))
+    parts: Any = SimpleNamespace(image="image", notice="notice", bands="bands")
     for path in (put(folder, "dog.jpg"), *deep):
-        assert answer(Request(path, model="efficientnet_lite0")).map is not None
-        shown = panel.preview(path, {}, {}, cast(Any, SimpleNamespace(image="image", notice="notice", bands="bands")))
-        assert shown is not None
+        assert asking.answered(Request(path, model=asking.MODEL)).map is not None
+        assert panel.preview(path, {}, {}, parts) is not None
 
 
 def test_bundles_and_second_images(folder: Path) -> None:
     dog, coffee, into = put(folder, "dog.jpg"), put(folder, "coffee.jpg"), folder / "bundle"
     into.mkdir()
     edited = Request(dog, edit="brush.5k.FFFFWWWW_fill.image", second=coffee)
-    steps = [step for step in erase.answers(edited, "", Run(60.0)) if isinstance(step, erase.Erased)]
-    after = steps[-1].after
+    after = [step for step in erase.answers(edited, "", Run(60.0)) if isinstance(step, erase.Erased)][-1].after
     assert isinstance(after, Answer)
     found = bundle.server_part([record.record(after, floats(after.map))], dog, into, coffee)
     assert Path(found["upload"]).suffix == ".jpg" and Path(found["second_upload"]).suffix == ".jpg"
     assert examples.thumbnail("dog")
 
 
-def test_batches_and_images_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_and_images_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch, loaded: Any) -> None:
     with zipfile.ZipFile(folder / "a.zip", "w") as archive:
         archive.write(EXAMPLES["cat"], "tabby/cat.jpg")
     files = [(put(folder, "dog.jpg"), "dog.jpg"), (str(folder / "a.zip"), "a.zip")]
-    steps = list(batch.explain(Request(method="hires_cam"), files, Run(60.0)))
-    assert isinstance(steps[-1], batch.Report) and steps[-1].message.startswith("2 images explained")
+    *_, report = batch.explain(Request(method="hires_cam"), files, Run(60.0))
+    assert isinstance(report, batch.Report) and report.message.startswith("2 images explained")
 
-    source, model = folder / "source", model_cache.load("efficientnet_lite0").model
+    source = folder / "source"
     source.mkdir()
     shutil.copy(EXAMPLES["cat"], source)
-    job = dataset_runs.prepare(RunSettings(), str(source), folder / "run", model=model)
+    job = dataset_runs.prepare(RunSettings(), str(source), folder / "run", model=loaded.model)
     dataset_runs.run(job, decode=pool.open_image, workers=0)
     monkeypatch.setenv(finished_runs.FOLDER, str(folder / "run"))
     (request, _, notes) = links.read({"example": hashlib.sha256(EXAMPLES["cat"].read_bytes()).hexdigest()})
-    assert notes == [] and answer(request).map is not None
+    assert notes == [] and asking.answered(request).map is not None
 
 
 def test_programs_and_agents(folder: Path) -> None:
-    file = agents._store(EXAMPLES["dog"].read_bytes())
-    assert endpoints.explain(cast(Any, {"path": file.path}))["predictions"]
-    assert endpoints.feature_maps(cast(Any, {"path": file.path}))
+    file: Any = {"path": read_image("dog", local=False).path}
+    assert endpoints.explain(file)["predictions"] and endpoints.feature_maps(file)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGE = "saliscope/page/confidence"
 
 CHECK = """
 import sys
@@ -40,51 +39,39 @@ print("answers:", answer, "|", message)
 """
 
 
-def section() -> str:
-    """Return the text of the recipe."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    return text.split("\n## Add a tab\n", 1)[1].split("\n## ", 1)[0]
-
-
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project after the steps of the recipe; `saliscope` is copied, and everything else is linked."""
-    folder = tmp_path_factory.mktemp("project")
+def follow_the_recipe(folder: Path) -> None:
+    """Make a copy of the project with the tab; `saliscope` is copied, and everything else is linked."""
     for path in ROOT.iterdir():
         if path.name != "saliscope" and not path.name.startswith("."):
             (folder / path.name).symlink_to(path)
     shutil.copytree(ROOT / "saliscope", folder / "saliscope", ignore=shutil.ignore_patterns("__pycache__"))
-    (block,) = re.findall(r"```python\n(.*?)```", section(), re.DOTALL)
-    (line,) = re.findall(r"`(CONFIDENCE = .*?)`", section())
-    package = folder / PACKAGE
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = guide.split("\n## Add a tab\n", 1)[1].split("\n## ", 1)[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (line,) = re.findall(r"`(CONFIDENCE = .*?)`", section)
+    package, page = folder / "saliscope/page/confidence", folder / "saliscope/page/build.py"
     package.mkdir()
-    (package / "__init__.py").write_text('"""The tab that shows the probability of the class."""\n', encoding="utf-8")
+    (package / "__init__.py").touch()
     (package / "tab.py").write_text(textwrap.dedent("   " + block.lstrip()), encoding="utf-8")
-    (package / "messages.py").write_text(f'"""The text of the tab."""\n\n{line}\n', encoding="utf-8")
-    page = folder / "saliscope/page/build.py"
-    text = page.read_text(encoding="utf-8")
+    (package / "messages.py").write_text(f"{line}\n", encoding="utf-8")
+    added = "from saliscope.page.confidence.tab import Confidence\n"
+    text = page.read_text(encoding="utf-8").replace(
+        "from saliscope.page.lab.tab", f"{added}from saliscope.page.lab.tab"
+    )
     changed = re.sub(r"^(TABS\b.* = \(.*)\)$", r"\1, Confidence)", text, flags=re.MULTILINE)
-    assert changed != text, "TABS is one line of saliscope/page/build.py"
-    before = "from saliscope.page.lab.tab import Lab\n"
-    assert before in changed
-    added = f"from {PACKAGE.replace('/', '.')}.tab import Confidence\n"
-    page.write_text(changed.replace(before, f"{added}{before}"), encoding="utf-8")
-    return folder
+    assert changed != text and added in text, "TABS is one line of saliscope/page/build.py"
+    page.write_text(changed, encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_add_a_tab_and_it_is_on_the_page_and_answers(copy: Path, tmp_path: Path) -> None:
+def test_add_a_tab_and_it_is_on_the_page_and_answers(tmp_path: Path) -> None:
     """It uses the settings on the page, and shows a message for a file that was not uploaded."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    follow_the_recipe(copy)
     image = shutil.copy(ROOT / "assets/examples/cat.jpg", tmp_path)
     environment = {"GRADIO_TEMP_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1", "PATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK, str(image)],
-        cwd=copy,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
+    command = [sys.executable, "-c", CHECK, str(image)]
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"answers: \d+\.\d% \| \w[\w ,]* upload(ed)?\b.*\.$", done.stdout.strip()), done.stdout

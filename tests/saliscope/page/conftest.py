@@ -1,0 +1,17 @@
+"""Fixture: the first network, loaded as the page loads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Any:
+    """Return the default network once the page has loaded it."""
+    from saliscope.session import model_cache  # some modules need no network
+
+    model_cache.start("efficientnet_lite0", delay=0.0)
+    model_cache.ready.wait()
+    return model_cache.load(model_cache.first_model())
