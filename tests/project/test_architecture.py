@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+import networkx as nx  # a requirement of torch
+
 from tests.project.sources import ROOT, files, imports, module_of
 from tests.project.test_layers import LEAVES
 
@@ -54,30 +56,6 @@ def graph() -> dict[str, set[str]]:
     }
 
 
-def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the transitive reduction: without the edges that a longer path implies."""
-
-    def reach(name: str) -> set[str]:
-        return set().union(*({target} | reach(target) for target in edges.get(name, ())), set())
-
-    return {
-        name: {t for t in targets if not any(t in reach(other) for other in targets - {t})}
-        for name, targets in edges.items()
-    }
-
-
-def levels(edges: dict[str, set[str]]) -> list[list[str]]:
-    """Return the boxes by their distance from the top, the top row first."""
-
-    def depth(name: str) -> int:
-        return 1 + max((depth(other) for other, targets in edges.items() if name in targets), default=-1)
-
-    rows: dict[int, list[str]] = defaultdict(list)
-    for name in sorted(edges, key=lambda name: ([*ORDER_IN_ROW, name].index(name), name)):
-        rows[depth(name)].append(name)
-    return [rows[key] for key in sorted(rows)]
-
-
 def arrow(source: tuple[float, float], target: tuple[float, float]) -> str:
     """Return a curve between boxes; if rows lie between them, a line down next to them and to the target's side."""
     (x, y), (u, v) = source, target
@@ -91,8 +69,9 @@ def arrow(source: tuple[float, float], target: tuple[float, float]) -> str:
 
 def drawing() -> str:
     """Return the drawing of all packages as SVG."""
-    edges = reduced(graph())
-    rows = levels(edges)
+    edges = nx.transitive_reduction(nx.DiGraph({name: list(targets) for name, targets in graph().items()}))
+    order = [*ORDER_IN_ROW, *sorted(edges)]
+    rows = [sorted(row, key=order.index) for row in nx.topological_generations(edges)]
     position: dict[str, tuple[float, float]] = {}
     for r, row in enumerate(rows):
         left = (WIDTH - len(row) * BOX - (len(row) - 1) * GAP) / 2
@@ -107,9 +86,8 @@ def drawing() -> str:
         '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M1 1 7 4 1 7"/></marker></defs>',
     ]
-    for name, targets in sorted(edges.items()):
-        for target in sorted(targets):
-            lines.append(f'<path d="{arrow(position[name], position[target])}" marker-end="url(#a)"/>')
+    for name, target in sorted(edges.edges):
+        lines.append(f'<path d="{arrow(position[name], position[target])}" marker-end="url(#a)"/>')
     for name, (x, y) in sorted(position.items()):
         title = {"leaves": "root files", "registry": "registry"}.get(name, f"{name.replace('.', '/')}/")
         lines.append(f'<rect x="{x - BOX / 2:.0f}" y="{y:.0f}" width="{BOX}" height="{HIGH}" rx="6"/>')

@@ -125,20 +125,3 @@ def test_no_detections_are_reported_and_objects_replace_the_classes_in_all_views
     assert visit.status.startswith("Grad-CAM for ") and ink(visit) == 0
     visit.after(lambda: visit.choose("class", "goldfish"))
     assert "goldfish" in visit.status
-
-
-@pytest.mark.slow
-def test_a_slow_method_of_a_detector_shows_partial_maps_and_stops_on_a_phone(window: Any, picture: Path) -> None:
-    visit = window(390, 844, color_scheme="dark", device_scale_factor=2)
-    page = open_with(visit, "detection", picture, '&method=occlusion&options={"window":16,"stride":16}')
-    page.locator("#hl-fold button").click()
-    visit.open_options()
-    expect(page.locator("#hl-option-min_score")).to_have_value("0.5")
-    for name in ("window", "stride"):
-        page.locator(f"#hl-option-{name}").fill("1")
-    page.locator("#hl-explain").click()
-    page.locator("#hl-overlay .hl-frame[data-state=partial]").wait_for()
-    assert ink(visit) > 1000
-    page.locator("#hl-fold button").click()
-    page.locator("#hl-stop").click()
-    expect(page.locator("#hl-status .hl-line")).to_contain_text("stopped at")

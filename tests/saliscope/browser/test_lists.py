@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-import explainers
 from tests.saliscope.browser.conftest import Visit, expect
 
 LEAST = 6
@@ -152,22 +149,3 @@ def test_every_list_shows_six_choices_in_every_window(first_view: Visit) -> None
     field.click()
     assert field.evaluate(MARKED) == field.input_value()
     page.keyboard.press("Escape")
-
-
-@pytest.mark.slow
-def test_text_and_remedies_next_to_the_map(visit: Visit) -> None:
-    """A class by name and a working remedy button; then a class-agnostic method."""
-    page = visit.open("?class=goldfish&method=hires_cam").page
-    beside, findings = page.locator("#hl-guide p"), page.locator("#hl-findings")
-    expect(beside).to_contain_text("goldfish")
-    expect(findings).to_contain_text("goldfish has rank")
-    visit.after(lambda: findings.get_by_role("button", name="Explain German shepherd").click())
-    expect(beside).to_contain_text("German shepherd")
-    expect(findings).to_have_text("")
-    visit.after(lambda: visit.choose("method", "Saliency"))
-    expect(findings).to_contain_text(explainers.METHODS["saliency"].caution)
-    visit.after(lambda: findings.get_by_role("button", name="Use SmoothGrad squared").click())
-    assert visit.status.startswith("SmoothGrad squared for")
-    visit.after(lambda: visit.choose("method", "Edges"))
-    alt = page.locator("#hl-overlay canvas").first.get_attribute("aria-label") or ""
-    assert "shepherd" not in visit.status + beside.inner_text() + alt and "control" in visit.status

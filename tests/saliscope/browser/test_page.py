@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from tests.saliscope.browser.conftest import Visit, expect, served
+from tests.saliscope.browser.test_accessibility import FOUND, axe_script
 
 HOSTILE = [
     "${Object.assign(window,{__xss:1})}",
@@ -170,19 +171,10 @@ def test_a_link_to_an_unknown_model_shows_the_default_model_with_a_notice(visit:
     assert "Grad-CAM" in visit.status
 
 
-MISNAMED = """() => [...document.querySelectorAll('button, summary, [role=tab], [role=option], [role=menuitem]')]
-  .filter((each) => each.checkVisibility()).map((each) => {
-    const ids = each.getAttribute('aria-labeledby'), plain = (text) => text.toLowerCase().replace(/\\s+/g, ' ').trim();
-    const parts = ids?.split(' ').map((id) => document.getElementById(id).textContent) ?? [];
-    const name = ids ? parts.join(' ') : each.getAttribute('aria-label');
-    const text = plain(each.innerText), isWord = /\\p{L}|\\p{N}/u.test(text); // not a symbol
-    return name && isWord && !plain(name).includes(text) ? [name, text] : null;
-  }).filter(Boolean)"""
-"""The controls whose accessible name lacks their visible text: what a user says does not reach them."""
-
-
 def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
+    """The name of each control contains its visible text: what a user says reaches it."""
     page = visit.open().page
+    page.evaluate(axe_script())
     page.keyboard.press("Tab")
     expect(page.locator("#hl-skip")).to_be_focused()
     page.locator("#hl-model input").focus()
@@ -190,7 +182,7 @@ def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
     for _ in range(4):
         page.keyboard.press("Tab")
     assert not visit.sent(sent, "queue/join"), "moving the focus computes nothing"
-    assert not page.evaluate(MISNAMED)
+    assert page.evaluate(FOUND, ["label-content-name-mismatch"]) == []
     page.locator("#hl-overlay canvas").first.focus()
     for key in ("ArrowRight", "ArrowDown"):
         page.keyboard.press(key)
@@ -202,7 +194,7 @@ def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
 
     page.get_by_role("tab", name="Channels").click()
     visit.painted("grid", 0)
-    assert not page.evaluate(MISNAMED)
+    assert page.evaluate(FOUND, ["label-content-name-mismatch"]) == []
     tiles = page.locator("#hl-grid [role=option]")
     tiles.first.focus()
     page.keyboard.press("ArrowRight")

@@ -128,9 +128,9 @@ def test_the_first_map_is_shown_before_the_scripts(window: Any) -> None:
     visit.until("document.querySelector('#hl-first img')?.naturalWidth > 0")
     expect(first).to_contain_text("German shepherd, 94%.")
     picture = first.locator("figure").bounding_box()
-    page.unroute_all()
     for route in held:
         route.continue_()
+    page.unroute_all()
     visit.painted("overlay", 0)
     assert not visit.sent(0, "/assets/"), "one script has all modules"
     expect(first).to_have_count(0)

@@ -31,7 +31,8 @@ def known(visit: Visit) -> None:
 
 def row(visit: Visit, name: str) -> Any:
     """Return the assertions about a row of the checks."""
-    return expect(visit.page.locator(f"{STRIP} dl > div", has_text=name).locator("dd").first)
+    title = visit.page.locator("dt", has_text=name)
+    return expect(visit.page.locator(f"{STRIP} dl > div", has=title).locator("dd"))
 
 
 def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_view: Visit) -> None:
