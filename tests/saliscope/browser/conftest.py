@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -18,7 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[3]
 STATIC = ROOT / "saliscope" / "page" / "static"
@@ -221,6 +225,11 @@ class Visit:
     def shot(self) -> str:
         """Return the pixels of the large image."""
         return str(self.page.evaluate("document.querySelector('#hl-overlay canvas').toDataURL()"))
+
+    def pixels(self, selector: str = "#hl-overlay canvas") -> np.ndarray:
+        """Return the red, green, blue and alpha of a canvas [h, w, 4]."""
+        data = self.page.locator(selector).first.evaluate("(canvas) => canvas.toDataURL()")
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))).convert("RGBA"), dtype=int)
 
     def saved(self, item: str, within: str = "#hl-overlay") -> Path:
         """Save by an item of the menu Save, and return the downloaded file."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from typing import Any
 from xml.etree import ElementTree
@@ -15,9 +14,6 @@ from tests.saliscope.browser.conftest import Visit, expect
 BOXES = "#hl-strip .hl-rail-box"
 READ = "#hl-strip .hl-rail-read"
 CHIP = "#hl-overlay .hl-previewed"
-PIXELS = """() => { const all = document.querySelector('#hl-overlay canvas');
-  const { data } = all.getContext('2d').getImageData(0, 0, all.width, all.height);
-  return btoa(Array.from(data, (each) => String.fromCharCode(each)).join('')); }"""
 
 
 def with_norms(visit: Visit, name: str) -> None:
@@ -31,10 +27,6 @@ def layers(visit: Visit, which: str = "") -> list[str]:
 
 def box(visit: Visit, layer: str) -> Any:
     return visit.page.locator(f"{BOXES}[data-layer='{layer}']")
-
-
-def pixels(visit: Visit) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(visit.page.evaluate(PIXELS)), np.uint8).astype(int)
 
 
 def shown(visit: Visit, text: str) -> None:
@@ -69,10 +61,10 @@ def test_a_preview_equals_the_map_of_its_layer_and_makes_no_request(first_view: 
     visit, page, bar = first_view, first_view.page, first_view.page.locator("#hl-overlay .hl-ends")
     with_norms(visit, "German shepherd")
     visit.until("document.getElementById('hl-trust').dataset.id === document.getElementById('hl-overlay').dataset.id")
-    own, ends, before = pixels(visit), bar.inner_text(), len(visit.requests)
+    own, ends, before = visit.pixels(), bar.inner_text(), len(visit.requests)
     box(visit, "stages.3").hover()
     shown(visit, "Preview: Grad-CAM for German shepherd at stages.3, 14 × 14, 80 channels")
-    preview = pixels(visit)
+    preview = visit.pixels()
     assert np.abs(preview - own).mean() > 5 and bar.inner_text() != ends
     dim = ["#hl-status .hl-headline > span", "#hl-status .hl-line", "#hl-guide", "#hl-trust"]
     opacity = "(selectors) => selectors.map((each) => Number(getComputedStyle(document.querySelector(each)).opacity))"
@@ -81,14 +73,14 @@ def test_a_preview_equals_the_map_of_its_layer_and_makes_no_request(first_view: 
     page.locator("#hl-strip .hl-title").hover()
     expect(page.locator(CHIP)).to_be_hidden()
     assert page.evaluate(opacity, dim) == [1] * len(dim)
-    assert (pixels(visit) == own).all() and bar.inner_text() == ends
+    assert (visit.pixels() == own).all() and bar.inner_text() == ends
     assert [url for url in visit.sent(before, "queue/join") if "trust" not in url] == []
 
     visit.after(lambda: box(visit, "stages.3").click())
     page.locator("#hl-strip .hl-title").hover()
     page.wait_for_timeout(400)
     expect(page.locator(CHIP)).to_be_hidden()
-    assert "at stages.3 of" in visit.status and np.abs(pixels(visit) - preview).mean() < 0.5
+    assert "at stages.3 of" in visit.status and np.abs(visit.pixels() - preview).mean() < 0.5
 
 
 @pytest.mark.slow
@@ -147,7 +139,7 @@ def test_space_plays_the_maps_and_norms_are_requested_once_per_class(visit: Visi
     page.on("request", see)
     visit.open()
     with_norms(visit, "German shepherd")
-    own = pixels(visit)
+    own = visit.pixels()
     page.evaluate(
         """async () => {
           const { state, subscribe } = await import('./hl/store.js');
@@ -166,7 +158,7 @@ def test_space_plays_the_maps_and_norms_are_requested_once_per_class(visit: Visi
         assert list(dict.fromkeys(layer for layer, _ in played)) == layers(visit, ":has(canvas)")
         assert any(share < 1 for _, share in played) == (motion == "no-preference")
         expect(page.locator(CHIP)).to_be_hidden()
-        assert (pixels(visit) == own).all()
+        assert (visit.pixels() == own).all()
 
     visit.after(lambda: box(visit, "stages.1").click())
     assert len(keys) == 1, "the same score at another layer"

@@ -30,11 +30,6 @@ def numbers(visit: Visit, which: str = "") -> list[int]:
     return visit.page.locator(TILES + which).evaluate_all("(all) => all.map((tile) => Number(tile.dataset.channel))")
 
 
-def drawn(visit: Visit, selector: str) -> list[int]:
-    script = "(c) => [c.width, c.height, ...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]"
-    return visit.page.locator(selector).first.evaluate(script)
-
-
 @pytest.fixture(scope="module")
 def cat() -> tuple[Model, Tensor]:
     """The network of the page and the image that it receives."""
@@ -63,18 +58,18 @@ def test_tiles_are_sorted_filtered_and_drawn_over_the_image_without_a_request(vi
     tools.locator("input[name=dead]").check()
     assert numbers(visit) == (~dead).nonzero()[0].tolist()
 
-    own = drawn(visit, first)
-    assert own[:2] == [7, 7]
+    own = visit.pixels(first)
+    assert own.shape[:2] == (7, 7)
     page.locator(TILES).first.hover()
-    over = drawn(visit, first)
+    over = visit.pixels(first)
     page.mouse.move(5, 5)
-    assert over[0] > 60 and drawn(visit, first) == own
+    assert len(over) > 60 and (visit.pixels(first) == own).all()
     page.locator(TILES).nth(1).focus()
     page.keyboard.press("ArrowLeft")
-    assert drawn(visit, first) == over
+    assert (visit.pixels(first) == over).all()
     page.locator(TILES).nth(1).focus()
     tools.locator("select[name=range]").select_option("shared")
-    assert drawn(visit, first) != own and visit.sent(requests) == []
+    assert (visit.pixels(first) != own).any() and visit.sent(requests) == []
 
 
 def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit, cat) -> None:
@@ -157,11 +152,11 @@ def test_the_open_channel_becomes_the_target_and_follows_the_image_or_closes(vis
     visit.after_partial(lambda: visit.choose("class", "goldfish"))
     assert visit.status.startswith("Saliency for goldfish")
 
-    picture = drawn(visit, "#hl-channel canvas")
+    picture = visit.pixels("#hl-channel canvas")
     visit.after(lambda: page.locator("#hl-examples button[data-id=coffee]").click(), "channel")
     expect(page.locator("#hl-channels-pane")).to_have_attribute("data-old", "false")
     expect(page.locator("#hl-opened input")).to_have_value("7")
-    assert drawn(visit, "#hl-channel canvas") != picture
+    assert (visit.pixels("#hl-channel canvas") != picture).any()
     page.locator("#hl-opened input").fill("30")
     visit.after(lambda: page.locator("#hl-opened input").press("Enter"), "channel")
     visit.choose("layer", "stages.1 ")
