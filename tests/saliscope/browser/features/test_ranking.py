@@ -55,13 +55,14 @@ def test_rows_arrive_and_can_be_sorted_opened_and_compared(visit: Visit) -> None
         cells = own.locator(f"tbody .hl-ranking-{name}").all_inner_texts()
         found = [float(cell.removeprefix("≈ ").replace("−", "-")) for cell in cells if cell]
         assert len(found) > 3 and found == sorted(found, reverse=direction == "descending")
+    rows = own.locator("tbody tr:not(.hl-ranking-control)")
     row = own.locator("tbody tr:not(.hl-ranking-control):not([data-here])").first
     title = row.locator("button").inner_text()
     visit.after(row.click)
     assert visit.status.split(" for ")[0] in title
     page.go_back()
     open_ranking(visit).get_by_role("button", name="Compare top four").click()
-    expect(page.locator(".hl-compare-panel[data-state=done]")).to_have_count(4)
+    expect(page.locator(".hl-compare-panel[data-state=done]")).to_have_count(min(4, rows.count()))
 
 
 @pytest.mark.slow
