@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import defaultdict
-from html import escape
+
+import networkx as nx  # a requirement of torch
 
 from tests.project.sources import ROOT, files, imports, module_of
 from tests.project.test_layers import LEAVES
@@ -19,38 +19,12 @@ PACKAGES = {path.parent.name for path in (ROOT / "explainers").glob("*/__init__.
 """The packages of the library."""
 APPLICATION = {f"saliscope.{path.parent.name}" for path in (ROOT / "saliscope").glob("*/__init__.py")}
 """The packages of the application. The files next to them (errors, limits, resources) import none of them."""
-WIDTH, BOX, HIGH, GAP, ROW = 960, 172, 62, 18, 100
+WIDTH, BOX, HIGH, GAP, ROW = 960, 172, 32, 18, 70
 ORDER_IN_ROW = (
     "saliscope.page saliscope.datasets saliscope.session training checks metrics experiments saliscope.zoo".split()
 )
 ORDER_IN_ROW += "saliscope.images explanation methods registry maps backward".split()
 """Left to right, so that few arrows cross."""
-CAPTIONS = {
-    "saliscope.cli": "the `saliscope` commands",
-    "saliscope.page": "the web page and its API, with Gradio",
-    "saliscope.datasets": "runs over many images, reports",
-    "saliscope.session": "a request and its answer, without Gradio",
-    "saliscope.zoo": "models with weights and preprocessing",
-    "saliscope.images": "safe decoding of image files",
-    "checks": "check_explainer",
-    "metrics": "faithfulness of maps",
-    "experiments": "intervene, describe, compare, erase",
-    "training": "gradient hooks during training",
-    "explanation": "explain and its result",
-    "methods": "one function per method",
-    "registry": "the @method decorator",
-    "display": "results as HTML for notebooks",
-    "maps": "resizing, fusion, overlays",
-    "backward": "LRP, DeepLIFT, guided backpropagation",
-    "perturbation": "baselines, segments, masks",
-    "passes": "forward and backward passes, batching",
-    "layers": "layer names, layouts, receptive fields",
-    "network": "evaluation view, fused copy",
-    "hooks": "PyTorch hooks on layers",
-    "verdict": "what the numbers of a map support",
-    "leaves": "errors, options, outputs, targets, findings",
-}
-"""The text of each box."""
 
 
 def box(dotted: str) -> str | None:
@@ -82,36 +56,6 @@ def graph() -> dict[str, set[str]]:
     }
 
 
-def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the transitive reduction: without the edges that a longer path implies."""
-
-    def reach(name: str) -> set[str]:
-        return set().union(*({target} | reach(target) for target in edges.get(name, ())), set())
-
-    return {
-        name: {t for t in targets if not any(t in reach(other) for other in targets - {t})}
-        for name, targets in edges.items()
-    }
-
-
-def levels(edges: dict[str, set[str]]) -> list[list[str]]:
-    """Return the boxes by their distance from the top, the top row first."""
-
-    def depth(name: str) -> int:
-        return 1 + max((depth(other) for other, targets in edges.items() if name in targets), default=-1)
-
-    rows: dict[int, list[str]] = defaultdict(list)
-    for name in sorted(edges, key=lambda name: ([*ORDER_IN_ROW, name].index(name), name)):
-        rows[depth(name)].append(name)
-    return [rows[key] for key in sorted(rows)]
-
-
-def caption(name: str) -> list[str]:
-    """Return the title of a box and its text in up to two lines."""
-    title = {"leaves": "root files", "registry": "registry"}.get(name, f"{name.replace('.', '/')}/")
-    return [title, *textwrap.wrap(CAPTIONS[name].replace("`", ""), 27)]
-
-
 def arrow(source: tuple[float, float], target: tuple[float, float]) -> str:
     """Return a curve between boxes; if rows lie between them, a line down next to them and to the target's side."""
     (x, y), (u, v) = source, target
@@ -125,8 +69,9 @@ def arrow(source: tuple[float, float], target: tuple[float, float]) -> str:
 
 def drawing() -> str:
     """Return the drawing of all packages as SVG."""
-    edges = reduced(graph())
-    rows = levels(edges)
+    edges = nx.transitive_reduction(nx.DiGraph({name: list(targets) for name, targets in graph().items()}))
+    order = [*ORDER_IN_ROW, *sorted(edges)]
+    rows = [sorted(row, key=order.index) for row in nx.topological_generations(edges)]
     position: dict[str, tuple[float, float]] = {}
     for r, row in enumerate(rows):
         left = (WIDTH - len(row) * BOX - (len(row) - 1) * GAP) / 2
@@ -135,26 +80,23 @@ def drawing() -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {len(rows) * ROW - ROW + HIGH + 32}" '
         'font-family="system-ui, sans-serif" role="img" aria-label="Packages and the direction of their imports">',
-        "<style>rect{fill:#f3f3fb;stroke:#5b5bd6}text{fill:#1c1c28;text-anchor:middle}.s{fill:#55556a;font-size:11px}"
+        "<style>rect{fill:#f3f3fb;stroke:#5b5bd6}text{fill:#1c1c28;text-anchor:middle}"
         "path{stroke:#8a8aa8;fill:none}@media(prefers-color-scheme:dark){rect{fill:#20202e;stroke:#8f8ff0}"
-        "text{fill:#ececf4}.s{fill:#b3b3c6}path{stroke:#77778f}}</style>",
+        "text{fill:#ececf4}path{stroke:#77778f}}</style>",
         '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M1 1 7 4 1 7"/></marker></defs>',
     ]
-    for name, targets in sorted(edges.items()):
-        for target in sorted(targets):
-            lines.append(f'<path d="{arrow(position[name], position[target])}" marker-end="url(#a)"/>')
+    for name, target in sorted(edges.edges):
+        lines.append(f'<path d="{arrow(position[name], position[target])}" marker-end="url(#a)"/>')
     for name, (x, y) in sorted(position.items()):
-        title, *words = caption(name)
+        title = {"leaves": "root files", "registry": "registry"}.get(name, f"{name.replace('.', '/')}/")
         lines.append(f'<rect x="{x - BOX / 2:.0f}" y="{y:.0f}" width="{BOX}" height="{HIGH}" rx="6"/>')
-        lines.append(f'<text x="{x:.0f}" y="{y + 22:.0f}" font-size="15">{escape(title)}</text>')
-        for n, text in enumerate(words):
-            lines.append(f'<text class="s" x="{x:.0f}" y="{y + 38 + 14 * n:.0f}">{escape(text)}</text>')
+        lines.append(f'<text x="{x:.0f}" y="{y + 21:.0f}" font-size="15">{title}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 
 def test_the_drawing_matches_the_imports() -> None:
-    """If this fails, run `python -m tests.project.test_architecture`. A package without a caption is a KeyError."""
+    """If this fails, run `python -m tests.project.test_architecture`."""
     assert DRAWING.read_text(encoding="utf-8") == drawing()
     assert "](packages.svg)" in PAGE.read_text(encoding="utf-8")
 

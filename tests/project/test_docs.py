@@ -129,12 +129,8 @@ def test_every_command_in_the_documents_exists() -> None:
 
 def test_every_endpoint_is_in_the_readme() -> None:
     source = (ROOT / "saliscope" / "page" / "serving" / "endpoints.py").read_text(encoding="utf-8")
-    names = re.search(r"for function in \(([^)]*)\)", source)
-    assert names, "endpoints.build lists them"
-
-    missing = [name.strip() for name in names.group(1).split(",") if f"`{name.strip()}`" not in README]
-
-    assert missing == []
+    names = re.findall(r"\w+", re.findall(r"for function in \(([^)]*)\)", source)[0])
+    assert len(names) > 3 and [name for name in names if f"`{name}`" not in README] == []
 
 
 def anchors(page: Path) -> set[str]:
@@ -162,17 +158,6 @@ def test_every_make_target_named_in_the_documents_exists() -> None:
     assert {"app", "test"} <= named
     assert run == {"test", "lint", "types", "smoke", "audit"}
     assert named | run <= targets
-
-
-def test_every_package_is_named_in_contributing() -> None:
-    names = {f"{path.parent.name}/" for path in ROOT.glob("*/__init__.py")}
-    names = names - {"explainers/", "saliscope/"} | {"models/"}
-    for top in ("explainers", "saliscope"):
-        names |= {f"{top}/{path.parent.name}/" for path in (ROOT / top).glob("*/__init__.py")}
-    names |= {path.name for path in (ROOT / "explainers").glob("*.py")} - {"__init__.py"}
-    table = CONTRIBUTING.partition("## Where does my code belong?")[2]
-
-    assert [name for name in sorted(names) if f"`{name}" not in table] == []
 
 
 def test_requirements_and_extras_agree() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 
-from benchmarks.faithfulness import measure as measuring
 from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.measure import CONTROLS, measure, randomize
 from benchmarks.faithfulness.photos import paths, photographs
@@ -55,31 +53,15 @@ def model() -> Model:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    inner = tmp_path / "inner"
-    inner.mkdir()
-    for place, shade in [(tmp_path / "a.png", 250), (inner / "b.JPG", 200), (inner / "c.JPEG", 230)]:
+def measured(model, tmp_path) -> Cache:
+    (tmp_path / "inner").mkdir()
+    for place, shade in ("a.png", 250), ("inner/b.JPG", 200), ("inner/c.JPEG", 230):
         small = Image.new("RGB", (30, 24), (10, 20, 30))
         small.paste((shade, 90, 10), (5, 6, 13, 18))
-        small.save(place, "PNG" if place.suffix == ".png" else "JPEG")
-    (tmp_path / "notes.txt").write_text("not an image")
-    return tmp_path
-
-
-def test_images_are_found_recursively_and_small_ones_are_enlarged(model, folder, tmp_path):
-    assert [each.name for each in photographs(model, paths(folder))] == ["a", "b", "c"]
-    assert [each.name for each in paths(folder, 2)] == ["a.png", "b.JPG"]
-    Image.new("RGB", (12, 12), (255, 0, 0)).save(tmp_path / "small.png")
-    small = next(photographs(model, [tmp_path / "small.png"]))
-    assert small.target in (0, 1)
-    assert small.image.shape == (1, 3, 24, 24) and torch.equal(small.image[0, 0], torch.ones(24, 24))
-
-
-@pytest.fixture
-def measured(model, folder, tmp_path) -> Cache:
+        small.save(tmp_path / place)
     cache = Cache(tmp_path / "cache.json", SETTINGS)
     names = ("integrated_gradients", "saliency", "channel_effects", "attention_rollout")
-    for image in photographs(model, paths(folder)):
+    for image in photographs(model, paths(tmp_path)):
         measure(model, image, [METHODS[name] for name in names], cache, "float32")
         randomize(model, image, [METHODS["saliency"]], cache)
     cache.save()
@@ -92,11 +74,8 @@ def test_a_faithful_map_beats_the_controls(measured):
     assert own["n"] == 3 and own["deletion"][0] < own["insertion"][0]
     assert all(each["difference"][0] > 0 for each in own["beside"].values())
     assert own["better_than_controls"] is None, "three images are too few to conclude that it is not better"
-    beside = measured.controls["a"]
-    assert found["edge_control"]["deletion"][0] == pytest.approx(
-        sum(each["edge"]["deletion"] for each in measured.controls.values()) / 3, abs=1e-4
-    )
-    assert set(beside) == {*CONTROLS.values(), "spread"}
+    edges = [each["edge"]["deletion"] for each in measured.controls.values()]
+    assert found["edge_control"]["deletion"][0] == pytest.approx(sum(edges) / 3, abs=1e-4)
 
 
 def test_verdicts_of_the_table_are_adjusted_for_all_its_comparisons():
@@ -112,18 +91,6 @@ def test_verdicts_of_the_table_are_adjusted_for_all_its_comparisons():
     adjust(found)
     assert found["a"]["beside"]["1"] == {"difference": [0.1, 0.05], "p": 0.03, "p_adjusted": 0.06, "verdict": "level"}
     assert found["a"]["better_than_controls"] is False and found["b"]["beside"]["1"]["p_adjusted"] is None
-
-
-def test_a_run_resumes_where_another_stopped(measured, model, folder, monkeypatch):
-    again = Cache(measured.path, SETTINGS)
-    assert again.results == measured.results and again.randomization == measured.randomization
-    asked = []
-    monkeypatch.setattr(measuring, "areas", lambda model, image, method, *rest: asked.append(method.name))
-    for image in photographs(model, paths(folder)):
-        measure(model, image, [METHODS[name] for name in ("saliency", "channel_effects", "lrp")], again, "float32")
-    assert asked == ["lrp"] * 3, "known results and errors are not computed again"
-    with pytest.raises(SystemExit, match="another --cache"):
-        Cache(measured.path, SETTINGS | {"network": "blue"})
 
 
 def test_the_table_has_every_method_and_reasons_for_those_without_results(measured):

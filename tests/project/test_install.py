@@ -93,14 +93,6 @@ def test_a_command_is_one_argument_of_a_shell_and_a_valid_requirement() -> None:
     assert requirement.url == f"git+{install.REPOSITORY}"
 
 
-def test_the_repository_has_one_address() -> None:
-    pattern = re.compile(r"https://[\w.]+/[\w./-]*saliscope[\w./-]*")
-    other = {name: found for name, text in texts() for found in pattern.findall(text)
-             if not found.startswith(install.REPOSITORY)}  # fmt: skip
-
-    assert other == {}
-
-
 def test_a_missing_package_is_reported_with_the_command() -> None:
     code = "import sys; sys.modules['PIL'] = None\nfrom saliscope import example"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

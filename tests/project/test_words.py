@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
 import explainers
 from explainers.options import Option
@@ -33,28 +32,15 @@ OPTIONS = {
 """Names of parameters, and words that must not be used for them."""
 
 
-def public() -> Iterator[tuple[str, Any]]:
-    """Public objects by name, and the public methods of public classes."""
-    for name in sorted(set(explainers.__all__) - {"MethodName"}):  # which is an alias of types
-        found = getattr(explainers, name)
-        yield name, found
-        if inspect.isclass(found):
-            for own, member in vars(found).items():
-                if not own.startswith("_") and callable(member):
-                    yield f"{name}.{own}", member
-
-
 def parameters() -> Iterator[tuple[str, str]]:
-    """Where and name of each parameter of a public function or class, and of each option of a metric."""
-    for where, found in public():
-        if callable(found):
-            try:
-                names = list(inspect.signature(found).parameters)
-            except ValueError:
-                continue
-            yield from ((where, name) for name in names if not name.startswith("_"))
-    for metric in explainers.METRICS.values():
-        yield from ((metric.name, name) for name in metric.options)
+    """Where and name of each parameter of a public function, of a method of a public class, and of an option."""
+    for name in explainers.__all__:
+        found = getattr(explainers, name)
+        owned = vars(found) if inspect.isclass(found) else {name: found}
+        for each in (each for key, each in owned.items() if key[0] != "_" or key == "__init__"):
+            if inspect.isfunction(each):
+                yield from ((name, parameter) for parameter in inspect.signature(each).parameters)
+    yield from ((where, option.name) for where, option in options())
 
 
 def options() -> Iterator[tuple[str, Option]]:

@@ -16,7 +16,6 @@ SUGGESTIONS: list[tuple[str, list[str], list[str]]] = [
     ("gradcam++", METHODS, ["grad_cam_pp"]),
     ("Grad-CAM", METHODS, ["grad_cam"]),
     ("integratd", METHODS, ["integrated_gradients"]),
-    ("smoothgrad", METHODS, ["smooth_grad"]),
     ("pandaa", CLASSES, ["lesser panda", "giant panda"]),
     ("german_sheperd", CLASSES, ["German shepherd"]),
     ("quark", CLASSES, []),

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from gradio.data_classes import FileData
+from gradio.utils import get_upload_folder
 from PIL import Image
 
 import explainers
@@ -124,15 +126,18 @@ def test_the_page_shows_the_probability_that_the_network_means(files: Path, name
 
 def test_the_api_and_curves_have_a_score_where_there_is_no_probability(files: Path) -> None:
     """EigenCAM needs no scores, so the engine computes them itself."""
-    answer, labels, other = ask(files, "regression"), ask(files, "labels"), ask(files, "labels", method="eigen_cam")
-    found = endpoints._target(answer)
-    assert found["probability"] is None
-    assert found["score"] == pytest.approx(float(meant(files, "regression").max()))
-    assert endpoints._target(labels)["probability"] == pytest.approx(float(meant(files, "labels").max()))
+    path = Path(get_upload_folder()) / "scored.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    copyfile(files / "images" / "0.png", path)
+    for name, expected in (("labels", "probability"), ("regression", "output")):
+        target = endpoints.explain(FileData(path=str(path)), f"ends_in_{name}")["target"]
+        share, settings = pytest.approx(float(meant(files, name).max())), ask(files, name).settings
+        known = {"probability": share} if name == "labels" else {"probability": None, "score": share}
+        assert target == {**target, **known}
+        measured: Any = SimpleNamespace(options={"score": settings.loaded.score})
+        assert trust_messages.unit(settings, measured) == expected
+    labels, other = ask(files, "labels"), ask(files, "labels", method="eigen_cam")
     assert other.explanation.scores is None and dict(other.top) == pytest.approx(dict(labels.top))
-    for each, expected in ((labels, "probability"), (answer, "output")):
-        measured: Any = SimpleNamespace(options={"score": each.settings.loaded.score})
-        assert trust_messages.unit(each.settings, measured) == expected
 
 
 SENTENCES = {
@@ -210,27 +215,26 @@ def test_reports_have_the_unit_of_the_scores(files: Path, tmp_path: Path) -> Non
         assert ("the scores of the network are not probabilities" in text) == (name == "regression"), name
 
 
-# Settings of models
-
-
 def test_the_user_sets_the_score(files: Path) -> None:
-    assert zoo.load_model("ends_in_classes", score="sigmoid").score_kind == "sigmoid"
-    assert zoo.load_model("ends_in_labels").score == "sigmoid", "from the file"
-    assert zoo.load_model("ends_in_labels", score="softmax").score_kind == "softmax"
-    with pytest.raises(zoo.ModelUnavailable, match="score='identity' .* range from"):
-        zoo.load_model("ends_in_classes", score="identity")
-    with pytest.raises(zoo.ModelUnavailable, match="score='odds' is not valid"):
-        zoo.load_model("ends_in_classes", score="odds")
-    (files / "wrong.py").write_text((files / "ends_in_labels.py").read_text().replace("'sigmoid'", "'sigmoids'"))
-    with pytest.raises(zoo.ModelUnavailable, match="SCORE in wrong.py: score='sigmoids' .* Did you mean"):
-        zoo.load_model("wrong")
-    (files / "wrong.py").unlink()
-
-
-def test_one_output_is_announced_as_a_sigmoid(files: Path) -> None:
-    (files / "alone.py").write_text((files / "ends_in_logit.py").read_text().replace("PREPROCESSING", "OTHER"))
+    for name, given, found in (
+        ("classes", "sigmoid", "sigmoid"),
+        ("labels", None, "sigmoid"),
+        ("labels", "softmax", "softmax"),
+    ):
+        assert zoo.load_model(f"ends_in_{name}", **({"score": given} if given else {})).score_kind == found
+    own = (files / "ends_in_labels.py").read_text()
+    (files / "wrong.py").write_text(own.replace("'sigmoid'", "'sigmoids'"))
+    for name, score, words in (
+        ("ends_in_classes", "identity", "score='identity' .* range from"),
+        ("ends_in_classes", "odds", "score='odds' is not valid"),
+        ("wrong", None, "SCORE in wrong.py: score='sigmoids' .* Did you mean"),
+    ):
+        with pytest.raises(zoo.ModelUnavailable, match=words):
+            zoo.load_model(name, **({"score": score} if score else {}))
+    (files / "wrong.py").write_text((files / "ends_in_logit.py").read_text().replace("PREPROCESSING", "OTHER"))
     with pytest.warns(UserWarning, match="one output, whose sigmoid is reported"):
-        zoo.load_model("alone", size=32)
+        zoo.load_model("wrong", size=32)
+    (files / "wrong.py").unlink()
 
 
 def test_the_command_line_sets_the_score(files: Path, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -18,7 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[3]
 STATIC = ROOT / "saliscope" / "page" / "static"
@@ -61,14 +65,16 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def served(folder: Path, *start: str, cwd: Path = ROOT, **environment: str) -> Iterator[str]:
+def served(
+    folder: Path, *start: str, cwd: Path = ROOT, program: str | Path = sys.executable, **environment: str
+) -> Iterator[str]:
     """Run `python app.py` (or the command `start`) and yield its address once it responds."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     wanted = {**os.environ, **QUIET, "GRADIO_TEMP_DIR": str(folder / "uploads"), **environment}
     with open(folder / "app.log", "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, *(start or ("app.py",)), "--port", str(port)],
+            [str(program), *(start or ("app.py",)), "--port", str(port)],
             cwd=cwd,
             env=wanted,
             stdout=log,
@@ -116,14 +122,16 @@ class Visit:
         self.page, self.address = page, address
         self.requests: list[str] = []
         self.errors: list[str] = []
-        self.unchanged = ""
-        """The address of a page that shows its first view and can be used by another test."""
         page.set_default_timeout(PATIENCE)
         # Playwright polls at every frame by default, which forces the browser to render continuously on the CPU.
         page.wait_for_function = partial(page.wait_for_function, polling=50)
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
+
+    def sent(self, since: int, part: str = "") -> list[str]:
+        """Return the requests after the first `since` ones whose address contains `part`; a blob is none."""
+        return [url for url in self.requests[since:] if part in url and not url.startswith("blob:")]
 
     def open(self, query: str = "") -> Visit:
         """Open the page and wait for the first overlay."""
@@ -139,37 +147,32 @@ class Visit:
 
     def painted(self, name: str, after: int) -> int:
         """Wait until a component shows an answer newer than `after`."""
-        self.page.wait_for_function(
-            f"Number(document.getElementById('hl-{name}')?.dataset.id || 0) > {after}", timeout=PATIENCE
-        )
+        self.until(f"Number(document.getElementById('hl-{name}')?.dataset.id || 0) > {after}")
         return self.number(name)
 
     def settled(self) -> None:
         """Wait until all computations have finished; the rail's maps and norms and the small maps come last."""
-        self.page.wait_for_function(
+        self.until(
             "Number(document.getElementById('hl-strip')?.dataset.id || 0)"
             " > Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
             " && document.documentElement.dataset.hlState !== 'landing'"
             " && document.getElementById('hl-strip').dataset.norms !== 'asked'"
             " && ![...document.querySelectorAll('#hl-bars canvas[data-small]:not([data-drawn])')]"
             ".some((each) => each.checkVisibility())"
-            " || ['error', 'idle'].includes(document.documentElement.dataset.hlState)",
-            timeout=PATIENCE,
+            " || ['error', 'idle'].includes(document.documentElement.dataset.hlState)"
         )
 
     def after(self, act: Callable[[], object], name: str = "overlay") -> None:
         """Run an action and wait until a component shows a newer answer."""
-        before = self.number(name)
-        act()
-        self.painted(name, before)
+        self.after_partial(act, name)
         if name == "overlay":
             self.settled()
 
-    def after_partial(self, act: Callable[[], object]) -> None:
+    def after_partial(self, act: Callable[[], object], name: str = "overlay") -> None:
         """Run an action and wait for the first partial map of a slow method."""
-        before = self.number("overlay")
+        before = self.number(name)
         act()
-        self.painted("overlay", before)
+        self.painted(name, before)
 
     def choose(self, name: str, text: str) -> None:
         """Select from a dropdown by typing."""
@@ -197,13 +200,11 @@ class Visit:
 
     def state(self, *kinds: str) -> None:
         """Wait until the page is in one of these states, such as "done", "error" or "stopped"."""
-        self.page.wait_for_function(
-            "(kinds) => kinds.includes(document.documentElement.dataset.hlState)", arg=kinds, timeout=PATIENCE
-        )
+        self.until("(kinds) => kinds.includes(document.documentElement.dataset.hlState)", kinds)
 
     def until(self, condition: str, arg: object = None) -> None:
         """Wait until a condition in JavaScript holds."""
-        self.page.wait_for_function(condition, arg=arg, timeout=PATIENCE)
+        self.page.wait_for_function(condition, arg=arg)
 
     def open_options(self) -> None:
         """Open the options of the method."""
@@ -224,6 +225,11 @@ class Visit:
     def shot(self) -> str:
         """Return the pixels of the large image."""
         return str(self.page.evaluate("document.querySelector('#hl-overlay canvas').toDataURL()"))
+
+    def pixels(self, selector: str = "#hl-overlay canvas") -> np.ndarray:
+        """Return the red, green, blue and alpha of a canvas [h, w, 4]."""
+        data = self.page.locator(selector).first.evaluate("(canvas) => canvas.toDataURL()")
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))).convert("RGBA"), dtype=int)
 
     def saved(self, item: str, within: str = "#hl-overlay") -> Path:
         """Save by an item of the menu Save, and return the downloaded file."""
@@ -328,41 +334,16 @@ def _desktop(browser, app: str) -> Iterator[Visit]:
     context.close()
 
 
-@pytest.fixture(scope="session")
-def _phone(browser, app: str) -> Iterator[Visit]:
-    visit, context = _window(
-        browser, app, viewport={"width": 390, "height": 844}, color_scheme="dark", device_scale_factor=2
-    )
-    yield visit
-    context.close()
+@pytest.fixture
+def first_view(_desktop: Visit) -> Iterator[Visit]:
+    """The page with its first example and default settings, whose files the browser has; other tests use `visit`."""
+    _desktop.requests.clear()
+    _desktop.errors.clear()
+    yield _desktop.open()
+    _desktop.check()
 
 
 @pytest.fixture
-def first_view(_desktop: Visit, request: pytest.FixtureRequest) -> Iterator[Visit]:
-    """The page with its first example and default settings, opened for several tests; other tests use `visit`."""
-    yield from _share(_desktop, request)
-
-
-@pytest.fixture
-def phone(_phone: Visit, request: pytest.FixtureRequest) -> Iterator[Visit]:
+def phone(window: Callable[..., Visit]) -> Visit:
     """The same on a narrow dark screen."""
-    yield from _share(_phone, request)
-
-
-def _share(visit: Visit, request: pytest.FixtureRequest) -> Iterator[Visit]:
-    """Open the page, unless the test before has left it as it was: its address contains the settings."""
-    visit.requests.clear()
-    visit.errors.clear()
-    if visit.unchanged:
-        visit.page.keyboard.press("Escape")
-        visit.page.get_by_role("tab", name="Explain view").click()
-        visit.page.mouse.move(2, 2)
-        visit.page.wait_for_timeout(WRITE_DELAY)
-    if visit.page.url != visit.unchanged:
-        visit.open()
-        visit.page.wait_for_timeout(WRITE_DELAY)
-    opened, failures, visit.unchanged = visit.page.url, request.session.testsfailed, ""
-    yield visit
-    visit.check()
-    if request.session.testsfailed == failures:
-        visit.unchanged = opened
+    return window(390, 844, color_scheme="dark", device_scale_factor=2).open()

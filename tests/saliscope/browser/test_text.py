@@ -22,35 +22,34 @@ def enter(visit: Visit, label: str, text: str) -> None:
 def test_two_visitors_and_their_sentences(window: Any) -> None:
     """A comparison of two sentences is a panel and a step of the history; a classifier brings the classes back."""
     one, two = window().open(MODEL), window()
-    hidden = [one.page.locator(name).is_visible() for name in ("#hl-pin", "#hl-class .hl-choice")]
-    assert "Enter one under Text" in one.status and not any(hidden)
+    page, bars = one.page, one.page.locator("#hl-bars button[data-index]")
+    assert "Enter one under Text" in one.status
+    expect(page.locator("#hl-class .hl-choice")).to_be_hidden()
     enter(one, "Text", "a photo of a dog")
     assert one.headline.startswith("“a photo of a dog”, similarity 0.")
     two.open(f"{MODEL}&class=a+cat")
-    assert two.headline.startswith("“a cat”, similarity") and field(two, "Text").input_value() == "a cat"
-    bars = [each.page.locator("#hl-bars button[data-index]") for each in (one, two)]
-    for bar in bars:
-        expect(bar).to_have_count(1)
-    assert bars[0].inner_text() != bars[1].inner_text()
+    expect(field(two, "Text")).to_have_value("a cat")
+    expect(bars).to_have_count(1)
 
     enter(one, "Compared with", MARKUP)
     assert f"“a photo of a dog” compared with “{MARKUP}”, similarity" in one.headline
-    expect(one.page.locator("#hl-bars button[data-index]")).to_have_count(2)
-    assert one.page.title() == "Saliscope"
-    one.after(lambda: one.page.locator("#hl-examples button").nth(2).click())  # another image keeps the sentences
-    assert MARKUP in one.headline and field(one, "Compared with").input_value() == MARKUP
+    expect(bars).to_have_count(2)
+    assert page.title() == "Saliscope"
+    one.after(lambda: page.locator("#hl-examples button").nth(2).click())
+    assert MARKUP in one.headline, "another image keeps the sentences"
     assert two.headline.startswith("“a cat”, similarity")
 
-    link = one.page.url
+    link = page.url
     one.open_view("Compare")
-    panel = one.page.locator(".hl-compare-panel").nth(1).locator(".hl-line")
-    panel.filter(has_text=f"for “{MARKUP}” (similarity").wait_for()
+    panel = page.locator(".hl-compare-panel").nth(1).locator(".hl-line")
+    expect(panel).to_contain_text(f"for “{MARKUP}” (similarity")
     one.open_view("Explain")
     enter(one, "Compared with", "")
-    assert field(one, "Compared with").input_value() == "" and "compared with" not in one.headline
-    one.after(lambda: one.page.go_back())
-    assert field(one, "Compared with").input_value() == MARKUP
-    one.page.wait_for_url(link)
+    assert "compared with" not in one.headline
+    one.after(page.go_back)
+    expect(field(one, "Compared with")).to_have_value(MARKUP)
+    page.wait_for_url(link)
     one.after(lambda: one.choose("model", "EfficientNet-Lite0"))
-    assert not field(one, "Text").is_visible() and one.page.locator("#hl-class .hl-choice").is_visible()
+    expect(field(one, "Text")).to_be_hidden()
+    expect(page.locator("#hl-class .hl-choice")).to_be_visible()
     assert "%" in one.headline

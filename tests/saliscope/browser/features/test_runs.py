@@ -6,46 +6,24 @@ from typing import Any
 
 import pytest
 
-from tests.saliscope.browser.conftest import Visit
+from tests.saliscope.browser.conftest import Visit, expect
 
 
 @pytest.mark.slow
-def test_a_stopped_method_does_not_restart(visit: Visit) -> None:
+def test_a_stopped_method_does_not_restart_and_a_late_request_does_not_replace_a_newer_one(visit: Visit) -> None:
     """Selecting by mouse raises the event twice."""
-    visit.open()
+    stop, late = visit.open().page.locator("#hl-stop"), list[Any]()
     visit.after_partial(lambda: visit.choose("method", "RISE"))
-
-    visit.page.locator("#hl-stop").click()
-
+    stop.click()
     visit.state("stopped")
     words, number = visit.status, visit.number("status")
     assert "RISE for " in words and "stopped at " in words
     visit.page.wait_for_timeout(1500)
     assert visit.status == words and visit.number("status") == number
-    assert visit.page.locator("#hl-stop").is_disabled()
+    expect(stop).to_be_disabled()
     visit.after_partial(lambda: visit.page.locator("#hl-explain").click())  # an explicit request restarts it
-    visit.page.locator("#hl-stop").click()
+    stop.click()
     visit.state("stopped")
-
-
-def choose_in_a_row(visit: Visit) -> None:
-    """Choose a method and four stages in a row during a slow method: the last choice replaces all others."""
-    visit.choose("method", "Grad-CAM")
-    for layer in ("stages.1 ", "stages.3 ", "stages.2 ", "stages.5 "):
-        visit.choose("layer", layer)
-
-    visit.until("/^Grad-CAM for .* at stages.5 of/.test(document.querySelector('#hl-status .hl-line').innerText)")
-    visit.settled()
-    assert visit.page.locator("#hl-layer input").input_value().startswith("stages.5")
-    words = visit.status
-    visit.page.wait_for_timeout(700)
-    assert visit.status == words
-
-
-@pytest.mark.slow
-def test_a_request_that_arrives_late_does_not_replace_a_newer_one(visit: Visit) -> None:
-    visit.open()
-    late: list[Any] = []
 
     def hold_the_first(route: Any) -> None:
         if not late and "stages.1" in (route.request.post_data or ""):
@@ -53,6 +31,7 @@ def test_a_request_that_arrives_late_does_not_replace_a_newer_one(visit: Visit) 
         else:
             route.continue_()
 
+    visit.after(lambda: visit.choose("method", "Grad-CAM"))
     visit.page.route("**/queue/join*", hold_the_first)
     visit.choose("layer", "stages.1 ")
     visit.until("new URL(location).searchParams.get('layer') === 'stages.1'")
@@ -69,15 +48,21 @@ def test_a_fast_request_is_answered_before_another_users_slow_run_and_the_latest
 ) -> None:
     other = window()
     visit.start_long_run()
-
     other.open("?example=dog&method=hires_cam")
     other.example("cat")
-
     assert "HiResCAM" in other.status and visit.page.evaluate("document.documentElement.dataset.hlState") == "busy"
     other.choose("method", "RISE")
-    other.until("document.querySelector('#hl-status').innerText.includes('Waiting for another user’s run, about')")
+    expect(other.page.locator("#hl-status")).to_contain_text("Waiting for another user’s run, about")
     other.until("getComputedStyle(document.querySelector('#hl-overlay canvas')).opacity < 1")
-    choose_in_a_row(visit)
+
+    visit.choose("method", "Grad-CAM")
+    for layer in ("stages.1 ", "stages.3 ", "stages.2 ", "stages.5 "):
+        visit.choose("layer", layer)
+    visit.until("/^Grad-CAM for .* at stages.5 of/.test(document.querySelector('#hl-status .hl-line').innerText)")
+    visit.settled()
+    words = visit.status
+    visit.page.wait_for_timeout(700)
+    assert visit.status == words and visit.page.locator("#hl-layer input").input_value().startswith("stages.5")
     other.until("document.querySelector('#hl-status .hl-line').innerText.startsWith('RISE: ')")
     other.page.locator("#hl-stop").click()
     other.state("stopped")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from tests.saliscope.browser.conftest import Visit, expect
@@ -12,86 +15,76 @@ LARGE = "#hl-overlay .hl-trust-large"
 PLOTS = "#hl-trust .hl-plot"
 
 
-def known(visit: Visit, method: str = "") -> dict[str, str]:
-    """Wait for the checks of the current map and return the rows by name."""
+def known(visit: Visit) -> None:
+    """Wait for the checks of the current map."""
     visit.until(
         f"document.querySelector('{STRIP}')?.dataset.state === 'known' && "
-        f"document.getElementById('hl-trust').dataset.id === document.getElementById('hl-overlay').dataset.id",
+        "document.getElementById('hl-trust').dataset.id === document.getElementById('hl-overlay').dataset.id",
     )
-    rows = visit.page.locator(f"{STRIP} dl > div")
-    return {each.locator("dt").text_content().strip("✓≈✗· "): each.locator("dd").text_content() for each in rows.all()}
+
+
+def row(visit: Visit, name: str) -> Any:
+    """Return the assertions about a row of the checks."""
+    title = visit.page.locator("dt", has_text=name)
+    return expect(visit.page.locator(f"{STRIP} dl > div", has=title).locator("dd"))
 
 
 def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_view: Visit) -> None:
     """tests/saliscope/session/test_trust.py checks the pixel order; this test checks the drawing."""
     visit, page = first_view, first_view.page
-    rows = known(visit)
-    verdict = page.locator(f"{STRIP} .hl-trust-verdict > span").inner_text()
-    assert verdict.startswith("Better than random maps by insertion, not than edge maps or a centered blob; depends on")
-    assert rows["Class"].startswith("Depends on the class: rank corr")
-    assert "malinois" in rows["Class"] and "classifier" in rows["Weights"]
+    known(visit)
+    expect(page.locator(f"{STRIP} .hl-trust-verdict > span").first).to_contain_text(
+        "Better than random maps by insertion, not than edge maps or a centered blob; depends on"
+    )
+    row(visit, "Class").to_contain_text("Depends on the class: rank corr")
+    row(visit, "Class").to_contain_text("malinois")
+    row(visit, "Weights").to_contain_text("classifier")
     page.locator("#hl-trust summary").click()
     expect(page.locator(f"{PLOTS} .hl-band"), "the range of the random maps").to_have_count(2)
     expect(page.locator(f"{LARGE}:visible")).to_have_count(0)
-    before = len(visit.requests)
+
+    before, rough = len(visit.requests), []
     page.locator(PLOTS).first.focus()
-    for _ in range(STEPS // 4 + 1):
-        page.keyboard.press("ArrowRight")
-    visit.until(f"document.querySelector('{LARGE}')?.dataset.step === '{STEPS // 4}'")
-    assert "25% of the pixels deleted: probability 0." in page.locator(".hl-trust-read").first.inner_text()
-    grey = f"""() => {{
-      const canvas = document.querySelector('{LARGE}'), context = canvas.getContext('2d');
-      const d = context.getImageData(0, 0, canvas.width, canvas.height).data;
-      let rough = 0;
-      for (let p = 4; p < d.length; p += 4) rough += Math.abs(d[p] - d[p - 4]);
-      return rough / d.length;
-    }}"""
-    part = page.evaluate(grey)
-    page.keyboard.press("End")
-    visit.until(f"document.querySelector('{LARGE}').dataset.step === '{STEPS}'")
-    none_left = page.evaluate(grey)
-    page.keyboard.press("Home")
-    visit.until(f"document.querySelector('{LARGE}').dataset.step === '0'")
-    all_there = page.evaluate(grey)
+    for key, step in (("End", STEPS), ("Home", 0), ("ArrowRight", 1)):
+        page.keyboard.press(key)
+        visit.until(f"document.querySelector('{LARGE}')?.dataset.step === '{step}'")
+        rough.append(np.abs(np.diff(visit.pixels(LARGE), axis=1)).mean())
+    none_left, all_there, part = rough
     assert none_left < part / 3 < all_there / 3, "more pixels are blurred at each step"
+    expect(page.locator(".hl-trust-read").first).to_contain_text("25% of the pixels deleted: probability 0.")
     page.keyboard.press("Escape")
     expect(page.locator(f"{LARGE}:visible")).to_have_count(0)
     assert visit.requests[before:] == [], "no request is needed"
 
     page.locator(PLOTS).last.scroll_into_view_if_needed()
-    box = page.locator(PLOTS).last.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40)
+    page.locator(PLOTS).last.hover()
     visit.until(f"document.querySelector('{LARGE}').dataset.metric === 'insertion'")
     page.mouse.move(2, 2)
     expect(page.locator(f"{LARGE}:visible")).to_have_count(0)
 
 
 @pytest.mark.slow
-def test_a_failed_check_and_a_missing_map_are_explained(visit: Visit) -> None:
-    """Guided backpropagation is the paper's example of a map that does not change with randomized weights."""
+def test_failed_missing_and_old_checks_are_explained(visit: Visit) -> None:
+    """Guided backpropagation is the paper's example of a map that does not change with randomized weights.
+
+    The old verdict is dimmed during a long run, which is checked on request.
+    """
     page = visit.open("?method=guided_backprop").page
-    rows = known(visit)
-    assert rows["Class"].startswith("Hardly depends on the class")
-    assert rows["Weights"].startswith("Hardly depends on the weights: rank correlation of magnitudes 1.00")
+    known(visit)
+    row(visit, "Class").to_contain_text("Hardly depends on the class")
+    row(visit, "Weights").to_contain_text("Hardly depends on the weights: rank correlation of magnitudes 1.00")
     visit.after(lambda: visit.choose("method", "Random"))
     expect(page.locator(f"{STRIP} [role=status]")).to_contain_text("one of the controls")
     expect(page.locator(f"{STRIP} button:visible")).to_have_count(0)
 
-
-@pytest.mark.slow
-def test_the_old_verdict_is_dimmed_during_a_long_run_which_is_checked_on_request(visit: Visit) -> None:
-    page = visit.open().page
+    visit.after(lambda: visit.choose("method", "Grad-CAM"))
     known(visit)
-    trust = page.locator("#hl-trust")
     visit.after_partial(lambda: visit.choose("method", "SmoothGrad"))
-    expect(trust).to_have_attribute("data-outdated", "dim")
     visit.until("getComputedStyle(document.getElementById('hl-trust')).opacity < 0.5")
     visit.state("done")
-    assert trust.get_attribute("data-outdated") in (None, "")
-
+    visit.until("getComputedStyle(document.getElementById('hl-trust')).opacity > 0.9")
     page.locator(STRIP).get_by_role("button", name="Compare with controls").click()
-    rows = known(visit)
-    assert rows["Class"] == "Not compared with another class." and "with the map after" not in rows["Weights"]
+    known(visit)
+    row(visit, "Class").to_have_text("Not compared with another class.")
     page.locator(STRIP).get_by_role("button", name="Randomize weights").click()
-    expect(page.locator(f"{STRIP} dl > div:last-child dd")).to_contain_text("with the map after")
-    assert "depends on the weights" in known(visit)["Weights"].lower()
+    row(visit, "Weights").to_contain_text("with the map after")
