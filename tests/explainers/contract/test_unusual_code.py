@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from explainers import METHODS, BadOption, BadTarget, ExplainerError, grad_cam, occlusion, saliency
+from explainers import METHODS, BadOption, ExplainerError, grad_cam, occlusion, saliency
 from tests.support.calls import small
 from tests.support.nets import rel
 
@@ -61,22 +59,11 @@ class Then(Base):
         return self.function(self, self.features(x))
 
 
-@dataclass
-class Output:
-    probabilities: Tensor
-
-
-def in_dataclass():
-    return Then(lambda net, maps: Output(net.scores(maps)))
-
-
 NETS = {
     "scripted": Scripted,
     "inner gradient": InnerGradient,
     "quantile": lambda: Then(lambda net, maps: net.head(maps.flatten(2).quantile(0.9, dim=2))),
     "complex": lambda: Then(lambda net, maps: torch.complex(net.scores(maps), net.scores(maps))),
-    "scalar": lambda: Then(lambda net, maps: net.scores(maps)[:, 0]),
-    "dataclass": in_dataclass,
 }
 
 
@@ -102,13 +89,6 @@ def test_a_network_with_scripted_parts_has_the_maps_of_the_whole_one():
         for name in ("saliency", "occlusion", "integrated_gradients"):
             assert rel(METHODS[name](net, images(), 1), METHODS[name](Base(), images(), 1)) < 1e-4
         assert rel(grad_cam(net, images(), 1, layer="first"), grad_cam(Base(), images(), 1, layer="first")) < 1e-4
-
-
-def test_an_output_without_known_scores_is_named_and_not_the_layer():
-    with pytest.raises(BadTarget, match="output.probabilities"):
-        grad_cam(in_dataclass(), images(), 1)
-    found = grad_cam(in_dataclass(), images(), lambda output: output.probabilities[:, 1])
-    assert rel(found, grad_cam(Base(), images(), 1)) < 1e-6
 
 
 def added():
