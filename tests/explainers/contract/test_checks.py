@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from explainers import check_explainer
 from explainers.checks.context import Context, Skip
 from explainers.checks.fixtures import Fault, changes, failing, snapshot, steps, tiny
-from explainers.checks.report import CHECKS, Report
+from explainers.checks.report import CHECKS
 from explainers.checks.robustness import seed as seed_check
 
 
@@ -238,21 +238,13 @@ BROKEN: list[tuple[str, str, Callable[..., Tensor]]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return check_explainer(good)
-
-
-def test_a_correct_explainer_passes_every_check(report):
+def test_a_correct_explainer_passes_every_check_and_the_report_reads_as_a_table():
+    report = check_explainer(good)
     assert report, repr(report)
     assert [check.name for check in report.checks] == list(CHECKS)
     skipped = [check.name for check in report.checks if check.passed is None]
     assert skipped == ["seed", "batch_size", "progress_and_stop", "layers"]
-
-
-def test_the_report_reads_as_a_table(report):
     lines = repr(report).splitlines()
-
     assert lines[0].startswith(f"good: {len(CHECKS) - 4} passed, 0 failed, 4 skipped in ")
     assert len(lines) == 1 + len(CHECKS) and all(line[:4] in ("ok  ", "skip") for line in lines[1:])
     assert report["shape"].sentence == "pixels (3, 3, 20, 16) for images (3, 3, 20, 16)."
@@ -280,32 +272,27 @@ def test_a_broken_explainer_fails_its_check(name, wrong, function):
     torch.set_grad_enabled(True)
 
 
-def test_each_accepted_target_is_named_with_what_happened():
+def test_every_check_has_a_broken_explainer():
+    assert {name for name, _, _ in BROKEN} == set(CHECKS)
+
+
+def test_each_accepted_target_and_the_error_of_an_explainer_are_named():
     def accepts_booleans(model, images, target=None):
         if target == [0, 1]:
             raise KeyError("no such class")
         return good(model, images, 1 if target is True else target)
 
-    found = outcome("invalid_targets_rejected", accepts_booleans)
-    assert found.endswith("True (accepted), 2 for 3 images (KeyError).")
-
-
-def test_every_check_has_a_broken_explainer():
-    assert {name for name, _, _ in BROKEN} == set(CHECKS)
-
-
-def test_an_explainer_that_raises_is_reported_with_its_error():
     def hopeless(model, images, target=None):
         raise KeyError("no such thing")
 
+    found = outcome("invalid_targets_rejected", accepts_booleans)
+    assert found.endswith("True (accepted), 2 for 3 images (KeyError).")
     report = check_explainer(hopeless)
-
     assert not report and report.failures == (report.checks[0],)
     assert "KeyError" in report.checks[0].sentence and "no such thing" in report.checks[0].sentence
 
 
 def test_options_reach_every_call_and_the_callers_model_is_copied():
-    """Options reach every call; the given model is copied, so its state cannot change."""
     seen: list[int] = []
     sizes: set[tuple[int, ...]] = set()
 
@@ -318,7 +305,6 @@ def test_options_reach_every_call_and_the_callers_model_is_copied():
     mine = tiny(channels=1)
     before = snapshot(mine)
     report = check_explainer(functools.partial(counting), model=mine, steps=7)
-
     assert report and report.name.startswith("functools.partial"), repr(report)
     assert set(seen) == {7} and (3, 1, 64, 48) in sizes and report["any_number_of_channels"].passed is None
     assert not changes(before, snapshot(mine))
@@ -326,10 +312,7 @@ def test_options_reach_every_call_and_the_callers_model_is_copied():
 
 def test_seed_check_measures_how_far_seeds_differ():
     """By hand: a map times 1 + seed, with seeds 3 and 4, differs by 1/4 of the first."""
-
-    def seeded(model, images, target=None, *, seed=0):
-        return good(model, images, target) * (1 + seed)
-
+    seeded = with_seed(lambda g, seed: g * (1 + seed))
     assert seed_check(Context(seeded, None, None, {}))[0] == pytest.approx(0.25, rel=1e-5)
 
 
@@ -338,55 +321,48 @@ def test_seed_check_measures_how_far_seeds_differ():
 
 def test_tiny_is_deterministic_and_leaves_the_global_generator():
     state = torch.get_rng_state()
-
     first, second = tiny(), tiny()
-
     assert torch.equal(torch.get_rng_state(), state)
-    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
+    assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
     classes = first(Context(good, None, None, {}).images()).argmax(1).tolist()
     assert len(set(classes)) > 1, "images of only one class would hide mixed-up targets"
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("hooks", lambda m, x: m.body.register_forward_pre_hook(lambda *_: None)),
-        ("hooks", lambda m, x: m.body.register_forward_hook(lambda *_: None)),
-        ("hooks", lambda m, x: m.register_full_backward_hook(lambda *_: None)),
-        ("hooks on parameters", lambda m, x: m.head.bias.register_hook(lambda g: g)),
-        ("module attributes", lambda m, x: setattr(m.body, "activations", torch.zeros(1))),
-        ("train or eval mode", lambda m, x: m.drop.train()),
-        ("module attributes", lambda m, x: setattr(m.relu, "inplace", False)),
-        ("module attributes", lambda m, x: setattr(m, "relu", nn.ReLU(inplace=True).eval())),
-        ("parameters and buffers", lambda m, x: m.norm.running_mean.add_(1e-9)),
-        ("parameters and buffers", lambda m, x: m.head.bias.detach().mul_(1)),
-        ("requires_grad", lambda m, x: m.head.bias.requires_grad_(False)),
-        (".grad", lambda m, x: setattr(m.head.bias, "grad", torch.zeros(5))),
-        ("the images", lambda m, x: x.mul_(1)),
-        ("the images", lambda m, x: x.requires_grad_()),
-        ("numpy's generator", lambda m, x: np.random.rand()),
-        ("torch's generator", lambda m, x: torch.rand(1)),
-        ("Python's generator", lambda m, x: random.random()),
-    ],
-)
-def test_snapshot_names_what_changed(name, change):
-    model, images = tiny(), torch.ones(1, 3, 20, 16)
-    before = snapshot(model, images)
-    assert changes(before, snapshot(model, images)) == []
+CHANGES: list[tuple[str, Callable[..., object]]] = [
+    ("hooks", lambda m, x: m.body.register_forward_pre_hook(lambda *_: None)),
+    ("hooks", lambda m, x: m.body.register_forward_hook(lambda *_: None)),
+    ("hooks", lambda m, x: m.register_full_backward_hook(lambda *_: None)),
+    ("hooks on parameters", lambda m, x: m.head.bias.register_hook(lambda g: g)),
+    ("module attributes", lambda m, x: setattr(m.body, "activations", torch.zeros(1))),
+    ("train or eval mode", lambda m, x: m.drop.train()),
+    ("module attributes", lambda m, x: setattr(m.relu, "inplace", False)),
+    ("module attributes", lambda m, x: setattr(m, "relu", nn.ReLU(inplace=True).eval())),
+    ("parameters and buffers", lambda m, x: m.norm.running_mean.add_(1e-9)),
+    ("parameters and buffers", lambda m, x: m.head.bias.detach().mul_(1)),
+    ("requires_grad", lambda m, x: m.head.bias.requires_grad_(False)),
+    (".grad", lambda m, x: setattr(m.head.bias, "grad", torch.zeros(5))),
+    ("the images", lambda m, x: x.mul_(1)),
+    ("the images", lambda m, x: x.requires_grad_()),
+    ("numpy's generator", lambda m, x: np.random.rand()),
+    ("torch's generator", lambda m, x: torch.rand(1)),
+    ("Python's generator", lambda m, x: random.random()),
+]
 
-    change(model, images)
 
-    assert changes(before, snapshot(model, images)) == [name]
+def test_snapshot_names_what_changed():
+    for name, change in CHANGES:
+        model, images = tiny(), torch.ones(1, 3, 20, 16)
+        before = snapshot(model, images)
+        assert changes(before, snapshot(model, images)) == []
+        change(model, images)
+        assert changes(before, snapshot(model, images)) == [name]
 
 
 def test_steps_and_failing():
     """The reused ReLU is listed once; its second call, number 1, is the first that fails."""
     model, images = tiny(), torch.ones(2, 3, 20, 16)
     assert steps(model, images)[:5] == ["stem", "norm", "relu", "pause", "pool"] and steps(model, images)[-1] == "head"
-
     with failing(model, "relu", Fault("x"), after=1) as state, pytest.raises(Fault):
         model(images)
-
     assert state.raised and state.calls == 2
     model(images)

@@ -68,22 +68,20 @@ def test_an_object_of_a_detr_by_hand(kind: str, activation: str) -> None:
     output = net(leaf)
     pixels = corners(output.pred_boxes) * torch.tensor([96.0, 64.0, 96.0, 64.0])
     scores = output.logits.softmax(-1)[..., :-1] if activation == "softmax" else output.logits.sigmoid()
-    box = pixels[0, 0].detach() + 0.5
-    target = BoxScores(box[None], [1], 0.1, DetrDetections(WIDE, activation))
+    box, read = pixels[0, 0].detach() + 0.5, DetrDetections(WIDE, activation)
     by_hand = torch.stack([best_by_hand(box, 1, b, s, 0.1) for b, s in zip(pixels, scores, strict=True)])
     assert float(by_hand[0]) > 0
     (expected,) = torch.autograd.grad(by_hand.sum(), leaf)
-
-    found = explain("saliency", net, images, target)
-
+    found = explain("saliency", net, images, BoxScores(box[None], [1], 0.1, read))
     torch.testing.assert_close(found.raw, expected, rtol=1e-3, atol=1e-6)
     assert [each["target_score"] for each in found.statistics] == pytest.approx(by_hand.tolist(), rel=1e-4)
-    with pytest.raises(BadTarget, match=r"read=DetrDetections\(size, activation\)"):
-        saliency(net, images)
-    with pytest.raises(BadTarget, match="DETR"):
-        saliency(net, images, BoxScores(box[None], [1]))
-    with pytest.raises(BadTarget, match="Class 7 does not exist"):
-        saliency(net, images, BoxScores(box[None], [7], 0.0, DetrDetections(WIDE, activation)))
+    for target, words in (
+        (None, r"read=DetrDetections\(size, activation\)"),
+        (BoxScores(box[None], [1]), "DETR"),
+        (BoxScores(box[None], [7], 0.0, read), "Class 7 does not exist"),
+    ):
+        with pytest.raises(BadTarget, match=words):
+            saliency(net, images, target)
 
 
 class Yolo(nn.Module):
@@ -143,15 +141,10 @@ def test_wrong_readers_are_refused() -> None:
     ):
         with pytest.raises(BadTarget, match=words):
             saliency(Yolo("v5").eval(), IMAGES, BoxScores(box, [0], read=read))
-    for make in (
-        lambda: DetrDetections((64,), "softmax"),  # type: ignore[arg-type]
-        lambda: DetrDetections(SIZE, "relu"),
-        lambda: YoloDetections("v99"),
-        lambda: Regression(index=-1),
-        lambda: Regression(mask=torch.zeros(3, 3)),
-    ):
+    wrong: Any = ((DetrDetections, ((64,), "softmax")), (DetrDetections, (SIZE, "relu")), (YoloDetections, ("v99",)))
+    for make, given in (*wrong, (Regression, (None, -1)), (Regression, (None, None, torch.zeros(3, 3)))):
         with pytest.raises(BadTarget):
-            make()
+            make(*given)
 
 
 class Queries(NamedTuple):
@@ -174,23 +167,19 @@ class Mask2Former(nn.Module):
 def test_masks_of_queries_and_of_segformer_by_hand() -> None:
     leaf = IMAGES.clone().requires_grad_()
     net: Any = Mask2Former().eval()
-    output = net(leaf)
-    mask = torch.zeros(8, 6)
-    mask[2:5, 1:3] = 1
-    maps = sum(
-        output.class_queries_logits.softmax(-1)[:, q, 1, None, None] * output.masks_queries_logits[:, q].sigmoid()
-        for q in range(5)
-    )
+    classes, masks = net(leaf)
+    maps = torch.einsum("nq,nqhw->nhw", classes.softmax(-1)[..., 1], masks.sigmoid())
+    mask, small = torch.zeros(8, 6), torch.zeros(16, 12)
+    mask[2:5, 1:3] = small[4:9, 3:7] = 1
     (expected,) = torch.autograd.grad((maps * mask).sum() / mask.sum(), leaf)
     torch.testing.assert_close(saliency(net, IMAGES, MaskScores(mask, 1)), expected, rtol=1e-4, atol=1e-8)
-    with pytest.raises(BadTarget, match="Class 3 does not exist: the model returns 3 scores"):
-        saliency(net, IMAGES, MaskScores(mask, 3))
-    with pytest.raises(BadTarget, match=r"give MaskScores\(mask, class_\)"):
-        saliency(net, IMAGES, 1)
-
+    for target, words in (
+        (MaskScores(mask, 3), "Class 3 .* returns 3 scores"),
+        (1, r"give MaskScores\(mask, class_\)"),
+    ):
+        with pytest.raises(BadTarget, match=words):
+            saliency(net, IMAGES, target)
     net = hugging_face("Segformer")
-    small = torch.zeros(16, 12)
-    small[4:9, 3:7] = 1
     (expected,) = torch.autograd.grad((net(leaf).logits[:, 2] * small).sum() / small.sum(), leaf)
     torch.testing.assert_close(saliency(net, IMAGES, MaskScores(small, 2)), expected, rtol=1e-3, atol=1e-6)
 
@@ -233,12 +222,8 @@ def test_measured_values_by_hand() -> None:
         torch.testing.assert_close(saliency(net, IMAGES, target), expected, rtol=1e-4, atol=1e-7)
         alone = explainers.occlusion(net, IMAGES[1:], target.rows([1]), window=16, stride=16)
         torch.testing.assert_close(explainers.occlusion(net, IMAGES, target, window=16, stride=16)[1:], alone)
-    with pytest.raises(
-        BadTarget,
-        match=r"give Regression\('predicted_depth'\).*output.predicted_depth.flatten\(1\)",
-    ):
-        saliency(depth, IMAGES)
     for net, target, words in (
+        (depth, None, r"give Regression\('predicted_depth'\).*output.predicted_depth.flatten\(1\)"),
         (depth, Regression(), "not one tensor"),
         (depth, Regression("depth"), "not a tensor 'depth'"),
         (counts, Regression(index=3), "does not exist"),
