@@ -26,8 +26,6 @@ from explainers import (
 from tests.support.processes import in_processes
 from tests.support.sharding import each_kind, shard
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
-
 pytestmark = pytest.mark.skipif(
     not (distributed.is_available() and distributed.is_gloo_available()), reason="needs torch.distributed with gloo"
 )
@@ -283,31 +281,3 @@ def test_sharded_parameters_are_refused_with_the_line_to_write(group, kind):
     inner = Net()
     with pytest.raises(BadOption, match="before the block"), clip_gradients(inner, norm=2):
         loss(shard(inner, kind)(rows(0, 0))).backward()
-
-
-def convolutional() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
-
-
-def cam(net: nn.Module) -> Tensor:
-    return explainers.grad_cam(net, torch.eye(8).expand(1, 3, 8, 8), 1, relu=False)
-
-
-def copy_by_guide(rank: int, kind: str) -> Tensor | None:
-    """Return the map, in the first process only, of a copy of a sharded model made by the lines of the guide."""
-    net = shard(convolutional(), kind)
-    with torch.no_grad():
-        empty = convolutional()
-        for p in empty.parameters():
-            p.zero_()
-    names: dict[str, Any] = {"model": net, "build_model": lambda: empty}
-    block = GUIDE.split("```python\n")[3].split("```")[0]
-    exec("\n".join(line for line in block.splitlines() if "destroy_process_group" not in line), names)
-    return cam(names["network"]) if rank == 0 else None
-
-
-@each_kind
-def test_an_ordinary_copy_of_a_sharded_model_for_one_process(tmp_path, kind):
-    found, nothing = in_processes(copy_by_guide, tmp_path, kind)
-    assert torch.equal(found, cam(convolutional())) and found.any() and nothing is None
