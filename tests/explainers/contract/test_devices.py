@@ -1,4 +1,4 @@
-"""Everything on a pretended accelerator: the CPU's results, on the model's device, with few transfers.
+"""Everything on a pretended accelerator: the CPU's results, on the model's device.
 
 Every method runs without float64, as on Apple's MPS, on the network with convolutions, and a few on the other kinds of
 networks.
@@ -271,28 +271,6 @@ def test_statistics_of_gradients_are_accurate_without_float64(scale: float, mean
     with pretended_devices():
         found = statistics(torch.zeros(5000).to(WITHOUT_FLOAT64).detach())
     assert {name: pytest.approx(value, rel=1e-4) for name, value in expected.items()} == found
-
-
-SINGLE_PASS = [
-    name
-    for name in NAMES
-    if not METHODS[name].long and METHODS[name].family in ("cam", "gradient") and METHODS[name].returns != "channels"
-]
-SEVERAL_PARTS = ("cam", "deep_feature_factorization", "full_grad", "refine_cam", "sess", "xrai")
-"""CAM checks that the head is linear, and the others combine several maps or layers."""
-
-
-def test_a_pass_moves_few_tensors_between_devices() -> None:
-    """Each transfer makes the CPU wait for the accelerator, so their number does not grow with the batch."""
-    with pretended_devices() as transfers:
-        network, images, _ = placed(convolutions, WITHOUT_FLOAT64)
-        images = torch.cat([images] * 2)
-        explainers.grad_cam(network, images, 2)  # traces the network
-        for name in [name for name in SINGLE_PASS if name not in SEVERAL_PARTS]:
-            transfers.clear()
-            METHODS[name](network, images, 2, **cheap(name, convolutions))
-            each_image = len(images) if "eigen" in name or "kpca" in name else 0  # one decomposition for each image
-            assert transfers["from device"] <= 4 + each_image and transfers["to device"] <= 4, name
 
 
 def test_the_pretended_device_refuses_what_accelerators_refuse() -> None:

@@ -58,17 +58,11 @@ def test_messages_do_not_print_networks_tensors_or_arrays() -> None:
             assert not any(part in text for part in ("(0): ", "tensor([", "array([", "[[")), text
 
 
-def test_targets_of_a_module_have_a_short_repr() -> None:
-    assert repr(Unit(NET, 3)) == "Unit(layer=Sequential(...), channel=3, at=None)"
-    assert repr(Unit("0", 3, at=(1, 2))) == "Unit(layer='0', channel=3, at=(1, 2))"
+def test_values_are_shortened_and_named_with_their_article() -> None:
     assert repr(Through(LARGE.argmax(1), NET, [1])) == (
         "Through(target=Tensor of shape (40,), layer=Sequential(...), channels=(1,))"
     )
-    assert repr(Sum(NET)) == "Sum(Sequential(...))"
-
-
-def test_values_are_shortened_and_named_with_their_article() -> None:
-    assert shorten({"a": [NET, LARGE, "text"]}) == "{'a': [Sequential(...), Tensor of shape (40, 40), 'text']}"
+    assert repr(Unit("0", 3, at=(1, 2))) == "Unit(layer='0', channel=3, at=(1, 2))" and "(0)" not in repr(Sum(NET))
     assert shorten(LARGE.numpy()) == "array of shape (40, 40)" and shorten(saliency) == "function saliency"
     assert len(shorten("x" * 500)) < 100 and len(shorten(list(range(1000)))) < 100
     for value, words in ((LARGE.numpy(), "a NumPy array"), (1, "an int"), (None, "None"), (NET, "a Sequential")):

@@ -21,16 +21,13 @@ from explainers import (
     add_gradient_noise,
     clip_gradients,
     edit_gradients,
-    edit_inputs,
-    edit_outputs,
     freeze,
-    input_gradients,
     record_gradients,
     replace_gradient,
     scale_gradients,
 )
 from tests.support.nets import plain, random_images, residual
-from tests.support.traces import nothing_left, tensors_alive
+from tests.support.traces import nothing_left
 from tests.support.training import assert_all_close, batch, gradients, gradients_of, loss, one_pass, total_norm
 from tests.support.training import two_layers as small
 
@@ -66,33 +63,6 @@ def test_the_gradient_of_an_intermediate_tensor():
     assert is_close(x.grad, [[2, 10], [30, 68]])
     assert [(row.name, row.kind) for row in log.rows] == [("y", "tensor"), ("x", "parameter")]
     assert log.rows[0].statistics["mean"] == pytest.approx(17 / 4)
-
-
-def test_descent_on_a_sum_of_squares():
-    """The gradient is 2(X - b): each step scales the distance to b by 1 - 2/1000."""
-    X, b = nn.Parameter(torch.full((100,), 100.0).double()), torch.ones(100).double()
-    optimizer = torch.optim.SGD([X], lr=1 / 1000)
-    with record_gradients({"X": X}) as log:
-        for _ in range(50):
-            optimizer.zero_grad()
-            ((b - X) ** 2).sum().backward()
-            optimizer.step()
-    for k, row in enumerate(log.rows):
-        mean = 198 * 0.998**k
-        assert (row.step, row.statistics["mean"], row.statistics["norm"]) == pytest.approx((k, mean, 10 * mean))
-    assert len(log.rows) == 50
-
-
-def test_pre_hook_changes_the_input_forward_hook_the_output_backward_hook_sees_both_gradients():
-    net, x = nn.Sequential(nn.Linear(2, 2, bias=False)).double(), torch.tensor([[1.0, 2]]).double().requires_grad_()
-    net[0].weight.data = torch.tensor([[1.0, 2], [3, 4]]).double()
-    with edit_inputs(net, {"0": lambda given: given + 1}), input_gradients(net, "0") as seen:
-        with edit_outputs(net, {"0": lambda output: output * 10}):
-            out = net(x)
-        out.sum().backward()
-    assert is_close(out, [[80, 180]])  # W (2, 3) = (8, 18)
-    assert is_close(seen.grad_output["0"], [[10, 10]])
-    assert is_close(seen.grad_input["0"], [[40, 60]]) and is_close(x.grad, [[40, 60]])
 
 
 def test_blocks_act_in_the_order_of_entry():
@@ -217,20 +187,6 @@ def test_edits_and_records_after_a_norm_see_clipped_gradients():
         all_layers_then_the_first(net)
     new = [row.name for row in log.rows if row.step == 1]
     assert new == ["0.weight", "0.bias"], "the other layer is clipped again, but it has no new gradient"
-
-
-def test_copies_kept_for_a_norm_are_freed_at_the_end_of_its_block(frozen):
-    net = small()
-
-    def kept() -> int:
-        one_pass(net)
-        net.zero_grad()
-        return tensors_alive()
-
-    before = kept()
-    with clip_gradients(net, norm=0.5):
-        assert kept() > before, "the check sees the copies"
-    assert tensors_alive() == before
 
 
 # Factors and noise
