@@ -74,7 +74,7 @@ def test_an_object_of_a_detr_by_hand(activation: str) -> None:
     for target, words in (
         (None, r"read=DetrDetections\(size, activation\)"),
         (BoxScores(box[None], [1]), "DETR"),
-        (BoxScores(box[None], [7], 0.0, read), "Class 7 does not exist"),
+        (BoxScores(box[None], [scores.shape[-1]], 0.0, read), "Class [34] does not exist"),
     ):
         with pytest.raises(BadTarget, match=words):
             saliency(net, images, target)
