@@ -13,21 +13,7 @@ from PIL import Image
 from torch import nn
 
 import explainers
-from explainers import (
-    METHODS,
-    METRICS,
-    ExplainerError,
-    WrongType,
-    evaluate,
-    explain,
-    grad_cam,
-    grad_cam_sweep,
-    intervene,
-    recommend,
-    saliency,
-    smallest_region,
-    sweep,
-)
+from explainers import METHODS, METRICS, ExplainerError, evaluate, explain, grad_cam, saliency
 from explainers.metrics.metric import find_metric
 from explainers.registry import find
 from tests.support.nets import Twice, curved, random_images, residual, settle
@@ -62,7 +48,7 @@ def test_functions_take_names_as_people_write_them_and_methods_as_functions() ->
     for method in ("Grad-CAM", grad_cam, METHODS["grad_cam"]):
         assert torch.equal(explain(method, net, IMAGES, 1).map, expected)
         assert evaluate(net, IMAGES, method, metrics="Deletion", steps=2, controls=False).method == "grad_cam"
-        assert list(sweep(method, net, IMAGES, 1, layers=["0", "2"])) == ["0", "2"]
+        assert list(explainers.sweep(method, net, IMAGES, 1, layers=["0", "2"])) == ["0", "2"]
     assert explainers.smooth("Saliency", sigma=0.1, samples=2)(net, IMAGES, 1).samples == 2
     assert explainers.randomization_test(net, IMAGES, "Saliency", seeds=1).method == "saliency"
     assert explainers.compare_models(net, net, IMAGES, method="GradCAM").method == "grad_cam"
@@ -104,7 +90,7 @@ def test_a_list_of_one_layer_is_a_layer() -> None:
     for layer in (["2"], ("2",), [net[2]], [["2"][0]]):
         torch.testing.assert_close(grad_cam(net, IMAGES, 1, layer=layer), expected)
         torch.testing.assert_close(explain("grad_cam", net, IMAGES, 1, layer=layer).map, expected)
-    assert intervene(net, IMAGES, ["2"], channels=[1]).layer == "2"
+    assert explainers.intervene(net, IMAGES, ["2"], channels=[1]).layer == "2"
     assert explainers.trace_value(net, IMAGES[:1], ["2"]).layer == "2"
     assert explainers.unit(["2"], 1).check(1) is None
 
@@ -112,10 +98,10 @@ def test_a_list_of_one_layer_is_a_layer() -> None:
 def test_one_layer_or_method_does_not_need_a_list() -> None:
     net = small()
     for layers, methods in (("2", "grad_cam"), (net[2], grad_cam)):
-        rows = recommend(net, IMAGES, layers=layers, methods=methods, budget=60, steps=3).rows
+        rows = explainers.recommend(net, IMAGES, layers=layers, methods=methods, budget=60, steps=3).rows
         assert {row.layer for row in rows} == {"2"}
-        for find_maps in (sweep, grad_cam_sweep):
-            method = ("layer_cam",) if find_maps is sweep else ()
+        for find_maps in (explainers.sweep, explainers.grad_cam_sweep):
+            method = ("layer_cam",) if find_maps is explainers.sweep else ()
             assert list(find_maps(*method, net, IMAGES, 1, layers=layers)) == ["2"]
 
 
@@ -127,8 +113,8 @@ def test_a_sweep_contains_the_default_layer() -> None:
     assert report["layers"].passed, report["layers"]
     for model, x in ((net, images), (residual(), random_images())):
         name = explainers.default_layer(model, x)
-        torch.testing.assert_close(grad_cam_sweep(model, x, 1)[name], grad_cam(model, x, 1))
-        assert name in sweep("layer_cam", model, x, 1)
+        torch.testing.assert_close(explainers.grad_cam_sweep(model, x, 1)[name], grad_cam(model, x, 1))
+        assert name in explainers.sweep("layer_cam", model, x, 1)
 
 
 # Defaults and targets
@@ -139,38 +125,38 @@ def test_smallest_region_takes_a_method_and_a_class() -> None:
     with torch.no_grad():
         net[6].weight.mul_(30)
     classes = net(IMAGES).argmax(1).tolist()
-    by_map = smallest_region(net, IMAGES, explain("saliency", net, IMAGES), baseline="zeros")
+    by_map = explainers.smallest_region(net, IMAGES, explain("saliency", net, IMAGES), baseline="zeros")
     for maps, target in (("saliency", None), (saliency, None), (METHODS["saliency"], classes)):
-        by_name = smallest_region(net, IMAGES, maps, target, baseline="zeros")
+        by_name = explainers.smallest_region(net, IMAGES, maps, target, baseline="zeros")
         assert torch.equal(by_name.mask, by_map.mask) and by_map.classes == by_name.classes == classes
     other = [(label + 1) % 5 for label in classes]
-    at_once = smallest_region(net, IMAGES, "saliency", other, goal="change", baseline="zeros")
+    at_once = explainers.smallest_region(net, IMAGES, "saliency", other, goal="change", baseline="zeros")
     assert at_once.classes == other and float(at_once.fraction.max()) == 0, "another class is predicted already"
     for target, words in ((99, "Class 99 does not exist"), (explainers.Probability(1), "is not a class")):
         with pytest.raises(explainers.BadTarget, match=words):
-            smallest_region(net, IMAGES, "saliency", target)
+            explainers.smallest_region(net, IMAGES, "saliency", target)
 
 
 def test_intervene_reports_the_score_of_a_target() -> None:
     net = small()
-    without = intervene(net, IMAGES, "2", channels=[1, 2])
-    found = intervene(net, IMAGES, "2", [3, 1], channels=[1, 2])
+    without = explainers.intervene(net, IMAGES, "2", channels=[1, 2])
+    found = explainers.intervene(net, IMAGES, "2", [3, 1], channels=[1, 2])
     assert without.target is without.target_before is without.target_after is None and found.target == [3, 1]
     torch.testing.assert_close(found.before, without.before)
     for scores, target in ((found.before, found.target_before), (found.after, found.target_after)):
         torch.testing.assert_close(target, scores[[0, 1], [3, 1]])
     assert "change of the target's score" in repr(found) and "target" not in repr(without)
-    shares = intervene(net, IMAGES, "2", explainers.Probability(3))
+    shares = explainers.intervene(net, IMAGES, "2", explainers.Probability(3))
     torch.testing.assert_close(shares.target_after, shares.after.softmax(1)[:, 3])
 
 
 def test_intervene_of_a_segmentation_network_reports_a_region() -> None:
     net = small()[:3]
     classes = net(IMAGES).argmax(1)
-    chosen = intervene(net, IMAGES, "0", channels=[1])
+    chosen = explainers.intervene(net, IMAGES, "0", channels=[1])
     largest = [int(own.flatten().bincount().argmax()) for own in classes]
     mask = torch.stack([own == label for own, label in zip(classes, largest, strict=True)])
-    given = intervene(net, IMAGES, "0", explainers.MaskScores(mask, largest), channels=[1])
+    given = explainers.intervene(net, IMAGES, "0", explainers.MaskScores(mask, largest), channels=[1])
     torch.testing.assert_close(chosen.target_before, given.target_before)
     torch.testing.assert_close(chosen.target_after, given.target_after)
     assert chosen.before.shape == (2, 1) and chosen.change.any() and "top class" not in repr(chosen)
@@ -223,7 +209,7 @@ def test_whatever_is_wrong_is_refused_by_an_explainer_error(name: str) -> None:
                 with result if hasattr(result, "__enter__") else nullcontext():
                     pass
             except (ExplainerError, ImportError) as error:
-                assert isinstance(error, TypeError) or not isinstance(error, WrongType)
+                assert isinstance(error, TypeError) or not isinstance(error, explainers.WrongType)
             except Exception as error:
                 if "required positional argument" not in str(error):
                     wrong.append(f"{argument}={value!r:.40}: {type(error).__name__}: {str(error)[:80]}")

@@ -12,7 +12,6 @@ from torch import nn
 import explainers
 from explainers import (
     BadTarget,
-    BoxScores,
     Contrast,
     Logit,
     LogProbability,
@@ -64,7 +63,7 @@ def test_mask_scores_are_a_mean_for_any_weights_with_one_mask_per_image():
 
 
 def test_box_scores_only_use_detections_of_the_box_and_class():
-    target = BoxScores([[0, 0, 10, 10]], [3])
+    target = explainers.BoxScores([[0, 0, 10, 10]], [3])
     boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [50.0, 50.0, 60.0, 60.0]])
     two = {"boxes": boxes, "labels": torch.tensor([3, 3]), "scores": torch.tensor([0.9, 0.95])}
     other = {**two, "labels": torch.tensor([4, 4])}

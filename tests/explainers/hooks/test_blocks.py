@@ -13,44 +13,33 @@ import pytest
 import torch
 from torch import nn
 
-from explainers import (
-    LayerNotFound,
-    UnsupportedModel,
-    add_gradient_noise,
-    capture,
-    clip_gradients,
-    edit_gradients,
-    edit_inputs,
-    edit_outputs,
-    freeze,
-    input_gradients,
-    record_gradients,
-    replace_gradient,
-    scale_gradients,
-)
+import explainers
+from explainers import LayerNotFound, UnsupportedModel
 from tests.support.nets import curved, random_images, residual
 from tests.support.traces import Marker, graphs_alive, nothing_left
 
 Block = Callable[[nn.Module], AbstractContextManager[Any]]
 
 LAYERS: dict[str, Callable[[nn.Module, list[str]], AbstractContextManager[Any]]] = {
-    "capture": lambda net, layers: capture(net, layers),
-    "capture gradients": lambda net, layers: capture(net, layers, gradients=True),
-    "edit_outputs": lambda net, layers: edit_outputs(net, dict.fromkeys(layers, lambda y: y * 2)),
-    "edit_inputs": lambda net, layers: edit_inputs(net, dict.fromkeys(layers, lambda x: x * 2)),
-    "edit_gradients": lambda net, layers: edit_gradients({(net, layer): lambda g: g * 2 for layer in layers}),
-    "input_gradients": lambda net, layers: input_gradients(net, layers),
-    "record activations": lambda net, layers: record_gradients(net, activations=layers, histograms=4),
+    "capture": lambda net, layers: explainers.capture(net, layers),
+    "capture gradients": lambda net, layers: explainers.capture(net, layers, gradients=True),
+    "edit_outputs": lambda net, layers: explainers.edit_outputs(net, dict.fromkeys(layers, lambda y: y * 2)),
+    "edit_inputs": lambda net, layers: explainers.edit_inputs(net, dict.fromkeys(layers, lambda x: x * 2)),
+    "edit_gradients": lambda net, layers: explainers.edit_gradients(
+        {(net, layer): lambda g: g * 2 for layer in layers}
+    ),
+    "input_gradients": lambda net, layers: explainers.input_gradients(net, layers),
+    "record activations": lambda net, layers: explainers.record_gradients(net, activations=layers, histograms=4),
 }
 """Blocks on layers."""
 BLOCKS: dict[str, Block] = {
     **{name: lambda net, make=make: make(net, ["layer1", "layer2"]) for name, make in LAYERS.items()},  # type: ignore[misc]
-    "clip value": lambda net: clip_gradients(net, value=0.1),
-    "clip norm": lambda net: clip_gradients(net, norm=0.1),
-    "scale": lambda net: scale_gradients(net, {"*": 3}),
-    "freeze": lambda net: freeze(net, "layer?.*"),
-    "replace": lambda net: replace_gradient(next(net.parameters()), lambda g: g * 2),
-    "noise": lambda net: add_gradient_noise(net.parameters(), std=0.1),
+    "clip value": lambda net: explainers.clip_gradients(net, value=0.1),
+    "clip norm": lambda net: explainers.clip_gradients(net, norm=0.1),
+    "scale": lambda net: explainers.scale_gradients(net, {"*": 3}),
+    "freeze": lambda net: explainers.freeze(net, "layer?.*"),
+    "replace": lambda net: explainers.replace_gradient(next(net.parameters()), lambda g: g * 2),
+    "noise": lambda net: explainers.add_gradient_noise(net.parameters(), std=0.1),
 }
 each_block = pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 
@@ -84,9 +73,9 @@ def test_nothing_is_left_however_a_block_ends(block: Block) -> None:
             with suppress(RuntimeError, KeyboardInterrupt), block(net):
                 if end == "an interrupt":
                     raise KeyboardInterrupt
-                with edit_outputs(net, {"fc": fail} if end == "the forward fails" else {}):
+                with explainers.edit_outputs(net, {"fc": fail} if end == "the forward fails" else {}):
                     loss = net(x)[:, 1].sum()
-                with edit_gradients({net.layer1.conv1.weight: fail} if end == "the backward fails" else {}):
+                with explainers.edit_gradients({net.layer1.conv1.weight: fail} if end == "the backward fails" else {}):
                     loss.backward()
                 ended.append(end)
             net.zero_grad()
@@ -152,5 +141,5 @@ def test_models_whose_layers_never_run_hooks_are_refused() -> None:
         for model, kind in ((traced, "traced.*saliency"), (exported, "exported")):
             with pytest.raises(UnsupportedModel, match=kind), make(model, ["layer1"]):
                 raise AssertionError("never entered")
-    with pytest.raises(UnsupportedModel, match="scripted"), capture(torch.jit.script(curved()), "conv2"):
+    with pytest.raises(UnsupportedModel, match="scripted"), explainers.capture(torch.jit.script(curved()), "conv2"):
         raise AssertionError("never entered")

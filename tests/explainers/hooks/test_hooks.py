@@ -6,15 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from explainers import (
-    LayerNotFound,
-    LayerRanRepeatedly,
-    capture,
-    edit_gradients,
-    edit_inputs,
-    edit_outputs,
-    input_gradients,
-)
+import explainers
+from explainers import capture, edit_inputs, edit_outputs
 from tests.support.nets import Twice, curved, plain, random_images, residual, settle
 
 
@@ -76,7 +69,7 @@ def test_capture_names_each_call_of_a_reused_module():
     torch.testing.assert_close(seen.outputs["conv#0"], net.conv(a))
     torch.testing.assert_close(one.outputs["relu#1"], net.conv(a).relu())
     torch.testing.assert_close(seen.outputs["conv#1"], net.conv(net.conv(a).relu()[:, :, ::2, ::2]))
-    with pytest.raises(LayerRanRepeatedly, match="conv#1"):
+    with pytest.raises(explainers.LayerRanRepeatedly, match="conv#1"):
         seen.outputs["conv"]
 
 
@@ -99,7 +92,7 @@ def test_captured_tuples_keep_their_structure_and_a_layer_that_never_ran_is_refu
         net(torch.randn(2, 5, 4))
     out, (h, c) = seen.outputs["0"]
     assert out.shape == (2, 5, 3) and h.shape == c.shape == (1, 2, 3) and not out.requires_grad
-    with pytest.raises(LayerNotFound, match="spare"):
+    with pytest.raises(explainers.LayerNotFound, match="spare"):
         seen.outputs["spare"]
 
 
@@ -114,12 +107,12 @@ def test_the_outputs_are_the_items_of_a_capture():
         assert seen[name] is seen[module] is seen[[name]] is seen[f"{name}#0"] is seen.outputs[name]
     assert seen.inputs[net.layer2] is seen.inputs["layer2"]
     assert "layer1" in seen and "layer3" not in seen and seen.get("layer3") is None
-    with pytest.raises(LayerNotFound, match="^Nothing was recorded.*'layre1'.*'layer1'") as refusal:
+    with pytest.raises(explainers.LayerNotFound, match="^Nothing was recorded.*'layre1'.*'layer1'") as refusal:
         seen["layre1"]
     assert isinstance(refusal.value, KeyError)
-    with pytest.raises(LayerNotFound, match="not part of this"):
+    with pytest.raises(explainers.LayerNotFound, match="not part of this"):
         seen[nn.ReLU()]
-    with pytest.raises(LayerNotFound, match="conv1#last"), capture(net, "conv1#last"):
+    with pytest.raises(explainers.LayerNotFound, match="conv1#last"), capture(net, "conv1#last"):
         raise AssertionError("never entered")
 
 
@@ -209,21 +202,21 @@ def test_edit_gradients_of_a_leaf_and_of_a_layer():
     net, x = curved(), random_images()
     _, expected = backward(net, x)
     leaf = x.clone().requires_grad_()
-    with edit_gradients({leaf: lambda g: g * 3}):
+    with explainers.edit_gradients({leaf: lambda g: g * 3}):
         (actual,) = torch.autograd.grad(net(leaf)[:, 1].sum(), leaf)
     torch.testing.assert_close(actual, expected * 3)
     (after,) = torch.autograd.grad(net(leaf)[:, 1].sum(), leaf)
     torch.testing.assert_close(after, expected)
     order = []
     first, second = (lambda g, name=name: order.append(name) for name in ("first", "second"))
-    with edit_gradients({(net, "act2"): first}), edit_gradients({(net, "act2"): second}):
+    with explainers.edit_gradients({(net, "act2"): first}), explainers.edit_gradients({(net, "act2"): second}):
         assert torch.equal(backward(net, x)[1], expected), "None keeps the gradient"
     assert order == ["first", "second"]
 
 
 def test_edit_gradients_clips_at_one_layer():
     net, x = curved(), random_images()
-    with edit_gradients({(net, "conv1"): lambda g: g.clamp(min=0)}):
+    with explainers.edit_gradients({(net, "conv1"): lambda g: g.clamp(min=0)}):
         _, actual = backward(net, x)
     h = net.conv1(x).detach().requires_grad_()
     (g,) = torch.autograd.grad(net[1:](h)[:, 1].sum(), h)
@@ -238,7 +231,7 @@ def test_input_gradients_are_those_of_autograd_and_of_pytorchs_full_backward_hoo
     handle = net.conv2.register_full_backward_hook(lambda m, gi, go: box.update(gi=gi[0], go=go[0]))
     backward(net, x)
     handle.remove()
-    with input_gradients(net, ["conv2"]) as seen:
+    with explainers.input_gradients(net, ["conv2"]) as seen:
         backward(net, x)
     assert torch.equal(seen.grad_input["conv2"], box["gi"]) and torch.equal(seen.grad_output["conv2"], box["go"])
     h = net[:2](x).detach().requires_grad_()
@@ -251,7 +244,7 @@ def test_input_gradients_are_those_of_autograd_and_of_pytorchs_full_backward_hoo
 def test_input_gradients_of_an_in_place_relu():
     """PyTorch's full backward hook raises an error here. The gradient passes where the input was positive."""
     net, x = residual(), random_images()
-    with input_gradients(net, ["relu", "layer1.relu"]) as seen:
+    with explainers.input_gradients(net, ["relu", "layer1.relu"]) as seen:
         backward(net, x)
     active = net.bn1(net.conv1(x)) > 0
     torch.testing.assert_close(seen.grad_input["relu"], seen.grad_output["relu"] * active)
@@ -261,7 +254,7 @@ def test_input_gradients_of_an_in_place_relu():
 def test_input_gradients_exclude_the_skip_connection():
     """The input of `conv1` in a residual block also feeds the skip, whose gradient is excluded."""
     net, x = residual(), random_images()
-    with input_gradients(net, "layer2.conv1") as seen:
+    with explainers.input_gradients(net, "layer2.conv1") as seen:
         backward(net, x)
     expected = torch.nn.functional.conv_transpose2d(
         seen.grad_output["layer2.conv1"], net.layer2.conv1.weight, padding=1

@@ -11,24 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import (
-    GradientLog,
-    add_gradient_noise,
-    clip_gradients,
-    diagnose_training,
-    freeze,
-    record_gradients,
-    replace_gradient,
-    scale_gradients,
-)
+import explainers
+from explainers import diagnose_training, record_gradients
 from explainers.findings import Finding
 
 Norm = Callable[[int], float | None]
 
 
-def log_of(steps: int, sizes: dict[str, int] | None = None, **norms: Norm) -> GradientLog:
+def log_of(steps: int, sizes: dict[str, int] | None = None, **norms: Norm) -> explainers.GradientLog:
     """Create a log of layers whose one parameter `w` has the given norm in each step; None is not recorded."""
-    log = GradientLog(names=tuple(f"{layer}.w" for layer in norms))
+    log = explainers.GradientLog(names=tuple(f"{layer}.w" for layer in norms))
     for step in range(steps):
         for layer, norm in norms.items():
             size, value = (sizes or {}).get(layer, 1), norm(step)
@@ -39,7 +31,7 @@ def log_of(steps: int, sizes: dict[str, int] | None = None, **norms: Norm) -> Gr
     return log
 
 
-def by_code(log: GradientLog, **options: float) -> dict[str, Finding]:
+def by_code(log: explainers.GradientLog, **options: float) -> dict[str, Finding]:
     found = diagnose_training(log, **options)
     assert len({each.code for each in found}) == len(found), "each finding once"
     assert all(each.sentence.endswith(".") for each in found)
@@ -65,7 +57,7 @@ def descend(net: nn.Module, steps: int, lr: float) -> None:
 Hook = Callable[[nn.Module], AbstractContextManager[object]]
 
 
-def train(net: nn.Module, *hooks: Hook, steps: int = 5, lr: float = 0.01) -> GradientLog:
+def train(net: nn.Module, *hooks: Hook, steps: int = 5, lr: float = 0.01) -> explainers.GradientLog:
     with ExitStack() as stack:
         for hook in hooks:
             stack.enter_context(hook(net))
@@ -133,7 +125,10 @@ def test_gradients_explode_at_too_large_a_learning_rate_and_not_with_the_remedy(
     assert "lower the learning rate" in found.sentence and found.remedy.keys() == {"clip_gradients"}
     net = nn.Sequential(nn.Linear(4, 1))
     assert (
-        by_code(train(net, lambda net: clip_gradients(net, **found.remedy["clip_gradients"]), steps=30, lr=3.0)) == {}
+        by_code(
+            train(net, lambda net: explainers.clip_gradients(net, **found.remedy["clip_gradients"]), steps=30, lr=3.0)
+        )
+        == {}
     )
 
 
@@ -142,7 +137,7 @@ def test_gradients_vanish_in_deep_sigmoid_networks_naming_the_layers():
     found = by_code(train(net, steps=10))["vanishing"]
     assert "first layer '0'" in found.sentence and "last layer '16'" in found.sentence
     assert found.remedy.keys() == {"scale_gradients"}
-    log = train(net, lambda net: scale_gradients(net, **found.remedy["scale_gradients"]), steps=10)
+    log = train(net, lambda net: explainers.scale_gradients(net, **found.remedy["scale_gradients"]), steps=10)
     assert "vanishing" not in by_code(log)
 
 
@@ -184,7 +179,7 @@ def test_dead_units_are_found_with_the_step_they_began_in():
     assert "since step 7" in found.sentence and ("'0.weight'" in found.sentence or "'0.bias'" in found.sentence)
     assert "75%" in found.sentence and "torch.nn.LeakyReLU" in found.remedy
     assert "dead" not in by_code(log, dead=0.9)
-    for hook in (lambda net: add_gradient_noise(net, std=0.1), lambda net: freeze(net, "0.*")):
+    for hook in (lambda net: explainers.add_gradient_noise(net, std=0.1), lambda net: explainers.freeze(net, "0.*")):
         net = mlp(2, nn.ReLU)
         kill_units(net)
         found = by_code(train(net, hook, lr=0.001))
@@ -219,37 +214,37 @@ def behind(*hooks: Hook) -> str:
 
 def test_an_effect_of_a_hook_is_not_a_fault_of_the_network():
     def freeze_first(net: nn.Module) -> AbstractContextManager[object]:
-        return freeze(net, "0.*")
+        return explainers.freeze(net, "0.*")
 
     whole = r"^frozen: Gradient hooks set the gradient of '0.weight' \(norm before hooks: .* since step 0"
     assert re.search(f"{whole}:", behind(lambda net: own_hook(net[0].weight, torch.zeros_like)))
     for hooks in (
         [freeze_first],
-        [lambda net: clip_gradients(net, norm=1.0), freeze_first],
-        [freeze_first, lambda net: clip_gradients(net, norm=1e-3)],
+        [lambda net: explainers.clip_gradients(net, norm=1.0), freeze_first],
+        [freeze_first, lambda net: explainers.clip_gradients(net, norm=1e-3)],
     ):
         assert re.search(rf"{whole} \(also for 1 other parameter\)", behind(*hooks))
     ratio = re.search(
         r"by gradient hooks: before them the ratio is ([\d.e+-]+)\.",
-        behind(lambda net: scale_gradients(net, {"0.*": 1e-6})),
+        behind(lambda net: explainers.scale_gradients(net, {"0.*": 1e-6})),
     )
     assert ratio and 0.05 < float(ratio[1]) < 20, "the gradients as they arrive are of similar size"
     assert re.search(
         "^non_finite: A gradient hook makes the gradient of '2.bias' .* in step 0",
-        behind(lambda net: replace_gradient(net[2].bias, lambda g: g / 0)),
+        behind(lambda net: explainers.replace_gradient(net[2].bias, lambda g: g / 0)),
     )
 
 
 def test_a_mask_freezes_a_part_of_a_layer():
     mask = (torch.arange(16) >= 12)[:, None]
-    log = train(mlp(1, nn.Tanh), lambda net: replace_gradient(net[0].weight, lambda g: g * mask))
+    log = train(mlp(1, nn.Tanh), lambda net: explainers.replace_gradient(net[0].weight, lambda g: g * mask))
     assert "set at least 75% of the gradient of '0.weight'" in by_code(log)["frozen"].sentence
     assert by_code(log, dead=0.8) == {}
 
 
 def test_a_layer_that_is_frozen_during_the_run_is_reported_with_the_step():
     net, factor = mlp(1, nn.Tanh), 1.0
-    with replace_gradient(net[0].weight, lambda g: g * factor), record_gradients(net) as log:
+    with explainers.replace_gradient(net[0].weight, lambda g: g * factor), record_gradients(net) as log:
         descend(net, 3, 0.01)
         factor = 0.0
         descend(net, 20, 0.01)
@@ -258,7 +253,7 @@ def test_a_layer_that_is_frozen_during_the_run_is_reported_with_the_step():
 
 def test_a_clip_that_spreads_nan_to_finite_gradients_is_not_its_cause():
     net = mlp(1, nn.Tanh)
-    with clip_gradients(net, norm=1.0), record_gradients(net) as log:
+    with explainers.clip_gradients(net, norm=1.0), record_gradients(net) as log:
         hidden = net[0](torch.ones(1, 16))
         (net[2](hidden.detach()) * math.nan + hidden.sum()).sum().backward()
     assert all(not math.isfinite(row.statistics["norm"]) for row in log.rows)
@@ -270,7 +265,7 @@ def test_a_clip_that_spreads_nan_to_finite_gradients_is_not_its_cause():
 
 def test_statistics_that_were_not_recorded_give_no_findings():
     net = mlp(8, nn.Sigmoid)
-    with freeze(net, "4.*"), record_gradients(net, statistics=("mean",)) as log:
+    with explainers.freeze(net, "4.*"), record_gradients(net, statistics=("mean",)) as log:
         descend(net, 5, 0.01)
     assert by_code(log) == {}
 

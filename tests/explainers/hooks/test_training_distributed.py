@@ -15,15 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 import explainers
-from explainers import (
-    BadOption,
-    add_gradient_noise,
-    clip_gradients,
-    freeze,
-    record_gradients,
-    replace_gradient,
-    scale_gradients,
-)
+from explainers import BadOption, clip_gradients, record_gradients
 from tests.support.processes import in_processes
 from tests.support.sharding import each_kind, shard
 from tests.support.training import gradients
@@ -63,13 +55,13 @@ def every_block(net: nn.Module, inner: nn.Module) -> Iterator[list[explainers.Gr
     """All blocks, some of them before a norm and some after it."""
     with (
         record_gradients(net) as arrived,
-        scale_gradients(net, {"first.*": 3}),
-        add_gradient_noise(net, std=0.1),
+        explainers.scale_gradients(net, {"first.*": 3}),
+        explainers.add_gradient_noise(net, std=0.1),
         clip_gradients(inner.parameters(), value=5),
         record_gradients(inner, histograms=3) as before,
         clip_gradients(net, norm=1.0),
-        freeze(net, "second.bias"),
-        replace_gradient(inner.first.bias, lambda g: g.mul_(2)),
+        explainers.freeze(net, "second.bias"),
+        explainers.replace_gradient(inner.first.bias, lambda g: g.mul_(2)),
         record_gradients(dict(inner.named_parameters())) as after,
     ):
         yield [arrived, before, after]
@@ -78,7 +70,7 @@ def every_block(net: nn.Module, inner: nn.Module) -> Iterator[list[explainers.Gr
 @contextmanager
 def only_side(net: nn.Module, inner: nn.Module) -> Iterator[list[explainers.GradientLog]]:
     """Blocks on a layer that the first process does not use."""
-    with record_gradients(net, patterns="side.*") as before, freeze(net, "side.weight"):
+    with record_gradients(net, patterns="side.*") as before, explainers.freeze(net, "side.weight"):
         with clip_gradients([inner.side.bias], norm=0.1), record_gradients(inner.side) as after:
             yield [before, after]
 
@@ -238,7 +230,7 @@ def test_a_block_entered_while_gradients_accumulate_is_refused(group):
     inner = Net()
     net = DistributedDataParallel(inner)
     loss(net(rows(0, 0))).backward()
-    with scale_gradients(net, {"*": 2}), pytest.raises(BadOption, match="before the first backward pass"):
+    with explainers.scale_gradients(net, {"*": 2}), pytest.raises(BadOption, match="before the first backward pass"):
         loss(net(rows(0, 1))).backward()
     inner = Net()
     net = DistributedDataParallel(inner)
@@ -251,14 +243,14 @@ def test_a_block_entered_while_gradients_accumulate_is_refused(group):
 
 SHARDED: dict[str, Callable[[nn.Module], Any]] = {
     "clip_grad_norm_(model.parameters(), 2.0)": lambda net: clip_gradients(net, norm=2.0),
-    "parameter.grad.mul_": lambda net: scale_gradients(net, {"*": 2}),
-    "parameter.grad.zero_()": lambda net: freeze(net, "first.*"),
-    "torch.randn_like(parameter.grad)": lambda net: add_gradient_noise(net, std=1),
+    "parameter.grad.mul_": lambda net: explainers.scale_gradients(net, {"*": 2}),
+    "parameter.grad.zero_()": lambda net: explainers.freeze(net, "first.*"),
+    "torch.randn_like(parameter.grad)": lambda net: explainers.add_gradient_noise(net, std=1),
     "parameter.grad.full_tensor()": lambda net: record_gradients(net),
 }
 SHARDED_TENSORS: dict[str, Callable[[nn.Module], Any]] = {
     "clip_grad_value_(model.parameters(), 2.0)": lambda net: clip_gradients(net.parameters(), value=2.0),
-    "parameter.grad": lambda net: replace_gradient(next(net.parameters()), torch.neg),
+    "parameter.grad": lambda net: explainers.replace_gradient(next(net.parameters()), torch.neg),
 }
 
 

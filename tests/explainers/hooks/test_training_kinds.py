@@ -10,15 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import (
-    BadOption,
-    add_gradient_noise,
-    clip_gradients,
-    freeze,
-    record_gradients,
-    replace_gradient,
-    scale_gradients,
-)
+import explainers
+from explainers import BadOption, clip_gradients, record_gradients
 from explainers.hooks.live import LiveInstances
 from tests.support.training import assert_all_close, batch, gradients, gradients_of, one_pass, total_norm, two_layers
 
@@ -57,7 +50,7 @@ def test_optimizers_in_hooks_receive_gradients_clipped_by_value_and_a_norm_is_re
     net, expected = two_layers(), two_layers()
     step_in_hooks(net, way)
     optimizer = torch.optim.SGD(expected.parameters(), lr=0.1)
-    with clip_gradients(net, value=0.5), scale_gradients(net, {"0.*": 2}), record_gradients(net) as log:
+    with clip_gradients(net, value=0.5), explainers.scale_gradients(net, {"0.*": 2}), record_gradients(net) as log:
         for _ in range(2):
             gradients_of(net)
             gradients_of(expected)
@@ -107,7 +100,7 @@ def test_limits_apply_to_the_unscaled_gradients(limits):
 NEEDS_SCALE: dict[str, Callable[..., Any]] = {
     "norm": lambda net, **scaler: clip_gradients(net, norm=1, **scaler),
     "value": lambda net, **scaler: clip_gradients(net, value=1, **scaler),
-    "noise": lambda net, **scaler: add_gradient_noise(net, std=1, **scaler),
+    "noise": lambda net, **scaler: explainers.add_gradient_noise(net, std=1, **scaler),
     "record": lambda net, **scaler: record_gradients(net, **scaler),
 }
 
@@ -148,9 +141,9 @@ def test_small_half_precision_gradients_are_recorded_after_unscaling():
 SPARSE: dict[str, Callable[[nn.Module], Any]] = {
     "value": lambda net: clip_gradients(net, value=0.5),
     "norm": lambda net: clip_gradients(net, norm=0.5),
-    "scale": lambda net: scale_gradients(net, {"0.*": 3}),
-    "freeze": lambda net: freeze(net, "0.*"),
-    "replace": lambda net: replace_gradient(net[0].weight, lambda g: g * 2),
+    "scale": lambda net: explainers.scale_gradients(net, {"0.*": 3}),
+    "freeze": lambda net: explainers.freeze(net, "0.*"),
+    "replace": lambda net: explainers.replace_gradient(net[0].weight, lambda g: g * 2),
 }
 
 
@@ -175,7 +168,7 @@ def test_sparse_gradients_are_edited_and_recorded_like_dense_ones(block):
 
 def test_noise_on_sparse_gradients_is_refused():
     net = nn.Embedding(6, 3, sparse=True)
-    with add_gradient_noise(net, std=1), pytest.raises(BadOption, match="sparse=False"):
+    with explainers.add_gradient_noise(net, std=1), pytest.raises(BadOption, match="sparse=False"):
         net(torch.tensor([1])).sum().backward()
 
 
@@ -201,7 +194,7 @@ def test_complex_gradients():
 def test_noise_has_its_deviation_after_unscaling(dtype, scale):
     v = nn.Parameter(torch.zeros(10_000, dtype=dtype))
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
-    with add_gradient_noise([v], std=0.1, scaler=scaler):
+    with explainers.add_gradient_noise([v], std=0.1, scaler=scaler):
         scaler.scale(v.real.sum()).backward()
     found = v.grad / (scale or 1.0)
     assert float(found.real.std()) == pytest.approx(0.1, rel=0.05)
@@ -211,7 +204,7 @@ def test_noise_has_its_deviation_after_unscaling(dtype, scale):
 
 def test_empty_gradients_can_be_edited_and_recorded():
     net = nn.ModuleDict({"empty": nn.Embedding(0, 3), "other": nn.Linear(3, 1)})
-    clip, noise = clip_gradients(net, norm=1, value=2), add_gradient_noise(net, std=0.1)
+    clip, noise = clip_gradients(net, norm=1, value=2), explainers.add_gradient_noise(net, std=0.1)
     with clip, noise, record_gradients(net, histograms=2) as log:
         (net["empty"].weight.sum() + net["other"](torch.ones(3))).sum().backward()
     row = next(row for row in log.rows if row.name == "empty.weight")
