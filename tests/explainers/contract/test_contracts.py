@@ -99,8 +99,8 @@ def test_p73_values_have_the_precision_of_float64(name: str) -> None:
 
 
 def test_the_default_dtype_does_not_change_the_result() -> None:
+    expected = explainers.smooth_grad(residual(), random_images(), 1, samples=3)
     net, images = residual(), random_images()
-    expected = explainers.smooth_grad(net, images, 1, samples=3)
     torch.set_default_dtype(torch.float64)
     try:
         torch.testing.assert_close(explainers.smooth_grad(net, images, 1, samples=3), expected)

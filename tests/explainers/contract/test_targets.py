@@ -10,18 +10,7 @@ import torch
 from torch import nn
 
 import explainers
-from explainers import (
-    BadTarget,
-    Contrast,
-    Logit,
-    LogProbability,
-    MaskScores,
-    Probability,
-    Similarity,
-    Sum,
-    occlusion,
-    saliency,
-)
+from explainers import BadTarget, Contrast, Logit, LogProbability, MaskScores, Probability, Similarity, Sum, saliency
 from tests.support.nets import DictNet, curved, random_images, settle
 
 SCORES = torch.tensor([[1.0, 2.0, 4.0], [0.5, -1.0, 3.0]], dtype=torch.float64)
@@ -57,8 +46,8 @@ def test_mask_scores_are_a_mean_for_any_weights_with_one_mask_per_image():
     torch.testing.assert_close(
         MaskScores(masks, 1)({"logits": out}), torch.stack([o[1][m].mean() for o, m in zip(out, masks, strict=True)])
     )
-    together = occlusion(net, x, MaskScores(masks, 1), window=6, stride=6, batch_size=4)
-    alone = [occlusion(net, x[i : i + 1], MaskScores(masks[i], 1), window=6, stride=6) for i in range(3)]
+    together = explainers.occlusion(net, x, MaskScores(masks, 1), window=6, stride=6, batch_size=4)
+    alone = [explainers.occlusion(net, x[i : i + 1], MaskScores(masks[i], 1), window=6, stride=6) for i in range(3)]
     torch.testing.assert_close(together, torch.cat(alone))
 
 
@@ -119,5 +108,5 @@ def test_perturbed_images_are_scored_with_the_target_of_their_image():
         (Similarity(embeddings), lambda k: Similarity(embeddings[k])),
         (lambda output: output[:, 1].detach(), lambda k: 1),
     ]:
-        alone = [occlusion(net, x[k : k + 1], single(k), **options) for k in range(3)]
-        torch.testing.assert_close(occlusion(net, x, per_batch, **options), torch.cat(alone))
+        alone = [explainers.occlusion(net, x[k : k + 1], single(k), **options) for k in range(3)]
+        torch.testing.assert_close(explainers.occlusion(net, x, per_batch, **options), torch.cat(alone))

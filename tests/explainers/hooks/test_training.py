@@ -15,17 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from explainers import (
-    BadOption,
-    ExplainerError,
-    add_gradient_noise,
-    clip_gradients,
-    edit_gradients,
-    freeze,
-    record_gradients,
-    replace_gradient,
-    scale_gradients,
-)
+import explainers
+from explainers import BadOption, clip_gradients, freeze, record_gradients, scale_gradients
 from tests.support.nets import plain, random_images, residual
 from tests.support.traces import nothing_left
 from tests.support.training import assert_all_close, batch, gradients, gradients_of, loss, one_pass, total_norm
@@ -46,7 +37,7 @@ def is_close(actual: Tensor | None, expected: object) -> bool:
 
 def test_a_changed_gradient_accumulates_and_later_ones_arrive_unchanged():
     v = leaf(2, 2, 2)
-    with replace_gradient(v, lambda g: g**2):
+    with explainers.replace_gradient(v, lambda g: g**2):
         v.backward(torch.tensor([1.0, 1, 2]).double())
         assert is_close(v.grad, [1, 1, 4])
         v.backward(torch.tensor([1.0, 1, 1]).double())
@@ -57,7 +48,7 @@ def test_a_changed_gradient_accumulates_and_later_ones_arrive_unchanged():
 def test_the_gradient_of_an_intermediate_tensor():
     x = nn.Parameter(torch.tensor([[1.0, 2], [3, 4]]).double())
     y, seen = x**2 + 1, []
-    with replace_gradient(y, seen.append), record_gradients({"y": y, "x": x}) as log:
+    with explainers.replace_gradient(y, seen.append), record_gradients({"y": y, "x": x}) as log:
         (y**2).mean().backward()
     assert is_close(seen[0], [[1, 2.5], [5, 8.5]])
     assert is_close(x.grad, [[2, 10], [30, 68]])
@@ -77,7 +68,7 @@ def test_blocks_act_in_the_order_of_entry():
         return v.grad
 
     def double():
-        return edit_gradients({v: lambda g: g * 2})
+        return explainers.edit_gradients({v: lambda g: g * 2})
 
     def clip_value():
         return clip_gradients([v], value=3)
@@ -156,7 +147,7 @@ def test_norm_after_a_pass_that_failed():
         raise RuntimeError("halfway")
 
     with clip_gradients(net, norm=0.5):
-        with replace_gradient(net[0].weight, fail), pytest.raises(RuntimeError, match="halfway"):
+        with explainers.replace_gradient(net[0].weight, fail), pytest.raises(RuntimeError, match="halfway"):
             one_pass(net)
         assert_all_close(gradients_of(net)[:1], [whole[0] * 0.5 / total_norm(whole)], rtol=1e-9)
 
@@ -225,7 +216,7 @@ def test_noise_has_the_given_deviation_and_seed_and_its_own_generator():
     def drawn(seed: int, *params: nn.Parameter) -> Tensor:
         v.grad = w.grad = None
         state = torch.get_rng_state()
-        with add_gradient_noise(params, std=0.3, seed=seed):
+        with explainers.add_gradient_noise(params, std=0.3, seed=seed):
             (v.sum() + w.sum()).backward()
         assert torch.equal(torch.get_rng_state(), state)
         return v.grad - 1
@@ -281,8 +272,12 @@ def test_blocks_can_be_exited_in_any_order():
 )
 def test_a_gradient_keeps_shape_dtype_and_device(function, which):
     identity, v = nn.Sequential(nn.Identity()), leaf(1, 2, 3)
-    edit, clip = replace_gradient(v, function), clip_gradients([v], norm=1)
-    for blocks in ([edit], [clip, replace_gradient(v, function)], [edit_gradients({(identity, "0"): function})]):
+    edit, clip = explainers.replace_gradient(v, function), clip_gradients([v], norm=1)
+    for blocks in (
+        [edit],
+        [clip, explainers.replace_gradient(v, function)],
+        [explainers.edit_gradients({(identity, "0"): function})],
+    ):
         with ExitStack() as stack, pytest.raises((BadOption, TypeError), match=re.escape(which)):
             for block in blocks:
                 stack.enter_context(block)
@@ -313,8 +308,8 @@ WRONG = [
     (lambda net: clip_gradients([net.conv1.weight * 2], norm=1), "not a leaf"),
     (lambda net: clip_gradients([3], norm=1), "optimizer"),
     (lambda net: scale_gradients(net, {"*": float("inf")}), "inf"),
-    (lambda net: add_gradient_noise(net, std=-1), "std=-1"),
-    (lambda net: replace_gradient(torch.ones(2), abs), "requires_grad_"),
+    (lambda net: explainers.add_gradient_noise(net, std=-1), "std=-1"),
+    (lambda net: explainers.replace_gradient(torch.ones(2), abs), "requires_grad_"),
     (lambda net: record_gradients(net, statistics=("nrom",)), "'norm'"),
     (lambda net: record_gradients(net, statistics="norm"), "statistics='norm'"),
     (lambda net: record_gradients(net, every=0), "every=0"),
@@ -334,7 +329,7 @@ WRONG = [
 def test_wrong_use_is_refused_on_entry():
     net = plain()
     for block, words in WRONG:
-        with nothing_left(net), pytest.raises(ExplainerError, match=words), block(net):
+        with nothing_left(net), pytest.raises(explainers.ExplainerError, match=words), block(net):
             raise AssertionError(f"entered: {words}")
 
 

@@ -8,18 +8,8 @@ import torchvision
 from PIL import Image
 from torch import nn
 
-from explainers import (
-    Logit,
-    Probability,
-    ablation_cam,
-    channel_effects,
-    explain,
-    grad_cam,
-    grad_cam_pp,
-    guided_grad_cam,
-    overlay,
-)
-from explainers import grad_cam_sweep as sweep
+import explainers
+from explainers import Logit, Probability, explain, grad_cam, overlay
 from tests.support.nets import Residual, Uniform, act_grad, cam_by_hand, plain, random_images, rel, residual, settle
 from tests.support.oracles import drops_by_hand
 
@@ -52,7 +42,7 @@ def test_p21_guided_grad_cam_is_zero_only_where_grad_cam_is():
     net, x = residual(), random_images(8)
     for c in range(7):
         blank = grad_cam(net, x, c, layer="layer2").flatten(1).eq(0).all(1)
-        assert torch.equal(guided_grad_cam(net, x, c, layer="layer2").flatten(1).eq(0).all(1), blank)
+        assert torch.equal(explainers.guided_grad_cam(net, x, c, layer="layer2").flatten(1).eq(0).all(1), blank)
 
 
 def test_p22_a_map_of_one_cell_has_its_value():
@@ -98,7 +88,7 @@ def test_p30_p31_grad_cam_pp_is_equation_19_without_an_epsilon(dtype):
     denominator = 2 * g**2 + a.sum((2, 3), keepdim=True) * g**3
     alpha = torch.where(denominator != 0, g**2 / denominator, 0)
     expected = ((alpha * g.relu()).sum((2, 3), keepdim=True) * a).sum(1).relu()
-    assert rel(grad_cam_pp(net, x, [2, 0, 5], layer="relu2"), expected) < 1e-5
+    assert rel(explainers.grad_cam_pp(net, x, [2, 0, 5], layer="relu2"), expected) < 1e-5
     never_applied = ((g**2 * g.relu()).sum((2, 3), keepdim=True) * a).sum(1).relu()
     assert rel(never_applied, expected) > 0.5
     with_epsilon = ((g**2 / (denominator + 1e-6) * g.relu()).sum((2, 3), keepdim=True) * a).sum(1).relu()
@@ -114,8 +104,8 @@ def test_p37_p38_ablation_weights_are_drops_for_every_chunk():
     expected = torch.einsum("nk,nkhw->nhw", drops, a)
     for size in (1, 4, 32):
         options = {"layer": "layer2.bn2", "batch_size": size}
-        torch.testing.assert_close(channel_effects(net, x, [2, 0], **options), drops, rtol=1e-9, atol=1e-12)
-        found = ablation_cam(net, x, [2, 0], relu=False, **options)
+        torch.testing.assert_close(explainers.channel_effects(net, x, [2, 0], **options), drops, rtol=1e-9, atol=1e-12)
+        found = explainers.ablation_cam(net, x, [2, 0], relu=False, **options)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
@@ -134,8 +124,8 @@ def test_p39_a_sweep_does_not_depend_on_the_order_of_layers():
     x = random_images()  # all layers of the first network have the same number of channels
     for net, layers in ((Residual(width=8), ["layer1", "layer2"]), (Skip(), ["conv", "drop"])):
         settle(net.double())
-        forward = sweep(net, x, 1, layers=layers, relu=False)
-        backward = sweep(net, x, 1, layers=layers[::-1], relu=False)
+        forward = explainers.grad_cam_sweep(net, x, 1, layers=layers, relu=False)
+        backward = explainers.grad_cam_sweep(net, x, 1, layers=layers[::-1], relu=False)
         assert set(forward) == set(backward) == set(layers)
         for name in layers:
             assert torch.equal(forward[name], backward[name])
