@@ -103,6 +103,7 @@ def test_the_message_names_three_tensors_and_counts_the_others():
     with pytest.raises(BadTarget, match=words):
         grad_cam(tower(OUTPUTS["segmentation"]), IMAGES[:1], 1, layer="conv")
     assert describe_output({name: torch.zeros(2) for name in "abcde"}).endswith(" and 2 more")
+    assert "more" not in describe_output({name: torch.zeros(2) for name in "abc"})
 
 
 def test_an_output_without_numbers_is_refused_with_a_message():
