@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.ops import box_convert, box_iou
 
 import explainers
 from explainers import BadTarget, BoxScores, DetrDetections, MaskScores, Regression, YoloDetections, explain, saliency
@@ -38,22 +39,15 @@ class Detr(nn.Module):
         return Named(3 * tokens[..., :4], (tokens[..., 4:] + torch.tensor([0.0, 0, -1, -1])).sigmoid())
 
 
-def corners(box: Tensor) -> Tensor:
-    x, y, w, h = box.unbind(-1)
-    return torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], -1)
-
-
-def overlap(a: Tensor, b: Tensor) -> Tensor:
-    width = (torch.minimum(a[2], b[2]) - torch.maximum(a[0], b[0])).clamp(min=0)
-    height = (torch.minimum(a[3], b[3]) - torch.maximum(a[1], b[1])).clamp(min=0)
-    both = width * height
-    return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)
+def corners(boxes: Tensor) -> Tensor:
+    return box_convert(boxes, "cxcywh", "xyxy")
 
 
 def best_by_hand(box: Tensor, label: int, boxes: Tensor, scores: Tensor, least: float) -> Tensor:
-    """One image: the largest product of overlap and score, candidate by candidate."""
-    found = [(overlap(box, each), score[label]) for each, score in zip(boxes, scores, strict=True)]
-    return max((a * b for a, b in found if a >= least), default=torch.tensor(0.0), key=float)
+    """One image: the largest product of overlap and score, among boxes that overlap enough."""
+    overlaps = box_iou(box[None], boxes)[0]
+    near = overlaps >= least
+    return (overlaps * scores[:, label])[near].max() if near.any() else scores.sum() * 0
 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
@@ -113,10 +107,10 @@ def test_an_object_of_a_yolo_by_hand(layout: str) -> None:
     if layout == "v10":  # as for torchvision, the best overlap among boxes of this class
         by_hand = []
         for b, s in zip(corners(boxes), classes, strict=True):
-            mine = [(overlap(box, each), one.max()) for each, one in zip(b, s, strict=True) if one.argmax() == label]
-            nothing = torch.zeros(()), s.sum() * 0
-            overlaps, score = max(mine, key=lambda pair: float(pair[0].detach()), default=nothing)
-            by_hand.append(overlaps * score if overlaps >= 0.3 else s.sum() * 0)
+            mine = s.argmax(1) == label
+            overlaps = box_iou(box[None], b[mine])[0] if mine.any() else torch.zeros(1)
+            best = int(overlaps.argmax())
+            by_hand.append(overlaps[best] * s[mine][best].max() if overlaps[best] >= 0.3 else s.sum() * 0)
     else:
         scores = objectness * classes if layout == "v5" else classes
         by_hand = [best_by_hand(box, label, b, s, 0.3) for b, s in zip(corners(boxes), scores, strict=True)]

@@ -84,25 +84,20 @@ def test_overlay_accepts_pixels_if_their_format_is_clear() -> None:
     assert len(e.overlay(planes.expand(3, -1, -1, -1))) == 3
 
 
-def test_a_list_of_one_layer_is_a_layer() -> None:
+def test_a_list_of_one_layer_is_a_layer_and_one_does_not_need_a_list() -> None:
     net = small()
     expected = grad_cam(net, IMAGES, 1, layer="2")
-    for layer in (["2"], ("2",), [net[2]], [["2"][0]]):
+    for layer in (["2"], ("2",), [net[2]]):
         torch.testing.assert_close(grad_cam(net, IMAGES, 1, layer=layer), expected)
         torch.testing.assert_close(explain("grad_cam", net, IMAGES, 1, layer=layer).map, expected)
     assert explainers.intervene(net, IMAGES, ["2"], channels=[1]).layer == "2"
     assert explainers.trace_value(net, IMAGES[:1], ["2"]).layer == "2"
     assert explainers.unit(["2"], 1).check(1) is None
-
-
-def test_one_layer_or_method_does_not_need_a_list() -> None:
-    net = small()
     for layers, methods in (("2", "grad_cam"), (net[2], grad_cam)):
         rows = explainers.recommend(net, IMAGES, layers=layers, methods=methods, budget=60, steps=3).rows
         assert {row.layer for row in rows} == {"2"}
-        for find_maps in (explainers.sweep, explainers.grad_cam_sweep):
-            method = ("layer_cam",) if find_maps is explainers.sweep else ()
-            assert list(find_maps(*method, net, IMAGES, 1, layers=layers)) == ["2"]
+        assert list(explainers.sweep("layer_cam", net, IMAGES, 1, layers=layers)) == ["2"]
+        assert list(explainers.grad_cam_sweep(net, IMAGES, 1, layers=layers)) == ["2"]
 
 
 def test_a_sweep_contains_the_default_layer() -> None:
@@ -153,10 +148,9 @@ def test_intervene_reports_the_score_of_a_target() -> None:
 def test_intervene_of_a_segmentation_network_reports_a_region() -> None:
     net = small()[:3]
     classes = net(IMAGES).argmax(1)
-    chosen = explainers.intervene(net, IMAGES, "0", channels=[1])
     largest = [int(own.flatten().bincount().argmax()) for own in classes]
-    mask = torch.stack([own == label for own, label in zip(classes, largest, strict=True)])
-    given = explainers.intervene(net, IMAGES, "0", explainers.MaskScores(mask, largest), channels=[1])
+    target = explainers.MaskScores(classes == torch.tensor(largest)[:, None, None], largest)
+    chosen, given = (explainers.intervene(net, IMAGES, "0", each, channels=[1]) for each in (None, target))
     torch.testing.assert_close(chosen.target_before, given.target_before)
     torch.testing.assert_close(chosen.target_after, given.target_after)
     assert chosen.before.shape == (2, 1) and chosen.change.any() and "top class" not in repr(chosen)
