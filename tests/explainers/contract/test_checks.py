@@ -8,6 +8,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from explainers import check_explainer
 from explainers.checks.context import Context, Skip
 from explainers.checks.fixtures import Fault, changes, failing, snapshot, steps, tiny
-from explainers.checks.report import CHECKS, Report
+from explainers.checks.report import CHECKS
 from explainers.checks.robustness import seed as seed_check
 
 
@@ -73,21 +74,20 @@ def scaled(g: Tensor) -> Tensor:
     return g / g.abs().amax((1, 2, 3), keepdim=True)
 
 
-def leaves_its_hook_after_an_error(m, x, t=None):
-    """Row P06: no `finally`."""
-    handle = first_layer(m).register_forward_hook(lambda *_: None)
-    result = good(m, x, t)
-    handle.remove()
-    return result
+def around(change: Callable[[nn.Module], Any], undo: Callable[[nn.Module, Any], object]) -> Callable[..., Tensor]:
+    """An explainer that changes the model for its call; without `finally` the change stays after an error."""
+
+    def explainer(m, x, t=None):
+        state = change(m)
+        result = good(m, x, t)
+        undo(m, state)
+        return result
+
+    return explainer
 
 
-def freezes_until_the_backward_pass_is_done(m, x, t=None):
-    frozen = [p for p in m.parameters() if p.requires_grad]
-    m.requires_grad_(False)
-    result = good(m, x, t)
-    for parameter in frozen:
-        parameter.requires_grad_()
-    return result
+def scale_weights(m: nn.Module, factor: float) -> None:
+    next(m.parameters()).data.mul_(factor)
 
 
 def swallows_errors(m, x, t=None):
@@ -104,22 +104,6 @@ def disables_gradients_before_it_refuses(m, x, t=None):
         raise ValueError(f"target={t} is out of range.")
     torch.set_grad_enabled(True)
     return good(m, x, t)
-
-
-def doubles_the_weights(m, x, t=None):
-    """Rows P12 and P13: after an error the model stays changed."""
-    with torch.no_grad():
-        next(m.parameters()).mul_(2)
-        result = good(m, x, t)
-        next(m.parameters()).div_(2)
-    return result
-
-
-def trains_every_part_afterwards(m, x, t=None):
-    was = m.training
-    result = good(m.eval(), x, t)
-    m.train(was)
-    return result
 
 
 def needs_a_weight_with_gradient(m, x, t=None):
@@ -200,15 +184,19 @@ BROKEN: list[tuple[str, str, Callable[..., Tensor]]] = [
      lambda m, x, t=None: setattr(first_layer(m), "activations", x) or good(m, x, t)),
     ("no_side_effects", "the global generator (P16)", lambda m, x, t=None: use(torch.rand(1)) or good(m, x, t)),
     ("no_side_effects", "changes the images (P08)", lambda m, x, t=None: use(x.requires_grad_()) or good(m, x, t)),
-    ("no_side_effects_after_error", "leaves its hook (P06)", leaves_its_hook_after_an_error),
-    ("no_side_effects_after_error", "weights stay frozen", freezes_until_the_backward_pass_is_done),
+    ("no_side_effects_after_error", "leaves its hook (P06)",
+     around(lambda m: first_layer(m).register_forward_hook(lambda *_: None), lambda m, handle: handle.remove())),
+    ("no_side_effects_after_error", "weights stay frozen",
+     around(lambda m: m.requires_grad_(False), lambda m, _: m.requires_grad_())),
     ("no_side_effects_after_error", "swallows errors (P07)", swallows_errors),
     ("no_side_effects_after_bad_target", "gradients stay disabled", disables_gradients_before_it_refuses),
-    ("model_works_after_failure", "weights stay doubled (P12, P13)", doubles_the_weights),
+    ("model_works_after_failure", "weights stay doubled (P12, P13)",
+     around(lambda m: scale_weights(m, 2), lambda m, _: scale_weights(m, 0.5))),
     ("no_memory_leak", "remembers its images (P03)", lambda m, x, t=None: KEPT.append(x) or good(m, x, t)),
     ("no_memory_leak", "remembers its model", lambda m, x, t=None: KEPT.append(m) or good(m, x, t)),
     ("train_mode_unchanged", "calls eval (P01)", lambda m, x, t=None: good(m.eval(), x, t)),
-    ("train_mode_unchanged", "train for every part (P15)", trains_every_part_afterwards),
+    ("train_mode_unchanged", "train for every part (P15)",
+     around(lambda m: (m.training, m.eval())[0], lambda m, was: m.train(was))),
     ("grad_modes_and_frozen_weights", "inference tensors (P69, P70)",
      lambda m, x, t=None: good(m, x, t) * (1 if torch.is_grad_enabled() else torch.ones(1))),
     ("grad_modes_and_frozen_weights", "resets the gradient of the images (P08)",
@@ -238,21 +226,13 @@ BROKEN: list[tuple[str, str, Callable[..., Tensor]]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return check_explainer(good)
-
-
-def test_a_correct_explainer_passes_every_check(report):
+def test_a_correct_explainer_passes_every_check_and_the_report_reads_as_a_table():
+    report = check_explainer(good)
     assert report, repr(report)
     assert [check.name for check in report.checks] == list(CHECKS)
     skipped = [check.name for check in report.checks if check.passed is None]
     assert skipped == ["seed", "batch_size", "progress_and_stop", "layers"]
-
-
-def test_the_report_reads_as_a_table(report):
     lines = repr(report).splitlines()
-
     assert lines[0].startswith(f"good: {len(CHECKS) - 4} passed, 0 failed, 4 skipped in ")
     assert len(lines) == 1 + len(CHECKS) and all(line[:4] in ("ok  ", "skip") for line in lines[1:])
     assert report["shape"].sentence == "pixels (3, 3, 20, 16) for images (3, 3, 20, 16)."
@@ -280,32 +260,27 @@ def test_a_broken_explainer_fails_its_check(name, wrong, function):
     torch.set_grad_enabled(True)
 
 
-def test_each_accepted_target_is_named_with_what_happened():
+def test_every_check_has_a_broken_explainer():
+    assert {name for name, _, _ in BROKEN} == set(CHECKS)
+
+
+def test_each_accepted_target_and_the_error_of_an_explainer_are_named():
     def accepts_booleans(model, images, target=None):
         if target == [0, 1]:
             raise KeyError("no such class")
         return good(model, images, 1 if target is True else target)
 
-    found = outcome("invalid_targets_rejected", accepts_booleans)
-    assert found.endswith("True (accepted), 2 for 3 images (KeyError).")
-
-
-def test_every_check_has_a_broken_explainer():
-    assert {name for name, _, _ in BROKEN} == set(CHECKS)
-
-
-def test_an_explainer_that_raises_is_reported_with_its_error():
     def hopeless(model, images, target=None):
         raise KeyError("no such thing")
 
+    found = outcome("invalid_targets_rejected", accepts_booleans)
+    assert found.endswith("True (accepted), 2 for 3 images (KeyError).")
     report = check_explainer(hopeless)
-
     assert not report and report.failures == (report.checks[0],)
     assert "KeyError" in report.checks[0].sentence and "no such thing" in report.checks[0].sentence
 
 
 def test_options_reach_every_call_and_the_callers_model_is_copied():
-    """Options reach every call; the given model is copied, so its state cannot change."""
     seen: list[int] = []
     sizes: set[tuple[int, ...]] = set()
 
@@ -318,7 +293,6 @@ def test_options_reach_every_call_and_the_callers_model_is_copied():
     mine = tiny(channels=1)
     before = snapshot(mine)
     report = check_explainer(functools.partial(counting), model=mine, steps=7)
-
     assert report and report.name.startswith("functools.partial"), repr(report)
     assert set(seen) == {7} and (3, 1, 64, 48) in sizes and report["any_number_of_channels"].passed is None
     assert not changes(before, snapshot(mine))
@@ -326,10 +300,7 @@ def test_options_reach_every_call_and_the_callers_model_is_copied():
 
 def test_seed_check_measures_how_far_seeds_differ():
     """By hand: a map times 1 + seed, with seeds 3 and 4, differs by 1/4 of the first."""
-
-    def seeded(model, images, target=None, *, seed=0):
-        return good(model, images, target) * (1 + seed)
-
+    seeded = with_seed(lambda g, seed: g * (1 + seed))
     assert seed_check(Context(seeded, None, None, {}))[0] == pytest.approx(0.25, rel=1e-5)
 
 
@@ -338,55 +309,48 @@ def test_seed_check_measures_how_far_seeds_differ():
 
 def test_tiny_is_deterministic_and_leaves_the_global_generator():
     state = torch.get_rng_state()
-
     first, second = tiny(), tiny()
-
     assert torch.equal(torch.get_rng_state(), state)
-    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
+    assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
     classes = first(Context(good, None, None, {}).images()).argmax(1).tolist()
     assert len(set(classes)) > 1, "images of only one class would hide mixed-up targets"
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("hooks", lambda m, x: m.body.register_forward_pre_hook(lambda *_: None)),
-        ("hooks", lambda m, x: m.body.register_forward_hook(lambda *_: None)),
-        ("hooks", lambda m, x: m.register_full_backward_hook(lambda *_: None)),
-        ("hooks on parameters", lambda m, x: m.head.bias.register_hook(lambda g: g)),
-        ("module attributes", lambda m, x: setattr(m.body, "activations", torch.zeros(1))),
-        ("train or eval mode", lambda m, x: m.drop.train()),
-        ("module attributes", lambda m, x: setattr(m.relu, "inplace", False)),
-        ("module attributes", lambda m, x: setattr(m, "relu", nn.ReLU(inplace=True).eval())),
-        ("parameters and buffers", lambda m, x: m.norm.running_mean.add_(1e-9)),
-        ("parameters and buffers", lambda m, x: m.head.bias.detach().mul_(1)),
-        ("requires_grad", lambda m, x: m.head.bias.requires_grad_(False)),
-        (".grad", lambda m, x: setattr(m.head.bias, "grad", torch.zeros(5))),
-        ("the images", lambda m, x: x.mul_(1)),
-        ("the images", lambda m, x: x.requires_grad_()),
-        ("numpy's generator", lambda m, x: np.random.rand()),
-        ("torch's generator", lambda m, x: torch.rand(1)),
-        ("Python's generator", lambda m, x: random.random()),
-    ],
-)
-def test_snapshot_names_what_changed(name, change):
-    model, images = tiny(), torch.ones(1, 3, 20, 16)
-    before = snapshot(model, images)
-    assert changes(before, snapshot(model, images)) == []
+CHANGES: list[tuple[str, Callable[..., object]]] = [
+    ("hooks", lambda m, x: m.body.register_forward_pre_hook(lambda *_: None)),
+    ("hooks", lambda m, x: m.body.register_forward_hook(lambda *_: None)),
+    ("hooks", lambda m, x: m.register_full_backward_hook(lambda *_: None)),
+    ("hooks on parameters", lambda m, x: m.head.bias.register_hook(lambda g: g)),
+    ("module attributes", lambda m, x: setattr(m.body, "activations", torch.zeros(1))),
+    ("train or eval mode", lambda m, x: m.drop.train()),
+    ("module attributes", lambda m, x: setattr(m.relu, "inplace", False)),
+    ("module attributes", lambda m, x: setattr(m, "relu", nn.ReLU(inplace=True).eval())),
+    ("parameters and buffers", lambda m, x: m.norm.running_mean.add_(1e-9)),
+    ("parameters and buffers", lambda m, x: m.head.bias.detach().mul_(1)),
+    ("requires_grad", lambda m, x: m.head.bias.requires_grad_(False)),
+    (".grad", lambda m, x: setattr(m.head.bias, "grad", torch.zeros(5))),
+    ("the images", lambda m, x: x.mul_(1)),
+    ("the images", lambda m, x: x.requires_grad_()),
+    ("numpy's generator", lambda m, x: np.random.rand()),
+    ("torch's generator", lambda m, x: torch.rand(1)),
+    ("Python's generator", lambda m, x: random.random()),
+]
 
-    change(model, images)
 
-    assert changes(before, snapshot(model, images)) == [name]
+def test_snapshot_names_what_changed():
+    for name, change in CHANGES:
+        model, images = tiny(), torch.ones(1, 3, 20, 16)
+        before = snapshot(model, images)
+        assert changes(before, snapshot(model, images)) == []
+        change(model, images)
+        assert changes(before, snapshot(model, images)) == [name]
 
 
 def test_steps_and_failing():
     """The reused ReLU is listed once; its second call, number 1, is the first that fails."""
     model, images = tiny(), torch.ones(2, 3, 20, 16)
     assert steps(model, images)[:5] == ["stem", "norm", "relu", "pause", "pool"] and steps(model, images)[-1] == "head"
-
     with failing(model, "relu", Fault("x"), after=1) as state, pytest.raises(Fault):
         model(images)
-
     assert state.raised and state.calls == 2
     model(images)

@@ -25,11 +25,10 @@ class Segmenter(nn.Module):
     def __init__(self, classes: int = 4, wrap: Any = None) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.conv, self.wrap = nn.Conv2d(3, classes, 3, padding=1), wrap
+        self.conv, self.wrap = nn.Conv2d(3, classes, 3, padding=1), wrap or (lambda maps: maps)
 
     def forward(self, x: Tensor) -> Any:
-        maps = self.conv(x)
-        return maps if self.wrap is None else self.wrap(maps)
+        return self.wrap(self.conv(x))
 
 
 def scenes() -> Tensor:
@@ -47,36 +46,34 @@ def balanced(net: Segmenter) -> Segmenter:
     return net.eval()
 
 
-WRAPS = {
-    "out": lambda maps: OrderedDict(out=maps, aux=maps[:, :2]),
-    "logits": lambda maps: {"logits": maps},
-}
+def largest_classes(net: Segmenter, images: Tensor) -> tuple[Tensor, list[int]]:
+    """The class of each pixel, and the largest one of each image."""
+    classes = net.conv(images).argmax(1)
+    return classes, [int(own.flatten().bincount().argmax()) for own in classes]
 
 
 @pytest.mark.parametrize(
-    ("method", "wrap"),
-    [("saliency", None), ("grad_cam", WRAPS["out"]), ("occlusion", WRAPS["logits"]), ("lrp", Named)],
+    ("method", "wrap", "options"),
+    [
+        ("saliency", None, {}),
+        ("grad_cam", lambda maps: OrderedDict(out=maps, aux=maps[:, :2]), {"layer": "conv"}),
+        ("occlusion", lambda maps: {"logits": maps}, {"window": 4}),
+        ("lrp", Named, {}),
+    ],
 )
-def test_the_largest_class_of_each_image_is_explained_and_named(wrap: Any, method: str) -> None:
+def test_the_largest_class_of_each_image_is_explained_and_named(method: str, wrap: Any, options: Any) -> None:
     net, images = Segmenter(wrap=wrap).eval(), scenes()
-    classes = net.conv(images).argmax(1)
-    largest = [int(own.flatten().bincount().argmax()) for own in classes]
+    classes, largest = largest_classes(net, images)
     assert len(set(largest)) > 1, "the images differ"
-    options = {"window": 4} if method == "occlusion" else {"layer": "conv"} if method == "grad_cam" else {}
-
     found = explain(method, net, images, **options)
-
-    by_hand = [
-        explain(method, net, images[n : n + 1], MaskScores(classes[n] == label, label), **options)
-        for n, label in enumerate(largest)
-    ]
-    torch.testing.assert_close(found.raw, torch.cat([each.raw for each in by_hand]), rtol=1e-4, atol=1e-6)
     for n, label in enumerate(largest):
+        by_hand = explain(method, net, images[n : n + 1], MaskScores(classes[n] == label, label), **options)
+        torch.testing.assert_close(found.raw[n : n + 1], by_hand.raw, rtol=1e-4, atol=1e-6)
+        assert found.statistics[n]["target_score"] == pytest.approx(by_hand.statistics[0]["target_score"], rel=1e-4)
         (finding,) = [each for each in found.findings[n] if each.code == "largest_class"]
         share = float((classes[n] == label).float().mean())
         assert finding.facts["label"] == label and finding.facts["share"] == pytest.approx(share)
         assert f"class {label}, the largest class of the image ({share:.1%} of the pixels)" in finding.sentence
-        assert found.statistics[n]["target_score"] == pytest.approx(by_hand[n].statistics[0]["target_score"], rel=1e-4)
     single = explain(method, net, images[1:2], **options)
     torch.testing.assert_close(single.map, found.map[1:2], rtol=1e-4, atol=1e-6)
 
@@ -126,8 +123,8 @@ def test_a_single_map_is_the_class_against_nothing(probabilities: bool) -> None:
 
 def test_other_functions_choose_the_same_target() -> None:
     net, images = Segmenter().eval(), scenes()
-    largest = [int(own.flatten().bincount().argmax()) for own in net(images).argmax(1)]
-    target = MaskScores(torch.stack([own == k for own, k in zip(net(images).argmax(1), largest, strict=True)]), largest)
+    classes, largest = largest_classes(net, images)
+    target = MaskScores(classes == torch.tensor(largest)[:, None, None], largest)
     explanation = explain("saliency", net, images)
     wanted = evaluate(net, images, explanation.map, target=target, steps=3, controls=False)
     for maps in (explanation, "saliency", explanation.map):
@@ -147,34 +144,27 @@ class Detector(nn.Module):
         self.weight = nn.Parameter(torch.tensor([0.2, 0.9, 0.5]))
 
     def forward(self, x: Tensor) -> list[dict[str, Tensor]]:
-        boxes = torch.tensor([[0.0, 0, 8, 8], [2.0, 2, 10, 10], [4.0, 0, 4, 8]])  # the last one has no area
+        boxes, labels = torch.tensor([[0.0, 0, 8, 8], [2.0, 2, 10, 10], [4.0, 0, 4, 8]]), torch.tensor([5, 7, 9])
         found = []
         for image in x:
-            swapped = int(image[0, 0, 0] > 0.5)
-            order = [swapped, 1 - swapped, 2]
-            scores = (self.weight[:3] * image[:, 2:8, 2:8].mean()).sigmoid()
-            scores = torch.cat([scores[:2], scores[2:] + 1])
-            rows = slice(None if bool(image.any()) else 0)
-            parts = {"boxes": boxes, "labels": torch.tensor([5, 7, 9]), "scores": scores}
-            found.append({name: part[order][rows] for name, part in parts.items()})
+            order = [1, 0, 2] if image[0, 0, 0] > 0.5 else [0, 1, 2]
+            scores = (self.weight * image[:, 2:8, 2:8].mean()).sigmoid() + torch.tensor([0.0, 0, 1])
+            parts = {"boxes": boxes, "labels": labels, "scores": scores}
+            found.append({name: part[order if image.any() else []] for name, part in parts.items()})
         return found
 
 
 def test_the_best_detection_of_each_image_is_explained_and_named() -> None:
     net = Detector().eval()
     found = explain("saliency", net, IMAGES)
-    named = [[each for each in row if each.code == "best_detection"] for row in found.findings]
-    assert [len(row) for row in named] == [1] * 3
-    for n in range(3):
-        output = net(IMAGES)[n]
+    for n, output in enumerate(net(IMAGES)):
+        (named,) = [each for each in found.findings[n] if each.code == "best_detection"]
         best = int(output["scores"][:2].argmax())
         score = float(output["scores"][best])
-        assert named[n][0].facts["score"] == pytest.approx(score)
-        assert f"label {int(output['labels'][best])} with score {score:.2f}" in named[n][0].sentence
-        assert found.statistics[n]["target_score"] == pytest.approx(score)
-    alone = explain("saliency", net, IMAGES[:1])
+        assert named.facts["score"] == pytest.approx(score) == found.statistics[n]["target_score"]
+        assert f"label {int(output['labels'][best])} with score {score:.2f}" in named.sentence
     by_hand = saliency(net, IMAGES[:1], BoxScores(torch.tensor([[2.0, 2, 10, 10]]), (7,)))
-    torch.testing.assert_close(alone.raw, by_hand)
+    torch.testing.assert_close(explain("saliency", net, IMAGES[:1]).raw, by_hand)
 
 
 def test_an_image_without_detection_is_refused_by_its_number() -> None:

@@ -18,6 +18,7 @@ import torchvision
 from torch import Tensor, nn
 
 import explainers
+from tests.support.two_encoders import TwoEncoders
 
 pytestmark = pytest.mark.sample
 
@@ -56,23 +57,6 @@ class Detector(nn.Module):
         return [{"boxes": box, "labels": label, "scores": score[None]} for score in means]
 
 
-class Clip(nn.Module):
-    """An image and a text encoder, with the names of open_clip."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.visual, self.words = nn.Conv2d(3, 8, 32, 32), nn.Embedding(16, 8)
-
-    def encode_image(self, images: Tensor) -> Tensor:
-        return self.visual(images).mean((2, 3))
-
-    def encode_text(self, tokens: Tensor) -> Tensor:
-        return self.words(tokens).mean(1)
-
-    def forward(self, images: Tensor, tokens: Tensor) -> Tensor:
-        return self.encode_image(images) @ self.encode_text(tokens).mT
-
-
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
     """The names that an example may use without importing them."""
@@ -81,7 +65,7 @@ def names() -> dict[str, Any]:
         model, detector, images = ResNet18().eval(), Detector(), torch.randn(1, 3, 224, 224)
         vit = torchvision.models.VisionTransformer(224, 16, 12, 12, 24, 24, num_classes=1000).eval()
         nn.init.normal_(vit.heads.head.weight)
-        clip = Clip().eval()
+        clip = TwoEncoders().eval()
     given = {"model": model, "vit": vit, "clip": clip, "detector": detector, "images": images, "torch": torch}
     return given | {name: getattr(explainers, name) for name in explainers.__all__} | {"explainers": explainers}
 

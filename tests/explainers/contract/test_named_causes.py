@@ -17,16 +17,16 @@ from tests.support.deciding_nets import Conv, lights
 IMAGES = lights(2)
 
 
-class Mapped(Conv):
-    """Runs a convolution for each image inside vmap."""
+class Between(Conv):
+    """Runs a function of the inner convolution between the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
-        self.inner = nn.Conv2d(6, 6, 3, 1, 1)
+        self.inner, self.function = nn.Conv2d(6, 6, 3, 1, 1), function
         self.eval()
 
     def between(self, x: Tensor) -> Tensor:
-        return torch.vmap(lambda image: self.inner(image[None])[0])(x)
+        return self.function(self.inner, x)
 
 
 class WhollyMapped(Conv):
@@ -34,19 +34,15 @@ class WhollyMapped(Conv):
         return torch.vmap(lambda image: super(WhollyMapped, self).forward(image[None])[0])(x)
 
 
-class OwnGradient(Conv):
-    """Adds the gradient of a layer's output to its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Conv2d(6, 6, 3, 1, 1)
-        self.eval()
-
-    def between(self, x: Tensor) -> Tensor:
-        return x + torch.func.grad(lambda y: self.inner(y).pow(2).sum())(x)
+def mapped() -> nn.Module:
+    return Between(lambda inner, x: torch.vmap(lambda image: inner(image[None])[0])(x))
 
 
-@pytest.mark.parametrize("make", [Mapped, WhollyMapped, OwnGradient])
+def own_gradient() -> nn.Module:
+    return Between(lambda inner, x: x + torch.func.grad(lambda y: inner(y).pow(2).sum())(x))
+
+
+@pytest.mark.parametrize("make", [mapped, WhollyMapped, own_gradient])
 def test_a_layer_inside_a_transform_is_refused_for_that_reason(make: Callable[[], nn.Module]) -> None:
     net = make()
     layer = "first" if make is WhollyMapped else "inner"
@@ -66,7 +62,7 @@ def test_a_layer_inside_a_transform_is_refused_for_that_reason(make: Callable[[]
     if make is WhollyMapped:
         with pytest.raises(NoSpatialOutput, match="No layer.*a transform of torch.func"):
             explainers.grad_cam(net, IMAGES, 1)
-    if make is not OwnGradient:
+    if make is not own_gradient:
         with pytest.raises(ExplainerError, match=r"uses a transform of torch.func \(such as vmap\), for which LRP"):
             explainers.lrp(net, IMAGES, 1)
 
@@ -83,18 +79,6 @@ def test_a_grid_that_depends_on_the_number_of_images() -> None:
         explainers.grad_cam(LargeIfMany(), IMAGES.repeat(3, 1, 1, 1), 1)
 
 
-class Direct(Conv):
-    """Calls the forward method of a layer."""
-
-    def between(self, x: Tensor) -> Tensor:
-        return self.middle.forward(x)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.middle = nn.Conv2d(6, 6, 3, 1, 1)
-        self.eval()
-
-
 def test_a_layer_that_no_hook_sees() -> None:
-    with pytest.raises(ExplainerError, match="'middle' did not run.*or the network calls its forward method directly"):
-        explainers.grad_cam(Direct(), IMAGES, 1, layer="middle")
+    with pytest.raises(ExplainerError, match="'inner' did not run.*or the network calls its forward method directly"):
+        explainers.grad_cam(Between(lambda inner, x: inner.forward(x)), IMAGES, 1, layer="inner")

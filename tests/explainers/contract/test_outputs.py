@@ -48,13 +48,16 @@ def tower(make) -> Tower:
     return Tower(make).eval()
 
 
+def bare() -> Tower:
+    return tower(lambda net, maps: net.scores(maps))
+
+
 def detections(maps: Tensor) -> list[dict[str, Tensor]]:
-    return [
-        {"boxes": torch.rand(4, 4), "labels": torch.ones(4).long(), "scores": one.flatten()[:4].sigmoid()}
-        for one in maps
-    ]
+    boxes, labels = torch.rand(4, 4), torch.ones(4).long()
+    return [{"boxes": boxes, "labels": labels, "scores": one.flatten()[:4].sigmoid()} for one in maps]
 
 
+IMAGES = torch.randn(2, 3, 10, 14, generator=torch.Generator().manual_seed(1))
 OUTPUTS = {
     "features": lambda net, maps: maps,
     "deep features": lambda net, maps: maps.repeat(1, 40, 1, 1),
@@ -85,68 +88,59 @@ def named_function(message: str):
 
 @pytest.mark.parametrize("make", OUTPUTS.values(), ids=OUTPUTS)
 def test_the_function_in_the_refusal_works(make):
-    net, images = tower(make), torch.randn(2, 3, 10, 14, generator=torch.Generator().manual_seed(1))
+    net = tower(make)
     for count in (1, 2):
         with pytest.raises(BadTarget, match=r"not scores \[N, K\]") as refused:
-            saliency(net, images[:count], 1)
+            saliency(net, IMAGES[:count], 1)
         with pytest.raises(BadTarget):
-            occlusion(net, images[:count], 1)
-        result = saliency(net, images[:count], named_function(str(refused.value)))
+            occlusion(net, IMAGES[:count], 1)
+        result = saliency(net, IMAGES[:count], named_function(str(refused.value)))
         assert bool(result.abs().amax((1, 2, 3)).gt(0).all()), "the score must depend on each image"
 
 
 def test_the_message_names_three_tensors_and_counts_the_others():
-    with pytest.raises(
-        BadTarget, match=r"OrderedDict with output\['out'\] \(1, 6, 5, 7\), output\['aux'\] \(1, 6, 3, 7\)"
-    ):
-        grad_cam(tower(OUTPUTS["segmentation"]), torch.randn(1, 3, 10, 14), 1, layer="conv")
-    tensors = {name: torch.zeros(2) for name in "abcde"}
-    assert describe_output(tensors).endswith(" and 2 more")
+    words = r"OrderedDict with output\['out'\] \(1, 6, 5, 7\), output\['aux'\] \(1, 6, 3, 7\)"
+    with pytest.raises(BadTarget, match=words):
+        grad_cam(tower(OUTPUTS["segmentation"]), IMAGES[:1], 1, layer="conv")
+    assert describe_output({name: torch.zeros(2) for name in "abcde"}).endswith(" and 2 more")
+    assert "more" not in describe_output({name: torch.zeros(2) for name in "abc"})
 
 
-@pytest.mark.parametrize("make", [lambda net, maps: None, lambda net, maps: [], lambda net, maps: maps.long()])
-def test_an_output_without_numbers_is_refused_with_a_message(make):
-    with pytest.raises(BadTarget, match="forward="):
-        saliency(tower(make), torch.randn(1, 3, 10, 14))
+def test_an_output_without_numbers_is_refused_with_a_message():
+    for make in (lambda net, maps: None, lambda net, maps: [], lambda net, maps: maps.long()):
+        with pytest.raises(BadTarget, match="forward="):
+            saliency(tower(make), IMAGES, 1)
 
 
-@pytest.mark.parametrize("kind", ["dict", "attribute"])
-def test_logits_in_a_dict_or_as_an_attribute_are_scores(kind):
+def test_logits_in_a_dict_or_as_an_attribute_are_scores():
     """As Hugging Face's classifiers return them: classes, scores and findings are those of the bare logits."""
     named = namedtuple("Output", "logits")
-    inside = tower(lambda net, maps: {"logits": net.scores(maps)} if kind == "dict" else named(net.scores(maps)))
-    bare = tower(lambda net, maps: net.scores(maps))
-    images = torch.randn(2, 3, 10, 14)
-    a, b = (explain("grad_cam", net, images, layer="conv") for net in (inside, bare))
-    torch.testing.assert_close(a.map, b.map)
-    torch.testing.assert_close(a.scores, b.scores)
-    assert a.target == b.target
-    torch.testing.assert_close(occlusion(inside, images, 2, window=5), occlusion(bare, images, 2, window=5))
+    for wrap in (named, lambda scores: {"logits": scores}):
+        inside = tower(lambda net, maps, wrap=wrap: wrap(net.scores(maps)))
+        a, b = (explain("grad_cam", net, IMAGES, layer="conv") for net in (inside, bare()))
+        torch.testing.assert_close(a.map, b.map)
+        torch.testing.assert_close(a.scores, b.scores)
+        assert a.target == b.target
+        torch.testing.assert_close(occlusion(inside, IMAGES, 2, window=5), occlusion(bare(), IMAGES, 2, window=5))
 
 
 def test_outputs_of_transformers():
     """Its output classes are dicts with attributes, some of whose entries are None."""
     outputs = pytest.importorskip("transformers.modeling_outputs")
-    makes = [
-        lambda net, maps: outputs.SemanticSegmenterOutput(logits=maps),
-        lambda net, maps: outputs.BaseModelOutput(
-            last_hidden_state=net.tokens(maps), hidden_states=(maps, net.tokens(maps))
-        ),
-    ]
-    images = torch.randn(2, 3, 10, 14)
-    for make in makes:
+
+    def refusal(net: nn.Module) -> str:
         with pytest.raises(BadTarget) as refused:
-            saliency(tower(make), images, 1)
+            saliency(net, IMAGES, 1)
         assert "['" not in str(refused.value), "their entries are attributes"
-        assert saliency(tower(make), images, named_function(str(refused.value))).any()
-    pooled = tower(
-        lambda net, maps: outputs.BaseModelOutputWithPooling(
-            last_hidden_state=net.tokens(maps), pooler_output=net.tokens(maps)[:, 0]
-        )
-    )
-    with pytest.raises(BadTarget, match="lambda output: output.last_hidden_state.mean") as refused:  # of every patch
-        grad_cam(pooled, images)
-    assert grad_cam(pooled, images, named_function(str(refused.value)), layer="norm#0", relu=False).all()
+        return str(refused.value)
+
+    for make in (
+        lambda net, maps: outputs.SemanticSegmenterOutput(logits=maps),
+        lambda net, maps: outputs.BaseModelOutput(net.tokens(maps), hidden_states=(maps, net.tokens(maps))),
+    ):
+        assert saliency(tower(make), IMAGES, named_function(refusal(tower(make)))).any()
+    pooled = tower(lambda net, maps: outputs.BaseModelOutputWithPooling(net.tokens(maps), net.tokens(maps)[:, 0]))
+    assert "lambda output: output.last_hidden_state.mean" in refusal(pooled)  # of every patch
+    assert grad_cam(pooled, IMAGES, named_function(refusal(pooled)), layer="norm#0", relu=False).all()
     classifier = tower(lambda net, maps: outputs.ImageClassifierOutput(logits=net.scores(maps)))
-    bare = tower(lambda net, maps: net.scores(maps))
-    torch.testing.assert_close(saliency(classifier, images), saliency(bare, images))
+    torch.testing.assert_close(saliency(classifier, IMAGES), saliency(bare(), IMAGES))

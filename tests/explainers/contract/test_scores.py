@@ -54,40 +54,46 @@ def logits(classes: int = SEVERAL) -> Tensor:
     return plain(classes=classes)(IMAGES).detach()
 
 
+def sigmoid(classes: int = SEVERAL) -> Tensor:
+    return logits(classes).sigmoid()
+
+
+def softmax() -> Tensor:
+    return logits().softmax(1)
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], str, Callable[[], Tensor]]] = {
-    "logits": (lambda: plain(classes=SEVERAL), "softmax", lambda: logits().softmax(1)),
-    "nn.Softmax": (lambda: of(nn.Softmax(1)), "identity", lambda: logits().softmax(1)),
-    "F.softmax": (lambda: Then(lambda y: F.softmax(y, 1)), "identity", lambda: logits().softmax(1)),
-    "log-softmax": (lambda: of(nn.LogSoftmax(1)), "softmax", lambda: logits().softmax(1)),
-    "nn.Sigmoid": (lambda: of(nn.Sigmoid()), "identity", lambda: logits().sigmoid()),
-    "in-place sigmoid": (lambda: Then(torch.Tensor.sigmoid_), "identity", lambda: logits().sigmoid()),
-    "log-sigmoid": (lambda: of(nn.LogSigmoid()), "log", lambda: logits().sigmoid()),
-    "one logit": (lambda: plain(classes=BINARY), "sigmoid", lambda: logits(BINARY).sigmoid()),
-    "one sigmoid": (lambda: of(nn.Sigmoid(), BINARY), "identity", lambda: logits(BINARY).sigmoid()),
+    "logits": (lambda: plain(classes=SEVERAL), "softmax", softmax),
+    "nn.Softmax": (lambda: of(nn.Softmax(1)), "identity", softmax),
+    "F.softmax": (lambda: Then(lambda y: F.softmax(y, 1)), "identity", softmax),
+    "log-softmax": (lambda: of(nn.LogSoftmax(1)), "softmax", softmax),
+    "nn.Sigmoid": (lambda: of(nn.Sigmoid()), "identity", sigmoid),
+    "in-place sigmoid": (lambda: Then(torch.Tensor.sigmoid_), "identity", sigmoid),
+    "log-sigmoid": (lambda: of(nn.LogSigmoid()), "log", sigmoid),
+    "one logit": (lambda: plain(classes=BINARY), "sigmoid", lambda: sigmoid(BINARY)),
+    "one sigmoid": (lambda: of(nn.Sigmoid(), BINARY), "identity", lambda: sigmoid(BINARY)),
     "two columns of one sigmoid": (
         lambda: Then(lambda y: torch.cat([y.sigmoid(), 1 - y.sigmoid()], 1), BINARY),
         "identity",
-        lambda: torch.cat([logits(BINARY).sigmoid(), 1 - logits(BINARY).sigmoid()], 1),
+        lambda: torch.cat([sigmoid(BINARY), 1 - sigmoid(BINARY)], 1),
     ),
-    "without background": (lambda: Then(lambda y: y.softmax(1)[:, 1:]), "identity", lambda: logits().softmax(1)[:, 1:]),
+    "without background": (lambda: Then(lambda y: y.softmax(1)[:, 1:]), "identity", lambda: softmax()[:, 1:]),
     "mean of two": (
         lambda: Then(lambda y: (y.softmax(1) + (2 * y).softmax(1)) / 2),
         "identity",
-        lambda: (logits().softmax(1) + (2 * logits()).softmax(1)) / 2,
+        lambda: (softmax() + (2 * logits()).softmax(1)) / 2,
     ),
-    "multi-label by configuration": (
-        lambda: Configured("multi_label_classification"), "sigmoid", lambda: logits().sigmoid(),
-    ),
-    "classes by configuration": (
-        lambda: Configured("single_label_classification"), "softmax", lambda: logits().softmax(1),
-    ),
+    "multi-label by configuration": (lambda: Configured("multi_label_classification"), "sigmoid", sigmoid),
+    "classes by configuration": (lambda: Configured("single_label_classification"), "softmax", softmax),
+    "no configuration": (lambda: Configured(None), "softmax", softmax),
     # A gate is not the end; the logits happen to be between 0 and 1.
-    "gate": (lambda: Then(lambda y: y * y.sigmoid()), "softmax", lambda: (logits() * logits().sigmoid()).softmax(1)),
+    "gate": (lambda: Then(lambda y: y * y.sigmoid()), "softmax", lambda: (logits() * sigmoid()).softmax(1)),
     "logits near 1 / 5": (
-        lambda: Then(lambda y: 0.2 + 1e-3 * y), "softmax", lambda: (0.2 + 1e-3 * logits()).softmax(1),
+        lambda: Then(lambda y: 0.2 + 1e-3 * y),
+        "softmax",
+        lambda: (0.2 + 1e-3 * logits()).softmax(1),
     ),
-    "no configuration": (lambda: Configured(None), "softmax", lambda: logits().softmax(1)),
-}  # fmt: skip
+}
 
 
 def codes(explanation: Explanation) -> set[str]:
@@ -127,21 +133,17 @@ def test_the_gradient_of_a_probability_is_that_of_the_output() -> None:
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid", "logit"])
 def test_the_caller_decides(score: str, tmp_path: Path) -> None:
-    model = plain(classes=SEVERAL)
+    model, y = plain(classes=SEVERAL), logits()
     found = explain("saliency", model, IMAGES, 1, score=score, compare=False)
-    y = logits()
-
+    expected = {"softmax": softmax(), "sigmoid": sigmoid(), "logit": y}[score]
     assert found.score == score and declared() is None
     found.save(str(tmp_path / "one.npz"))
     assert Explanation.load(str(tmp_path / "one.npz")).score == score
-    expected = {"softmax": y.softmax(1), "sigmoid": y.sigmoid(), "logit": None}[score]
-    if expected is None:
-        assert found.probabilities is None and "probability" not in found.statistics[0]
-    else:
-        assert found.statistics[1]["probability"] == pytest.approx(float(expected[1, 1]))
+    known = None if score == "logit" else pytest.approx(float(expected[1, 1]))
+    assert found.statistics[1].get("probability") == known and (found.probabilities is None) == (known is None)
     curve = evaluate(model, IMAGES, found, metrics="insertion", steps=3, controls=False)
     assert curve.options["score"] == score, "that of the explanation"
-    torch.testing.assert_close(curve.curves["insertion"][:, -1], (y if expected is None else expected)[:, 1])
+    torch.testing.assert_close(curve.curves["insertion"][:, -1], expected[:, 1])
 
 
 @pytest.mark.parametrize(
@@ -170,33 +172,29 @@ def test_the_option_of_a_method_with_that_name_keeps_its_values() -> None:
 # Values alone
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_rows_that_sum_to_one_prove_it_where_operations_do_not(count: int) -> None:
-    def by_hand(y: Tensor) -> Tensor:
-        return y.exp() / y.exp().sum(1, keepdim=True)
+def seen(model: nn.Module, images: Tensor = IMAGES) -> tuple[str, set[str]]:
+    """The score that is used, and what is said about it; the caller may decide."""
+    found = explain("saliency", model, images, compare=False)
+    given = explain("saliency", model, images, score="identity", compare=False)
+    assert given.score == "identity" and "unclear_scores" not in codes(given)
+    return found.score, codes(found) & {"unclear_scores", "probability_scores"}
 
-    found = explain("saliency", Then(by_hand), random_images(count), compare=False)
-    assert found.score == "identity" and "probability_scores" in codes(found)
+
+PROVEN, UNCLEAR = ("identity", {"probability_scores"}), ("softmax", {"unclear_scores"})
 
 
-def test_other_values_between_0_and_1_are_reported() -> None:
-    """A sigmoid written by hand, and a sigmoid with another range, which is no probability."""
+def test_rows_that_sum_to_one_prove_it_where_operations_do_not() -> None:
+    by_hand = Then(lambda y: y.exp() / y.exp().sum(1, keepdim=True))
+    assert seen(by_hand, random_images(1)) == seen(by_hand, random_images(4)) == PROVEN
     for function in (lambda y: 1 / (1 + (-y).exp()), lambda y: 0.9 * y.sigmoid()):
-        found = explain("saliency", Then(function), IMAGES, compare=False)
-        assert found.score == "softmax" and "unclear_scores" in codes(found)
-    found = explain("saliency", Then(lambda y: 1 / (1 + (-y).exp())), IMAGES, score="identity", compare=False)
-    assert found.score == "identity" and not codes(found) & {"unclear_scores"}
+        assert seen(Then(function)) == UNCLEAR, "a sigmoid by hand, and one with another range, no probability"
 
 
 def test_traced_networks_have_only_values() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         softmax, sigmoid = (torch.jit.trace(of(end).eval(), IMAGES) for end in (nn.Softmax(1), nn.Sigmoid()))
-    found = explain("saliency", softmax, IMAGES, compare=False)
-    assert found.score == "identity" and "probability_scores" in codes(found)
-    found = explain("saliency", sigmoid, IMAGES, compare=False)
-    assert found.score == "softmax" and "unclear_scores" in codes(found)
-    assert explain("saliency", sigmoid, IMAGES, score="identity", compare=False).score == "identity"
+    assert (seen(softmax), seen(sigmoid)) == (PROVEN, UNCLEAR)
 
 
 # Wrong uses and findings

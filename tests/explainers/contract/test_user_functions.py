@@ -20,29 +20,22 @@ each_rule = pytest.mark.parametrize("method", RULES, ids=lambda m: m.__name__)
 
 def function(name, style):
     """A Function that doubles its input, in torch's older or newer form, or returns it unchanged."""
-
-    def double(ctx, x):
-        return x * 2
-
     forms = {
-        "older": {"forward": double, "backward": lambda ctx, g: g * 2},
-        "newer": {
-            "forward": lambda x: x * 2,
-            "setup_context": lambda ctx, i, o: None,
-            "backward": lambda ctx, g: g * 2,
-        },
+        "older": {"forward": lambda ctx, x: x * 2, "backward": lambda ctx, g: g * 2},
+        "newer": {"forward": lambda x: x * 2, "setup_context": lambda *_: None, "backward": lambda ctx, g: g * 2},
         "identity": {"forward": lambda ctx, x: x.view_as(x), "backward": lambda ctx, g: g},
     }
     return type(name, (torch.autograd.Function,), {key: staticmethod(f) for key, f in forms[style].items()})
 
 
+FUNCTIONS = {"Swish": "older", "CustomBackward": "newer", "Clone": "identity", "Relu": "older"}
+
+
 @each_rule
-@pytest.mark.parametrize(
-    ("name", "style"), [("Swish", "older"), ("CustomBackward", "newer"), ("Clone", "identity"), ("Relu", "older")]
-)
-def test_a_custom_function_is_refused_by_its_name(method, name, style):
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_custom_function_is_refused_by_its_name(method, name):
     """Also a function named like torch's own nodes or those of the rules."""
-    apply = function(name, style).apply
+    apply = function(name, FUNCTIONS[name]).apply
     for act in (apply, lambda x: x * apply(x)):
         net = settle(WithOperation(lambda x, act=act: act(x).relu()).double())
         for n in (1, 2):
@@ -52,18 +45,14 @@ def test_a_custom_function_is_refused_by_its_name(method, name, style):
             assert method in RULES[3:] or "in layer 'strange'" in str(raised.value)
 
 
-@each_rule
-def test_a_function_that_the_explained_score_does_not_use_is_accepted(method):
-    class Beside(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = plain()
+def test_a_function_that_the_explained_score_does_not_use_is_accepted():
+    def run_beside(module, given):
+        function("Beside", "older").apply(given[0])
 
-        def forward(self, x):
-            function("Beside", "older").apply(x)
-            return self.net(x)
-
-    torch.testing.assert_close(method(Beside(), random_images(2), 1), method(plain(), random_images(2), 1))
+    net = plain()
+    net.register_forward_pre_hook(run_beside)
+    for method in RULES:
+        torch.testing.assert_close(method(net, random_images(2), 1), method(plain(), random_images(2), 1))
 
 
 @pytest.mark.parametrize("kind", ["full_backward_hook", "full_backward_pre_hook", "backward_hook"])
@@ -102,39 +91,35 @@ def test_hooks_on_tensors_see_no_relevance(method):
     assert not seen
 
 
-@each_rule
-def test_hooks_for_all_modules_are_refused_with_their_remedy(method):
+def test_hooks_for_all_modules_are_refused_with_their_remedy():
     handle = torch.nn.modules.module.register_module_full_backward_hook(lambda *_: None)
     try:
-        with pytest.raises(UnsupportedOperation, match=r"all modules.*remove\(\)"):
-            method(plain(), random_images(1), 1)
+        for method in RULES:
+            with pytest.raises(UnsupportedOperation, match=r"all modules.*remove\(\)"):
+                method(plain(), random_images(1), 1)
     finally:
         handle.remove()
 
 
 class Segments(nn.Module):
-    """Attention and a rectifier, in a segment or not; `whole` puts the head into it."""
+    """Normalization, a rectifier and a mean over patches, in a segment or not."""
 
-    def __init__(self, reentrant=None, whole=False):
+    def __init__(self, reentrant=None):
         super().__init__()
         self.conv, self.norm, self.fc = nn.Conv2d(3, 8, 4, 4), nn.BatchNorm1d(8), nn.Linear(8, 7)
-        object.__setattr__(self, "options", (reentrant, whole))
+        self.reentrant = reentrant
 
     def body(self, x):
-        return self.norm(x).relu().mean(2)
+        return self.fc(self.norm(x).relu().mean(2))
 
     def forward(self, x):
-        reentrant, whole = self.options
         x = self.conv(x).flatten(2)
-        run = (lambda v: self.fc(self.body(v))) if whole else self.body
-        x = run(x) if reentrant is None else checkpoint(run, x, use_reentrant=reentrant)
-        return x if whole else self.fc(x)
+        return self.body(x) if self.reentrant is None else checkpoint(self.body, x, use_reentrant=self.reentrant)
 
 
-@each_rule
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointed_segments_get_the_rules_of_their_operations(method, reentrant, whole):
-    x, expected = random_images(2), settle(Segments(whole=whole).double())
-    net = settle(Segments(reentrant, whole).double())
-    torch.testing.assert_close(method(net, x, [1, 2]), method(expected, x, [1, 2]))
+def test_checkpointed_segments_get_the_rules_of_their_operations():
+    x = random_images(2)
+    for method in RULES:
+        expected, *others = (method(settle(Segments(each).double()), x, [1, 2]) for each in (None, False, True))
+        for found in others:
+            torch.testing.assert_close(found, expected)

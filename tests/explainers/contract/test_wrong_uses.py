@@ -88,7 +88,6 @@ Row = tuple[Call, type[Exception], str]
 
 IMAGES: list[Row] = [
     (lambda n, x: saliency(n, zeros(3, 4, 4)), BadImages, r"4 dimensions, \[N, C, H, W\]"),
-    (lambda n, x: saliency(n, zeros()), BadImages, "4 dimensions"),
     (lambda n, x: saliency(n, zeros(1, 1, 1, 3, 4, 4)), BadImages, "4 dimensions"),
     (lambda n, x: saliency(n, x[:0]), BadImages, "no images|empty|N"),
     (lambda n, x: saliency(n, (x * 100).byte()), BadImages, "uint8"),
@@ -104,21 +103,11 @@ INSIDE = r"Pass the network itself: model\.model\."
 MODELS: list[Row] = [
     (lambda n, x: saliency(lambda images: n(images), x), TypeError, "function"),
     (lambda n, x: saliency(Detector(), x), TypeError, INSIDE),
-    (
-        lambda n, x: explain("grad_cam", SimpleNamespace(model=n), x),
-        TypeError,
-        INSIDE,
-    ),
-    (
-        lambda n, x: explainers.list_layers(SimpleNamespace(model=n), x),
-        TypeError,
-        INSIDE,
-    ),
+    (lambda n, x: explainers.list_layers(SimpleNamespace(model=n), x), TypeError, INSIDE),
     (lambda n, x: saliency(nn.ModuleList([n]), x), TypeError, "a ModuleList without a forward method"),
     (lambda n, x: explainers.check_explainer(grad_cam, model="resnet18"), TypeError, "model is a str"),  # type: ignore[arg-type]
     (lambda n, x: grad_cam(n), TypeError, "needs the argument 'images'"),
     (lambda n, x: grad_cam(), TypeError, "needs the argument 'model'"),
-    (lambda n, x: explain(lambda *_: None, n, x), BadOption, "is not a method"),
     (lambda n, x: explain(n, n, x), BadOption, "a Counting"),
     (lambda n, x: explain("grad_campq", n, x), BadOption, "grad_cam_pp"),
 ]
@@ -129,14 +118,12 @@ LAYERS: list[Row] = [
     (lambda n, x: grad_cam_sweep(n, x, 1, layers=3), BadOption, "layers="),
     (lambda n, x: grad_cam_sweep(n, x, 1, layers=[]), BadOption, "layers="),
     (lambda n, x: saliency(n, x, 1, layer="net.conv1"), BadOption, "saliency has no option 'layer'"),
-    (lambda n, x: explain("saliency", n, x, layer="net.conv1"), BadOption, "saliency has no option 'layer'"),
 ]
 OPTIONS: list[Row] = [
     (lambda n, x: occlusion(n, x, 1, progress=3), BadOption, "progress="),
     (lambda n, x: occlusion(n, x, 1, window=4, stride=5), BadOption, "stride"),  # Row P101
     (lambda n, x: explain("grad_cam", n, x, 1, reduce="summ"), BadOption, "reduce="),
     (lambda n, x: explain("grad_cam", n, x, 1, trained_size="big"), BadOption, "trained_size="),
-    (lambda n, x: explainers.smooth_grad(n, x, 1, seed=-1), BadOption, "2147483647"),
     (lambda n, x: explainers.lrp(n, x, 1, low=NAN), BadOption, "low"),
     (lambda n, x: explainers.guided_grad_cam(n, x, 1, interpolate="triilinear"), BadOption, "triilinear.*bilinear"),
 ]
@@ -152,12 +139,8 @@ KEYWORDS: list[Row] = [
     (lambda n, x: grad_cam(n, inputs=x), BadOption, misspelled("inputs", "images")),
     (lambda n, x: integrated_gradients(n, x, n_step=8), BadOption, misspelled("n_step", "steps")),
     (lambda n, x: occlusion(n, x, sliding_window_shapes=4), BadOption, misspelled("sliding_window_shapes", "window")),
-    (lambda n, x: occlusion(n, x, perturbations_per_eval=8), BadOption, "Did you mean 'batch_size'"),
     (lambda n, x: explain("grad_cam", n, x, reduction="sum"), BadOption, misspelled("reduction", "reduce")),
-    (lambda n, x: explain("grad_cam", n, x, forward_func=n), BadOption, misspelled("forward_func", "forward")),
     (lambda n, x: explainers.evaluate(n, x, "saliency", targets=1), BadOption, misspelled("targets", "target")),
-    (lambda n, x: explainers.recommend(n, x, targets=1), BadOption, misspelled("targets", "target")),
-    (lambda n, x: explainers.list_layers(n, x, forwards=n), BadOption, misspelled("forwards", "forward")),
 ]
 NO_CLASSES: list[Any] = [
     # Row P27
@@ -263,7 +246,6 @@ AFTER_A_PASS: list[Row] = [
     # Classes, cells and channels that do not exist (row P07)
     (lambda n, x: saliency(n, x, 5000), BadTarget, "5000.*7"),
     (lambda n, x: METHODS["rise"](n, x, [0, 1, 7]), BadTarget, "Class 7 does not exist"),
-    (lambda n, x: saliency(n, x, Contrast(1, 70)), BadTarget, "7 scores"),
     (lambda n, x: saliency(n, x, unit("net.conv2", 1, at=(99, 0))), BadTarget, "Cell"),
     (lambda n, x: saliency(n, x, unit("net.conv2", 99)), BadTarget, "[Cc]hannel"),
     (lambda n, x: saliency(n, x, 1, through=("net.conv2", [99])), BadTarget, "[Cc]hannel"),
@@ -275,7 +257,6 @@ AFTER_A_PASS: list[Row] = [
     (lambda n, x: saliency(n, x, Similarity(torch.ones(5))), BadTarget, r"5 values, .* shape \(3, 7\)"),
     (lambda n, x: saliency(segmentation(), x, Similarity(torch.ones(9))), BadTarget, r"output\['out'\] \(3, 4, 12"),
     (lambda n, x: mapped((13, 16)), BadTarget, r"output has \(12, 16\).*interpolate"),
-    (lambda n, x: mapped((1, 16)), BadTarget, r"output has \(12, 16\).*interpolate"),
     (lambda n, x: mapped((12, 16), 99), BadTarget, "0 to 3"),
     (lambda n, x: saliency(n, x, MaskScores(torch.ones(12, 16), 1)), BadTarget, r"\[N, K, H, W\]"),
     (lambda n, x: saliency(n, x, BoxScores(BOX, [3])), BadTarget, "BoxScores needs detections"),
@@ -302,17 +283,18 @@ def test_invalid_baselines_are_refused_by_every_method_with_one() -> None:
                 method(net, random_images(2), 1, baseline=baseline, **options)
 
 
-@pytest.mark.parametrize(
-    "name", "saliency grad_cam integrated_gradients lrp deep_lift smooth_grad layer_cam full_grad".split()
-)
-def test_a_target_that_detaches_is_refused_by_gradient_methods(name: str) -> None:
-    for target in (
-        lambda output: output[:, 1].detach(),
-        lambda output: output.argmax(1).double(),
-        lambda output: torch.tensor(output[:, 1].tolist()),
-    ):
-        with pytest.raises(BadTarget, match="without a gradient.*occlusion"):
-            METHODS[name](plain(), random_images(2), target)
+DETACHED: list[Callable[[Tensor], Tensor]] = [
+    lambda output: output[:, 1].detach(),
+    lambda output: output.argmax(1).double(),
+    lambda output: torch.tensor(output[:, 1].tolist()),
+]
+
+
+def test_a_target_that_detaches_is_refused_by_gradient_methods() -> None:
+    for name in "saliency grad_cam integrated_gradients lrp deep_lift smooth_grad layer_cam full_grad".split():
+        for target in DETACHED:
+            with pytest.raises(BadTarget, match="without a gradient.*occlusion"):
+                METHODS[name](plain(), random_images(2), target)
 
 
 def test_errors_of_the_network_itself_are_not_changed() -> None:

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -41,12 +40,8 @@ def images(count: int = 2, height: int = 32, width: int = 24) -> Tensor:
 
 
 def explain(name: str, net: nn.Module, x: Tensor) -> Tensor:
-    chosen: dict[str, Any] = small(name) | _layer(name, net)
-    return METHODS[name](net, x, 1, **chosen)
-
-
-def _layer(name: str, net: nn.Module) -> dict[str, Any]:
-    return {"layer": "4"} if METHODS[name].takes_layer and isinstance(net, nn.Sequential) else {}
+    layer = {"layer": "4"} if METHODS[name].takes_layer and isinstance(net, nn.Sequential) else {}
+    return METHODS[name](net, x, 1, **small(name), **layer)
 
 
 def digests(names: list[str]) -> dict[str, str]:
@@ -61,12 +56,8 @@ def test_earlier_calls_do_not_change_a_map(name: str) -> None:
     """Profiles, fused copies and checks of rows are cached per network by the first call that needs them."""
     expected = explain(name, make(name), images())
     net = make(name)
-    for other, x in (
-        ("grad_cam", images(1)),
-        ("rise", images(1, 48, 40)),
-        ("smooth_grad", images(3)),
-        (name, images(1)),
-    ):
+    others = {"grad_cam": images(1), "rise": images(1, 48, 40), "smooth_grad": images(3)}
+    for other, x in (*others.items(), (name, images(1))):
         explain(other, net, x)
     assert torch.equal(explain(name, net, images()), expected)
     assert torch.equal(explain(name, net, images()), expected)
@@ -79,10 +70,7 @@ def test_another_process_gives_equal_maps_in_any_order() -> None:
         "from tests.explainers.devices.test_equal_calls import digests;"
         "print(json.dumps(digests(sys.argv[1:])))"
     )
-    found = [
-        json.loads(
-            subprocess.run([sys.executable, "-c", code, *names], capture_output=True, check=True, cwd=ROOT).stdout
-        )
-        for names in (LONG, LONG[::-1])
-    ]
+    command, found = [sys.executable, "-c", code], []
+    for names in (LONG, LONG[::-1]):
+        found.append(json.loads(subprocess.run([*command, *names], capture_output=True, check=True, cwd=ROOT).stdout))
     assert found[0] == found[1]

@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 import torch
-from torch import Tensor
 
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.threefry import words
@@ -25,15 +24,11 @@ KNOWN = [
 ]
 
 
-def counter(word: int) -> Tensor:
-    return torch.tensor([word], dtype=torch.int64).to(torch.int32)
-
-
-@pytest.mark.parametrize(("rounds", "given", "expected"), KNOWN)
-def test_words_are_those_of_the_authors(rounds: int, given: tuple[int, ...], expected: tuple[int, int]) -> None:
-    low, high, row, column = given
-    found = words(low | high << 32, counter(row), counter(column), rounds)
-    assert tuple(int(word) & ONES for word in found) == expected
+def test_words_are_those_of_the_authors() -> None:
+    for rounds, (low, high, *counters), expected in KNOWN:
+        row, column = (torch.tensor([word], dtype=torch.int64).to(torch.int32) for word in counters)
+        found = words(low | high << 32, row, column, rounds)
+        assert tuple(int(word) & ONES for word in found) == expected, (rounds, low)
 
 
 def test_noise_has_the_moments_of_its_distribution() -> None:
@@ -55,15 +50,13 @@ def test_noise_has_the_moments_of_its_distribution() -> None:
 
 
 @pytest.mark.parametrize("kind", ["normal_noise", "uniform_noise"])
-@pytest.mark.parametrize("shape", [(3, 5, 7), (1,), (), (4, 8, 8)])
-def test_rows_do_not_depend_on_chunks_and_images(kind: str, shape: tuple[int, ...]) -> None:
-    whole = getattr(PerImageGenerators(1, 5), kind)(0, 6, *shape)
-    assert whole.shape == (6, *shape)
-
-    parts = PerImageGenerators(2, 5)
-    first = [getattr(parts, kind)(0, rows, *shape) for rows in (1, 2, 3)]
-    second = [getattr(parts, kind)(1, rows, *shape) for rows in (4, 2)]
-    assert torch.equal(torch.cat(first), whole) and torch.equal(torch.cat(second), whole)
+def test_rows_do_not_depend_on_chunks_and_images(kind: str) -> None:
+    for shape in ((3, 5, 7), (1,), (), (4, 8, 8)):
+        whole = getattr(PerImageGenerators(1, 5), kind)(0, 6, *shape)
+        assert whole.shape == (6, *shape)
+        parts = PerImageGenerators(2, 5)
+        for image, chunks in ((0, (1, 2, 3)), (1, (4, 2))):
+            assert torch.equal(torch.cat([getattr(parts, kind)(image, rows, *shape) for rows in chunks]), whole)
 
 
 def test_seeds_of_64_bits_give_different_noise() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import gc
 import io
 import math
+import pickle
 import sys
-import types
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -23,10 +26,10 @@ from tests.support.traces import nothing_left, tensors_alive
 VALUES = torch.tensor([3.0, -4, 0, 0, 12]).double()
 
 
-def once(values: torch.Tensor, **options: object) -> Row:
+def once(values: torch.Tensor, **options: Any) -> Row:
     """The row of a leaf that gets `values` as its gradient."""
     v = nn.Parameter(torch.zeros_like(values))
-    with record_gradients([v], **options) as log:  # type: ignore[arg-type]
+    with record_gradients([v], **options) as log:
         v.backward(values)
     (row,) = log.rows
     return row
@@ -41,6 +44,7 @@ def test_each_statistic_by_hand():
     )
     assert once(-VALUES).statistics["max"] == 12, "the largest magnitude"
     assert found.histogram is None
+    assert dict(once(VALUES, statistics=["max", "mean"]).statistics) == pytest.approx({"max": 12, "mean": 2.2})
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64])
@@ -77,10 +81,6 @@ def test_overflow_nan_and_empty_gradients():
             assert not any(math.isfinite(found[name]) for name in ("norm", "mean", "std", "max")), (bad, size)
 
 
-def test_only_the_requested_statistics_are_recorded():
-    assert dict(once(VALUES, statistics=["max", "mean"]).statistics) == pytest.approx({"max": 12, "mean": 2.2})
-
-
 def test_histogram_counts_finite_values_between_its_edges():
     found = once(torch.tensor([0.0, 1, 2, 3, 4, 4, torch.nan, torch.inf]), histograms=4)
     assert found.histogram == (1, 1, 1, 3) and found.edges == (0, 1, 2, 3, 4)
@@ -90,67 +90,68 @@ def test_histogram_counts_finite_values_between_its_edges():
     assert sum(once(torch.randn(50).bfloat16(), histograms=7).histogram or ()) == 50
 
 
-def train(net: nn.Module, x: torch.Tensor, passes: int, log: GradientLog | None = None) -> None:
+def train(net: nn.Module, passes: int = 1, log: GradientLog | None = None) -> None:
     for _ in range(passes):
         net.zero_grad()
-        net(x).sum().backward()
+        net(random_images(1)).sum().backward()
         if log is not None:
             log.step()
 
 
+def recorded(passes: int = 1, **options: Any) -> GradientLog:
+    net = plain()
+    with record_gradients(net, **options) as log:
+        train(net, passes)
+    return log
+
+
+# What is recorded in which step
+
+
 def test_every_parameter_gradient_equals_autograds():
-    net, x = plain(), random_images()
-    train(net, x, 1)
-    expected = [p.grad.clone() for p in net.parameters()]
+    net = plain()
+    train(net)
+    expected = {name: p.grad.clone() for name, p in net.named_parameters()}
     with record_gradients(net, activations=["relu1", "conv2"], histograms=3):
-        train(net, x, 1)
-    assert all(torch.equal(p.grad, want) for p, want in zip(net.parameters(), expected, strict=True))
-    with record_gradients(net) as log:
-        train(net, x, 3)
-    assert log.names == tuple(dict(net.named_parameters()))
-    assert len(log.rows) == 3 * len(log.names) and {row.step for row in log.rows} == {0, 1, 2}
+        train(net)
+    assert all(torch.equal(p.grad, expected[name]) for name, p in net.named_parameters())
+    log = recorded(passes=3)
+    assert log.names == tuple(expected)
+    assert [row.step for row in log.rows] == [step for step in range(3) for _ in expected]
     for row in log.rows:
-        gradient = net.get_parameter(row.name).grad
+        gradient = expected[row.name]
         assert row.statistics["norm"] == pytest.approx(float(gradient.norm())) and row.size == gradient.numel()
-
-
-def test_every_tenth_step():
-    net, x = plain(), random_images(1)
-    with record_gradients(net, every=10) as log:
-        train(net, x, 25)
-    assert sorted({row.step for row in log.rows}) == [0, 10, 20]
 
 
 def test_a_step_ends_by_call_or_by_a_second_gradient():
     """Both give the same steps; `step()` counts a step without gradients too."""
-    net, x = plain(), random_images(1)
-    with record_gradients(net) as by_itself:
-        train(net, x, 3)
+    net = plain()
     with record_gradients(net) as called:
-        train(net, x, 3, called)
+        train(net, 3, called)
         called.step()
-        train(net, x, 1, called)
-    assert [row.step for row in called.rows[:18]] == [row.step for row in by_itself.rows]
-    assert called.rows[-1].step == 4
+        train(net, 1, called)
+    assert [row.step for row in called.rows] == [step for step in (0, 1, 2, 4) for _ in called.names]
     with record_gradients(net) as accumulated:
-        net(x).sum().backward()
-        net(x).sum().backward()
+        net(random_images()).sum().backward()
+        net(random_images()).sum().backward()
     assert {row.step for row in accumulated.rows} == {0, 1}
+    assert {row.step for row in recorded(passes=25, every=10).rows} == {0, 10, 20}
 
 
 def test_patterns_select_parameters_by_name_and_frozen_ones_are_skipped():
-    net, x = plain(), random_images(1)
-    with record_gradients(net, patterns=["conv?.weight", "head.*"]) as log:
-        train(net, x, 1)
+    log = recorded(patterns=["conv?.weight", "head.*"])
     assert log.names == ("conv1.weight", "conv2.weight", "head.weight", "head.bias")
     assert {row.name for row in log.rows} == set(log.names)
+    net, v = plain(), nn.Parameter(torch.zeros(2))
     net.conv1.requires_grad_(False)
-    with record_gradients(net) as log:
-        train(net, x, 1)
+    with record_gradients(net) as log, record_gradients([v, v]) as twice:
+        train(net)
+        v.sum().backward()
     assert "conv1.weight" not in log.names and len(log.rows) == 4
+    assert len(twice.rows) == 1, "the same tensor twice"
 
 
-def test_activation_gradients_are_recorded_under_the_layer_name():
+def test_activation_gradients_are_recorded_under_the_name_of_the_layer_and_call():
     net, x = curved(), random_images()
     h = net[:1](x).detach().requires_grad_()
     (expected,) = torch.autograd.grad(net[1:](h).sum(), h)
@@ -160,76 +161,76 @@ def test_activation_gradients_are_recorded_under_the_layer_name():
     (row,) = [each for each in log.rows if each.kind == "activation"]
     assert (row.name, row.size) == ("conv1", expected.numel())
     assert row.statistics["norm"] == pytest.approx(float(expected.norm()))
-
-
-def test_each_call_of_a_layer_has_its_own_name():
-    net, x = settle(Twice().double()), random_images()
+    net = settle(Twice().double())
     with record_gradients(net, activations=["conv", "stem", "relu#1"]) as log:
-        train(net, x, 2)
+        train(net, 2)
     found = {(row.step, row.name) for row in log.rows if row.kind == "activation"}
     assert found == {(step, name) for step in (0, 1) for name in ("conv#0", "conv#1", "stem", "relu#1")}
 
 
-def test_activation_gradients_of_a_frozen_model():
+def test_activation_gradients_of_a_frozen_model_and_of_a_pass_after_the_block():
     net, x = plain().requires_grad_(False), random_images().requires_grad_()
     with record_gradients(net, activations=["conv2"]) as log:
         net(x).sum().backward()
-    assert [row.name for row in log.rows] == ["conv2"]
-
-
-def test_what_is_recorded_once_or_not_at_all():
-    net, x = plain(), random_images(1)
-    with record_gradients(net, activations=["conv2"], patterns="conv1.*") as log:
         loss = net(x).sum()
     loss.backward()
-    assert log.rows == [], "the backward pass was after the block"
-    v = nn.Parameter(torch.zeros(2))
-    with record_gradients([v, v]) as log:
-        v.sum().backward()
-    assert len(log.rows) == 1, "the same tensor twice"
+    assert [(row.step, row.name) for row in log.rows] == [(0, "conv2")]
+
+
+# Size, copies and formats
 
 
 def test_a_long_training_run_keeps_neither_hooks_nor_many_tensors(frozen, monkeypatch):
     monkeypatch.setattr("explainers.training.log.WAITING", 12)
-    net, x = plain(), random_images(1)
+    net = plain()
 
     def kept() -> tuple[int, int]:
+        train(net)
         net.zero_grad()
-        handles = sum(type(each) is RemovableHandle for each in gc.get_objects())
-        return tensors_alive(), handles
+        return tensors_alive(), sum(type(each) is RemovableHandle for each in gc.get_objects())
 
     with record_gradients(net, activations=["relu1", "relu2"]) as log:
-        train(net, x, 1)
         tensors, handles = kept()
         for _ in range(10):
-            train(net, x, 1)
             now, now_handles = kept()
             assert now <= tensors + 12 + 8 and now_handles <= handles
     assert len(log.rows) == 11 * 8
 
 
 def test_the_log_is_bounded_and_drops_the_oldest():
-    net, x = plain(), random_images(1)
-    with record_gradients(net, limit=10) as log:
-        train(net, x, 4)
-        for step in range(20):
-            log.note(step, loss=step)
+    log = recorded(passes=4, limit=10)
+    for step in range(20):
+        log.note(step, loss=step)
     assert len(log.rows) == 10 and log.dropped == 4 * 6 - 10
     assert log.rows[-1].step == 3 and log.rows[0].step == 2
     assert list(log.notes) == list(range(10, 20))
 
 
-def recorded(**options: object) -> GradientLog:
-    net, x = plain(), random_images(1)
-    with record_gradients(net, **options) as log:  # type: ignore[arg-type]
-        train(net, x, 2)
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda log: pickle.loads(pickle.dumps(log))])
+def test_a_log_can_be_copied_and_pickled_during_training(duplicate: Callable[[GradientLog], GradientLog]):
+    net = plain()
+    with record_gradients(net) as log:
+        train(net)
+        log.note(0, loss=2.0)
+        other = duplicate(log)
+        train(net)
+        log.note(1, loss=1.0)
+    assert other.rows == log.rows[:6] and other.names == log.names and list(other.notes) == [0]
+    assert other.to_csv() != log.to_csv()
+    other.step()
+    other.note(5, loss=3.0)
+    assert 5 not in log.notes
+
+
+@pytest.fixture
+def log() -> GradientLog:
+    log = recorded(passes=2, histograms=3)
+    log.note(1, loss=0.5, updates={"head.bias": 0.125})
     return log
 
 
-def test_flat_rows_and_csv_contain_the_same_values(tmp_path):
+def test_flat_rows_and_csv_contain_the_same_values(log, tmp_path):
     assert GradientLog().to_csv() == "step,name,kind,size,norm,mean,std,max,zero_fraction\n"
-    log = recorded(histograms=3)
-    log.note(1, loss=0.5, updates={"head.bias": 1e-3})
     rows = log.to_rows()
     text = log.to_csv(tmp_path / "log.csv")
     assert (tmp_path / "log.csv").read_text(encoding="utf-8") == text
@@ -240,29 +241,22 @@ def test_flat_rows_and_csv_contain_the_same_values(tmp_path):
         assert float(line["norm"]) == row["norm"], "in full precision"
         assert tuple(map(int, line["histogram"].split())) == row["histogram"]
     last = next(row for row in rows if (row["step"], row["name"]) == (1, "head.bias"))
-    assert (last["loss"], last["update"]) == (0.5, 1e-3)
+    assert (last["loss"], last["update"]) == (0.5, 0.125)
     assert rows[0]["loss"] is None and read[0]["loss"] == ""
 
 
-def test_tensorboard_gets_every_value(monkeypatch, tmp_path):
-    writer, opened = MagicMock(), []
-    stub = types.ModuleType("torch.utils.tensorboard")
-    stub.SummaryWriter = lambda logdir: (opened.append(logdir), writer)[1]  # type: ignore[attr-defined]
+def test_tensorboard_gets_every_value(log, monkeypatch, tmp_path):
+    stub = MagicMock()
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stub)
-    log = recorded(histograms=3)
-    log.note(1, loss=0.25, updates={"head.bias": 0.125})
-
     log.to_tensorboard(tmp_path)
-
-    scalars = {(tag, step): value for (tag, value, step), _ in writer.add_scalar.call_args_list}
-    assert scalars["loss", 1] == 0.25 and scalars["head.bias/update", 1] == 0.125
-    for row in log.rows:
-        for name, value in row.statistics.items():
-            assert scalars[f"{row.name}/{name}", row.step] == value
+    stub.SummaryWriter.assert_called_with(str(tmp_path))
+    writer = stub.SummaryWriter.return_value
+    wanted = {(f"{row.name}/{name}", row.step): value for row in log.rows for name, value in row.statistics.items()}
+    found = {(tag, step): value for (tag, value, step), _ in writer.add_scalar.call_args_list}
+    assert found == wanted | {("loss", 1): 0.5, ("head.bias/update", 1): 0.125}
     bins = [named for (tag,), named in writer.add_histogram_raw.call_args_list if tag == "conv1.weight/gradient"]
-    assert len(bins) == 2 and bins[0]["num"] == 6 * 3 * 9 == sum(bins[0]["bucket_counts"])
-    assert len(bins[0]["bucket_limits"]) == len(bins[0]["bucket_counts"]) == 3
-    assert opened == [str(tmp_path)] and writer.close.called
+    assert [each["global_step"] for each in bins] == [0, 1] and len(bins[0]["bucket_limits"]) == 3
+    assert bins[0]["num"] == 6 * 3 * 9 == sum(bins[0]["bucket_counts"]) and writer.close.called
 
 
 def test_without_tensorboard_the_error_says_how_to_install_it(monkeypatch, tmp_path):
@@ -279,36 +273,23 @@ def test_the_statistics_before_the_hooks_are_kept_if_a_hook_changed_the_gradient
     for block, norm in (
         (lambda v: replace_gradient(v, lambda g: g * 2), 26),
         (lambda v: clip_gradients([v], norm=1.0), 1),
-        (lambda v: replace_gradient(v, lambda g: None), None),
+        (lambda v: replace_gradient(v, lambda g: None), 13),
     ):
         v = nn.Parameter(torch.zeros_like(VALUES))
-        with block(v), record_gradients([v]) as log:
+        with record_gradients([v]) as before, block(v), record_gradients([v]) as log:
             v.backward(VALUES)
             v.grad = None
             v.backward(VALUES)
         for row in log.rows:
             assert row.arrived["norm"] == pytest.approx(13) and row.arrived["zero_fraction"] == pytest.approx(0.4)
-            assert row.statistics["norm"] == pytest.approx(13 if norm is None else norm)
-            assert (row.unedited is None) == (norm is None)
-    v = nn.Parameter(torch.zeros_like(VALUES))
-    with record_gradients([v]) as log, replace_gradient(v, lambda g: g * 2):
-        v.backward(VALUES)
-    assert log.rows[0].unedited is None and log.rows[0].statistics["norm"] == pytest.approx(13), "entered later"
+            assert row.statistics["norm"] == pytest.approx(norm)
+            assert (row.unedited is None) == (norm == 13)
+        assert all(row.unedited is None and row.statistics["norm"] == pytest.approx(13) for row in before.rows)
 
 
 def test_the_statistics_before_the_hooks_of_a_layers_output():
-    net, x = plain(), random_images()
+    net = plain()
     with edit_gradients({(net, "conv2"): lambda g: g * 3}), record_gradients(net, activations=["conv2"]) as log:
-        net(x).sum().backward()
-    row = next(row for row in log.rows if row.name == "conv2")
-    assert row.unedited is not None and row.statistics["norm"] == pytest.approx(3 * row.unedited["norm"])
-    assert all(other.unedited is None for other in log.rows if other is not row)
-
-
-def test_a_recorded_gradient_becomes_grad_without_a_copy():
-    """The engine reuses a gradient if there is no other reference to it."""
-    v, seen = nn.Parameter(torch.zeros(9)), []
-    with record_gradients([v]):
-        v.register_hook(lambda gradient: seen.append(gradient.data_ptr()))
-        (v * torch.ones(9)).sum().backward()
-    assert [v.grad.data_ptr()] == seen
+        train(net)
+    (row,) = [row for row in log.rows if row.unedited is not None]
+    assert row.name == "conv2" and row.statistics["norm"] == pytest.approx(3 * row.unedited["norm"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -17,14 +19,14 @@ from explainers.checks.fixtures import hook_counts
 from explainers.errors import UnsupportedOperation
 from explainers.findings import is_recording
 from explainers.hooks.gradient_queue import queue_of_this_thread
-from explainers.layers import profile
-from explainers.network.eval_view import _current
+from explainers.layers.profile import forget_profiles
+from explainers.network.eval_view import eval_view
 from tests.support.interrupts import interrupt
 from tests.support.nets import random_images, residual
 
 
 def layers_anew(net: nn.Module, x: torch.Tensor) -> None:
-    profile._known.clear()
+    forget_profiles(eval_view(net))
     list_layers(net, x)
 
 
@@ -55,7 +57,7 @@ def torch_state(net: nn.Module) -> list[Any]:
         torch.is_autocast_enabled("cpu"),
         torch.get_rng_state().tolist(),
         "apply" in vars(CheckpointFunction),
-        _current.get(),
+        eval_view(net) is eval_view(net),  # inside a call
         is_recording(),
     ]
 
@@ -85,17 +87,16 @@ def test_the_callers_state_after_an_interrupt(name, count):
     torch.testing.assert_close(saliency(net, x, 1), saliency(net, x, 1))
 
 
-def block(name: str, net: nn.Module, parameter: nn.Parameter) -> Any:
-    if name == "capture":
-        return capture(net, ["layer1", "layer2"])
-    if name == "edit_outputs":
-        return edit_outputs(net, {"layer2": lambda output: output * 2})
-    return edit_gradients({parameter: lambda gradient: gradient * 2})
+BLOCKS: dict[str, Callable[[nn.Module, nn.Parameter], AbstractContextManager[Any]]] = {
+    "capture": lambda net, parameter: capture(net, ["layer1", "layer2"]),
+    "edit_outputs": lambda net, parameter: edit_outputs(net, {"layer2": lambda output: output * 2}),
+    "edit_gradients": lambda net, parameter: edit_gradients({parameter: lambda gradient: gradient * 2}),
+}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["capture", "edit_outputs", "edit_gradients"])
+@pytest.mark.parametrize("name", BLOCKS)
 def test_hooks_of_a_block_after_an_interrupt(name, step):
     net = residual()
     parameter = next(net.parameters())
@@ -103,7 +104,7 @@ def test_hooks_of_a_block_after_an_interrupt(name, step):
     files = ("/explainers/hooks/", "contextlib.py", "modules/module.py", "utils/hooks.py", "_tensor.py")
 
     def run() -> None:
-        with block(name, net, parameter):
+        with BLOCKS[name](net, parameter):
             pass
 
     run()

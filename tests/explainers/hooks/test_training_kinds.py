@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -12,37 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import (
-    BadOption,
-    GradientLog,
-    add_gradient_noise,
-    clip_gradients,
-    freeze,
-    record_gradients,
-    replace_gradient,
-    scale_gradients,
-)
+import explainers
+from explainers import BadOption, clip_gradients, record_gradients
 from explainers.hooks.live import LiveInstances
-
-
-def small(**kind: Any) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 5, **kind), nn.Tanh(), nn.Linear(5, 3, **kind))
-
-
-def batch() -> Tensor:
-    return 3 * torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
-
-
-def gradients(net: nn.Module) -> list[Tensor]:
-    return [p.grad.clone() for p in net.parameters() if p.grad is not None]
-
-
-def close(one: list[Tensor], two: list[Tensor]) -> bool:
-    return len(one) == len(two) > 0 and all(
-        torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(one, two, strict=True)
-    )
-
+from tests.support.training import assert_all_close, batch, gradients, gradients_of, one_pass, total_norm, two_layers
 
 # Optimizers in hooks
 
@@ -75,58 +46,52 @@ WAYS = ["step", "step and clear", "the graph's node", "through .data"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_norm_over_gradients_that_an_optimizer_in_a_hook_has_used_is_refused(way):
-    net = small()
-    step_in_hooks(net, way)
-    with (
-        clip_gradients(net, norm=0.1),
-        pytest.raises(BadOption, match=r"optimizer in a hook.*optimizer.step\(\) after"),
-    ):
-        net(batch()).pow(2).sum().backward()
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_optimizers_in_hooks_receive_gradients_clipped_by_value(way):
-    net, expected = small(), small()
+def test_optimizers_in_hooks_receive_gradients_clipped_by_value_and_a_norm_is_refused(way):
+    net, expected = two_layers(), two_layers()
     step_in_hooks(net, way)
     optimizer = torch.optim.SGD(expected.parameters(), lr=0.1)
-    with clip_gradients(net, value=0.5), scale_gradients(net, {"0.*": 2}), record_gradients(net) as log:
+    with clip_gradients(net, value=0.5), explainers.scale_gradients(net, {"0.*": 2}), record_gradients(net) as log:
         for _ in range(2):
-            net.zero_grad()
-            expected.zero_grad()
-            net(batch()).pow(2).sum().backward()
-            expected(batch()).pow(2).sum().backward()
+            gradients_of(net)
+            gradients_of(expected)
             torch.nn.utils.clip_grad_value_(expected.parameters(), 0.5)
             for p in expected[0].parameters():
                 p.grad *= 2
             optimizer.step()
-    assert close(list(net.parameters()), list(expected.parameters()))
+    assert_all_close(list(net.parameters()), list(expected.parameters()))
     assert max(row.statistics["max"] for row in log.rows) == 1
+    refusal = pytest.raises(BadOption, match=r"optimizer in a hook.*optimizer.step\(\) after")
+    with clip_gradients(net, norm=0.1), refusal:
+        one_pass(net)
 
 
 def test_hooks_that_only_read_gradients_are_compatible_with_a_norm():
-    net, seen = small(), []
+    net, seen = two_layers(), []
     for p in net.parameters():
         p.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.norm()))
     with clip_gradients(net, norm=0.1):
-        net(batch()).pow(2).sum().backward()
-    assert len(seen) == 4 and float(torch.nn.utils.get_total_norm(gradients(net))) == pytest.approx(0.1)
+        assert total_norm(gradients_of(net)) == pytest.approx(0.1)
+    assert len(seen) == 4
 
 
 # GradScaler
 
 
+def scaled(net: nn.Module, scaler: torch.amp.GradScaler) -> None:
+    scaler.scale(net(batch()).pow(2).sum()).backward()
+
+
 @pytest.mark.parametrize("limits", [{"norm": 0.5}, {"value": 0.3}], ids=str)
 def test_limits_apply_to_the_unscaled_gradients(limits):
-    expected, net = small(), small()
+    expected, net = two_layers(), two_layers()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
     with clip_gradients(expected, **limits), record_gradients(expected, histograms=2) as wanted:
-        expected(batch()).pow(2).sum().backward()
+        one_pass(expected)
     with clip_gradients(net, **limits, scaler=scaler), record_gradients(net, histograms=2, scaler=scaler) as log:
-        scaler.scale(net(batch()).pow(2).sum()).backward()
+        scaled(net, scaler)
     scaler.unscale_(optimizer)
-    assert close(gradients(net), gradients(expected))
+    assert_all_close(gradients(net), gradients(expected))
     for row, other in zip(log.rows, wanted.rows, strict=True):
         assert dict(row.statistics) == pytest.approx(dict(other.statistics), rel=1e-4, abs=1e-6)
         assert dict(row.arrived) == pytest.approx(dict(other.arrived), rel=1e-4, abs=1e-6)
@@ -135,30 +100,30 @@ def test_limits_apply_to_the_unscaled_gradients(limits):
 NEEDS_SCALE: dict[str, Callable[..., Any]] = {
     "norm": lambda net, **scaler: clip_gradients(net, norm=1, **scaler),
     "value": lambda net, **scaler: clip_gradients(net, value=1, **scaler),
-    "noise": lambda net, **scaler: add_gradient_noise(net, std=1, **scaler),
+    "noise": lambda net, **scaler: explainers.add_gradient_noise(net, std=1, **scaler),
     "record": lambda net, **scaler: record_gradients(net, **scaler),
 }
 
 
 @pytest.mark.parametrize("block", NEEDS_SCALE.values(), ids=NEEDS_SCALE)
 def test_a_scaler_in_use_must_be_passed(block):
-    net, scaler = small(), torch.amp.GradScaler("cpu")
-    with block(net):  # the scaler has not scaled any loss yet
-        with pytest.raises(BadOption, match=r"scaler=scaler.*scaler=False"):
-            scaler.scale(net(batch()).sum()).backward()
-    with pytest.raises(BadOption, match=r"scaler=scaler.*scaler=False"), block(net):
+    net, scaler = two_layers(), torch.amp.GradScaler("cpu")
+    refusal = pytest.raises(BadOption, match=r"scaler=scaler.*scaler=False")
+    with block(net), refusal:  # the scaler has not scaled any loss before
+        scaled(net, scaler)
+    with refusal, block(net):
         raise AssertionError("never entered")
     with block(net, scaler=False):
-        net(batch()).sum().backward()
+        one_pass(net)
     disabled = torch.amp.GradScaler("cpu", enabled=False)
     with block(net, scaler=disabled):
-        disabled.scale(net(batch()).sum()).backward()
+        scaled(net, disabled)
+    with pytest.raises(TypeError, match="GradScaler"), block(net, scaler=2.0):
+        raise AssertionError("never entered")
     del scaler
     gc.collect()
     with block(net):
-        net(batch()).sum().backward()
-    with pytest.raises(TypeError, match="GradScaler"), block(net, scaler=2.0):
-        raise AssertionError("never entered")
+        one_pass(net)
 
 
 def test_small_half_precision_gradients_are_recorded_after_unscaling():
@@ -173,41 +138,41 @@ def test_small_half_precision_gradients_are_recorded_after_unscaling():
 # Sparse gradients
 
 
-def embedding(sparse: bool) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Embedding(6, 3, sparse=sparse), nn.Linear(3, 2))
+SPARSE: dict[str, Callable[[nn.Module], Any]] = {
+    "value": lambda net: clip_gradients(net, value=0.5),
+    "norm": lambda net: clip_gradients(net, norm=0.5),
+    "scale": lambda net: explainers.scale_gradients(net, {"0.*": 3}),
+    "freeze": lambda net: explainers.freeze(net, "0.*"),
+    "replace": lambda net: explainers.replace_gradient(net[0].weight, lambda g: g * 2),
+}
 
 
-def test_sparse_gradients_are_edited_and_recorded_like_dense_ones():
+@pytest.mark.parametrize("block", SPARSE.values(), ids=SPARSE)
+def test_sparse_gradients_are_edited_and_recorded_like_dense_ones(block):
     """The word 1 occurs twice: its two stored rows are one row of the gradient."""
-    for name, block in {
-        "value": lambda net: clip_gradients(net, value=0.5),
-        "norm": lambda net: clip_gradients(net, norm=0.5),
-        "scale": lambda net: scale_gradients(net, {"0.*": 3}),
-        "freeze": lambda net: freeze(net, "0.*"),
-        "replace": lambda net: replace_gradient(net[0].weight, lambda g: g * 2),
-    }.items():
-        found = []
-        for sparse in (True, False):
-            net = embedding(sparse)
-            with block(net), record_gradients(net, histograms=2) as log:
-                for words in ([1, 1, 4], [1, 2, 2]):
-                    (100 * net(torch.tensor(words)).pow(2).sum()).backward()
-            assert net[0].weight.grad.is_sparse == sparse, name
-            found.append(([p.grad.to_dense() for p in net.parameters()], log.rows))
-        assert close(found[0][0], found[1][0]), name
-        for row, other in zip(found[0][1], found[1][1], strict=True):
-            assert dict(row.statistics) == pytest.approx(dict(other.statistics), rel=1e-5, abs=1e-6), name
-            assert row.histogram == other.histogram, name
+    found, logs = [], []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Embedding(6, 3, sparse=sparse), nn.Linear(3, 2))
+        with block(net), record_gradients(net, histograms=2) as log:
+            for words in ([1, 1, 4], [1, 2, 2]):
+                (100 * net(torch.tensor(words)).pow(2).sum()).backward()
+        assert net[0].weight.grad.is_sparse == sparse
+        found.append([p.grad.to_dense() for p in net.parameters()])
+        logs.append(log.rows)
+    assert_all_close(*found)
+    for row, other in zip(*logs, strict=True):
+        assert dict(row.statistics) == pytest.approx(dict(other.statistics), rel=1e-5, abs=1e-6)
+        assert row.histogram == other.histogram
 
 
 def test_noise_on_sparse_gradients_is_refused():
-    net = embedding(True)
-    with add_gradient_noise(net, std=1), pytest.raises(BadOption, match="sparse=False"):
+    net = nn.Embedding(6, 3, sparse=True)
+    with explainers.add_gradient_noise(net, std=1), pytest.raises(BadOption, match="sparse=False"):
         net(torch.tensor([1])).sum().backward()
 
 
-# Complex and empty gradients, copies of a log
+# Complex and empty gradients
 
 
 def test_complex_gradients():
@@ -229,38 +194,21 @@ def test_complex_gradients():
 def test_noise_has_its_deviation_after_unscaling(dtype, scale):
     v = nn.Parameter(torch.zeros(10_000, dtype=dtype))
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
-    with add_gradient_noise([v], std=0.1, scaler=scaler):
+    with explainers.add_gradient_noise([v], std=0.1, scaler=scaler):
         scaler.scale(v.real.sum()).backward()
     found = v.grad / (scale or 1.0)
-    assert float(found.real.std()) == pytest.approx(0.1, rel=0.05) and float(found.real.mean()) == pytest.approx(
-        1, rel=0.01
-    )
+    assert float(found.real.std()) == pytest.approx(0.1, rel=0.05)
+    assert float(found.real.mean()) == pytest.approx(1, rel=0.01)
     assert not dtype.is_complex or float(found.imag.std()) == pytest.approx(0.1, rel=0.05)
 
 
 def test_empty_gradients_can_be_edited_and_recorded():
     net = nn.ModuleDict({"empty": nn.Embedding(0, 3), "other": nn.Linear(3, 1)})
-    clip, noise = clip_gradients(net, norm=1, value=2), add_gradient_noise(net, std=0.1)
+    clip, noise = clip_gradients(net, norm=1, value=2), explainers.add_gradient_noise(net, std=0.1)
     with clip, noise, record_gradients(net, histograms=2) as log:
         (net["empty"].weight.sum() + net["other"](torch.ones(3))).sum().backward()
     row = next(row for row in log.rows if row.name == "empty.weight")
     assert set(row.statistics.values()) == {0.0} and row.size == 0
-
-
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda log: pickle.loads(pickle.dumps(log))])
-def test_a_log_can_be_copied_and_pickled_during_training(duplicate: Callable[[GradientLog], GradientLog]):
-    net = small()
-    with record_gradients(net) as log:
-        net(batch()).sum().backward()
-        log.note(0, loss=2.0)
-        other = duplicate(log)
-        net(batch()).sum().backward()
-        log.note(1, loss=1.0)
-    assert other.rows == log.rows[:4] and other.names == log.names and list(other.notes) == [0]
-    assert other.to_csv() != log.to_csv()
-    other.step()
-    other.note(5, loss=3.0)
-    assert 5 not in log.notes
 
 
 def test_live_instances_follow_creation_and_deletion():
@@ -285,6 +233,3 @@ def test_live_instances_follow_creation_and_deletion():
         assert set(live.get()) == {two, three, four}
     finally:
         gc.unfreeze()
-    assert set(live.get()) == {two, three, four}
-    del two, three
-    assert live.get() == [four]

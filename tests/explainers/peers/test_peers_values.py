@@ -8,29 +8,9 @@ import torchvision
 from PIL import Image
 from torch import nn
 
-from explainers import (
-    Logit,
-    Probability,
-    ablation_cam,
-    channel_effects,
-    explain,
-    grad_cam,
-    grad_cam_pp,
-    grad_cam_sweep,
-    guided_grad_cam,
-    overlay,
-)
-from tests.support.nets import (
-    Residual,
-    Uniform,
-    act_grad,
-    cam_by_hand,
-    plain,
-    random_images,
-    rel,
-    residual,
-    settle,
-)
+import explainers
+from explainers import Logit, Probability, explain, grad_cam, overlay
+from tests.support.nets import Residual, Uniform, act_grad, cam_by_hand, plain, random_images, rel, residual, settle
 from tests.support.oracles import drops_by_hand
 
 pytestmark = pytest.mark.sample
@@ -38,14 +18,6 @@ pytestmark = pytest.mark.sample
 
 def codes(explanation, index=0):
     return [finding.code for finding in explanation.findings[index]]
-
-
-def resnet(seed=0):
-    return settle(torchvision.models.resnet18(weights=None), seed)
-
-
-def noise_images(n=2, height=64, width=96, seed=0):
-    return torch.randn(n, 3, height, width, generator=torch.Generator().manual_seed(seed))
 
 
 def test_p20_uniform_positive_map_is_a_quarter_everywhere():
@@ -70,11 +42,11 @@ def test_p21_guided_grad_cam_is_zero_only_where_grad_cam_is():
     net, x = residual(), random_images(8)
     for c in range(7):
         blank = grad_cam(net, x, c, layer="layer2").flatten(1).eq(0).all(1)
-        assert torch.equal(guided_grad_cam(net, x, c, layer="layer2").flatten(1).eq(0).all(1), blank)
+        assert torch.equal(explainers.guided_grad_cam(net, x, c, layer="layer2").flatten(1).eq(0).all(1), blank)
 
 
 def test_p22_a_map_of_one_cell_has_its_value():
-    net, x = resnet(), noise_images(2, 32, 32)
+    net, x = settle(torchvision.models.resnet18(weights=None)), torch.randn(2, 3, 32, 32)
     expected = cam_by_hand(net, net.layer4, x, [3, 5])
     assert expected.shape == (2, 1, 1)
     actual = grad_cam(net, x, [3, 5], layer="layer4", relu=False)
@@ -116,7 +88,7 @@ def test_p30_p31_grad_cam_pp_is_equation_19_without_an_epsilon(dtype):
     denominator = 2 * g**2 + a.sum((2, 3), keepdim=True) * g**3
     alpha = torch.where(denominator != 0, g**2 / denominator, 0)
     expected = ((alpha * g.relu()).sum((2, 3), keepdim=True) * a).sum(1).relu()
-    assert rel(grad_cam_pp(net, x, [2, 0, 5], layer="relu2"), expected) < 1e-5
+    assert rel(explainers.grad_cam_pp(net, x, [2, 0, 5], layer="relu2"), expected) < 1e-5
     never_applied = ((g**2 * g.relu()).sum((2, 3), keepdim=True) * a).sum(1).relu()
     assert rel(never_applied, expected) > 0.5
     with_epsilon = ((g**2 / (denominator + 1e-6) * g.relu()).sum((2, 3), keepdim=True) * a).sum(1).relu()
@@ -131,39 +103,32 @@ def test_p37_p38_ablation_weights_are_drops_for_every_chunk():
     assert a.min() < 0
     expected = torch.einsum("nk,nkhw->nhw", drops, a)
     for size in (1, 4, 32):
-        torch.testing.assert_close(
-            channel_effects(net, x, [2, 0], layer="layer2.bn2", batch_size=size), drops, rtol=1e-9, atol=1e-12
-        )
-        found = ablation_cam(net, x, [2, 0], layer="layer2.bn2", relu=False, batch_size=size)
+        options = {"layer": "layer2.bn2", "batch_size": size}
+        torch.testing.assert_close(explainers.channel_effects(net, x, [2, 0], **options), drops, rtol=1e-9, atol=1e-12)
+        found = explainers.ablation_cam(net, x, [2, 0], relu=False, **options)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
-def test_p39_the_order_of_layers_does_not_matter():
-    net, x = settle(Residual(width=8).double()), random_images()  # all layers have the same number of channels
-    forward = grad_cam_sweep(net, x, 1, layers=["layer1", "layer2"])
-    backward = grad_cam_sweep(net, x, 1, layers=["layer2", "layer1"])
-    assert set(forward) == set(backward) == {"layer1", "layer2"}
-    for name in forward:
-        assert torch.equal(forward[name], backward[name])
-        torch.testing.assert_close(forward[name], grad_cam(net, x, 1, layer=name), rtol=1e-12, atol=1e-15)
+class Skip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.drop, self.fc = nn.Conv2d(3, 4, 3, padding=1), nn.Dropout(0.5), nn.Linear(4, 5)
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.fc((y + torch.tanh(self.drop(y))).mean((2, 3)))
 
 
-def test_p39_sweep_with_a_skip_around_a_layer_that_returns_its_input():
-    """In eval mode Dropout returns its input tensor itself; its gradient must exclude that of the skip connection."""
-
-    class Skip(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(3, 4, 3, padding=1)
-            self.drop = nn.Dropout(0.5)
-            self.fc = nn.Linear(4, 5)
-
-        def forward(self, x):
-            y = self.conv(x)
-            return self.fc((y + torch.tanh(self.drop(y))).mean((2, 3)))
-
-    net, x = settle(Skip().double()), random_images()
-    sweep = grad_cam_sweep(net, x, 1, layers=["conv", "drop"], relu=False)
-    torch.testing.assert_close(sweep["drop"], grad_cam(net, x, 1, layer="drop", relu=False), rtol=1e-10, atol=1e-14)
-    torch.testing.assert_close(sweep["conv"], grad_cam(net, x, 1, layer="conv", relu=False), rtol=1e-10, atol=1e-14)
-    assert not torch.allclose(sweep["drop"], sweep["conv"])
+def test_p39_a_sweep_does_not_depend_on_the_order_of_layers():
+    """Also around a layer that returns its input, as Dropout does: its gradient must exclude that of the skip."""
+    x = random_images()  # all layers of the first network have the same number of channels
+    for net, layers in ((Residual(width=8), ["layer1", "layer2"]), (Skip(), ["conv", "drop"])):
+        settle(net.double())
+        forward = explainers.grad_cam_sweep(net, x, 1, layers=layers, relu=False)
+        backward = explainers.grad_cam_sweep(net, x, 1, layers=layers[::-1], relu=False)
+        assert set(forward) == set(backward) == set(layers)
+        for name in layers:
+            assert torch.equal(forward[name], backward[name])
+            alone = grad_cam(net, x, 1, layer=name, relu=False)
+            torch.testing.assert_close(forward[name], alone, rtol=1e-10, atol=1e-14)
+        assert not torch.equal(*forward.values())
