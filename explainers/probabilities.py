@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption, BadTarget, nearest
+from explainers.errors import BadOption, BadTarget, nearest, shorten
 
 SCORES = ("softmax", "sigmoid", "identity", "log", "logit")
 WORDS = {"softmax": "softmax probability", "sigmoid": "sigmoid probability", "identity": "output probability"}
@@ -62,9 +62,10 @@ def check_score(score: object) -> None:
 
     Errors   BadOption
     """
-    if score is not None and score not in SCORES:
+    if score is not None and (not isinstance(score, str) or score not in SCORES):
         hint = nearest(str(score), SCORES)
-        raise BadOption(f"score={score!r} is not valid. {hint}Choose one of {', '.join(SCORES)}, or None to detect it.")
+        known = ", ".join(SCORES)
+        raise BadOption(f"score={shorten(score)} is not valid. {hint}Choose one of {known}, or None to detect it.")
 
 
 def default_score(count: int) -> str:

@@ -267,7 +267,7 @@ class RuleMap:
         self.patterns = {"*": rule} if isinstance(rule, str) else dict(rule or {})
         self.composite = COMPOSITES[composite]
         for pattern, name in self.patterns.items():
-            if name not in RULES:
+            if not isinstance(name, str) or name not in RULES:
                 raise BadOption(
                     f"Unknown LRP rule={shorten(name)}{'' if pattern == '*' else f' for {shorten(pattern)}'}. "
                     f"{nearest(str(name), RULES)}Choose one of {', '.join(RULES)}."

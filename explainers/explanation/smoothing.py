@@ -74,7 +74,8 @@ class Augment:
     def __post_init__(self) -> None:
         numbers = all(isinstance(each, (int, float)) for each in (self.zoom, self.turn, self.shift))
         if not (numbers and 0 <= self.zoom <= 3 and 0 <= self.turn <= 180 and 0 <= self.shift < 1):
-            raise BadOption(f"{self!r} is not valid. Give zoom from 0 to 3, turn from 0 to 180, shift from 0 to 1.")
+            given = ", ".join(f"{name}={shorten(value)}" for name, value in vars(self).items())
+            raise BadOption(f"Augment({given}) is not valid. Give zoom of 0 to 3, turn of 0 to 180, shift of 0 to 1.")
 
 
 def smooth(

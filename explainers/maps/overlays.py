@@ -118,7 +118,7 @@ def view(
         values = blur(values[None], sigma * max(values.shape))[0]
     finite = values[values.isfinite()].double()
     lowest, highest = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
-    name = colors or ("signed" if lowest < 0 else "magma")
+    name = ("signed" if lowest < 0 else "magma") if colors is None else colors
     color_map(name)
     largest = max(abs(lowest), abs(highest))
     far = (_quantile(finite.abs(), RULE["full"]) if fine and finite.numel() else 0.0) or largest
@@ -295,7 +295,7 @@ def color_bar(
     from PIL import Image, ImageDraw  # optional: the library requires only torch
 
     low, high = _check_limits((low, high))
-    name = colors or ("signed" if low < 0 else "magma")
+    name = ("signed" if low < 0 else "magma") if colors is None else colors
     color_map(name)
     width, height = size
     if width < 160 or height < 32:

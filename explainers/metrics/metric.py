@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import BadOption, nearest
+from explainers.errors import BadOption, nearest, shorten
 from explainers.metrics.candidates import Candidate
 from explainers.metrics.settings import EvaluationSettings
 from explainers.options import Option, options_of
@@ -299,5 +299,6 @@ def find_metric(name: str) -> Metric:
         key = name_key(name)
         name = next((own for own, each in METRICS.items() if key in (name_key(own), name_key(each.title))), name)
     if not isinstance(name, str) or name not in METRICS:
-        raise BadOption(f"Unknown metric {name!r}. {nearest(str(name), METRICS)}METRICS lists all {len(METRICS)}.")
+        hint = nearest(str(name), METRICS)
+        raise BadOption(f"Unknown metric {shorten(name)}. {hint}METRICS lists all {len(METRICS)}.")
     return METRICS[name]

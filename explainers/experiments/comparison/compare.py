@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadImages, BadOption, BadTarget
+from explainers.errors import BadImages, BadOption, BadTarget, shorten
 from explainers.experiments.comparison.result import ModelComparison
 from explainers.experiments.comparison.similarity import FEWEST, gram_matrix, linear_cka
 from explainers.explanation.run import explain
@@ -61,7 +61,7 @@ def compare_models(
     if len(images) != len(images_b):
         raise BadImages(f"images has {len(images)} images and images_b has {len(images_b)}. Give the same images.")
     if not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool) or not 0 <= tolerance < float("inf"):
-        raise BadOption(f"tolerance={tolerance!r} is not valid. Give a number of at least 0.")
+        raise BadOption(f"tolerance={shorten(tolerance)} is not valid. Give a number of at least 0.")
     chosen = find(method)
     if chosen.returns not in MAPS:
         raise BadOption(f"{chosen.name} does not return maps. Choose a method such as grad_cam.")
