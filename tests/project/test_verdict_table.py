@@ -25,7 +25,7 @@ PROOFS = {
     "subjects": f"{HEADLINE}::test_the_sentence_claims_only_what_the_method_shows",
     "class": f"{TRUST}::test_the_class_row",
     "weights": f"{TRUST}::test_the_weights_row",
-    "ranking": f"{RANKING}::test_each_conclusion_follows_from_the_rows",
+    "ranking": f"{RANKING}::test_the_status_while_running_and_the_conclusion_at_the_end",
 }
 """The test of each table."""
 HEAD = """# What Saliscope says about a map

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
@@ -16,17 +17,16 @@ from saliscope.errors import Refused
 from saliscope.images import bands
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
-LARGE = ("million", "of zeros", "13_000", "13000", "16384 for 16", "in one strip used", "16383, 12000", "PNG zTXt")
-LARGE += tuple(f"TIFF {kind}" for kind in ("tiff_adobe", "tiff_lzw", "packbits", "group4", "lzma", "zstd", "jpeg"))
+LARGE = re.compile(r"\b([78][0-9]{3}|1[0-9]{4}|16384|100,?000|4000, 4000)\b|million|zTXt|one strip used")
 """Parts of the names of files that take more than a moment; `make hostile` has them."""
-GROUPS = "valid bombs truncated changed lying_headers tiff_tags npy_headers floods polyglots".split()
+SMALL = [case for case in hostile_images.cases() if not LARGE.search(case.name)]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", sorted({case.group for case in SMALL}))
 def test_files_are_opened_or_refused_with_a_message(group: str) -> None:
-    for case in getattr(hostile_images, group)():
-        if any(part in case.name for part in LARGE):
+    for case in SMALL:
+        if case.group != group:
             continue
         data, outcome, started = case.make(), VALID, time.thread_time()
         try:
@@ -42,7 +42,7 @@ def test_files_are_opened_or_refused_with_a_message(group: str) -> None:
 
 
 def test_a_sample_of_the_files_in_the_sandbox() -> None:
-    cases = [case for case in hostile_images.cases() if not any(part in case.name for part in LARGE)][::75]
+    cases = SMALL[::75]
     groups = hostile.decode(cases)
     assert len(cases) > 15 and [failure for found in groups.values() for failure in found.failures] == []
     assert all(row.passed for row in hostile.rows(groups))
