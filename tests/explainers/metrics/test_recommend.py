@@ -155,13 +155,13 @@ def test_networks_without_spatial_layers_get_input_methods():
 
 def test_the_time_limit_is_kept_and_long_methods_share_the_remaining_time():
     net, images = net_and_images()
-    net.register_forward_pre_hook(lambda module, inputs: time.sleep(0.002 * len(inputs[0])))
+    net.register_forward_pre_hook(lambda module, inputs: time.sleep(0.004 * len(inputs[0])))
 
     began = time.monotonic()
-    result = recommend(net, images, methods=["grad_cam", "rise", "kernel_shap"], budget=1)
+    result = recommend(net, images, methods=["grad_cam", "rise", "kernel_shap"], budget=2)
     took = time.monotonic() - began
 
-    assert took < 3 and result.best is not None
+    assert took < 6 and result.best is not None
     assert all(row.cut == METHODS[row.method].long for row in result.rows) and any(row.cut for row in result.rows)
     assert len(recommend(net, images, methods=CAMS, budget=1e-6)) <= 1
 

@@ -47,8 +47,8 @@ def test_a_fast_request_is_answered_before_another_users_slow_run_and_the_latest
     visit: Visit, window: Any
 ) -> None:
     other = window()
-    visit.start_long_run()
     other.open("?example=dog&method=hires_cam")
+    visit.start_long_run()
     other.example("cat")
     assert "HiResCAM" in other.status and visit.page.evaluate("document.documentElement.dataset.hlState") == "busy"
     other.choose("method", "RISE")
