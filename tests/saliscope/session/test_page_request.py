@@ -221,13 +221,8 @@ def ask(request: Request) -> list[Any]:
     return steps_of(engine.explain, request, stages=False)
 
 
-def test_a_long_method_is_computed_once_per_request(long: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users with the same image share the result; the Explain button and the API recompute it. A part is not kept."""
-    with runs.start(None) as run:
-        for step in engine.explain(long, run, stages=False):
-            if isinstance(step, Refining) and step.map is not None:
-                run.stop()
-    assert isinstance(step, Answer) and step.share < 1
+def test_a_long_method_is_computed_once_per_request(long: Request) -> None:
+    """Users with the same image share the result; the Explain button and the API recompute it."""
     first = ask(long)
     assert any(isinstance(step, Refining) for step in first)
     again = ask(replace(long, layer="stages.4"))
@@ -237,6 +232,14 @@ def test_a_long_method_is_computed_once_per_request(long: Request, monkeypatch: 
     assert again[-1].settings.layer == "stages.4", "the settings are those of the new request"
     for other in (replace(long, use_cache=False), replace(long, target="goldfish")):
         assert any(isinstance(step, Refining) for step in ask(other))
+
+
+def test_a_part_of_a_map_is_not_kept(long: Request) -> None:
+    with runs.start(None) as run:
+        for step in engine.explain(replace(long, options={"samples": 200, "batch_size": 2}), run, stages=False):
+            if isinstance(step, Refining) and step.map is not None:
+                run.stop()
+    assert isinstance(step, Answer) and step.share < 1 and results_cache.find(step.settings) is None
 
 
 def test_the_cache_has_a_size_limit(long: Request, monkeypatch: pytest.MonkeyPatch) -> None:
