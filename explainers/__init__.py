@@ -21,10 +21,10 @@ Results are raw values, detached, in float32 (float64 for float64 models). `METH
     "grid" [N, h, w] at the layer's own size    "pixels" [N, C, H, W], signed    "heat" [N, H, W]
     "channels" [N, K]                           "features" [N, K, h, w]
 
-"grid" and "features" cover the input evenly, as `resize` and `overlay` expect. If the network crops, pads, flips or
-shifts its input before the layer, the layer's cells are moved to where they belong (`Layer.placement`), which may
-change h and w. A layer without such positions, for example after sorting or a warp that depends on the image, raises
-NoSpatialOutput.
+"grid" and "features" are the layer's own cells. If the network crops, pads, flips or shifts its input before the layer,
+they do not cover the input evenly. `Explanation.placement` and `Layer.placement` say where they lie; an `Explanation`
+draws and resizes its map there. For a bare map, give it to `resize`, `overlay` and `regions`, or call `place`. A layer
+without such positions, for example after sorting or a warp that depends on the image, raises NoSpatialOutput.
 
 Videos and volumes [N, C, T, H, W] have a third spatial axis: their maps are [N, t, h, w], attributions [N, C, T, H, W]
 and heat [N, T, H, W]. Methods and metrics that do not support them (`METHODS[name].videos` is False) raise an error.
@@ -95,6 +95,7 @@ from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Regression, Similarity
 from explainers.passes.batches.memory import keep_freed_memory
 from explainers.passes.loop import Partial
+from explainers.placement import Placement, place
 from explainers.registry import METHODS, Method, MethodName
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (
@@ -148,6 +149,7 @@ __all__ = [
     "Option",
     "Partial",
     "PathStep",
+    "Placement",
     "Probability",
     "Randomization",
     "Range",
@@ -196,6 +198,7 @@ __all__ = [
     "overlay",
     "overlay_frames",
     "patch_effects",
+    "place",
     "randomization_test",
     "recommend",
     "record_gradients",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.placement import Placements, join_placements, spread_placements
 from explainers.targets import Target
 
 
@@ -35,13 +36,14 @@ class Finding:
 
 @dataclass
 class Record:
-    """Raw map, expected sum, scores, target, gradient norms, layer, options and findings of one call.
+    """Raw map, its placement, expected sum, scores, target, gradient norms, layer, options and findings of one call.
 
     `done` of `total` samples were computed; `stopped_by` is "budget", "progress", or empty if all of them were.
     `stability` [N] is the correlation of the maps of two halves of them.
     """
 
     raw: Tensor | None = None
+    placement: Placements = None
     scores: Tensor | None = None
     target: Target | None = None
     target_scores: Tensor | None = None
@@ -102,6 +104,7 @@ def note_records(parts: Sequence[Record], target: Target | None) -> None:
     raw = [part.raw for part in parts if part.raw is not None]
     whole.raw = torch.cat(raw) if len(raw) == len(parts) else None
     whole.target, whole.layer = target, parts[0].layer
+    whole.placement = join_placements([part.placement for part in parts])
     for index, part in enumerate(parts):
         whole.options |= part.options
         whole.findings += [(index, finding) for _, finding in part.findings]
@@ -118,7 +121,8 @@ def note_rows(part: Record, rows: Sequence[int], count: int) -> None:
     for name in ("raw", "gradient_norms", "promised_sums"):
         value = getattr(part, name)
         setattr(whole, name, None if value is None else scatter_rows(value, rows, count))
-    whole.layer, whole.done, whole.total, whole.stopped_by = part.layer, part.done, part.total, part.stopped_by
+    whole.layer, whole.placement = part.layer, spread_placements(part.placement, rows, count)
+    whole.done, whole.total, whole.stopped_by = part.done, part.total, part.stopped_by
     whole.options |= part.options
     whole.findings = [(None if where is None else rows[where], finding) for where, finding in part.findings]
 
@@ -155,11 +159,12 @@ def has_finding(code: str) -> bool:
     return record is not None and any(finding.code == code for _, finding in record.findings)
 
 
-def note_raw(raw: Tensor) -> None:
-    """Record the result before the final ReLU. If methods are nested, the outermost one records last."""
+def note_raw(raw: Tensor, placement: Placements = None) -> None:
+    """Record the result before the final ReLU, and where its cells lie; of nested methods, the outermost does last."""
     record = _record.get()
     if record is not None:
-        record.raw, record.promised_sums, record.next_promise = raw, record.next_promise, None
+        record.raw, record.placement = raw, placement
+        record.promised_sums, record.next_promise = record.next_promise, None
 
 
 def note_scores(scores: Tensor | None, target: Target, target_scores: Tensor) -> None:

@@ -105,6 +105,11 @@ class Method:
         return self.returns == "pixels" and self.videos and not self.takes_layer
 
     @property
+    def at_layer(self) -> bool:
+        """Whether the result has the cells of a layer, which may not cover the image evenly."""
+        return self.returns in _AT_LAYERS
+
+    @property
     def planes(self) -> bool:
         """Whether each plane [h, w] of the result is a separate map, so that their sum has no meaning."""
         return self.returns == "features" and not self.reads_class
@@ -216,7 +221,7 @@ def _validate_calls(
 ) -> Callable[..., Any]:
     """Wrap a function so that model, images and options are checked first and the final ReLU is applied last.
 
-    With `placed`, the map is moved to a grid that covers the input evenly, if the layer's cells do not.
+    `placed` methods return the cells of a layer; the layer's placement is recorded with their result.
 
     The keywords `forward` and `through` of every method are handled here: they are merged into the model and the
     target, so the function itself always gets None for both.
@@ -256,16 +261,17 @@ def _validate_calls(
                 target = _restrict_target(target, through)
             packing = packing_of(images)
             if given.get("progress") is not None:
-                place = view if placed else None
-                given["progress"] = _wrap_progress(given["progress"], place, rectify, has_map=packing is None)
-            outer, view.splits, view.failed = (view.splits, view.failed), True, []
+                at_layer = view if placed else None
+                given["progress"] = _wrap_progress(given["progress"], at_layer, rectify, has_map=packing is None)
+            outer, view.splits, view.failed, view.placement = (view.splits, view.failed), True, [], None
             try:
                 raw = function(model, images, target, **given)
             except GridChanged:  # by a hook of the user since the network was profiled
                 forget_profiles(view)
                 raw = function(model, images, target, **given)
             except BatchSplit:
-                return run_each_image(again, images, target, keywords, stacked=is_stacked)
+                raw, view.placement = run_each_image(again, images, target, keywords, stacked=is_stacked)
+                return raw
             except Exception as error:
                 refused = isinstance(error, ExplainerError) and not view.failed  # before any forward pass
                 if refused or (rows := finite_outputs(model, view.network, images)) is None:
@@ -277,13 +283,8 @@ def _validate_calls(
                 refuse_detached_inputs(model, images, target, packing, raw)
             if failed and bool(failed[0].any()):
                 raw = raw.masked_fill(failed[0].view(-1, *[1] * (raw.ndim - 1)), torch.nan)
-            heat = raw
-            if placed and view.place is not None:
-                heat, view.place = view.place(raw), None
-            note_raw(
-                raw if raw.ndim == images.ndim else heat
-            )  # the sum of attributions is that of the layer's own cells
-            return heat.relu() if rectify else heat
+            note_raw(raw, view.placement if placed else None)
+            return raw.relu() if rectify else raw
 
     return method
 
@@ -336,16 +337,17 @@ def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
 
 
 def _wrap_progress(progress: Progress, view: EvalView | None, rectify: bool, *, has_map: bool) -> Progress:
-    """Wrap the caller's function so that it gets placed maps after the ReLU and runs outside this call's context.
+    """Wrap the caller's function so that it gets maps after the ReLU, and runs outside this call's context.
 
-    Set `has_map` to False if partial maps would be those of several inputs in one tensor.
+    `view` has the placement of the maps, if they are those of a layer. Set `has_map` to False if partial maps
+    would be those of several inputs in one tensor.
     """
 
     def report(partial: Partial) -> Any:
         shown = partial if has_map else replace(partial, map=None)
         if shown.map is not None:
-            heat = shown.map if view is None or view.place is None else view.place(shown.map)
-            shown = replace(partial, map=heat.relu() if rectify else heat)
+            placement = shown.placement if view is None else view.placement
+            shown = replace(shown, map=shown.map.relu() if rectify else shown.map, placement=placement)
         with outside_call(), pause_recording():
             return progress(shown)
 

@@ -250,7 +250,8 @@ def _misplaced(subject: Subject, name: str) -> str | None:
     """Return what is wrong with the positions of a layer, an empty string if nothing is, None if it is not local."""
 
     def maps(images: Tensor) -> Tensor:
-        return explainers.feature_maps(subject.model, images, layer=name, **subject.options)
+        own = explainers.feature_maps(subject.model, images, layer=name, **subject.options)
+        return explainers.place(own, subject.placement(name))
 
     one, judged = subject.images[:1], False
     before = maps(one)

@@ -136,6 +136,10 @@ class Subject:
     def layers(self) -> list[explainers.Layer]:
         return explainers.list_layers(self.model, self.images[:1], **self.options)
 
+    def placement(self, name: str) -> explainers.Placement | None:
+        """Return where the cells of a layer lie, None if they cover the image evenly."""
+        return next((layer.placement for layer in self.layers if layer.name == name), None)
+
     @cached_property
     def default(self) -> str:
         """Return the default layer of the library."""

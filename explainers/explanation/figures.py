@@ -37,6 +37,8 @@ class Explained(facts.Explained, Protocol):
     @property
     def images(self) -> Tensor | None: ...
     @property
+    def placed(self) -> Tensor: ...
+    @property
     def by_size(self) -> bool: ...
     @property
     def verdicts(self) -> list[Verdict]: ...
@@ -92,11 +94,13 @@ def figures(
 def _figure(
     explanation: Explained, n: int, labels: Sequence[str] | None, image: Shown | None, frame: int | None
 ) -> MapFigure:
-    whole = explanation.map[n].detach().to("cpu")
+    whole = explanation.placed[n].detach().to("cpu")
     values = whole if frame is None else whole[frame]
     method = METHODS.get(explanation.method)
     where = f" at {explanation.layer}" if explanation.layer else ""
-    lines = [f"{method.title if method else explanation.method}{where}, map of {_joined(whole.shape)} cells"]
+    lines = [
+        f"{method.title if method else explanation.method}{where}, map of {_joined(explanation.map[n].shape)} cells"
+    ]
     lines += [*_score(explanation, n), explanation.verdicts[n].sentence]
     if frame is not None:
         lines.append(f"the frame with the strongest values, {frame + 1} of {len(whole)}")
@@ -127,7 +131,7 @@ def _images(explanation: Explained, photos: Any, frames: list[int | None]) -> li
     if inputs is None:
         return [None] * count
     if inputs.ndim == 5:
-        cells = explanation.map.shape[1]
+        cells = explanation.placed.shape[1]
         at = [int((int(frame or 0) + 0.5) * inputs.shape[2] / cells) for frame in frames]
         inputs = torch.stack([clip[:, k] for clip, k in zip(inputs, at, strict=True)])
     return network_inputs(inputs)
@@ -135,7 +139,7 @@ def _images(explanation: Explained, photos: Any, frames: list[int | None]) -> li
 
 def _frames(explanation: Explained) -> list[int | None]:
     """Return the frame with the strongest values of each map of a video, and None for each map of an image."""
-    maps = explanation.map
+    maps = explanation.placed
     if maps.ndim == 3:
         return [None] * len(maps)
     return list(maps.nan_to_num().abs().flatten(2).amax(-1).argmax(1).tolist())

@@ -23,6 +23,7 @@ from explainers.maps.frames import overlay_frames
 from explainers.maps.overlays import overlay
 from explainers.maps.pixels import one_for_each
 from explainers.maps.resize import resize
+from explainers.placement import Placement, Placements, place
 from explainers.probabilities import probabilities_of
 from explainers.registry import METHODS
 from explainers.verdict.rules import Verdict, judge_facts
@@ -44,7 +45,7 @@ class Explanation(Displayed):
     those that the method received, not a copy, to show the map in notebooks; `save` does not write them, and
     `dataclasses.replace(e, images=None)` releases them. `done` of `total` samples of each image were computed (steps,
     masks, permutations or windows, by method; at most `total` if the method chooses the number); both are 1 for methods
-    without samples.
+    without samples. `placement` says where the cells of `map` and `raw` lie in the image, None if they cover it evenly.
     """
 
     method: str
@@ -63,6 +64,7 @@ class Explanation(Displayed):
     images: Tensor | None = None
     done: int = 1
     total: int = 1
+    placement: Placements = None
 
     @property
     def is_complete(self) -> bool:
@@ -73,6 +75,11 @@ class Explanation(Displayed):
     def probabilities(self) -> Tensor | None:
         """The probabilities [N, K] of the classes, or None if the scores are unknown or have no probabilities."""
         return None if self.scores is None else probabilities_of(self.scores, self.score)
+
+    @property
+    def placed(self) -> Tensor:
+        """The map on a grid that covers the image evenly, as it is drawn: `place(map, placement)`."""
+        return place(self.map, self.placement)
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -88,9 +95,10 @@ class Explanation(Displayed):
     def upsample(self, size: tuple[int, ...]) -> Tensor:
         """Resize the map to [N, height, width], or [N, frames, height, width] for videos and volumes.
 
-        The interpolation is bilinear, `align_corners=False`, without clipping.
+        The cells are moved to where they lie in the image (`placement`). The interpolation is bilinear,
+        `align_corners=False`, without clipping.
         """
-        return resize(self.map, size)
+        return resize(self.map, size, placement=self.placement)
 
     def overlay(
         self,
@@ -111,7 +119,7 @@ class Explanation(Displayed):
             raise BadOption("These are maps of videos or volumes. Use overlay_frames, which draws each frame.")
         signed = self._draws_signs(signed, options)
         several = one_for_each(images, len(self.map))
-        return [overlay(image, one, signed=signed, **options) for image, one in zip(several, self.map, strict=True)]
+        return [overlay(image, one, signed=signed, **options) for image, one in zip(several, self.placed, strict=True)]
 
     def overlay_frames(
         self,
@@ -135,7 +143,9 @@ class Explanation(Displayed):
             raise BadOption(
                 f"{len(clips)} clips were given for {len(self.map)} maps. Give a list with the frames of each clip."
             )
-        return [overlay_frames(clip, one, signed=signed, **options) for clip, one in zip(clips, self.map, strict=True)]
+        return [
+            overlay_frames(clip, one, signed=signed, **options) for clip, one in zip(clips, self.placed, strict=True)
+        ]
 
     def _draws_signs(self, signed: bool | None, options: dict[str, Any]) -> bool:
         if signed is not None:
@@ -158,6 +168,7 @@ class Explanation(Displayed):
             "device": self.device,
             "done": self.done,
             "total": self.total,
+            "placement": _plain_placement(self.placement),
             "options": self.options,
             "keywords": self.keywords if _is_plain(self.keywords) else None,
         }
@@ -172,7 +183,16 @@ class Explanation(Displayed):
         arrays = load_npz(path)
         about = json.loads(bytes(arrays["about"].tolist()))
         findings = [[Finding(**fields) for fields in row] for row in about.pop("findings")]
-        return cls(map=arrays["map"], raw=arrays["raw"], scores=arrays.get("scores"), findings=findings, **about)
+        where = about.pop("placement", None)
+        placement = [_placement(each) for each in where] if isinstance(where, list) else _placement(where)
+        return cls(
+            map=arrays["map"],
+            raw=arrays["raw"],
+            scores=arrays.get("scores"),
+            findings=findings,
+            placement=placement,
+            **about,
+        )
 
     def to_html(self, path: str | Path, images: Any = None, *, labels: Sequence[str] | None = None) -> None:
         """Write a page about this explanation: its maps with controls, the scores, the settings and the findings.
@@ -207,6 +227,16 @@ class Explanation(Displayed):
             f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of "
             f"{'x'.join(map(str, cells))} in [{low:.3g}, {high:.3g}], {self.seconds:.2f} s{samples}{notes})"
         )
+
+
+def _plain_placement(placement: Placements) -> Any:
+    if placement is None or isinstance(placement, Placement):
+        return None if placement is None else asdict(placement)
+    return [_plain_placement(each) for each in placement]
+
+
+def _placement(stored: Any) -> Placement | None:
+    return None if stored is None else Placement(tuple(map(tuple, stored["centers"])), tuple(stored["size"]))
 
 
 def _is_plain(keywords: dict[str, Any] | None) -> bool:

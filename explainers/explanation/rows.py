@@ -13,6 +13,7 @@ from explainers.explanation.evidence import Evidence, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, scatter_rows
 from explainers.network.image_check import first_broken_value
+from explainers.placement import join_placements, spread_placements
 from explainers.targets import TargetLike, as_target, describe_target
 
 NO_CLASS = -1
@@ -37,6 +38,7 @@ def join_images(parts: list[Explanation], given: Mapping[str, Any]) -> Explanati
         findings=[each for part in parts for each in part.findings],
         seconds=sum(part.seconds for part in parts),
         images=torch.cat(of_images) if of_images else None,
+        placement=join_placements([part.placement for part in parts]),
         done=slowest.done,
         total=slowest.total,
     )
@@ -73,6 +75,7 @@ def add_missing(
         statistics=spread(part.statistics, statistics(empty)),
         findings=[[_left_out(row, images[row])] if own is None else own for row, own in enumerate(findings)],
         images=images.detach(),
+        placement=spread_placements(part.placement, rows, count),
     )
 
 

@@ -13,6 +13,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.nn import functional
 from explainers.errors import BadOption, shorten
 from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.maps.resize import reduce_channels
+from explainers.network.eval_view import one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline
 from explainers.passes.loop import Loop, Partial, Progress
@@ -30,6 +32,7 @@ from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
+from explainers.placement import Placements, place
 from explainers.registry import Method, check_images, find
 from explainers.targets import TargetLike
 
@@ -41,6 +44,7 @@ _SAMPLES = 10
 class Smoothed:
     """Statistics of the maps of several samples: `mean` and `std`, in the method's shape.
 
+    `placement` says where the cells lie, as in `Explanation`; after `augment` they cover the images evenly.
     `samples` of `total` were computed, fewer if the call was stopped. `std` is the unbiased standard deviation
     (samples - 1); it is 0 for one sample. After `augment`, a position uses only the samples in which it was inside the
     image. A position that never was is 0 in both.
@@ -50,6 +54,7 @@ class Smoothed:
     std: Tensor
     samples: int
     total: int
+    placement: Placements = None
 
     def __repr__(self) -> str:
         of = "" if self.samples == self.total else f" of {self.total}"
@@ -135,11 +140,13 @@ def smooth(
             def work(chunk: range) -> None:
                 variant = next(variants)
                 map = calls.call(model, variant.images, fixed, {**options, **variant.options})
+                if map is not None and kind is not None:
+                    map, calls.placement = place(map, calls.placement), None
                 if map is not None:
                     calls.moments.add(*variant.inverse(map))
 
             loop.run(count, 1, work, calls.best)
-        return Smoothed(calls.moments.mean(), calls.moments.std(), calls.moments.n, count)
+        return Smoothed(calls.moments.mean(), calls.moments.std(), calls.moments.n, count, calls.placement)
 
     smoothed.__name__ = f"smooth_{name}"
     return smoothed
@@ -197,6 +204,7 @@ class _Samples:
         self.function, self.count, self.progress, self.budget = function, count, progress, budget
         self.keywords = _keywords(function)
         self.moments, self.stopped, self.start = _RunningMoments(), False, time.monotonic()
+        self.placement: Placements = None
 
     def call(self, model: nn.Module, images: Tensor, target: TargetLike, options: dict[str, Any]) -> Tensor | None:
         """Return the map of one sample, or None if it was stopped early and there are complete ones."""
@@ -204,7 +212,10 @@ class _Samples:
             options["progress"] = self.report_within
         if self.budget is not None and "budget" in self.keywords:
             options["budget"] = max(1e-9, self.start + self.budget - time.monotonic())
-        map = self.function(model, images, target, **options)
+        known = self.function if isinstance(self.function, Method) else None
+        with nullcontext() if known is None else one_call(model) as view:
+            map = self.function(model, images, target, **options)
+            self.placement = view.placement if view is not None and known is not None and known.at_layer else None
         over = self.budget is not None and time.monotonic() - self.start >= self.budget
         cut = self.stopped or ("budget" in options and over)
         return None if cut and self.moments.n else at_least_float32(map)

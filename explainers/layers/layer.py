@@ -14,9 +14,9 @@ from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point
 from explainers.layers.flow.positions import even
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
-from explainers.layers.placement import Placement
 from explainers.layers.receptive import receptive_field
 from explainers.network.eval_view import eval_view
+from explainers.placement import Placement
 
 
 @dataclass(frozen=True)

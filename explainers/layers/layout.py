@@ -12,7 +12,7 @@ from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import HookPoint
 from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, Axis, kinds_of
 from explainers.layers.flow.positions import even, is_even
-from explainers.layers.placement import Placement
+from explainers.placement import Placement
 
 Grid = tuple[int, ...]
 """Cells along height and width, and before them along time or depth if the images have such an axis."""
@@ -86,10 +86,6 @@ class LayerLayout(HookPoint):
             "hook, a counter, or whether gradients are enabled. Remove the cause, choose an earlier layer, or explain "
             "one image at a time."
         )
-
-    def place(self, maps: Tensor) -> Tensor:
-        """Return maps [..., h, w] of the layer's cells on a grid that covers the input evenly."""
-        return maps if self.placement is None else self.placement.place(maps)
 
 
 def channel_axis(layout: str) -> int:

@@ -15,13 +15,13 @@ from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks, 
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layer import Layer, is_attention, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
-from explainers.layers.placement import Placement
 from explainers.layers.profile import Profile, profile
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.image_check import validate_images
 from explainers.network.inputs import OneInput, check_inputs, inputs_of, with_inputs
 from explainers.options import LayerName, check_keywords
+from explainers.placement import Placement
 
 
 @check_keywords

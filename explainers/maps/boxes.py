@@ -12,6 +12,7 @@ from explainers.maps.resize import resize
 from explainers.network.dtypes import to_float64
 from explainers.options import check_keywords
 from explainers.perturbation.segments import components
+from explainers.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,19 @@ class Region:
 
 
 @check_keywords
-def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least: float = 0.0) -> list[Region]:
+def regions(
+    map: Tensor,
+    size: tuple[int, int],
+    *,
+    threshold: float = 0.5,
+    least: float = 0.0,
+    placement: Placement | None = None,
+) -> list[Region]:
     """Find the 4-connected components of a map at or above `threshold` times its maximum, largest share first.
 
     The map [h, w] is resized bilinearly to the image's `size` (height, width), without clipping. Components below
     `least`, a fraction of the image's area, are left out. Only positive evidence counts: a map without positive values
-    has no regions.
+    has no regions. `placement` is where the map's cells lie, as in `resize`.
 
     Returns  list of `Region`; boxes in pixels of an image of that size
     Errors   BadOption for a threshold outside (0, 1]; BadOption if the map is not [h, w] or not finite
@@ -55,7 +63,7 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
         raise BadOption(f"regions takes one finite map [h, w], not {given}. For a batch, give map[i].")
     if isinstance(least, bool) or not isinstance(least, (int, float)) or not 0 <= least <= 1:
         raise BadOption(f"least={shorten(least)} is not valid. Give a fraction of the image's area from 0 to 1.")
-    values = resize(map[None], size)[0]
+    values = resize(map[None], size, placement=placement)[0]
     top, total = float(values.max()), float(values.clamp(min=0).sum())
     if top <= 0:
         return []

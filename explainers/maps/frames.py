@@ -11,6 +11,7 @@ from explainers.errors import BadImages, kind_of
 from explainers.maps.overlays import color_limits, overlay
 from explainers.maps.resize import resize
 from explainers.options import check_keywords
+from explainers.placement import Placement, place
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,6 +27,7 @@ def overlay_frames(
     limits: tuple[float, float] | None = None,
     signed: bool = True,
     smooth: bool = True,
+    placement: Placement | None = None,
 ) -> list[Image.Image]:
     """Draw the map of a video or volume over each of its frames, with the options of `overlay`.
 
@@ -55,6 +57,7 @@ def overlay_frames(
         or (isinstance(frames, Tensor) and frames.ndim < 3)
     ):
         raise BadImages("frames is not a sequence of images. Give a list of images, or a tensor [T, 3, H, W].")
+    map = place(map, placement)
     maps = resize(map[None].detach(), (len(frames), *map.shape[1:]))[0]
     if limits is None:
         colors, limits = _common_limits(maps, colors, signed)

@@ -10,22 +10,29 @@ from torch import Tensor
 from explainers.errors import BadOption, WrongType, kind_of, shorten
 from explainers.maps.resize import resize
 from explainers.options import check_keywords
+from explainers.placement import Placement, place
 
 MODES = ("mean", "product")
 
 
 @check_keywords
 def fuse(
-    maps: Mapping[str, Tensor] | Sequence[Tensor], how: str = "mean", *, size: tuple[int, ...] | None = None
+    maps: Mapping[str, Tensor] | Sequence[Tensor],
+    how: str = "mean",
+    *,
+    size: tuple[int, ...] | None = None,
+    placements: Sequence[Placement | None] | None = None,
 ) -> Tensor:
     """Combine the maps (n, h, w) of several layers: resize each, then combine them cell by cell.
 
     "mean" keeps signs and units; layers with larger values weigh more. "product" is the product of the rectified maps,
     each divided by its maximum in the image, so that layers weigh equally; it is 0 for a map without positive values.
+    `placements` has the `Layer.placement` of each map, needed where the network crops, pads, flips or shifts its input.
 
     Returns  (n, H, W) at `size`, (height, width) or (frames, height, width), by default the size of the finest map;
              for "product" in [0, 1]
-    Errors   BadOption without maps, if the maps have different numbers of images, or for an unknown `how`
+    Errors   BadOption without maps, if the maps have different numbers of images, for an unknown `how`, or another
+             number of placements; those of `resize`
     Source   product: Domeniconi et al. 2026, arXiv:2605.14641
 
     Example
@@ -43,11 +50,14 @@ def fuse(
     if not layers or not fits:
         shapes = ", ".join(str(tuple(m.shape)) if isinstance(m, Tensor) else type(m).__name__ for m in layers) or "none"
         raise BadOption(f"The maps have shapes {shapes}. Give one or more maps [N, h, w] of the same N images.")
+    where = [None] * len(layers) if placements is None else list(placements)
+    if len(where) != len(layers):
+        raise BadOption(f"{len(where)} placements were given for {len(layers)} maps. Give one for each, or None.")
+    layers = [place(m if how == "mean" else _normalize(m), at) for m, at in zip(layers, where, strict=True)]
     if size is None:
         size = tuple(max(sides) for sides in zip(*(m.shape[1:] for m in layers), strict=True))
-    if how == "mean":
-        return torch.stack([resize(m, size) for m in layers]).mean(0)
-    return torch.stack([resize(_normalize(m), size) for m in layers]).prod(0)
+    resized = torch.stack([resize(m, size) for m in layers])
+    return resized.mean(0) if how == "mean" else resized.prod(0)
 
 
 def _normalize(maps: Tensor) -> Tensor:

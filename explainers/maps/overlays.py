@@ -36,6 +36,7 @@ from explainers.maps.color_maps import BLUE, RED, color_map
 from explainers.maps.pixels import pixels, to_pillow
 from explainers.maps.resize import blur, resize
 from explainers.options import check_keywords
+from explainers.placement import Placement, place
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -176,6 +177,7 @@ def overlay(
     limits: tuple[float, float] | None = None,
     signed: bool = True,
     smooth: bool = True,
+    placement: Placement | None = None,
 ) -> Image.Image:
     """Draw a map over its image, resized to the image.
 
@@ -183,7 +185,8 @@ def overlay(
     from 0 to 1. `opacity` blends from the image (0) to the map over the muted image (1). `signed=False` draws
     magnitudes, in which attributions of single pixels are easiest to read; `smooth=False` draws the map's cells without
     blur. `limits` are the values at both ends of the color map, which makes several overlays comparable; values beyond
-    them get the end color. "signed" is symmetric about zero, up to the larger limit.
+    them get the end color. "signed" is symmetric about zero, up to the larger limit. `placement` is where the map's
+    cells lie: `Explanation.placement` or `Layer.placement`; None if they cover the image evenly.
 
     Returns  a new image of the size of `image`, RGB, or RGBA with its alpha channel. With `opacity=0` it equals `image`
              bit for bit.
@@ -199,7 +202,7 @@ def overlay(
     """
     if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 <= opacity <= 1:
         raise BadOption(f"Invalid opacity={shorten(opacity)}. Give a number from 0 to 1.")
-    chosen = view(map, colors=colors, limits=limits, signed=signed, smooth=smooth)
+    chosen = view(place(map, placement), colors=colors, limits=limits, signed=signed, smooth=smooth)
     values = pixels(image)
     if opacity == 0:
         return to_pillow(values)

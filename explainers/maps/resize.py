@@ -12,18 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption, WrongType, shorten
-from explainers.layers.placement import Placement
+from explainers.errors import BadOption, shorten
 from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import whole_numbers
+from explainers.placement import Placements, place
 
 MODES = ("bilinear", "cubic", "nearest", "area")
 REDUCTIONS = ("sum", "abs_max", "norm")
 
 
-def resize(
-    maps: Tensor, size: tuple[int, ...], mode: str = "bilinear", *, placement: Placement | None = None
-) -> Tensor:
+def resize(maps: Tensor, size: tuple[int, ...], mode: str = "bilinear", *, placement: Placements = None) -> Tensor:
     """Resize maps to another height and width, or frames, height and width.
 
     The first and the last cell keep their share of the size: cell i of n covers [i/n, (i+1)/n] of a side, and its value
@@ -35,12 +33,11 @@ def resize(
     "nearest"   repeats the cell that covers the pixel's center
     "area"      averages the cells that a pixel covers, for smaller sizes
 
-    Methods return maps that cover the input evenly. For a layer's own values, such as those of `capture`, give its
-    `Layer.placement`: where the network crops, pads, flips or shifts its input, the cells are moved there first, and
-    what the layer does not cover is 0.
+    For maps of a layer's cells, give its `Layer.placement` or `Explanation.placement`: where the network crops, pads,
+    flips or shifts its input, the cells are moved there first, and what the layer does not cover is 0 (`place`).
 
     Returns  `[N, H, W]` or `[N, T, H, W]`, float32 (float64 for float64 maps); NaN propagates to neighboring cells
-    Errors   BadOption for another shape or mode, a size below 1, or a placement of another layer
+    Errors   BadOption for another shape or mode, a size below 1, or a placement of another layer; those of `place`
     Source   Fritsch & Carlson 1980 ("cubic"), with the mean of both steps as a cell's slope, limited to three times
              either
 
@@ -58,14 +55,7 @@ def resize(
     if sides is None or len(sides) != maps.ndim - 1 or min(sides) < 1:
         names = "(height, width), both" if maps.ndim == 3 else "(frames, height, width), all"
         raise BadOption(f"Invalid size {shorten(size)} for maps {tuple(maps.shape)}. Give {names} at least 1.")
-    resized = _to_float(maps)
-    if placement is not None:
-        if not isinstance(placement, Placement):
-            raise WrongType(f"placement={shorten(placement)} is not valid. Give `Layer.placement`, or None.")
-        cells = tuple(map(len, placement.centers))
-        if maps.shape[1:] != cells:
-            raise BadOption(f"The placement is of {cells} cells and the maps have {tuple(maps.shape[1:])}. Omit it.")
-        resized = placement.place(resized)
+    resized = place(_to_float(maps), placement)
     if resized.shape[1:] == sides:
         return resized.clone()
     if mode == "area":

@@ -22,6 +22,7 @@ from explainers.passes.loop import Partial, Progress, StopLoop
 from explainers.passes.run import Run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
+from explainers.placement import place
 from explainers.registry import METHODS, Method, find, find_function
 
 Maps = Tensor | Explanation | str | Method | Callable[..., Tensor]
@@ -100,7 +101,7 @@ class OwnMaps:
             limits = self._limits(inside) if METHODS[maps].long else {}
             explanation = explain(maps, self.model, x, self.run.scoring.target, compare=False, **limits)
         if explanation is not None:
-            raw, heat = _values(explanation), explanation.map
+            raw, heat = _values(explanation), explanation.placed
             again = self._rerun_method(explanation)
         elif isinstance(maps, Tensor):
             raw, heat = maps, _reduce(maps, x)
@@ -112,8 +113,10 @@ class OwnMaps:
         resized = None if again is None else partial(self._again, again)
         return Candidate("", self._resize(heat), at_least_float32(raw).to(x.device), resized, explanation)
 
-    def unfinished(self, heat: Tensor) -> Candidate:
+    def unfinished(self, partial: Partial) -> Candidate:
         """Return the best maps so far of a long method."""
+        assert partial.map is not None
+        heat = place(partial.map, partial.placement)
         return Candidate("", self._resize(_reduce(heat, self.run.images)), heat)
 
     def _again(self, again: Callable[[Tensor], tuple[Tensor, Tensor]], images: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +150,7 @@ class OwnMaps:
             limits: dict[str, Any] = {"progress": self._stop_with_call} if method.long else {}
             with pause_recording():
                 found = explain(method.name, self.model, images, classes, compare=False, **same, **limits)
-            return _values(found), found.map
+            return _values(found), found.placed
 
         return again
 

@@ -23,6 +23,7 @@ from explainers.network.randomized_copy import RandomizedCopy
 from explainers.options import Choice, LayerName, Range, Seed, options_of
 from explainers.passes.loop import Loop, Partial, Progress
 from explainers.passes.run import open_run
+from explainers.placement import place
 from explainers.registry import METHODS, Method, check_images, find
 from explainers.targets import Logit, Target, TargetLike, Unit, as_target, describe_target
 
@@ -169,7 +170,7 @@ class _Maps:
                 self.method.name, network, images, target, layer=self.layer, compare=False, **self.options, **named
             )
             self.layer = found.layer if self.method.takes_layer else self.layer
-            return found.raw if found.raw.ndim == 3 else found.map
+            return place(found.raw, found.placement) if found.raw.ndim == 3 else found.map
         given = {} if self.layer is None else {"layer": self.layer}
         classes = torch.tensor(describe_target(target, len(images))) if isinstance(target, Logit) else target
         with torch.set_grad_enabled(self.grad):

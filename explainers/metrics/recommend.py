@@ -29,6 +29,7 @@ from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, options_of, unknown_keyword
 from explainers.passes.at_layer import AtLayer, activations_and_gradients_of
 from explainers.passes.loop import Partial, Progress, check_progress
+from explainers.placement import place
 from explainers.registry import METHODS, Method, MethodLike, check_images, find, rectifies
 from explainers.targets import Target, TargetLike, describe_target
 
@@ -178,7 +179,7 @@ def _queue(methods: Sequence[Method], layers: Sequence[str], shares: bool) -> li
 
 def _are_same(a: Tensor | Explanation, b: Tensor | Explanation) -> bool:
     """Return whether two maps differ only by a positive factor and rounding."""
-    first, second = (each.map if isinstance(each, Explanation) else each for each in (a, b))
+    first, second = (each.placed if isinstance(each, Explanation) else each for each in (a, b))
     if first.shape != second.shape:
         return False
     scaled = [
@@ -273,7 +274,7 @@ class _Search:
             if entry.layer not in self._shared:
                 self._shared |= activations_and_gradients_of(self.model, self.images, [entry.layer], self.fixed)
             at = self._shared[entry.layer]
-            raw = at.layout.place(FORMULAS[entry.method.name](at.activations, at.gradients))
+            raw = place(FORMULAS[entry.method.name](at.activations, at.gradients), at.layout.placement)
             return raw.relu() if rectifies(entry.method, {}) else raw
         options: dict[str, Any] = {} if entry.layer is None else {"layer": entry.layer}
         if share is not None:

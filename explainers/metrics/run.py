@@ -79,13 +79,14 @@ def evaluate(
     """Evaluate maps of the images with METRICS, and compare them with the maps of three controls.
 
     `maps` [N, h, w] are resized bilinearly, attributions [N, C, H, W] are summed over their channels (of videos and
-    volumes, [N, t, h, w] and [N, C, T, H, W], and a pixel is one of a frame); both can be numpy
-    arrays, or lists with one array for each image. An `Explanation`, a method's name or a function of the images can be
+    volumes, [N, t, h, w] and [N, C, T, H, W], and a pixel is one of a frame); both can be numpy arrays, or lists
+    with one array for each image. A bare map covers the image evenly; give the `Explanation` or `place(map,
+    placement)` if the layer's cells do not. An `Explanation`, a method's name or a function of the images can be
     run again, which some metrics require. The default `target` is that of the `Explanation`, else each image's top
-    class. `score` is the score of a class in curves: a probability, by the softmax, the sigmoid (of independent labels,
-    or of a single score) or as the network returns it ("softmax", "sigmoid", "identity", "log"), or "logit", the
-    network's own score. "probability" uses the probability of the `Explanation`, else detects it. Other targets are
-    scored as they are.
+    class. `score` is the score of a class in curves: a probability, by the softmax, the sigmoid (of independent
+    labels, or of a single score) or as the network returns it ("softmax", "sigmoid", "identity", "log"), or
+    "logit", the network's own score. "probability" uses the probability of the `Explanation`, else detects it.
+    Other targets are scored as they are.
     `region`, required by some metrics, is boxes [N, 4] (left, top, right, bottom in pixels) or masks [N, H, W].
     `options` are options of individual metrics: {"road": {"levels": 9}}.
 
@@ -253,8 +254,7 @@ class Evaluator:
 
     def _report_method(self, start: float, inside: Partial) -> Any:
         """Report the progress of a long method that computes the maps, before any metric."""
-        assert inside.map is not None
-        found = self._evaluation(self.own_maps.unfinished(inside.map), {}, start)
+        found = self._evaluation(self.own_maps.unfinished(inside), {}, start)
         return self._call_progress(
             PartialEvaluation(MAP_SHARE * inside.fraction, None, inside.done, inside.total, found)
         )

@@ -9,7 +9,7 @@ training step in another thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -35,6 +35,7 @@ from explainers.network.image_check import check_channel_count
 from explainers.network.inputs import Packing, SeveralInputs
 from explainers.network.state.buffers import GuardedBuffers, WatchedBuffers, is_clean, may_write
 from explainers.network.state.snapshot import snapshots, take_snapshot
+from explainers.placement import Placements
 from explainers.probabilities import no_declared_score
 
 
@@ -49,11 +50,11 @@ class EvalView:
     names, `quantized` is the name of a class without a backward pass, or None. `memo` has what follows from the modules
     as they are, shared with earlier calls; it is None if the modules are not known to be unchanged. `checked` are the
     images that passed validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images'
-    passes if the call reuses them, else None. `buffers` restores those that the network writes. `place` moves maps from
-    the cells of a method's layer to a grid that covers the input evenly. `decides` is True if the network reads values
-    of its image, so that another image may run other operations; it is known after `run_rows_correctly`. `splits` is
-    True if the call can run such images one by one. `failed` has a mask [N] of the images
-    whose score is not finite, once the method has computed scores.
+    passes if the call reuses them, else None. `buffers` restores those that the network writes. `placement` is where
+    the cells of the method's layer lie, None if they cover the input evenly. `decides` is True if the network reads
+    values of its image, so that another image may run other operations; it is known after `run_rows_correctly`.
+    `splits` is True if the call can run such images one by one. `failed` has a mask [N] of the images whose score is
+    not finite, once the method has computed scores.
     """
 
     given: nn.Module
@@ -71,7 +72,7 @@ class EvalView:
     checked: Tensor | None = field(default=None, repr=False)
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
-    place: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
+    placement: Placements = field(default=None, repr=False)
     buffers: WatchedBuffers | GuardedBuffers | None = field(default=None, repr=False)
     decides: bool = False
     splits: bool = False

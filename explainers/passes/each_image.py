@@ -20,6 +20,7 @@ from explainers.findings import Record, note_records, note_rows, recording, scat
 from explainers.nested import list_tensors
 from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.passes.loop import Partial
+from explainers.placement import Placements, join_placements
 from explainers.targets import Logit, Target, TargetLike, Through, as_target
 
 _BY_IMAGE = {"baseline": 0, "low": 0, "high": 0, "masks": 0, "segments": 1}
@@ -32,8 +33,8 @@ class BatchSplit(Exception):
 
 def run_each_image(
     method: Callable[..., Tensor], images: Tensor, target: TargetLike, options: Mapping[str, Any], *, stacked: bool
-) -> Tensor:
-    """Return the results of `method(image, target, **options)` for each image, concatenated.
+) -> tuple[Tensor, Placements]:
+    """Return the results of `method(image, target, **options)` for each image, concatenated, and their placement.
 
     With `stacked`, a tensor as `baseline` is a list of baselines for all images.
 
@@ -56,7 +57,7 @@ def run_each_image(
         records.append(record)
         _refuse_differences(results, records)
     note_records(records, _joined_target(records, requested))
-    return torch.cat(results)
+    return torch.cat(results), join_placements([record.placement for record in records])
 
 
 @contextmanager
@@ -179,6 +180,7 @@ class _Progress:
     def __init__(self, function: Callable[[Partial], Any] | None, count: int) -> None:
         self.function, self.count = function, count
         self.is_stopped = False
+        self.placements: list[Placements] = [None] * count
 
     def of_image(self, index: int, finished: list[Tensor]) -> Callable[[Partial], Any]:
         """Return the function for an image; once the caller has stopped, each image stops after its first chunk."""
@@ -190,11 +192,12 @@ class _Progress:
             if partial.map is not None:
                 rest = [torch.zeros_like(partial.map)] * (self.count - index - 1)
                 whole = torch.cat([*(_as_maps(each, partial.map) for each in finished), partial.map, *rest])
+            self.placements[index:] = [partial.placement] * (self.count - index)
             done, total = index * partial.total + partial.done, self.count * partial.total
             fraction = (index + partial.fraction) / self.count
-            self.is_stopped = (
-                self.function(replace(partial, fraction=fraction, map=whole, done=done, total=total)) is False
-            )
+            where = join_placements(self.placements)
+            shown = replace(partial, fraction=fraction, map=whole, done=done, total=total, placement=where)
+            self.is_stopped = self.function(shown) is False
             return not self.is_stopped
 
         return report

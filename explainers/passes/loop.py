@@ -24,6 +24,7 @@ from explainers.errors import BadOption, is_out_of_memory, shorten
 from explainers.findings import counting_samples
 from explainers.nested import concatenate_outputs
 from explainers.passes.batches.batch_size import Estimate
+from explainers.placement import Placements
 
 T = TypeVar("T")
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -31,12 +32,16 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Partial:
-    """Progress of a slow method: `fraction` in [0, 1], `done` of `total` variants, and the best `map` so far."""
+    """Progress of a slow method: `fraction` in [0, 1], `done` of `total` variants, and the best `map` so far.
+
+    `placement` says where the cells of the map lie, as in `Explanation`.
+    """
 
     fraction: float
     map: Tensor | None
     done: int
     total: int
+    placement: Placements = field(default=None, kw_only=True)
 
 
 Progress = Callable[[Partial], Any]

@@ -60,9 +60,9 @@ class Run:
         return layer_layout(self.view, self.images, layer, counted=counted, frames=frames)
 
     def use_layer(self, layout: LayerLayout) -> None:
-        """Record the layer of the method's map, which is placed by it."""
+        """Record the layer of the method's map, and where its cells lie."""
         note_layer(layout.name)
-        self.view.place = None if layout.placement is None else layout.place
+        self.view.placement = layout.placement
 
     def plan_suffix(self, layout: LayerLayout) -> None:
         """Choose batch sizes for variants of this layer's output."""

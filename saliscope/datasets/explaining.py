@@ -206,7 +206,7 @@ class Explainer:
             scores = self._of_sentences(scores)
         scores = scores.float().cpu()
         best, probabilities = self._best(scores)
-        maps, scales = _to_float16(explanation.map.float().cpu())
+        maps, scales = _to_float16(explanation.placed.float().cpu())
         targets = explanation.target if isinstance(explanation.target, list) else None
         rows = []
         for k, item in enumerate(items):

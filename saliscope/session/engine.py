@@ -302,6 +302,8 @@ def _compute_answer(
     cached: explainers.Explanation | None = None,
 ) -> Generator[Step, None, Answer]:
     """Compute the answer; `known` is a cached explanation."""
+    import explainers  # torch takes seconds to start
+
     method, share, run, predicted = settings.method, 1.0, turn.run, ""
     options = {**settings.method_options, "layer": settings.layer} if method.takes_layer else settings.method_options
     target = detected.chosen.target if detected and detected.chosen else scene.target_of(settings)
@@ -310,7 +312,7 @@ def _compute_answer(
     def refining(step: Any) -> Refining:
         nonlocal share
         share = step.fraction
-        partial_map = None if step.map is None else first_plane(step.map)
+        partial_map = None if step.map is None else first_plane(explainers.place(step.map, step.placement))
         return Refining(settings, crop, partial_map, share, turn.spent, run.left, detected, predicted=predicted)
 
     if cached is not None:
@@ -331,7 +333,7 @@ def _compute_answer(
         scores = network_calls.scores(settings.loaded.name, images) if scores is None else scores[0].float()
         probabilities = probabilities_of(settings, scores)
     number = plane_number(explanation.raw[0], plane) if method.planes else 0
-    shown_map = first_plane(explanation.raw[:, number] if method.planes else explanation.map)
+    shown_map = first_plane(drawn_map(explanation, number if method.planes else None))
     done = explanation.done / explanation.total  # of the samples; a chunk may have ended after the last report
     share = (share if done == 1 else done) if run.stopped() and cached is None else 1.0
     if method.long and cached is None and share == 1.0:
@@ -367,6 +369,13 @@ def plane_number(planes: torch.Tensor, number: int | None) -> int:
     if not 0 <= number < len(planes):
         raise Refused(messages.no_plane(number, len(planes)))
     return number
+
+
+def drawn_map(explanation: explainers.Explanation, plane: int | None) -> torch.Tensor:
+    """Return the map, or a plane of a method with several, on a grid that covers the image evenly."""
+    import explainers  # torch takes seconds to start
+
+    return explanation.placed if plane is None else explainers.place(explanation.raw[:, plane], explanation.placement)
 
 
 def first_plane(maps: torch.Tensor) -> torch.Tensor:

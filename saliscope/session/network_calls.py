@@ -234,10 +234,18 @@ def _batch_size(name: str) -> int:
 
 
 def features(name: str, images: torch.Tensor, layer: str) -> torch.Tensor:
-    """Return the channels of a layer for one image, float32 [K, h, w]."""
+    """Return the channels of a layer for one image on a grid that covers it evenly, float32 [K, h, w]."""
     import explainers  # torch takes seconds to start
 
-    return run(name, explainers.feature_maps, images, layer=layer)[0].float()
+    maps = run(name, explainers.feature_maps, images, layer=layer)
+    return explainers.place(maps, placements(name, images)[layer])[0].float()
+
+
+def placements(name: str, images: torch.Tensor) -> dict[str, explainers.Placement | None]:
+    """Return where the cells of each layer lie, None if they cover the image evenly."""
+    import explainers  # torch takes seconds to start
+
+    return {layer.name: layer.placement for layer in run(name, explainers.list_layers, images)}
 
 
 def effects(
@@ -317,10 +325,11 @@ def reaches(name: str, images: torch.Tensor, target: Target, layer: str) -> bool
 
 
 def sweep(name: str, images: torch.Tensor, target: int | Target, layers: list[str]) -> dict[str, torch.Tensor]:
-    """Compute Grad-CAM at several layers from one pass."""
+    """Compute Grad-CAM at several layers from one pass, on grids that cover the image evenly."""
     import explainers  # torch takes seconds to start
 
-    return run(name, explainers.grad_cam_sweep, images, target=target, layers=layers)
+    maps, where = run(name, explainers.grad_cam_sweep, images, target=target, layers=layers), placements(name, images)
+    return {layer: explainers.place(each, where[layer]) for layer, each in maps.items()}
 
 
 def scores(name: str, images: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import networkx as nx  # a requirement of torch
 from tests.project.sources import ROOT, files, folder_graphs, imports, module_graph, module_of
 
 LEAVES = "errors nested options outputs probabilities class_indices targets output_targets detections default_targets"
-LEAVES += " findings students_t verdict"
+LEAVES += " findings placement students_t verdict"
 PAGE = "channels maps rail trust ranking lab batch api share erase models"
 
 

@@ -74,7 +74,7 @@ def compare_models(
         )
     target = scores_a.argmax(1)
     maps_a, maps_b = (
-        explain(chosen, model, batch, target, compare=False, **options).map
+        explain(chosen, model, batch, target, compare=False, **options).placed
         for model, batch in ((model_a, images), (model_b, images_b))
     )
     map_notes = _map_notes(maps_a, maps_b)

@@ -73,13 +73,13 @@ def smallest_region(
 ) -> SmallestRegion:
     """Find the fewest pixels, in the order of a map, that keep the prediction or whose removal changes it.
 
-    The pixels of `maps` [N, h, w], of an `Explanation`, or of the map of a method, are ordered from the highest value
-    to the lowest. All others (goals "keep" and "half"), or the first ones (goal "change"), are replaced by `baseline`,
-    as in `evaluate`. "keep" keeps the class, whatever its probability; "half" also keeps at least half of its
-    probability. Bisection finds a number k so that the goal is reached with the first k pixels and not with the first
-    k - 1. A smaller k may reach it too, if the prediction changes several times along the order. The prediction is that
-    for the images, or the class `target`, one for all images or one for each, which is also the target of a method.
-    `forward` and `score` are as in `explain`.
+    The pixels of `maps` [N, h, w], which cover the images evenly, of an `Explanation`, or of the map of a method,
+    are ordered from the highest value to the lowest. All others (goals "keep" and "half"), or the first ones (goal
+    "change"), are replaced by `baseline`, as in `evaluate`. "keep" keeps the class, whatever its probability;
+    "half" also keeps at least half of its probability. Bisection finds a number k so that the goal is reached with
+    the first k pixels and not with the first k - 1. A smaller k may reach it too, if the prediction changes several
+    times along the order. The prediction is that for the images, or the class `target`, one for all images or one
+    for each, which is also the target of a method. `forward` and `score` are as in `explain`.
 
     Returns  a `SmallestRegion`; it takes 3 + log2(H W) forward passes of each image at most
     Errors   BadOption for another goal or baseline, a constant map, values that are not finite, maps of another shape,
@@ -100,7 +100,7 @@ def smallest_region(
     model = model if forward is None else wrap_forward(model, forward, images)
     if isinstance(maps, (str, Method)) or callable(maps):
         maps = explain(maps, model, images, wanted, compare=False)
-    ranks = pixel_ranks(maps.map if isinstance(maps, Explanation) else maps, images)
+    ranks = pixel_ranks(maps.placed if isinstance(maps, Explanation) else maps, images)
     with open_run(model, images, several=True) as run:
         cover = baseline_of(run.images, baseline)
         first = run.forward.scores(run.images)

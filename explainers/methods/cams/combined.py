@@ -20,7 +20,7 @@ from explainers.layers.score_kind import score_kind
 from explainers.maps.fusion import fuse
 from explainers.maps.resize import resize
 from explainers.methods.backward.modified_backprop import guided_backprop
-from explainers.methods.cams.gradient_cams import FORMULAS, grad_cam
+from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.network.eval_view import one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, SteadyPrecision, check_keywords
@@ -67,21 +67,31 @@ def sweep(
     check_images(model, images)
     if target is not None:
         target = as_target(target, len(images))
-    layers = [layers] if isinstance(layers, (str, nn.Module)) else layers
-    if layers is not None and (not isinstance(layers, (list, tuple)) or not layers):
-        raise BadOption(
-            f"Invalid layers={shorten(layers)}. Give a list of one or more names, such as ['layer3', 'layer4']."
-        )
+    given = None if layers is None else _listed(layers)
     with one_call(model):
-        names = stages(model, images) if layers is None else list(layers)
+        names = stages(model, images) if given is None else given
         if chosen.name not in FORMULAS or set(options) - {"relu"}:
             by_name = {find_hook_point(unwrap(model), layer).name: layer for layer in names}
             return {name: chosen(model, images, target, layer=layer, **options) for name, layer in by_name.items()}
         rectify = rectifies(chosen, options)
         both = activations_and_gradients_of(model, images, names, target)
         formula = FORMULAS[chosen.name]
-        maps = {name: at.layout.place(formula(at.activations, at.gradients)) for name, at in both.items()}
+        maps = {name: formula(at.activations, at.gradients) for name, at in both.items()}
         return {name: raw.relu() if rectify else raw for name, raw in maps.items()}
+
+
+def _listed(layers: Any) -> list[LayerName]:
+    """Return the layers as a list; a single one does not need a list.
+
+    Errors   BadOption
+    """
+    if isinstance(layers, (str, nn.Module)):
+        return [layers]
+    if not isinstance(layers, (list, tuple)) or not layers:
+        raise BadOption(
+            f"Invalid layers={shorten(layers)}. Give a list of one or more names, such as ['layer3', 'layer4']."
+        )
+    return list(layers)
 
 
 @check_keywords
@@ -144,8 +154,9 @@ def guided_grad_cam(
         torch.Size([1, 3, 224, 224])
     """
     pixels = guided_backprop(model, images, target)
-    cam = grad_cam(model, images, target, layer=layer)
-    return pixels * resize(cam, tuple(images.shape[2:]), mode=interpolate)[:, None]
+    (at,) = activations_and_gradients_of(model, images, [layer], target).values()
+    cam = FORMULAS["grad_cam"](at.activations, at.gradients).relu()
+    return pixels * resize(cam, tuple(images.shape[2:]), interpolate, placement=at.layout.placement)[:, None]
 
 
 @method(
@@ -185,9 +196,11 @@ def refine_cam(
         >>> refine_cam(model, images, 281).shape
         torch.Size([1, 224, 224])
     """
-    names = (stages(model, images)[-3:] or [default_layer(model, images)]) if layers is None else layers
-    maps = sweep(inner, model, images, target, layers=names)
-    return fuse(maps, "product", size=tuple(images.shape[2:]))
+    names = (stages(model, images)[-3:] or [default_layer(model, images)]) if layers is None else _listed(layers)
+    found = activations_and_gradients_of(model, images, names, target).values()
+    maps = [FORMULAS[inner](at.activations, at.gradients) for at in found]
+    placements = [at.layout.placement for at in found]
+    return fuse(maps, "product", size=tuple(images.shape[2:]), placements=placements)
 
 
 @method(
@@ -290,7 +303,8 @@ class _WindowMean:
         shares = self._relative_probabilities(index, known)
         raw, g = self.run.backward.at([self.layout], batch, rows)[self.layout.name]
         maps = FORMULAS[self.inner](maps_of(self.layout, raw), maps_of(self.layout, g)).relu()
-        for heat, share, w in zip(resize(self.layout.place(maps), (height, width)), shares, windows, strict=True):
+        large = resize(maps, (height, width), placement=self.layout.placement)
+        for heat, share, w in zip(large, shares, windows, strict=True):
             canvas = heat.new_zeros(1, *w.within)
             canvas[0, w.top : w.top + height, w.left : w.left + width] = heat
             back = resize(canvas, (height, width))[0]

@@ -30,6 +30,7 @@ from explainers.passes.loop import Loop, Progress, RetrySmaller
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
+from explainers.placement import place
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 
@@ -319,7 +320,7 @@ class _MaskedScores:
 
     def _add(self, index: int, channels: Tensor, repeat: Tensor, vary: Vary) -> None:
         x = self.run.images[index]
-        masks = vary(_masks(self.layout.place(self.a[index, channels]), tuple(x.shape[1:])), index, repeat)
+        masks = vary(_masks(place(self.a[index, channels], self.layout.placement), tuple(x.shape[1:])), index, repeat)
         scores = self.run.scoring.values(x * masks[:, None].to(x), [index] * len(channels)).to(self.sums)
         self.sums[index].index_add_(0, channels, scores)
         self.counts[index].index_add_(0, channels, torch.ones_like(scores))

@@ -24,13 +24,13 @@ from explainers.hooks.locate import find_hook_point, why_no_hooks
 from explainers.layers.layer import Layer, layout_of
 from explainers.layers.layout import LayerLayout, channel_axis
 from explainers.layers.lookup import list_layers
-from explainers.layers.placement import Placement, place_axis
 from explainers.maps.resize import resize
 from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import check_keywords
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
+from explainers.placement import Placement, place_axis
 from explainers.registry import check_images, method
 from explainers.targets import TargetLike, ThroughLike
 
@@ -95,7 +95,7 @@ def full_grad(
     size = tuple(images.shape[2:])
     parts = [(part, layouts[name]) for name, part in gradients.biases.items()]
     if magnitude:
-        maps = [resize(layout.place(part.abs().sum(1)), size) for part, layout in parts]
+        maps = [resize(part.abs().sum(1), size, placement=layout.placement) for part, layout in parts]
         return torch.stack([gradients.input.abs().sum(1), *maps]).sum(0)
     note_promised_sum(gradients.scores - gradients.elsewhere)
     maps = [_spread(part.sum(1), size, layout.placement) for part, layout in parts]

@@ -16,6 +16,7 @@ from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
+from explainers.placement import place
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 
@@ -70,7 +71,7 @@ def vit_cx(
         x, total = run.images, torch.zeros_like(run.scoring.score_inputs())
         maps = layout.to_maps(at_least_float32(activations)).to(at_least_float32(x[:0]))
         height, width = x.shape[-2:]
-        masks = [_cluster_masks(layout.place(channels), (height, width), distance) for channels in maps]
+        masks = [_cluster_masks(place(channels, layout.placement), (height, width), distance) for channels in maps]
         generators, spans = PerImageGenerators(len(x), seed, x.device), extremes(x)[1]
         done = 0
         sums, covers = torch.zeros(2, len(x), *x.shape[-2:]).to(maps)

@@ -328,7 +328,7 @@ def grid_of(run: Run, watch: AttentionTrace) -> tuple[Grid, int]:
             f"The {sizes[0]} tokens of this {name} do not correspond to a grid of patches. {_INSTEAD}"
         )
     grid, extra, placement = patches
-    run.view.place = None if placement is None else placement.place
+    run.view.placement = placement
     return grid, extra
 
 

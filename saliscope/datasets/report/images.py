@@ -121,6 +121,6 @@ def _explain(images: list[Image.Image], targets: list[int], model: Model, settin
     inputs = torch.cat([model.prepare(image) for image in images])
     inputs = inputs.to(next(model.network.parameters()).device)
     explanation = explainers.explain(settings["method"], model.network, inputs, targets, compare=False, **options)
-    values = explanation.map.float().cpu().numpy().astype(float)
+    values = explanation.placed.float().cpu().numpy().astype(float)
     values = np.where(np.isfinite(values), values, 0.0)
     return np.abs(values) if method.by_size else values

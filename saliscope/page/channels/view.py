@@ -175,9 +175,10 @@ def planes(step: Answer, ident: int) -> dict[str, Any] | None:
     """Pack the pager of a map with several planes, with a thumbnail of each plane, or return None for a single map."""
     if not step.planes:
         return None
+    import explainers  # torch takes seconds to start
     from explainers.maps.overlays import sprite  # torch takes seconds to start
 
-    raw = step.explanation.raw[0]
+    raw = explainers.place(step.explanation.raw[0], step.explanation.placement)
     side = min(THUMBNAIL, max(4, math.isqrt(THUMBNAILS // len(raw))))
     small, low, high = sprite(raw, side)
     return {

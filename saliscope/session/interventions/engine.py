@@ -148,14 +148,14 @@ def _quick_old_map(inputs: _Inputs, target: int | Target, request: Request) -> _
 
 def _old_map(settings: Settings, explanation: explainers.Explanation, request: Request) -> _OldMap:
     if not settings.method.planes:
-        return _OldMap(engine.first_plane(explanation.map), 0)
+        return _OldMap(engine.first_plane(explanation.placed), 0)
     number = engine.plane_number(explanation.raw[0], request.plane)
-    return _OldMap(engine.first_plane(explanation.raw[:, number]), number)
+    return _OldMap(engine.first_plane(engine.drawn_map(explanation, number)), number)
 
 
 def _maps(old: _OldMap, settings: Settings, new: explainers.Explanation, share: float) -> Maps:
     """Return both maps; of a method with several planes, the plane that the page shows."""
-    shown = new.raw[:, old.plane] if settings.method.planes else new.map
+    shown = engine.drawn_map(new, old.plane if settings.method.planes else None)
     return Maps(old.map, engine.first_plane(shown), share)
 
 

@@ -83,5 +83,5 @@ def explain(request: Request, run: Run, key: str, name: str, classes: list[int])
                 return
             target = scene.target_of_label(settings, index)
             explanation = network_calls.explain(settings.loaded.name, method.name, images, target=target, **options)
-        maps[index] = explanation.map[0].float()
+        maps[index] = explanation.placed[0].float()
         yield TopMaps(settings, crop, method, dict(maps))

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torchvision
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import explainers
-from explainers import NoSpatialOutput, explain, feature_maps, full_gradients, grad_cam, list_layers
+from explainers import NoSpatialOutput, explain, feature_maps, full_gradients, grad_cam, list_layers, overlay
 from explainers.layers.flow.axes import OTHER, Axis, Factor, concatenate_axes, full_axis, reshape_axes, slice_axis
 from explainers.layers.flow.dataflow import Dataflow
 from explainers.layers.flow.operation import Reads
 from explainers.layers.flow.positions import even
-from explainers.layers.placement import Placement
 from explainers.maps.resize import resize
+from explainers.placement import Placement
 
 SIZE, OBJECT = 64, (30.0, 22.0)
 """The image's side, and the center of the object: 6 x 6 bright pixels."""
@@ -181,7 +183,7 @@ def test_maps_are_at_the_object(name: str):
     layer = second_layer(net, x)
     for method in METHODS:
         at = {} if method in FULL_SIZE else {"layer": "second"}
-        center = center_of(explain(method, net, x, 0, compare=False, **at).map[0])
+        center = center_of(explain(method, net, x, 0, compare=False, **at).placed[0])
         limits = (4, 4) if method in FULL_SIZE else layer.stride
         assert all(abs(a - b) < most for a, b, most in zip(center, OBJECT, limits, strict=True)), (method, center)
     # Inside the image, a cell's center is the center of its receptive field, to half a cell.
@@ -202,7 +204,8 @@ def test_maps_are_at_the_object(name: str):
 @pytest.mark.parametrize("name", VIDEOS)
 def test_maps_of_videos_are_at_the_object_in_time_and_space(name: str):
     net, x = Changed(VIDEOS[name], video=True), bright(VIDEO, MOVING)
-    assert center_of(grad_cam(net, x, 0, layer="second")[0], VIDEO) == pytest.approx(MOVING, abs=2.1)
+    placed = explain("grad_cam", net, x, 0, layer="second", compare=False).placed[0]
+    assert center_of(placed, VIDEO) == pytest.approx(MOVING, abs=2.1)
     layer = second_layer(net, x)
     activation = net.second(net.first(net.change(x)))[0].sum(0)
     cell = torch.unravel_index(activation.argmax(), activation.shape)
@@ -260,20 +263,66 @@ def test_cells_without_a_position_are_refused_by_the_name_of_the_operation(name:
     assert explainers.saliency(net, x, 0).shape == x.shape
 
 
-def test_partial_maps_sweeps_and_metrics_are_placed():
+def test_whatever_draws_resizes_or_measures_places_a_map():
     net, x = Changed(CHANGES["flip"]), bright()
-    partial: list[Tensor] = []
-    report = {"batch_size": 1, "progress": lambda step: partial.append(step.map)}
-    expected, kept = (explain("score_cam", net, x, 0, layer="second", compare=False, **o).map for o in ({}, report))
-    assert torch.equal(partial[-1], kept) and torch.equal(kept, expected)
-    cam = grad_cam(net, x, 0, layer="second")
-    assert torch.equal(explainers.sweep("grad_cam", net, x, 0, layers=["second"])["second"], cam)
-    raw = explain("hires_cam", net, x, 0, layer="second")
-    assert raw.raw.shape == raw.map.shape and torch.equal(raw.raw.relu(), raw.map)
+    partial: list[explainers.Partial] = []
+    report = {"batch_size": 1, "progress": partial.append}
+    expected, kept = (explain("score_cam", net, x, 0, layer="second", compare=False, **o) for o in ({}, report))
+    assert torch.equal(partial[-1].map, kept.map) and torch.equal(kept.map, expected.map)
+    found = explain("grad_cam", net, x, 0, layer="second")
+    raw, right = found.map, found.map.flip(-1)
+    assert torch.equal(explainers.sweep("grad_cam", net, x, 0, layers=["second"])["second"], raw)
+    assert partial[-1].placement == found.placement and torch.equal(found.raw.relu(), raw)
+    assert torch.equal(found.placed, right) and torch.equal(explainers.place(raw, found.placement), right)
+    photo = Image.new("RGB", (SIZE, SIZE))
+    drawn = overlay(photo, right[0]).tobytes()
+    assert found.overlay(photo)[0].tobytes() == overlay(photo, raw[0], placement=found.placement).tobytes() == drawn
+    assert torch.equal(found.upsample((8, 8)), explainers.resize(right, (8, 8)))
+    boxes = explainers.regions(raw[0], (SIZE, SIZE), placement=found.placement)
+    assert boxes[0].box == explainers.regions(right[0], (SIZE, SIZE))[0].box
+    fused = explainers.fuse([raw, right], placements=[found.placement, None])
+    assert torch.equal(fused, right)
+    smoothed = explainers.smooth("grad_cam", sigma=0.0, samples=2)(net, x, 0, layer="second")
+    assert torch.equal(explainers.place(smoothed.mean, smoothed.placement), right)
+    augment = explainers.Augment(flip=True, zoom=0, turn=0, shift=0)
+    aligned = explainers.smooth("grad_cam", augment=augment, samples=2)(net, x, 0, layer="second")
+    assert aligned.placement is None and center_of(aligned.mean[0]) == pytest.approx(OBJECT, abs=4)
     # Deleting the most important pixels first deletes the object, so the score falls at once.
     options = {"target": 0, "metrics": ("deletion",), "baseline": "mean", "score": "logit"}
-    found, wrong = (explainers.evaluate(net, x, heat, **options).to_rows()[0]["value"] for heat in (cam, cam.flip(-1)))
-    assert found < wrong
+    deleted = [explainers.evaluate(net, x, heat, **options).to_rows()[0]["value"] for heat in (found, right, raw)]
+    assert deleted[0] == deleted[1] < deleted[2]
+
+
+def test_a_placement_is_saved_and_kept_for_some_images_of_a_batch(tmp_path: Path):
+    found = explain("grad_cam", Changed(CHANGES["center crop"]), torch.cat([bright(), bright() * torch.nan]), 0)
+    found.save(str(tmp_path / "map.npz"))
+    read = explainers.Explanation.load(str(tmp_path / "map.npz"))
+    assert read.placement == found.placement is not None
+    assert torch.equal(read.placed[0], found.placed[0]) and found.placed[1].isnan().any()
+
+
+def test_layers_of_unpadded_strided_convolutions_have_their_own_grid_by_hand():
+    """A network as in a LeNet: the methods' values are the formulas on the layer's cells, in float64."""
+    torch.manual_seed(0)
+    convolutions = nn.Conv2d(3, 4, 5, 2), nn.ReLU(), nn.Conv2d(4, 5, 5, 2), nn.ReLU()
+    net = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(5 * 5 * 8, 3)).eval().double()
+    x = torch.rand(2, 3, 32, 44, dtype=torch.double)
+    a = net[:3](x).detach().requires_grad_()
+    score = net[3:](a)[:, 1]
+    (g,) = torch.autograd.grad(score.sum(), a)
+    lost = torch.stack([score - net[3:](a * (torch.arange(5) != k)[:, None, None])[:, 1] for k in range(5)], 1).detach()
+    a = a.detach()
+    for method, expected in (
+        ("grad_cam", (g.mean((2, 3), keepdim=True) * a).sum(1)),
+        ("hires_cam", (g * a).sum(1)),
+        ("ablation_cam", (lost[:, :, None, None] * a).sum(1)),
+        ("feature_maps", a),
+        ("channel_effects", lost),
+    ):
+        options = {} if method in ("feature_maps", "channel_effects") else {"relu": False}
+        found = explainers.METHODS[method](net, x, 1, layer="2", **options)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, msg=method)
+    assert explain("grad_cam", net, x, 1, layer="2").map.shape == (2, 5, 8)
 
 
 def test_placed_attributions_keep_their_sum():
@@ -288,7 +337,7 @@ def test_placed_attributions_keep_their_sum():
     assert heat.sum() == pytest.approx(float(parts.scores - parts.elsewhere), rel=1e-4)
 
 
-def test_feature_maps_are_placed_and_ordinary_networks_are_not_touched():
+def test_the_cells_of_a_layer_are_returned_as_they_are_and_placed_by_hand():
     for change, place in (
         (lambda x: x, lambda maps: maps),
         (CHANGES["flip"], lambda maps: maps.flip(-1)),
@@ -296,7 +345,8 @@ def test_feature_maps_are_placed_and_ordinary_networks_are_not_touched():
     ):
         net = Changed(change)
         own = net.second(net.first(change(bright())))
-        assert torch.equal(feature_maps(net, bright(), layer="second"), place(own))
+        assert torch.equal(feature_maps(net, bright(), layer="second"), own)
+        assert torch.equal(explainers.place(own, second_layer(net, bright()).placement), place(own))
 
 
 def test_placement_by_hand():
@@ -306,9 +356,9 @@ def test_placement_by_hand():
         ((-2.0, 2.0, 6.0), (4, 8), [2, 3]),  # one cell in the padding
         ((6.0, 10.0, 2.0), (4, 12), [3, 1, 2]),
     ):
-        assert Placement(((2.0,), columns), size).place(maps).tolist() == [[expected]]
+        assert explainers.place(maps, Placement(((2.0,), columns), size)).tolist() == [[expected]]
     # Centers 4, 8 and 12 of 16 pixels: a grid of 2-pixel cells with centers 1, 3, 5, ..., linear in between.
-    placed = Placement(((8.0,), (4.0, 8.0, 12.0)), (16, 16)).place(maps)[0, 0]
+    placed = explainers.place(maps, Placement(((8.0,), (4.0, 8.0, 12.0)), (16, 16)))[0, 0]
     assert placed.tolist() == [0, 1, 1.25, 1.75, 2.25, 2.75, 3, 0]
     rows, columns = Placement(((2.0,), (6.0, 10.0)), (4, 12)).sources()
     assert rows == [0] and columns == [None, 0, 1]

@@ -15,7 +15,6 @@ from benchmarks.zoo.networks.custom import own
 from benchmarks.zoo.networks.unusual import unusual
 from benchmarks.zoo.runner import Limits, examine, examine_all, is_refusal
 from benchmarks.zoo.subject import Network, Subject
-from explainers.layers.placement import Placement
 
 SAMPLE = """
 timm edgenext_xx_small, timm tiny_vit_5m_224, timm coat_lite_tiny, timm gcvit_xxtiny, timm swinv2_cr_tiny_224,
@@ -106,7 +105,7 @@ def test_wrong_positions_layouts_default_layers_and_maps_are_found(monkeypatch: 
     monkeypatch.setattr(checks.explainers, "grad_cam", lambda *given, **named: right(*given, **named) * 1.001)
     expect("grad_cam", "off by 0.001")
     monkeypatch.undo()
-    monkeypatch.setattr(Placement, "place", lambda self, maps: maps)
+    monkeypatch.setattr(checks.explainers, "place", lambda maps, placement: maps)
     rows = [row for name in ("flip", "crop") for row in examine(UNUSUAL[f"unusual {name}"], ["positions"], Limits())]
     assert {row.verdict for row in rows} == {"wrong"}
 

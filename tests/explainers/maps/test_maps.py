@@ -157,7 +157,7 @@ def test_a_placement_moves_the_cells_of_a_layer_to_where_they_belong():
     wrong, right = (resize(seen["conv"][:, 0], (16, 16), "nearest", placement=p) for p in (None, placement))
 
     assert torch.equal(wrong, 16 * image[:, 0].flip(2)) and torch.equal(right, 16 * image[:, 0])
-    with pytest.raises(BadOption, match=r"placement is of \(4, 4\) cells and the maps have \(2, 4\)"):
+    with pytest.raises(BadOption, match=r"placement is of \(4, 4\) cells, and the maps have \(1, 2, 4\)"):
         resize(torch.rand(1, 2, 4), (16, 16), placement=placement)
 
 

@@ -19,14 +19,20 @@ from tests.support.nets import rel
 BYTES = nets.lights() * BYTES_AND_FRACTIONS
 
 
+def assert_at_spot(found: explainers.Explanation, row: int, scan: int) -> None:
+    spot = divmod(int(found.upsample((64, 64))[row].abs().argmax()), 64)
+    assert all(abs(at - (6 + 32 * scan)) <= 3 for at in spot)
+
+
 def test_the_map_of_a_cropped_scan_is_where_its_content_is():
-    """The same network, one scan after the other: the peaks are at the bright spots, in either order."""
+    """The same network, one scan after the other and both at once: the peaks are at the bright spots."""
     for order in ((0, 1), (1, 0)):
         net = nets.AutoCrop()
         for n in order:
-            heat = grad_cam(net, nets.scans()[n : n + 1], 1, layer="first", relu=False).abs()
-            spot = divmod(int(explainers.maps.resize.resize(heat, (64, 64))[0].argmax()), 64)
-            assert all(abs(at - (6 + 32 * n)) <= 3 for at in spot)
+            assert_at_spot(explain("grad_cam", net, nets.scans()[n : n + 1], 1, layer="first", relu=False), 0, n)
+        both = explain("grad_cam", net, nets.scans()[list(order)], 1, layer="first", relu=False)
+        for row, n in enumerate(order):
+            assert_at_spot(both, row, n)
 
 
 @pytest.mark.parametrize("first", [0, 1])

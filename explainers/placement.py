@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from typing import cast
 
 import torch
 from torch import Tensor
+
+from explainers.errors import BadOption, WrongType, kind_of, shorten
 
 
 @dataclass(frozen=True)
@@ -30,23 +34,62 @@ class Placement:
             for at, side in zip(self.centers, self.size, strict=True)
         )
 
-    def place(self, maps: Tensor) -> Tensor:
-        """Move maps `[..., h, w]` of the layer to a grid that covers the input evenly.
-
-        Cells move unchanged if they fit such a grid of their own size, as after a flip or a shift by whole cells.
-        Otherwise the grid is at least twice as fine, and values are interpolated linearly between the cells' centers.
-        What the layer does not cover is 0. Cells outside the input, in its padding, are omitted.
-        """
-        for k in range(-1, -1 - len(self.size), -1):
-            maps = place_axis(maps.transpose(k, -1), self.centers[k], self.size[k]).transpose(k, -1)
-        return maps
-
     def sources(self) -> tuple[list[int | None], ...]:
         """Return the layer's row (column) that contributes most to each row (column) of a placed map, None if none."""
         return tuple(
             [_largest(weights) for weights in place_axis(torch.eye(len(centers)), centers, size).T]
             for centers, size in zip(self.centers, self.size, strict=True)
         )
+
+
+Placements = Placement | Sequence[Placement | None] | None
+"""One for all maps, or one for each of them, for a network that crops or shifts each image by its content."""
+
+
+def place(maps: Tensor, placement: Placements) -> Tensor:
+    """Move maps of a layer's cells to a grid that covers the input evenly; without a placement, return them unchanged.
+
+    Cells move unchanged if they fit such a grid of their own size, as after a flip or a shift by whole cells. Otherwise
+    the grid is at least twice as fine, and values are interpolated linearly between the cells' centers. What the layer
+    does not cover is 0. Cells outside the input, in its padding, are omitted. `placement` is `Explanation.placement` or
+    `Layer.placement`; a list has one for each map.
+
+    Returns  maps [..., h', w'], or [..., t', h', w'] for videos and volumes, in the units and dtype of `maps`
+    Errors   WrongType for another placement, BadOption for one of another grid
+
+    Example
+        >>> layer = list_layers(model, images, spatial=True)[0]
+        >>> place(torch.rand(2, *layer.grid), layer.placement).shape
+        torch.Size([2, 224, 224])
+    """
+    if placement is None:
+        return maps
+    if isinstance(placement, (list, tuple)) and isinstance(maps, Tensor) and len(placement) == len(maps):
+        return torch.stack([place(one, at) for one, at in zip(maps, placement, strict=True)])
+    if not isinstance(placement, Placement):
+        raise WrongType(f"placement={shorten(placement)} is not valid. Give `Layer.placement`, or None.")
+    cells = tuple(map(len, placement.centers))
+    if not isinstance(maps, Tensor) or tuple(maps.shape[-len(cells) :]) != cells:
+        given = tuple(maps.shape) if isinstance(maps, Tensor) else kind_of(maps)
+        raise BadOption(
+            f"The placement is of {cells} cells, and the maps have {given}. Give the placement of their layer."
+        )
+    for k in range(-1, -1 - len(cells), -1):
+        maps = place_axis(maps.transpose(k, -1), placement.centers[k], placement.size[k]).transpose(k, -1)
+    return maps
+
+
+def join_placements(parts: Sequence[Placements]) -> Placements:
+    """Return the placement of maps of single images as that of their batch."""
+    return parts[0] if all(each == parts[0] for each in parts) else tuple(cast("Sequence[Placement | None]", parts))
+
+
+def spread_placements(placement: Placements, rows: Sequence[int], count: int) -> Placements:
+    """Return the placement of the maps of some of `count` images as that of all of them."""
+    if placement is None or isinstance(placement, Placement):
+        return placement
+    known = dict(zip(rows, placement, strict=True))
+    return tuple(known.get(row, placement[0]) for row in range(count))
 
 
 def _largest(weights: Tensor) -> int | None:
