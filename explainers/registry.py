@@ -105,11 +105,6 @@ class Method:
         return self.returns == "pixels" and self.videos and not self.takes_layer
 
     @property
-    def at_layer(self) -> bool:
-        """Whether the result has the cells of a layer, which may not cover the image evenly."""
-        return self.returns in _AT_LAYERS
-
-    @property
     def planes(self) -> bool:
         """Whether each plane [h, w] of the result is a separate map, so that their sum has no meaning."""
         return self.returns == "features" and not self.reads_class
@@ -261,8 +256,8 @@ def _validate_calls(
                 target = _restrict_target(target, through)
             packing = packing_of(images)
             if given.get("progress") is not None:
-                at_layer = view if placed else None
-                given["progress"] = _wrap_progress(given["progress"], at_layer, rectify, has_map=packing is None)
+                of_layer = view if placed else None
+                given["progress"] = _wrap_progress(given["progress"], of_layer, rectify, has_map=packing is None)
             outer, view.splits, view.failed, view.placement = (view.splits, view.failed), True, [], None
             try:
                 raw = function(model, images, target, **given)
@@ -283,7 +278,9 @@ def _validate_calls(
                 refuse_detached_inputs(model, images, target, packing, raw)
             if failed and bool(failed[0].any()):
                 raw = raw.masked_fill(failed[0].view(-1, *[1] * (raw.ndim - 1)), torch.nan)
-            note_raw(raw, view.placement if placed else None)
+            if not placed:  # only passes inside the method read a layer
+                view.placement = None
+            note_raw(raw, view.placement)
             return raw.relu() if rectify else raw
 
     return method

@@ -141,7 +141,7 @@ def during_a_long_run(browser: Any, tree: Path) -> Times:
 
 
 def over_a_slow_line(browser: Any, tree: Path) -> Iterator[tuple[str, Times]]:
-    """Yield milliseconds and requests until the stored picture, the controls and the first drawn map.
+    """Yield milliseconds and requests until the stored image, the controls and the first drawn map.
 
     The line has a latency of 400 ms and 50 kB/s in both directions; the browser has no cache, then that of the first
     visit.

@@ -86,15 +86,16 @@ def figures(
 
     Errors   BadImages if the number of images is not the number of maps
     """
-    frames = _frames(explanation)
-    images = _images(explanation, photos, frames)[:most]
-    return [_figure(explanation, n, labels, image, frames[n]) for n, image in enumerate(images)]
+    maps = explanation.placed
+    frames = _frames(maps)
+    images = _images(explanation, photos, frames, maps.shape[1])[:most]
+    return [_figure(explanation, n, maps[n], labels, image, frames[n]) for n, image in enumerate(images)]
 
 
 def _figure(
-    explanation: Explained, n: int, labels: Sequence[str] | None, image: Shown | None, frame: int | None
+    explanation: Explained, n: int, map: Tensor, labels: Sequence[str] | None, image: Shown | None, frame: int | None
 ) -> MapFigure:
-    whole = explanation.placed[n].detach().to("cpu")
+    whole = map.detach().to("cpu")
     values = whole if frame is None else whole[frame]
     method = METHODS.get(explanation.method)
     where = f" at {explanation.layer}" if explanation.layer else ""
@@ -124,22 +125,21 @@ def _figure(
     )
 
 
-def _images(explanation: Explained, photos: Any, frames: list[int | None]) -> list[Shown] | list[None]:
+def _images(explanation: Explained, photos: Any, frames: list[int | None], cells: int) -> list[Shown] | list[None]:
+    """Return the images below the maps; of a video with maps of `cells` frames, the frame that belongs to each map."""
     count, inputs = len(explanation.map), explanation.images
     if photos is not None:
         return given_images(photos, count)
     if inputs is None:
         return [None] * count
     if inputs.ndim == 5:
-        cells = explanation.placed.shape[1]
         at = [int((int(frame or 0) + 0.5) * inputs.shape[2] / cells) for frame in frames]
         inputs = torch.stack([clip[:, k] for clip, k in zip(inputs, at, strict=True)])
     return network_inputs(inputs)
 
 
-def _frames(explanation: Explained) -> list[int | None]:
+def _frames(maps: Tensor) -> list[int | None]:
     """Return the frame with the strongest values of each map of a video, and None for each map of an image."""
-    maps = explanation.placed
     if maps.ndim == 3:
         return [None] * len(maps)
     return list(maps.nan_to_num().abs().flatten(2).amax(-1).argmax(1).tolist())

@@ -309,7 +309,7 @@ def _explanation(
         images=images.detach(),
         done=record.done if record.total else 1,
         total=record.total or 1,
-        placement=record.placement if found.raw is record.raw else None,
+        placement=record.placement,
     )
 
 

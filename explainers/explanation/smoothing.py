@@ -212,10 +212,9 @@ class _Samples:
             options["progress"] = self.report_within
         if self.budget is not None and "budget" in self.keywords:
             options["budget"] = max(1e-9, self.start + self.budget - time.monotonic())
-        known = self.function if isinstance(self.function, Method) else None
-        with nullcontext() if known is None else one_call(model) as view:
+        with one_call(model) if isinstance(self.function, Method) else nullcontext() as view:
             map = self.function(model, images, target, **options)
-            self.placement = view.placement if view is not None and known is not None and known.at_layer else None
+            self.placement = None if view is None else view.placement
         over = self.budget is not None and time.monotonic() - self.start >= self.budget
         cut = self.stopped or ("budget" in options and over)
         return None if cut and self.moments.n else at_least_float32(map)

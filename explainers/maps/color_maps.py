@@ -49,12 +49,12 @@ def color_map(name: str) -> Tensor:
              linearly to `BLUE` (entries 0 and 1) and `RED` (255).
     Errors   BadOption for another name.
     """
-    if isinstance(name, str) and name == "signed":
+    if not isinstance(name, str) or name not in COLORS:
+        hint = nearest(str(name), COLORS)
+        raise BadOption(f"Unknown color map {shorten(name)}. {hint}Choose one of {', '.join(COLORS)}.")
+    if name == "signed":
         t = ((torch.arange(256) - 128) / 127).clamp(-1, 1)[:, None]
         ends = torch.where(t < 0, torch.tensor(BLUE), torch.tensor(RED))
         return (255 + (ends - 255) * t.abs()).round().to(torch.uint8)
     tables = {"magma": MAGMA, "viridis": VIRIDIS}
-    if not isinstance(name, str) or name not in tables:
-        hint = nearest(str(name), COLORS)
-        raise BadOption(f"Unknown color map {shorten(name)}. {hint}Choose one of {', '.join(COLORS)}.")
     return torch.tensor(list(base64.b64decode(tables[name])), dtype=torch.uint8).view(256, 3)

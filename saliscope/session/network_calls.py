@@ -235,17 +235,21 @@ def _batch_size(name: str) -> int:
 
 def features(name: str, images: torch.Tensor, layer: str) -> torch.Tensor:
     """Return the channels of a layer for one image on a grid that covers it evenly, float32 [K, h, w]."""
+    return run(name, _features, images, layer=layer)[0].float()
+
+
+def _features(network: Any, images: torch.Tensor, layer: str) -> torch.Tensor:
     import explainers  # torch takes seconds to start
 
-    maps = run(name, explainers.feature_maps, images, layer=layer)
-    return explainers.place(maps, placements(name, images)[layer])[0].float()
+    return _placed(network, images, {layer: explainers.feature_maps(network, images, layer=layer)})[layer]
 
 
-def placements(name: str, images: torch.Tensor) -> dict[str, explainers.Placement | None]:
-    """Return where the cells of each layer lie, None if they cover the image evenly."""
+def _placed(network: Any, images: torch.Tensor, maps: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Move the maps of layers, by name, to grids that cover the image evenly."""
     import explainers  # torch takes seconds to start
 
-    return {layer.name: layer.placement for layer in run(name, explainers.list_layers, images)}
+    layers = {layer.name: layer.placement for layer in explainers.list_layers(network, images)}
+    return {name: explainers.place(each, layers[name]) for name, each in maps.items()}
 
 
 def effects(
@@ -326,10 +330,13 @@ def reaches(name: str, images: torch.Tensor, target: Target, layer: str) -> bool
 
 def sweep(name: str, images: torch.Tensor, target: int | Target, layers: list[str]) -> dict[str, torch.Tensor]:
     """Compute Grad-CAM at several layers from one pass, on grids that cover the image evenly."""
+    return run(name, _sweep, images, target=target, layers=layers)
+
+
+def _sweep(network: Any, images: torch.Tensor, **keywords: Any) -> dict[str, torch.Tensor]:
     import explainers  # torch takes seconds to start
 
-    maps, where = run(name, explainers.grad_cam_sweep, images, target=target, layers=layers), placements(name, images)
-    return {layer: explainers.place(each, where[layer]) for layer, each in maps.items()}
+    return _placed(network, images, explainers.grad_cam_sweep(network, images, **keywords))
 
 
 def scores(name: str, images: torch.Tensor) -> torch.Tensor:
