@@ -19,7 +19,7 @@ from explainers.network.forward_wrapper import Forward
 from explainers.options import Precision, Range
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike

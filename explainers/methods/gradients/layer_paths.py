@@ -22,14 +22,14 @@ from explainers.layers.lookup import stages
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
-from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
+from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, spread
 from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward
 from explainers.options import LayerName, Precision, Range
-from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
+from explainers.passes.at_layer import SuffixBatch, retry_with_repeated_batch
 from explainers.passes.loop import Loop, Progress, Rows, now
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, maps_of
+from explainers.passes.run import Run, layer_with_patch_gradients, open_run
+from explainers.passes.scores import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
@@ -107,7 +107,7 @@ def layer_integrated_gradients(
             return scores, at_least_float32(gradient) * whole[index]
 
         if steps is None and run.forward.through is None:
-            shares = integrate_by_gap(len(x), loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
+            shares = bisect([Bisection() for _ in x], loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
         else:
             points, weights = gauss_legendre(steps or FIXED)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from explainers.network.forward_wrapper import Forward
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 

@@ -18,10 +18,11 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.derived_targets import LogProbability, Probability, Unit
 from explainers.findings import note_finding
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.outputs import scores_in, scores_of
+from explainers.outputs import scores_in
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
@@ -29,7 +30,7 @@ from explainers.perturbation.coalitions import every_coalition, within_rounding
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend
 from explainers.registry import method
-from explainers.targets import Logit, LogProbability, Probability, Target, TargetLike, ThroughLike, Unit
+from explainers.targets import Logit, Target, TargetLike, ThroughLike, scores_of
 
 Box = tuple[slice, slice]
 
