@@ -36,6 +36,10 @@ Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored
 
 from pathlib import Path
 
+from explainers.call.batch_size import keep_freed_memory
+from explainers.call.layers import default_layer, list_layers
+from explainers.call.loop import Partial
+from explainers.call.text_encoder import text_embedding
 from explainers.checks.report import check_explainer
 from explainers.derived_targets import Contrast, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.detections import DetrDetections, YoloDetections
@@ -71,7 +75,6 @@ from explainers.explanation.smoothing import Augment, Smoothed, smooth
 from explainers.hooks.capture import capture, input_gradients
 from explainers.hooks.edit import edit_gradients, edit_inputs, edit_outputs
 from explainers.layers.layer import Layer
-from explainers.layers.lookup import default_layer, list_layers
 from explainers.maps.boxes import Region, regions
 from explainers.maps.frames import overlay_frames
 from explainers.maps.fusion import fuse
@@ -91,11 +94,8 @@ from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.removal import Removal, remove_brightest
 from explainers.metrics.run import evaluate
 from explainers.nested import register_output
-from explainers.network.text_encoder import text_embedding
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Regression, Similarity
-from explainers.passes.batch_size import keep_freed_memory
-from explainers.passes.loop import Partial
 from explainers.placement import Placement, place
 from explainers.registry import METHODS, Method, MethodName
 from explainers.targets import Logit

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from explainers.backward.operations import Call
-from explainers.passes.attention import operations as attention_ops
+from explainers.call.attention import operations as attention_ops
 
 
 def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from explainers.backward.vjp import vjp
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, UnsupportedOperation, WrongType, nearest, shorten
-from explainers.passes.scores import at_least_float32
 
 RuleLike = str | Mapping[str, str] | None
 

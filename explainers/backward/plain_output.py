@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.call.profile import first_output
+from explainers.call.run import Run
+from explainers.dtypes import to_float64
 from explainers.errors import ExplainerError, UnsupportedOperation, is_out_of_memory, shorten
-from explainers.layers.profile import first_output
 from explainers.nested import list_tensors
-from explainers.network.dtypes import to_float64
-from explainers.network.rows.differences import row_of
-from explainers.passes.run import Run
+from explainers.probe.differences import row_of
 
 _OTHERS = "Use saliency, smooth_grad or integrated_gradients, which do not need rules."
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from explainers.network.batch_norm import guard_batch_norms
+from explainers.call.batch_norm import guard_batch_norms
 
 
 def vjp(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

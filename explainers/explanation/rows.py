@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.call.images import first_broken_value
 from explainers.explanation.evidence import Evidence, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, scatter_rows
-from explainers.network.image_check import first_broken_value
 from explainers.placement import join_placements, spread_placements
 from explainers.targets import TargetLike, as_target, describe_target
 

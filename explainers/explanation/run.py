@@ -14,7 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.compiled import compiling
+from explainers.call.current import one_call, packing_of
+from explainers.call.each_image import finite_images, select_rows
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.nan_check import first_broken_layer
+from explainers.call.profile import known_profile
+from explainers.call.score_kind import ScoreKind, score_kind
+from explainers.call.view import EvalView
 from explainers.derived_targets import LogProbability, Probability, Through
+from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import diagnose
 from explainers.explanation.evidence import Evidence, statistics
@@ -22,18 +31,8 @@ from explainers.explanation.result import Explanation
 from explainers.explanation.rows import add_missing, add_missing_inputs, join_images
 from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
-from explainers.layers.profile import known_profile
-from explainers.layers.score_kind import ScoreKind, score_kind
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
-from explainers.network.dtypes import to_cpu_float64
-from explainers.network.eval_view import one_call, packing_of
-from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.network.inputs import inputs_of
-from explainers.network.nan_check import first_broken_layer
-from explainers.network.view import EvalView
 from explainers.options import LayerName, unknown_keyword, whole_number
-from explainers.passes.compiled import compiling
-from explainers.passes.each_image import finite_images, select_rows
 from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
 from explainers.registry import MAPS, Method, MethodLike, find
@@ -92,7 +91,8 @@ def explain(
         torch.Size([1, 7, 7])
     """
     chosen = find(method)
-    several = inputs_of(images)
+    given: Any = images
+    several: tuple[Tensor, ...] | None = given if isinstance(given, tuple) else None
     each: Callable[..., Any] = functools.partial(explain, chosen)
     call: dict[str, Any] = {"layer": layer, "reduce": reduce, "through": through, "forward": forward, "score": score}
     call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
@@ -132,9 +132,9 @@ def explain(
     context["relu"] = options.get("relu", chosen.relu)
     context["trained_size"] = trained_size or _own_size(view.model)
     explanations = []
-    for maps, given, comparison in zip(found, inputs, comparisons, strict=True):
-        each_image = _evidence(maps, chosen, given, comparison, restricted, context)
-        explanations.append(_explanation(maps, chosen, given, options, keywords, how, each_image, kind))
+    for maps, of_input, comparison in zip(found, inputs, comparisons, strict=True):
+        each_image = _evidence(maps, chosen, of_input, comparison, restricted, context)
+        explanations.append(_explanation(maps, chosen, of_input, options, keywords, how, each_image, kind))
     return explanations[0] if several is None else tuple(explanations)  # type: ignore[return-value]
 
 

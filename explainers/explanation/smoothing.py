@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from explainers.call.current import check_images, one_call
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.loop import Loop, Partial, Progress
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, shorten
 from explainers.maps.resize import reduce_channels
-from explainers.network.eval_view import check_images, one_call
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline
-from explainers.passes.loop import Loop, Partial, Progress
-from explainers.passes.run import open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import Placements, place

@@ -14,7 +14,6 @@ from explainers.hooks.locate import HookPoint, find_hook_point
 from explainers.layers.flow.positions import even
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.receptive import receptive_field
-from explainers.network.eval_view import eval_view
 from explainers.placement import Placement
 
 
@@ -46,13 +45,13 @@ class Layer:
     """Whether the score depends on its positions; False if it only depends on the class token."""
     frames: int = field(default=1, repr=False)
     _order: tuple[int, ...] = field(default=(), repr=False)
-    _model: Any = field(default=None, repr=False, compare=False)
+    _network: Any = field(default=None, repr=False, compare=False)
     _input: tuple[int, ...] = field(default=(), repr=False, compare=False)
     _lost: str = field(default="", repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the model, to which a pickled layer does not refer."""
-        return {**self.__dict__, "_model": None}
+        return {**self.__dict__, "_network": None}
 
     def __deepcopy__(self, memo: Any) -> Layer:
         return self  # nothing in it can change
@@ -96,16 +95,15 @@ class Layer:
 
         For a video or volume, it is (left, top, start, right, bottom, end) of a cell (frame, row, column).
         """
-        model = self._model() if self._model else None
-        if model is None:
+        network = self._network() if self._network else None
+        if network is None:
             raise LayerNotFound(
                 f"The model of layer {self.name!r} no longer exists, or the layer was pickled, which does not include "
                 "the model. Call list_layers(model, images) again."
             )
         if self.grid is None:
             raise NoSpatialOutput(nothing_spatial(self.name, self.shape, self._lost))
-        images = next((p for p in model.parameters()), torch.zeros(())).new_zeros(1, *self._input)
-        network = eval_view(model).network
+        images = next((p for p in network.parameters()), torch.zeros(())).new_zeros(1, *self._input)
         return receptive_field(network, images, layout_of(self, find_hook_point(network, self.name)), cell)
 
 

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import did_not_run, ran_repeatedly
+from explainers.layers.flow.decisions import Decisions
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
-from explainers.network.decisions import Decisions
-from explainers.network.dtypes import to_float64
 
 Box = tuple[int, ...]
 Span = tuple[int, int]

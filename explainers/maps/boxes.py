@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption, shorten
 from explainers.maps.resize import resize
-from explainers.network.dtypes import to_float64
 from explainers.options import check_keywords
 from explainers.perturbation.segments import components
 from explainers.placement import Placement

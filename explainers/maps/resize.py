@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from explainers.dtypes import float64_device, to_float64
 from explainers.errors import BadOption, shorten
-from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import whole_numbers
 from explainers.placement import Placements, place
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption
-from explainers.network.dtypes import to_float64
 
 _WINDOW, _SIGMA = 11, 1.5
 _K1, _K2 = 0.01, 0.03

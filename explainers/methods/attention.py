@@ -18,9 +18,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from explainers.network.forward_wrapper import Forward
+from explainers.call.attention.record import mean_token_gradients, record_attention, why_not
+from explainers.call.forward_wrapper import Forward
 from explainers.options import Choice, Range
-from explainers.passes.attention.record import mean_token_gradients, record_attention, why_not
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 

@@ -10,9 +10,9 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from explainers.network.forward_wrapper import Forward
+from explainers.call.forward_wrapper import Forward
+from explainers.call.run import open_run
 from explainers.options import Range, Seed
-from explainers.passes.run import open_run
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike

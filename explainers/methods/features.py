@@ -7,14 +7,14 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.at_layer import activation_and_score
+from explainers.call.attention.record import attention_at, patches_of, why_not
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import features, open_run
+from explainers.dtypes import to_float64
 from explainers.methods.cams.score_cams import channel_drops
-from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, LayerName, Range
-from explainers.passes.at_layer import activation_and_score
-from explainers.passes.attention.record import attention_at, patches_of, why_not
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import features, open_run
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import outside_call
+from explainers.call.loop import Partial, Progress, StopLoop
+from explainers.call.run import Run
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, WrongType, kind_of
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.findings import pause_recording
 from explainers.maps.arrays import Arrays, as_tensor, check_dimensions
 from explainers.maps.resize import reduce_channels, resize
-from explainers.network.eval_view import outside_call
-from explainers.passes.loop import Partial, Progress, StopLoop
-from explainers.passes.run import Run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.placement import place
 from explainers.registry import METHODS, Method, find, find_function

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from explainers.dtypes import to_cpu_float64
 from explainers.metrics.significance import LEVEL, ROUNDING, holm, random_map_test, sign_flip_test, smallest_p
-from explainers.network.dtypes import to_cpu_float64
 from explainers.verdict.facts import Facts
 from explainers.verdict.rules import Verdict, judge_facts
 

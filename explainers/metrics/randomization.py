@@ -10,19 +10,19 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.blocks.weights import WeightGroup, weight_groups
+from explainers.call.current import check_images, eval_view
+from explainers.call.loop import Loop, Partial, Progress
+from explainers.call.run import open_run
 from explainers.derived_targets import Unit
 from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, shorten
 from explainers.explanation.run import explain
 from explainers.hooks.locate import find_hook_point, unwrap
-from explainers.layers.blocks.weights import WeightGroup, weight_groups
 from explainers.maps.resize import rank_correlation, reduce_channels, resize
 from explainers.maps.similarity import ssim
 from explainers.metrics.randomization_result import STATISTICS, Randomization
-from explainers.network.eval_view import check_images, eval_view
-from explainers.network.randomized_copy import RandomizedCopy
+from explainers.metrics.randomized_copy import RandomizedCopy
 from explainers.options import Choice, LayerName, Range, Seed, options_of
-from explainers.passes.loop import Loop, Partial, Progress
-from explainers.passes.run import open_run
 from explainers.placement import place
 from explainers.registry import METHODS, Method, find
 from explainers.targets import Logit, Target, TargetLike, as_target, describe_target
@@ -50,7 +50,7 @@ def randomization_test(
 ) -> Randomization:
     """Model parameter randomization test: does the map change when the weights are randomized?
 
-    The weights of a private copy are randomized (see network/randomized_copy.py), block by block from the output to the
+    The weights of a private copy are randomized (see metrics/randomized_copy.py), block by block from the output to the
     input in at most `MAX_STEPS` steps, starting with the last layer that has weights. `order` "cascade" keeps earlier
     blocks randomized, so that no trained weights are left at the end; "independent" randomizes one block at a time;
     "logit" randomizes only the last layer. Each map, for the class of the trained network and at the same layer, is

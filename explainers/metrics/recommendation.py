@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.call.loop import Partial
 from explainers.display.charts import charts_html, charts_images
 from explainers.display.classes import target_name
 from explainers.display.display import Display, Displayed
 from explainers.display.tables import folded, paragraphs, table_html
+from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, nearest
 from explainers.maps.resize import rank_correlation
 from explainers.metrics.comparison import Comparisons, adjust, judge_comparisons, mean_and_error
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import METRICS
-from explainers.network.dtypes import to_cpu_float64
-from explainers.passes.loop import Partial
 from explainers.verdict.rules import Verdict
 
 AGREE, DISAGREE = 0.7, 0.3

@@ -10,7 +10,11 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import outside_call
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Partial, Progress, check_progress
 from explainers.derived_targets import Probability
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption
 from explainers.findings import pause_recording
 from explainers.maps.arrays import Arrays, check_dimensions
@@ -19,11 +23,7 @@ from explainers.metrics.metric import METRICS, Trial
 from explainers.metrics.run import evaluator
 from explainers.metrics.settings import EvaluationSettings
 from explainers.metrics.several import score_of, target_of
-from explainers.network.dtypes import to_float64
-from explainers.network.eval_view import outside_call
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed, check_keywords, options_of
-from explainers.passes.loop import Partial, Progress, check_progress
 from explainers.perturbation.baselines import NAMES
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.probabilities import SCORES, WORDS

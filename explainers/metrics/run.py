@@ -12,9 +12,13 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images, one_call, outside_call
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.loop import Loop, Partial, Progress, check_progress
+from explainers.call.run import open_run
+from explainers.call.score_kind import score_kind
 from explainers.errors import BadOption, shorten
 from explainers.findings import Finding, pause_recording, recording
-from explainers.layers.score_kind import score_kind
 from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
@@ -24,11 +28,7 @@ from explainers.metrics.metric import METRICS, Measurement, Metric, Trial, find_
 from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.settings import EvaluationSettings
 from explainers.metrics.several import by_name, in_map, overloaded, rank_evaluations, score_of, target_of
-from explainers.network.eval_view import check_images, one_call, outside_call
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
-from explainers.passes.loop import Loop, Partial, Progress, check_progress
-from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.probabilities import SCORES, declared_score
 from explainers.registry import METHODS

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.network.forward_wrapper import Forward
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Progress
 from explainers.options import Baseline
-from explainers.passes.loop import Progress
 from explainers.targets import TargetLike
 
 

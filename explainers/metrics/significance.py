@@ -19,7 +19,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from explainers.network.dtypes import to_cpu_float64
+from explainers.dtypes import to_cpu_float64
 from explainers.students_t import t_tail
 
 LEVEL = 0.05

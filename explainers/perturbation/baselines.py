@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from explainers.call.current import packing_of
 from explainers.errors import BadOption, kind_of, shorten
-from explainers.network.eval_view import packing_of
 from explainers.options import Baseline
 
 NAMES = ("zeros", "blur", "mean", "noise")

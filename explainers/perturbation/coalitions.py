@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from explainers.network.dtypes import to_cpu_float64
-from explainers.passes.loop import Loop
-from explainers.passes.run import Run
+from explainers.call.loop import Loop
+from explainers.call.run import Run
+from explainers.dtypes import to_cpu_float64
 from explainers.perturbation.segments import Parts, blend
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, nearest, shorten
 from explainers.layers.flow.axes import kinds_of
-from explainers.network.dtypes import to_cpu_float64
 
 Masks = Tensor | int | tuple[int, ...] | str
 """Segments: "superpixels", "grid", a grid's size, labels (integers) or masks (bool or float)."""

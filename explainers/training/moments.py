@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from explainers.network.dtypes import float64_device
+from explainers.dtypes import float64_device
 
 # Values converted at a time on the CPU: their float64 copy fits into the cache, and torch does not start more threads.
 BLOCK = 2**15

@@ -163,7 +163,7 @@ def _evaluate(
     batch_size: int, explanation: explainers.Explanation, network: Any, images: torch.Tensor, **keywords: Any
 ) -> explainers.Evaluation:
     import explainers  # torch takes seconds to start
-    from explainers.passes.loop import largest_batch  # torch takes seconds to start
+    from explainers.call.loop import largest_batch  # torch takes seconds to start
 
     with largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
         return explainers.evaluate(network, images, explanation, **keywords)
@@ -180,7 +180,7 @@ def _remove(
     batch_size: int, maps: torch.Tensor, network: Any, images: torch.Tensor, **keywords: Any
 ) -> explainers.Removal:
     import explainers  # torch takes seconds to start
-    from explainers.passes.loop import largest_batch  # torch takes seconds to start
+    from explainers.call.loop import largest_batch  # torch takes seconds to start
 
     with largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
         return explainers.remove_brightest(network, images, maps, **keywords)
@@ -202,7 +202,7 @@ def _randomize(method: str, network: Any, images: torch.Tensor, **keywords: Any)
 def _explain_in_batches(batch_size: int, method: str, *values: Any, **keywords: Any) -> explainers.Explanation:
     """Call `explainers.explain` with a limited batch size."""
     import explainers  # torch takes seconds to start
-    from explainers.passes.loop import largest_batch  # torch takes seconds to start
+    from explainers.call.loop import largest_batch  # torch takes seconds to start
 
     with largest_batch(batch_size):
         return explainers.explain(method, *values, **keywords)
@@ -219,7 +219,7 @@ def recommend(
 def _recommend(batch_size: int, *values: Any, **keywords: Any) -> explainers.Recommendation:
     """Call `explainers.recommend` with a limited batch size."""
     import explainers  # torch takes seconds to start
-    from explainers.passes.loop import largest_batch  # torch takes seconds to start
+    from explainers.call.loop import largest_batch  # torch takes seconds to start
 
     with largest_batch(batch_size):
         return explainers.recommend(*values, **keywords)

@@ -33,7 +33,7 @@ from saliscope.session.text_messages import quoted
 if TYPE_CHECKING:
     import torch
 
-    from explainers.layers.blocks.partition import Blocks
+    from explainers.blocks.partition import Blocks
     from explainers.layers.layer import Layer
     from explainers.options import Option
     from explainers.targets import Target
@@ -46,7 +46,7 @@ LEAST = 0.005
 SIDE = 256
 """Longer side in pixels at which connected regions are computed; 520 pixels would take a second."""
 WITHOUT_MAP = frozenset({"no grid", "one cell", "unused"})
-"""Reasons for which a block has no Grad-CAM, by `explainers.layers.blocks.partition.Why`."""
+"""Reasons for which a block has no Grad-CAM, by `explainers.blocks.partition.Why`."""
 _blocks: weakref.WeakKeyDictionary[zoo.Model, Blocks] = weakref.WeakKeyDictionary()
 
 
@@ -140,7 +140,7 @@ def network_blocks(loaded: LoadedModel) -> Blocks:
     """Return the blocks of a network, computed once."""
     import torch  # torch takes seconds to start
 
-    from explainers.layers.blocks import partition  # torch takes seconds to start
+    from explainers.blocks import partition  # torch takes seconds to start
 
     model = loaded.model
     if model not in _blocks:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-from explainers.layers.score_kind import score_of_network
-from explainers.network.eval_view import one_call
+from explainers.call.current import one_call
+from explainers.call.score_kind import score_of_network
 from explainers.probabilities import default_score
 
 MAX_ASPECT = 4

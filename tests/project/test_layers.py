@@ -10,8 +10,8 @@ import networkx as nx  # a requirement of torch
 
 from tests.project.sources import ROOT, files, folder_graphs, imports, module_graph, module_of
 
-LEAVES = "errors nested options outputs probabilities class_indices targets output_targets detections default_targets"
-LEAVES += " findings placement students_t verdict"
+LEAVES = "errors nested options outputs probabilities targets derived_targets output_targets detections dtypes"
+LEAVES += " default_targets findings placement students_t verdict"
 PAGE = "channels maps rail trust ranking lab batch api share erase models"
 
 
@@ -23,7 +23,8 @@ ORDER = [
     *(
         within("explainers", names)
         for names in (
-            *("hooks", "network", "layers", "passes", "backward perturbation", "maps", "registry", "display"),
+            *("hooks", "layers", "probe", "unusual", "call", "blocks", "backward perturbation", "maps", "registry"),
+            "display",
             *("methods explanation training", "checks metrics experiments"),
         )
     ),

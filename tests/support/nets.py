@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explainers import Layer
-from explainers.passes.loop import Loop
-from explainers.passes.run import open_run
+from explainers.call.loop import Loop
+from explainers.call.run import open_run
 
 # Networks this small run faster on one thread, and other processes may want the other cores.
 torch.set_num_threads(1)

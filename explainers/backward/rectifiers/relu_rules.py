@@ -17,9 +17,9 @@ from torch.autograd.function import BackwardCFunction
 
 from explainers.backward.operations import describe_user_function, global_hooks, is_user_function
 from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
+from explainers.call.run import Run
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
-from explainers.passes.run import Run
 
 # (gradients at the inputs, gradients at the outputs) -> gradients at the inputs.
 Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | None, ...]]

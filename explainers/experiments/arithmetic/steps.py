@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.dtypes import to_cpu_float64
 from explainers.errors import UnsupportedOperation
 from explainers.experiments.arithmetic.moves import follow, unravel
 from explainers.experiments.arithmetic.recording import Operation, Recorder, Ref
 from explainers.experiments.arithmetic.sums import WeightedSum, is_sum, weighted_sum
-from explainers.network.dtypes import to_cpu_float64
 
 ACTIVATIONS = frozenset(
     "relu hardtanh silu gelu hardswish hardsigmoid sigmoid tanh leaky_relu elu celu selu mish clamp clamp_min "

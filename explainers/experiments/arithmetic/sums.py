@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.dtypes import to_cpu_float64
 from explainers.errors import UnsupportedOperation
 from explainers.experiments.arithmetic.moves import OUTSIDE, follow, unravel
 from explainers.experiments.arithmetic.recording import Operation, Recorder, Ref
-from explainers.network.dtypes import to_cpu_float64
 
 MEANS = frozenset("mean avg_pool2d _adaptive_avg_pool2d upsample_bilinear2d sum".split())
 """Linear operations without parameters."""

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from explainers.call.attention.watch import watch_attention
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.layers import layer_layout
+from explainers.call.run import Run, open_run
 from explainers.errors import (
     BadImages,
     BadOption,
@@ -23,12 +28,7 @@ from explainers.experiments.arithmetic.steps import Step, Walk, walk
 from explainers.experiments.arithmetic.sums import WeightedSum
 from explainers.experiments.interventions.selection import position_numbers
 from explainers.layers.layout import LayerLayout, nothing_spatial
-from explainers.layers.lookup import layer_layout
-from explainers.network.eval_view import check_images
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords, whole_number, whole_numbers
-from explainers.passes.attention.watch import watch_attention
-from explainers.passes.run import Run, open_run
 
 
 @dataclass(frozen=True, eq=False)

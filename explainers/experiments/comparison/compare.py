@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images
+from explainers.call.layers import list_layers
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadImages, BadOption, BadTarget, shorten
 from explainers.experiments.comparison.result import ModelComparison
 from explainers.experiments.comparison.similarity import FEWEST, gram_matrix, linear_cka
 from explainers.explanation.run import explain
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import only_tensor
-from explainers.layers.lookup import list_layers
 from explainers.maps.resize import rank_correlation, resize
-from explainers.network.eval_view import check_images
-from explainers.passes.run import Run, open_run
-from explainers.passes.scores import at_least_float32
 from explainers.registry import MAPS, MethodLike, find
 
 MOST = 8

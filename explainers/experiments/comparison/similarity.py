@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from explainers.network.dtypes import to_float64
+from explainers.dtypes import to_float64
 from explainers.students_t import t_quantile
 
 FEWEST = 8

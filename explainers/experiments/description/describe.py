@@ -8,17 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images, one_call
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.loop import now
+from explainers.call.profile import unchecked_profile
 from explainers.experiments.description.table import Description, LayerDescription
 from explainers.hooks.calls import Calls
 from explainers.hooks.locate import HookPoint, find_hook_point
 from explainers.layers.center_fields import center_fields
 from explainers.layers.layer import Layer, layout_of
-from explainers.layers.profile import Profile, unchecked_profile
+from explainers.layers.profile import Profile
 from explainers.nested import list_tensors
-from explainers.network.eval_view import check_images, one_call
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import check_keywords
-from explainers.passes.loop import now
 
 Times = dict[tuple[str, int], tuple[float, int]]
 """Seconds and bytes of the output, by the dotted name of a module and the number of its call."""

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.run import open_run
+from explainers.call.score_kind import score_kind
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption, BadTarget, shorten
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
-from explainers.layers.score_kind import score_kind
 from explainers.maps.resize import resize
-from explainers.network.dtypes import to_float64
-from explainers.network.eval_view import check_images
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, check_keywords
-from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of
 from explainers.probabilities import check_score, probabilities_of
 from explainers.registry import Method, MethodLike

@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.layers import layer_layout
+from explainers.call.run import Run, open_run
+from explainers.call.score_kind import score_kind
+from explainers.call.scores import Edits, LayerLeaf, at_least_float32
+from explainers.call.tensors import match_quantization, single_tensor
 from explainers.experiments.interventions.changes import Change, Constant, Function, Swap, as_function, describe_change
 from explainers.experiments.interventions.result import Intervention
 from explainers.experiments.interventions.selection import Selection, select
 from explainers.hooks.calls import replaced_outputs
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import layer_layout
-from explainers.layers.score_kind import score_kind
 from explainers.nested import concatenate_outputs
-from explainers.network.eval_view import check_images
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
 from explainers.outputs import scores_in
-from explainers.passes.run import Run, open_run
-from explainers.passes.scores import Edits, LayerLeaf, at_least_float32
-from explainers.passes.tensors import match_quantization, single_tensor
 from explainers.probabilities import check_score
 from explainers.targets import TargetLike, describe_target, evaluate, scores_of
 

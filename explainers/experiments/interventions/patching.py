@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from explainers.call.at_layer import SuffixBatch, activation_and_score
+from explainers.call.batch_size import max_tensor_count
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.experiments.interventions.changes import Swap
 from explainers.experiments.interventions.selection import chosen_channels, position_numbers
-from explainers.network.eval_view import check_images
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
-from explainers.passes.at_layer import SuffixBatch, activation_and_score
-from explainers.passes.batch_size import max_tensor_count
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.scores import at_least_float32
 from explainers.targets import TargetLike
 
 

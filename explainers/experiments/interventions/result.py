@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from explainers.display.classes import class_name
 from explainers.display.display import Display, Displayed
 from explainers.display.tables import paragraphs, table_html
+from explainers.dtypes import to_cpu_float64
 from explainers.hooks.edit import edit_outputs
-from explainers.network.dtypes import to_cpu_float64
 from explainers.probabilities import probabilities_of
 
 

@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, full_axis, kinds_of, lost_axis, resize_axis, why_lost
 from explainers.layers.flow.axis_rules import PARTS, has_rule, lose_time, propagate_axes
 from explainers.layers.flow.cost import Cost
+from explainers.layers.flow.decisions import NEW
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
 from explainers.layers.flow.unknown import check_positions
 from explainers.nested import is_transformed
-from explainers.network.decisions import NEW
 
 
 class Value(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from explainers.dtypes import to_float64
 from explainers.layers.flow.axes import (
     OTHER,
     SPATIAL,
@@ -24,7 +25,6 @@ from explainers.layers.flow.axes import (
 from explainers.layers.flow.operation import Operation, Reads, Result, Rule, alike, along, dims_of
 from explainers.layers.flow.positions import Positions
 from explainers.layers.flow.spectra import conjugate, transform
-from explainers.network.dtypes import to_float64
 
 
 def _resize_axes(operation: Operation) -> Result:

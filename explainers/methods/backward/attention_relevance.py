@@ -11,10 +11,10 @@ from explainers.backward.lrp_attention import AttentionRelevance
 from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import RULES, RuleLike, RuleMap, RuleParameters
 from explainers.backward.operations import why_not
+from explainers.call.forward_wrapper import Forward
+from explainers.call.run import open_run
 from explainers.methods.backward.relevance import ZeroBias
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, Range
-from explainers.passes.run import open_run
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from explainers.backward import operations
 from explainers.backward.lrp import winning_probability
 from explainers.backward.rectifiers.relu_rules import deconv, guided, rectified_gradient, why_not
-from explainers.network.forward_wrapper import Forward
-from explainers.passes.run import open_run
+from explainers.call.forward_wrapper import Forward
+from explainers.call.run import open_run
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 

@@ -15,12 +15,12 @@ from explainers.backward.lrp import relevance
 from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import COMPOSITES, RULES, RuleLike, RuleMap, RuleParameters
 from explainers.backward.operations import why_not
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, shorten
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method

@@ -18,15 +18,15 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.run import activations_and_gradients, features
+from explainers.call.scores import cell_axes
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
-from explainers.network.dtypes import to_float64
-from explainers.network.eval_view import check_images
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, Seed, check_keywords
-from explainers.passes.run import activations_and_gradients, features
-from explainers.passes.scores import cell_axes
 from explainers.registry import METHODS, method
 from explainers.targets import TargetLike, ThroughLike
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.call.scores import at_least_float32
 from explainers.default_targets import resolve_target
 from explainers.derived_targets import LogProbability, Probability, Through, Unit
 from explainers.errors import BadTarget, shorten
 from explainers.findings import note_scores
-from explainers.passes.scores import at_least_float32
 from explainers.probabilities import default_score, log_probability_of
 from explainers.targets import Logit, Target, TargetLike, as_target, evaluate, scores_of
 

@@ -10,23 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from explainers.backward.rectifiers.relu_rules import why_not
+from explainers.call.current import check_images, one_call
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.layers import default_layer, stages
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import Run, activations_and_gradients_of, layer_with_patch_gradients, open_run
+from explainers.call.score_kind import score_kind
+from explainers.call.scores import at_least_float32, maps_of
 from explainers.derived_targets import LogProbability, Probability
 from explainers.errors import BadOption, shorten
 from explainers.findings import note_layer
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import default_layer, stages
-from explainers.layers.score_kind import score_kind
 from explainers.maps.fusion import fuse
 from explainers.maps.resize import resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS
-from explainers.network.eval_view import check_images, one_call
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, SteadyPrecision, check_keywords
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, activations_and_gradients_of, layer_with_patch_gradients, open_run
-from explainers.passes.scores import at_least_float32, maps_of
 from explainers.probabilities import log_probability_of
 from explainers.registry import MethodLike, find, method, rectifies
 from explainers.targets import TargetLike, ThroughLike, as_target, scores_of

@@ -10,6 +10,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.run import activations_and_gradients
 from explainers.findings import note_finding
 from explainers.methods.cams.class_contrast import (
     against_mean,
@@ -21,9 +23,7 @@ from explainers.methods.cams.class_contrast import (
 )
 from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.methods.cams.second_order import hessian_activations
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, LayerName, Range, Relu
-from explainers.passes.run import activations_and_gradients
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 

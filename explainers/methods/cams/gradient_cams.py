@@ -16,13 +16,13 @@ from typing import Annotated, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import activations_and_gradients, layer_with_patch_gradients, open_run
+from explainers.call.scores import cell_axes, maps_of
+from explainers.dtypes import float64_device, to_float64
 from explainers.findings import note_finding, note_gradient
-from explainers.network.dtypes import float64_device, to_float64
-from explainers.network.forward_wrapper import Forward
 from explainers.options import LayerName, Precision, Range, Relu, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import activations_and_gradients, layer_with_patch_gradients, open_run
-from explainers.passes.scores import cell_axes, maps_of
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method

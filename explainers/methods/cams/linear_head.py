@@ -12,15 +12,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from explainers.call.at_layer import retry_with_repeated_batch
+from explainers.call.layers import list_layers
+from explainers.call.run import Run, open_run
+from explainers.call.scores import LayerLeaf, cell_axes, maps_of
 from explainers.errors import UnsupportedModel
 from explainers.findings import note_gradient
 from explainers.hooks.calls import replaced_outputs
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import list_layers
 from explainers.options import LayerName
-from explainers.passes.at_layer import retry_with_repeated_batch
-from explainers.passes.run import Run, open_run
-from explainers.passes.scores import LayerLeaf, cell_axes, maps_of
 from explainers.targets import TargetLike
 
 

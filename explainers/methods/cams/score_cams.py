@@ -17,18 +17,18 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.at_layer import SuffixBatch, activation_and_score
+from explainers.call.batch_size import max_tensor_count
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress, RetrySmaller
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
 from explainers.errors import is_out_of_memory
 from explainers.findings import note_finding
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import resize
 from explainers.methods.cams.channel_groups import group_channels
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed, SteadyPrecision
-from explainers.passes.at_layer import SuffixBatch, activation_and_score
-from explainers.passes.batch_size import max_tensor_count
-from explainers.passes.loop import Loop, Progress, RetrySmaller
-from explainers.passes.run import Run, open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place
 from explainers.registry import method

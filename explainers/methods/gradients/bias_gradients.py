@@ -16,20 +16,20 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.layers import list_layers
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
+from explainers.dtypes import to_float64
 from explainers.errors import UnsupportedModel
 from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
 from explainers.hooks.locate import find_hook_point, why_no_hooks
 from explainers.layers.layer import Layer, layout_of
 from explainers.layers.layout import LayerLayout, channel_axis
-from explainers.layers.lookup import list_layers
 from explainers.maps.resize import resize
-from explainers.network.dtypes import to_float64
-from explainers.network.eval_view import check_images
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import check_keywords
-from explainers.passes.run import Run, open_run
-from explainers.passes.scores import at_least_float32
 from explainers.placement import Placement, place_axis
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Partial, Progress
+from explainers.call.run import open_run
 from explainers.methods.gradients.noisy_gradients import Samples, smooth_grad
 from explainers.methods.gradients.path_integrals import Start, Steps, integrated_gradients
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Partial, Progress
-from explainers.passes.run import open_run
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 

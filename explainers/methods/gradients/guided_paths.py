@@ -13,13 +13,13 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.methods.gradients.path_integrals import Start, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import spread
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Precision, Range
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike

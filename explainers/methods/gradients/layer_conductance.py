@@ -19,18 +19,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from explainers.call.at_layer import SuffixBatch
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import Run, layer_with_patch_gradients, open_run
+from explainers.call.scores import at_least_float32, maps_of
+from explainers.dtypes import to_float64
 from explainers.findings import note_finding
 from explainers.layers.layout import LayerLayout
 from explainers.methods.gradients.layer_paths import NoiseSeed, token_sums
 from explainers.methods.gradients.path_integrals import FIXED, GAP, Start, Steps, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import Bisection, Probe, bisect, spread
-from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward
 from explainers.options import LayerName, Precision
-from explainers.passes.at_layer import SuffixBatch
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, layer_with_patch_gradients, open_run
-from explainers.passes.scores import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike

@@ -16,20 +16,20 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.at_layer import SuffixBatch, retry_with_repeated_batch
+from explainers.call.forward_wrapper import Forward
+from explainers.call.layers import stages
+from explainers.call.loop import Loop, Progress, Rows, now
+from explainers.call.run import Run, layer_with_patch_gradients, open_run
+from explainers.call.scores import at_least_float32, maps_of
+from explainers.dtypes import to_float64
 from explainers.findings import is_recording, note_finding
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import stages
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, spread
-from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward
 from explainers.options import LayerName, Precision, Range
-from explainers.passes.at_layer import SuffixBatch, retry_with_repeated_batch
-from explainers.passes.loop import Loop, Progress, Rows, now
-from explainers.passes.run import Run, layer_with_patch_gradients, open_run
-from explainers.passes.scores import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike

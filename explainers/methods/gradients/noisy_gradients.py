@@ -17,12 +17,12 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
 from explainers.findings import is_recording, note_halves
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method

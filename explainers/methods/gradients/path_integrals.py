@@ -17,15 +17,15 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
 from explainers.derived_targets import Through
 from explainers.errors import BadOption, kind_of
 from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, spread
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from explainers.network.forward_wrapper import Forward
-from explainers.passes.run import open_run
-from explainers.passes.scores import at_least_float32
+from explainers.call.forward_wrapper import Forward
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 

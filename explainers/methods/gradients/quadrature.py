@@ -19,8 +19,8 @@ from operator import attrgetter, methodcaller, mul
 import torch
 from torch import Tensor
 
-from explainers.network.dtypes import to_float64
-from explainers.passes.loop import Loop, Rows
+from explainers.call.loop import Loop, Rows
+from explainers.dtypes import to_float64
 
 
 def gauss_legendre(steps: int) -> tuple[Tensor, Tensor]:

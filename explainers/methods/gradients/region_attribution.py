@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption
 from explainers.methods.gradients.path_integrals import integrate, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import gauss_legendre
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, Precision, Range
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.segments import superpixels
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from explainers.backward.vjp import vjp
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.findings import is_recording, note_finding
 from explainers.methods.perturbation.kept_parts import KeptParts, Starts
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import NAMES, levels_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike

@@ -13,13 +13,13 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
+from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, shorten
-from explainers.network.dtypes import to_cpu_float64
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer
 from explainers.perturbation.segments import PARTS, Masks, parts_of

@@ -22,15 +22,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.default_targets import DefaultTarget
 from explainers.errors import BadOption, WrongType, kind_of
 from explainers.findings import is_recording, note_halves
 from explainers.hooks.locate import unwrap
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend

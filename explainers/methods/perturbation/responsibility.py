@@ -18,13 +18,13 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import open_run
 from explainers.derived_targets import LogProbability, Probability, Unit
 from explainers.findings import note_finding
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.outputs import scores_in
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import every_coalition, within_rounding
 from explainers.perturbation.rng import PerImageGenerators

@@ -13,11 +13,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import Run, open_run
 from explainers.findings import note_finding
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer, every_coalition, within_rounding
 from explainers.perturbation.rng import PerImageGenerators

@@ -14,12 +14,12 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import open_run
+from explainers.dtypes import to_cpu_float64
 from explainers.findings import note_finding, note_promised_sum
-from explainers.network.dtypes import to_cpu_float64
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer, every_coalition
 from explainers.perturbation.rng import PerImageGenerators

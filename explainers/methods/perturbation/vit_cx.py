@@ -7,13 +7,13 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.call.at_layer import activation_and_score
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.maps.resize import resize
-from explainers.network.forward_wrapper import Forward
 from explainers.options import LayerName, Precision, Range, Seed
-from explainers.passes.at_layer import activation_and_score
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place

@@ -31,8 +31,8 @@ def contributions(name: str, images: torch.Tensor, target: int | Target, layer: 
 
 
 def _contributions(network: Any, images: torch.Tensor, target: int | Target, layer: str) -> torch.Tensor:
-    from explainers.network.dtypes import to_float64  # torch takes seconds to start
-    from explainers.passes.run import open_run  # torch takes seconds to start
+    from explainers.call.run import open_run  # torch takes seconds to start
+    from explainers.dtypes import to_float64  # torch takes seconds to start
 
     with open_run(network, images, target) as run:
         location = run.layer_layout(layer)
@@ -99,8 +99,8 @@ def measure_stages(loaded: LoadedModel) -> None:
 
 
 def _center_fields(network: Any, images: torch.Tensor, layers: list[str]) -> list[Any]:
+    from explainers.call.run import open_run  # torch takes seconds to start
     from explainers.layers.center_fields import center_fields as of_layers  # torch takes seconds to start
-    from explainers.passes.run import open_run  # torch takes seconds to start
 
     with open_run(network, images) as run:
         return of_layers(run.view.network, run.images, [run.layer_layout(layer) for layer in layers])
@@ -120,7 +120,7 @@ def sources(name: str, layer: str, images: torch.Tensor) -> Sources:
 
 
 def _sources_of(network: Any, images: torch.Tensor, layer: str) -> Sources:
-    from explainers.passes.run import open_run  # torch takes seconds to start
+    from explainers.call.run import open_run  # torch takes seconds to start
 
     with open_run(network, images) as run:
         layout = run.layer_layout(layer)
@@ -129,8 +129,8 @@ def _sources_of(network: Any, images: torch.Tensor, layer: str) -> Sources:
 
 
 def _receptive_fields(network: Any, images: torch.Tensor, layer: str) -> tuple[list[Any], list[Any]] | None:
+    from explainers.call.run import open_run  # torch takes seconds to start
     from explainers.layers.receptive import receptive_fields as of_all_cells  # torch takes seconds to start
-    from explainers.passes.run import open_run  # torch takes seconds to start
 
     with open_run(network, images) as run:
         return of_all_cells(run.view.network, run.images, run.layer_layout(layer), SECONDS)

@@ -154,7 +154,7 @@ def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers
     """
     import torch  # torch takes seconds to start
 
-    from explainers.network.dtypes import to_float64  # torch takes seconds to start
+    from explainers.dtypes import to_float64  # torch takes seconds to start
 
     def measure(gradient: Tensor) -> Tensor:
         values = to_float64(gradient)

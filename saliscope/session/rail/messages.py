@@ -58,7 +58,7 @@ WHY = {
     "attention": "Of little use: attention mixes positions, and the output of this layer is added to a residual.",
     "bypassed": "Incomplete: other paths bypass this layer, so a map shows only its part of the score.",
 }
-"""Why a map is not meaningful at a layer, by `explainers.layers.blocks.partition.Why`."""
+"""Why a map is not meaningful at a layer, by `explainers.blocks.partition.Why`."""
 NOT_LISTED = frozenset({"no grid", "one cell"})
 """Reasons for which no method returns a map, so that the layer cannot be selected."""
 

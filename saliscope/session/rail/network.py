@@ -11,7 +11,7 @@ from saliscope.session.answers import LoadedModel
 from saliscope.session.rail import messages
 
 if TYPE_CHECKING:
-    from explainers.layers.blocks.partition import Blocks, Skip, Step
+    from explainers.blocks.partition import Blocks, Skip, Step
     from saliscope import zoo
 
 MOST_ARCS = 600

@@ -86,7 +86,7 @@ def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers
 def _norm(gradient: Tensor) -> float:
     import torch  # torch takes seconds to start
 
-    from explainers.network.dtypes import to_float64  # torch takes seconds to start
+    from explainers.dtypes import to_float64  # torch takes seconds to start
 
     norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float32))
     if not SMALLEST < norm < 1 / SMALLEST:  # the squares overflow or underflow in float32

@@ -12,9 +12,9 @@ from torch.utils import _python_dispatch
 from torch.utils.checkpoint import CheckpointFunction
 
 from explainers import explain, grad_cam, integrated_gradients, list_layers, lrp, occlusion, saliency
+from explainers.call.current import eval_view
 from explainers.checks.fixtures import hook_counts
 from explainers.findings import is_recording
-from explainers.network.eval_view import eval_view
 from tests.support.nets import random_images, residual
 
 CALLS: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {

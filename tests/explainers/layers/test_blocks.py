@@ -8,7 +8,7 @@ import torchvision
 from torch import Tensor, nn
 
 from explainers import default_layer, list_layers
-from explainers.layers.blocks.partition import Skip, network_blocks
+from explainers.blocks.partition import Skip, network_blocks
 from tests.support.nets import ClassToken, Written, plain, random_images, residual
 
 

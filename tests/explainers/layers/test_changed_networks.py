@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.functional import affine_grid, avg_pool2d, conv2d, grid_sample
 
 from explainers import default_layer, explain, grad_cam, list_layers
-from explainers.network.eval_view import eval_view
-from explainers.network.state.snapshot import snapshots
+from explainers.call.current import eval_view
+from explainers.call.snapshot import snapshots
 from tests.support.nets import random_images, residual, settle
 
 IMAGES = random_images(2, height=16, width=16)

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from explainers import list_layers
+from explainers.call.current import eval_view
+from explainers.call.layers import layer_layout
+from explainers.call.view import EvalView
 from explainers.layers import receptive
 from explainers.layers.center_fields import center_fields
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import layer_layout
-from explainers.network.eval_view import eval_view
-from explainers.network.view import EvalView
 from tests.support.nets import Written, settle
 
 Cell = tuple[int, int]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import explainers
-from explainers.layers.blocks.partition import Skip, network_blocks
+from explainers.blocks.partition import Skip, network_blocks
 from saliscope.page.components import view as page_view
 from saliscope.page.rail import view
 from saliscope.session import engine, results_cache
