@@ -71,11 +71,21 @@ def resolve_target(target: Target | None, output: Any, count: int, model: nn.Mod
     return Logit(scores_of(output).argmax(1))
 
 
-def pixel_classes(maps: Tensor) -> Tensor:
-    """Return the class of every pixel [N, H, W] of class maps [N, K, H, W].
+def pixel_classes(output: Any) -> Tensor:
+    """Return the class of every pixel [N, H, W] by the output of a segmentation network.
 
-    A single map is that of class 0 against nothing, which is -1: scores above 0, or probabilities above 0.5.
+    The output is a tensor of class maps [N, K, H, W], {"out": maps}, an object with `logits`, or one with classes and a
+    mask for each query. A single map is that of class 0 against nothing, which is -1: scores above 0, or probabilities
+    above 0.5.
+
+    Returns  int64 (n, h, w)
+    Errors   BadTarget for another output
+
+    Example
+        >>> pixel_classes({"out": torch.tensor([[[[1.0, 2.0]], [[3.0, 0.0]]]])})
+        tensor([[[1, 0]]])
     """
+    maps = class_maps_of(output)
     if maps.shape[1] > 1:
         return maps.argmax(1)
     are_probabilities = bool(((maps >= 0) & (maps <= 1)).all())
@@ -83,18 +93,43 @@ def pixel_classes(maps: Tensor) -> Tensor:
 
 
 def classes_by_area(classes: Tensor, background: Collection[int] = ()) -> dict[int, int]:
-    """Return the number of pixels of each class in the classes of pixels [H, W]: largest first, the background last."""
+    """Return the number of pixels of each class in the classes of pixels [H, W]: largest first, the background last.
+
+    `background` are the classes that count as background. Pixels of class -1 belong to none.
+
+    Example
+        >>> classes_by_area(torch.tensor([[0, 0, 0], [2, 2, 1]]), background={0})
+        {2: 2, 1: 1, 0: 3}
+    """
     labels, counts = torch.unique(classes[classes >= 0], return_counts=True)
     pairs = zip(labels.tolist(), counts.tolist(), strict=True)
     return dict(sorted(pairs, key=lambda pair: (pair[0] in background, -pair[1])))
 
 
 def detections_by_score(found: Mapping[str, Tensor]) -> list[int]:
-    """Return the rows of an image's detections, best first; boxes without area, at the image's edge, are left out."""
+    """Return the rows of an image's detections, best first; boxes without area, at the image's edge, are left out.
+
+    `found` has "boxes" [n, 4] (left, top, right, bottom) and "scores" [n], as the detectors of torchvision return them.
+
+    Example
+        >>> boxes = torch.tensor([[0.0, 0, 5, 5], [2, 2, 2, 9], [1, 1, 3, 3]])
+        >>> detections_by_score({"boxes": boxes, "scores": torch.tensor([0.4, 0.9, 0.7])})
+        [2, 0]
+    """
     boxes = found["boxes"]
     has_area = (boxes[:, 2:] > boxes[:, :2]).all(1).tolist()
     order: list[int] = found["scores"].argsort(descending=True, stable=True).tolist()
     return [row for row in order if has_area[row]]
+
+
+def is_background(name: str) -> bool:
+    """Return whether a class of a segmentation network is the background, by its name, in any case.
+
+    Example
+        >>> is_background("Background"), is_background("dog")
+        (True, False)
+    """
+    return name.lower() in BACKGROUND
 
 
 def background_of(model: nn.Module | None) -> frozenset[int]:
@@ -106,7 +141,7 @@ def background_of(model: nn.Module | None) -> frozenset[int]:
         return frozenset({0})
     names = getattr(getattr(model, "config", None), "id2label", None)
     found = names.items() if isinstance(names, Mapping) else ()
-    return frozenset(int(label) for label, name in found if str(name).lower() in BACKGROUND)
+    return frozenset(int(label) for label, name in found if is_background(str(name)))
 
 
 def _class_maps(output: Any) -> Tensor | None:

@@ -146,7 +146,14 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out: a dedicated exception class, or a RuntimeError with a message of an allocator."""
+    """Return whether memory ran out: a dedicated exception class, or a RuntimeError with a message of an allocator.
+
+    Methods then try smaller batches. The error is raised if a single row does not fit.
+
+    Example
+        >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("out of memory"))
+        (True, False)
+    """
     message = str(error).lower()
     is_memory_error = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return is_memory_error or (isinstance(error, RuntimeError) and any(phrase in message for phrase in _OUT_OF_MEMORY))

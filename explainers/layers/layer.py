@@ -8,13 +8,14 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from explainers.errors import LayerNotFound, NoSpatialOutput
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point
 from explainers.layers.flow.positions import even
-from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
-from explainers.layers.receptive import receptive_field
+from explainers.layers.layout import Grid, LayerLayout, channel_axis, nothing_spatial
+from explainers.layers.receptive import Span, receptive_field, receptive_fields
 from explainers.network.eval_view import eval_view
 from explainers.placement import Placement
 
@@ -69,6 +70,11 @@ class Layer:
         return self.name.count(".") + bool(self.name)
 
     @property
+    def channel_axis(self) -> int:
+        """The axis of `shape` along which the channels lie: 1, or the last one for tokens and channels-last layouts."""
+        return channel_axis(self.layout)
+
+    @property
     def centers(self) -> tuple[tuple[float, ...], ...] | None:
         """The centers of the rows and of the columns of cells in input pixels, or None without a grid."""
         if self.grid is None:
@@ -97,6 +103,18 @@ class Layer:
 
         For a video or volume, it is (left, top, start, right, bottom, end) of a cell (frame, row, column).
         """
+        return receptive_field(*self.opened(), cell)
+
+    @restores_state
+    def receptive_fields(self, seconds: float = math.inf) -> tuple[list[Span], list[Span]] | None:
+        """Return the receptive fields of all cells: (top, bottom) of each row and (left, right) of each column.
+
+        Returns  None if the columns of a field depend on its row, or if it takes more than `seconds` of processor time
+        """
+        return receptive_fields(*self.opened(), seconds)
+
+    def opened(self) -> tuple[nn.Module, Tensor, LayerLayout]:
+        """Return the network, images of the size that the layer was listed for, and the layer's layout."""
         model = self._model() if self._model else None
         if model is None:
             raise LayerNotFound(
@@ -107,7 +125,7 @@ class Layer:
             raise NoSpatialOutput(nothing_spatial(self.name, self.shape, self._lost))
         images = next((p for p in model.parameters()), torch.zeros(())).new_zeros(1, *self._input)
         network = eval_view(model).network
-        return receptive_field(network, images, layout_of(self, find_hook_point(network, self.name)), cell)
+        return network, images, layout_of(self, find_hook_point(network, self.name))
 
 
 def layout_of(layer: Layer, point: HookPoint) -> LayerLayout:

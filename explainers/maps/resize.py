@@ -155,10 +155,17 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     """Compute Spearman's rank correlation of each pair of maps over all cells.
 
+    `a` and `b` are batches of maps of the same shape, [N, ...].
+
     Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; ties get their mean rank. NaN if a map
              is constant or not finite.
     Errors   BadOption if the shapes differ.
     Source   Spearman 1904; with ties: Pearson's correlation of mean ranks.
+
+    Example
+        >>> maps = grad_cam(model, images, 281)
+        >>> rank_correlation(maps, 2 * maps)
+        tensor([1.], dtype=torch.float64)
     """
     if a.shape != b.shape or a.ndim < 2:
         raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")

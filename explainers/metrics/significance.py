@@ -104,9 +104,15 @@ def random_map_test(difference: float, random: Tensor, *, is_mean: bool, roundin
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values adjusted for their number; NaN stays NaN and is not counted.
+    """Return the p-values adjusted for their number, by Holm's correction; NaN stays NaN and is not counted.
+
+    The probability of one adjusted p-value or more below a level is at most the level if there is no effect.
 
     Source   Holm 1979, Scandinavian Journal of Statistics 6(2)
+
+    Example
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
     """
     order = sorted((p, k) for k, p in enumerate(p_values) if not math.isnan(p))
     adjusted, largest = list(p_values), 0.0

@@ -34,6 +34,11 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     its maximum).
 
     Errors   BadOption for an unknown name, a tensor of another shape or device, or values that are not finite and real
+
+    Example
+        >>> baseline_of(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]), "mean")
+        tensor([[[[3., 3.],
+                  [3., 3.]]]])
     """
     if isinstance(baseline, Tensor):
         refuse_values("baseline", baseline, images)
