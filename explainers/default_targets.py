@@ -92,18 +92,18 @@ def pixel_classes(output: Any) -> Tensor:
     return (maps[:, 0] > (0.5 if are_probabilities else 0.0)).long() - 1
 
 
-def classes_by_area(classes: Tensor, background: Collection[int] = ()) -> dict[int, int]:
-    """Return the number of pixels of each class in the classes of pixels [H, W]: largest first, the background last.
+def classes_by_area(classes: Tensor, last: Collection[int] = ()) -> dict[int, int]:
+    """Return the number of pixels of each class in the classes of pixels [H, W], the largest class first.
 
-    `background` are the classes that count as background. Pixels of class -1 belong to none.
+    Classes in `last`, such as the background, come after all others. Pixels of class -1 belong to none.
 
     Example
-        >>> classes_by_area(torch.tensor([[0, 0, 0], [2, 2, 1]]), background={0})
+        >>> classes_by_area(torch.tensor([[0, 0, 0], [2, 2, 1]]), last={0})
         {2: 2, 1: 1, 0: 3}
     """
     labels, counts = torch.unique(classes[classes >= 0], return_counts=True)
     pairs = zip(labels.tolist(), counts.tolist(), strict=True)
-    return dict(sorted(pairs, key=lambda pair: (pair[0] in background, -pair[1])))
+    return dict(sorted(pairs, key=lambda pair: (pair[0] in last, -pair[1])))
 
 
 def detections_by_score(found: Mapping[str, Tensor]) -> list[int]:

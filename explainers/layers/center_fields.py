@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from explainers.errors import LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from explainers.hooks.cleanup import ordinary_tensors
-from explainers.layers.layer import Layer
+from explainers.layers.layer import Layer, open_layer
 from explainers.layers.layout import LayerLayout
 from explainers.layers.receptive import Box, box_around, cell_value, follow_layers, is_reset, layer_maps
 
@@ -39,7 +39,7 @@ def center_receptive_fields(layers: Sequence[Layer]) -> list[Box | None]:
     spatial = [layer for layer in layers if layer.grid is not None]
     if not spatial:
         return [None] * len(layers)
-    opened = [layer.opened() for layer in spatial]
+    opened = [open_layer(layer) for layer in spatial]
     network, images, _ = opened[0]
     found = dict(zip(map(id, spatial), center_fields(network, images, [layout for *_, layout in opened]), strict=True))
     return [found.get(id(layer)) for layer in layers]

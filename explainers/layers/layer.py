@@ -103,7 +103,7 @@ class Layer:
 
         For a video or volume, it is (left, top, start, right, bottom, end) of a cell (frame, row, column).
         """
-        return receptive_field(*self.opened(), cell)
+        return receptive_field(*open_layer(self), cell)
 
     @restores_state
     def receptive_fields(self, seconds: float = math.inf) -> tuple[list[Span], list[Span]] | None:
@@ -111,21 +111,22 @@ class Layer:
 
         Returns  None if the columns of a field depend on its row, or if it takes more than `seconds` of processor time
         """
-        return receptive_fields(*self.opened(), seconds)
+        return receptive_fields(*open_layer(self), seconds)
 
-    def opened(self) -> tuple[nn.Module, Tensor, LayerLayout]:
-        """Return the network, images of the size that the layer was listed for, and the layer's layout."""
-        model = self._model() if self._model else None
-        if model is None:
-            raise LayerNotFound(
-                f"The model of layer {self.name!r} no longer exists, or the layer was pickled, which does not include "
-                "the model. Call list_layers(model, images) again."
-            )
-        if self.grid is None:
-            raise NoSpatialOutput(nothing_spatial(self.name, self.shape, self._lost))
-        images = next((p for p in model.parameters()), torch.zeros(())).new_zeros(1, *self._input)
-        network = eval_view(model).network
-        return network, images, layout_of(self, find_hook_point(network, self.name))
+
+def open_layer(layer: Layer) -> tuple[nn.Module, Tensor, LayerLayout]:
+    """Return the network, images of the size that the layer was listed for, and the layer's layout."""
+    model = layer._model() if layer._model else None
+    if model is None:
+        raise LayerNotFound(
+            f"The model of layer {layer.name!r} no longer exists, or the layer was pickled, which does not include "
+            "the model. Call list_layers(model, images) again."
+        )
+    if layer.grid is None:
+        raise NoSpatialOutput(nothing_spatial(layer.name, layer.shape, layer._lost))
+    images = next((p for p in model.parameters()), torch.zeros(())).new_zeros(1, *layer._input)
+    network = eval_view(model).network
+    return network, images, layout_of(layer, find_hook_point(network, layer.name))
 
 
 def layout_of(layer: Layer, point: HookPoint) -> LayerLayout:

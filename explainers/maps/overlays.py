@@ -1,4 +1,4 @@
-"""Maps as images: the overlay on an image, the color bar, the sprite of all channels.
+"""Maps as images: the overlay on an image, and the color bar.
 
 One set of constants, `RULE`, controls how every map in the project is drawn. `saliscope/page/static/drawing/paint.js`
 uses the same constants and arithmetic for the page. The image is muted, not the map:

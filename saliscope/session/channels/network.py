@@ -91,7 +91,8 @@ def measure_stages(loaded: LoadedModel) -> None:
 def _center_fields(network: Any, images: torch.Tensor, layers: list[str]) -> list[Any]:
     import explainers  # torch takes seconds to start
 
-    return explainers.center_receptive_fields([_layer(network, images, layer) for layer in layers])
+    known = {layer.name: layer for layer in explainers.list_layers(network, images)}
+    return explainers.center_receptive_fields([known[name] for name in layers])
 
 
 def _layer(network: Any, images: torch.Tensor, name: str) -> Layer:
