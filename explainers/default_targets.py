@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.class_indices import select
-from explainers.errors import BadTarget
+from explainers.errors import BadOption, BadTarget, check_type
 from explainers.findings import note_finding
 from explainers.output_targets import BoxScores, MaskScores, are_detections
 from explainers.outputs import class_maps_of, scores_in, scores_of
@@ -97,10 +97,14 @@ def classes_by_area(classes: Tensor, last: Collection[int] = ()) -> dict[int, in
 
     Classes in `last`, such as the background, come after all others. Pixels of class -1 belong to none.
 
+    Errors   WrongType
+
     Example
         >>> classes_by_area(torch.tensor([[0, 0, 0], [2, 2, 1]]), last={0})
         {2: 2, 1: 1, 0: 3}
     """
+    check_type("classes", classes, Tensor, "a tensor of the classes of all pixels [H, W]")
+    check_type("last", last, Collection, "a set or a list of classes")
     labels, counts = torch.unique(classes[classes >= 0], return_counts=True)
     pairs = zip(labels.tolist(), counts.tolist(), strict=True)
     return dict(sorted(pairs, key=lambda pair: (pair[0] in last, -pair[1])))
@@ -111,11 +115,16 @@ def detections_by_score(found: Mapping[str, Tensor]) -> list[int]:
 
     `found` has "boxes" [n, 4] (left, top, right, bottom) and "scores" [n], as the detectors of torchvision return them.
 
+    Errors   WrongType; BadOption if it lacks one of them
+
     Example
         >>> boxes = torch.tensor([[0.0, 0, 5, 5], [2, 2, 2, 9], [1, 1, 3, 3]])
         >>> detections_by_score({"boxes": boxes, "scores": torch.tensor([0.4, 0.9, 0.7])})
         [2, 0]
     """
+    check_type("found", found, Mapping, 'the detections of one image: {"boxes": boxes, "scores": scores}')
+    if not {"boxes", "scores"} <= found.keys():
+        raise BadOption(f"found has {', '.join(map(repr, found)) or 'nothing'}. Give 'boxes' [n, 4] and 'scores' [n].")
     boxes = found["boxes"]
     has_area = (boxes[:, 2:] > boxes[:, :2]).all(1).tolist()
     order: list[int] = found["scores"].argsort(descending=True, stable=True).tolist()
@@ -125,10 +134,13 @@ def detections_by_score(found: Mapping[str, Tensor]) -> list[int]:
 def is_background(name: str) -> bool:
     """Return whether a class of a segmentation network is the background, by its name, in any case.
 
+    Errors   WrongType
+
     Example
         >>> is_background("Background"), is_background("dog")
         (True, False)
     """
+    check_type("name", name, str, "the name of a class")
     return name.lower() in BACKGROUND
 
 

@@ -116,6 +116,15 @@ def kind_of(value: object) -> str:
     return _KINDS.get(name) or f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
+def check_type(name: str, value: object, wanted: type | tuple[type, ...], what: str) -> None:
+    """Check the type of an argument; `what` says what to give instead.
+
+    Errors   WrongType
+    """
+    if not isinstance(value, wanted):
+        raise WrongType(f"{name} is {kind_of(value)}. Give {what}.")
+
+
 def no_module(model: object) -> WrongType:
     """Return the error for a model that is not an nn.Module, or a module that only contains the network."""
     inner = next(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption, BadTarget, nearest, shorten
+from explainers.errors import BadOption, BadTarget, check_type, nearest, shorten
 from explainers.outputs import scores_of
 
 SCORES = ("softmax", "sigmoid", "identity", "log", "logit")
@@ -131,10 +131,14 @@ def probabilities_of(scores: Tensor, score: str | None = None) -> Tensor | None:
 
     `score` is as in `explain`; without it, several scores are logits of exclusive classes, and a single one of a label.
 
+    Errors   WrongType, BadOption for another `score`
+
     Example
         >>> probabilities_of(torch.tensor([[0.0, 0.0]]))
         tensor([[0.5000, 0.5000]])
     """
+    check_type("scores", scores, Tensor, "a tensor [..., K]")
+    check_score(score)
     score = score or default_score(scores.shape[-1])
     if score == "softmax":
         return scores.softmax(-1)

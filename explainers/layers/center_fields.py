@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from explainers.errors import LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
+from explainers.errors import LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel, WrongType, shorten
 from explainers.hooks.cleanup import ordinary_tensors
 from explainers.layers.layer import Layer, open_layer
 from explainers.layers.layout import LayerLayout
@@ -29,13 +29,15 @@ def center_receptive_fields(layers: Sequence[Layer]) -> list[Box | None]:
 
     Returns  boxes (left, top, right, bottom) in input pixels, as of `Layer.receptive_field`; None for a layer without a
              grid, or whose field depends on the image
-    Errors   LayerNotFound for layers that were pickled, or whose model no longer exists; UnsupportedModel
+    Errors   WrongType; LayerNotFound for layers that were pickled, or whose model no longer exists; UnsupportedModel
 
     Example
         >>> stages = [layer for layer in list_layers(model, images) if layer.stage]
         >>> center_receptive_fields(stages[:1])
         [(110, 110, 112, 112)]
     """
+    if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, Layer) for layer in layers):
+        raise WrongType(f"layers is {shorten(layers)}. Give a list of entries of list_layers(model, images).")
     spatial = [layer for layer in layers if layer.grid is not None]
     if not spatial:
         return [None] * len(layers)

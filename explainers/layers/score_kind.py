@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadTarget
+from explainers.errors import BadTarget, no_module
 from explainers.findings import Finding
 from explainers.layers.flow.dataflow import Graph
 from explainers.layers.profile import known_profile, profile
 from explainers.network.dtypes import to_float64
 from explainers.network.eval_view import EvalView, one_call
+from explainers.network.image_check import validate_images
 from explainers.outputs import scores_of
 from explainers.probabilities import check_probabilities, declared, default_score
 
@@ -67,12 +68,15 @@ def detect_score(model: nn.Module, images: Tensor, classes: int | None = None) -
     `classes` is the number of scores, if it is known, which may save a forward pass.
 
     Returns  "softmax", "sigmoid", "identity", "log" or "logit", as the option `score` of `explain`
-    Errors   BadTarget for an output without scores [N, K], unless `classes` is given
+    Errors   WrongType, BadImages; BadTarget for an output without scores [N, K], unless `classes` is given
 
     Example
         >>> detect_score(model, images)
         'softmax'
     """
+    if not isinstance(model, nn.Module):
+        raise no_module(model)
+    validate_images(model, images)
     with one_call(model) as view:
         found = score_of_network(view, images)
         return found or default_score(scores_of(_run(view, images[:1])).shape[1] if classes is None else classes)

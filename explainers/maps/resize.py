@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, check_type, shorten
 from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import whole_numbers
 from explainers.placement import Placements, place
@@ -159,7 +159,7 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
 
     Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; ties get their mean rank. NaN if a map
              is constant or not finite.
-    Errors   BadOption if the shapes differ.
+    Errors   WrongType; BadOption if the shapes differ.
     Source   Spearman 1904; with ties: Pearson's correlation of mean ranks.
 
     Example
@@ -167,6 +167,8 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
         >>> rank_correlation(maps, 2 * maps)
         tensor([1.], dtype=torch.float64)
     """
+    check_type("a", a, Tensor, "a tensor of maps [N, ...]")
+    check_type("b", b, Tensor, "a tensor of maps [N, ...]")
     if a.shape != b.shape or a.ndim < 2:
         raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
     rows = torch.stack([to_float64(maps.detach().flatten(1)) for maps in (a, b)])

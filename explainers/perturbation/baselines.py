@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explainers.errors import BadOption, kind_of, shorten
+from explainers.errors import BadOption, check_type, kind_of, shorten
 from explainers.network.eval_view import packing_of
 from explainers.options import Baseline
 
@@ -40,6 +40,7 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         tensor([[[[3., 3.],
                   [3., 3.]]]])
     """
+    check_type("images", images, Tensor, "a tensor [N, C, H, W]")
     if isinstance(baseline, Tensor):
         refuse_values("baseline", baseline, images)
         try:

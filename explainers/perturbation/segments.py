@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import BadOption, nearest, shorten
+from explainers.errors import BadOption, check_type, nearest, shorten
 from explainers.layers.flow.axes import kinds_of
 from explainers.network.dtypes import to_cpu_float64
 
@@ -122,13 +122,19 @@ def _clusters(points: Tensor, home: Tensor, rows: int, columns: int) -> Tensor:
 def connected_components(labels: Tensor) -> Tensor:
     """Label the 4-connected components of equal integer labels [H, W], numbered from 0 in reading order.
 
-    Returns  int64 (h, w), on the CPU as `labels`
+    Labels must be on the CPU.
+
+    Returns  int64 (h, w)
+    Errors   WrongType; BadOption for another shape
 
     Example
         >>> connected_components(torch.tensor([[5, 5, 0], [0, 5, 0]]))
         tensor([[0, 0, 1],
                 [2, 0, 1]])
     """
+    check_type("labels", labels, Tensor, "a tensor of labels [H, W]")
+    if labels.ndim != 2 or not labels.numel():
+        raise BadOption(f"labels has shape {tuple(labels.shape)}. Give the labels [H, W] of one image.")
     height, width = labels.shape
     first = torch.arange(height * width)
     pairs = _neighbor_pairs(height, width)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from explainers.errors import check_type
 from explainers.verdict.facts import (
     CONTROLS,
     EVEN,
@@ -69,10 +70,13 @@ class Rule:
 def judge_facts(facts: Facts) -> Verdict:
     """Return the verdict on a map about which these facts are known.
 
+    Errors   WrongType
+
     Example
         >>> judge_facts(Facts(probabilities=[0.26, 0.25, 0.25, 0.24])).code
         'no_preference'
     """
+    check_type("facts", facts, Facts, "Facts(...), or Explanation.facts(index)")
     rule = next(rule for rule in RULES if rule.holds(facts))
     results = facts.results
     sentence = rule.template.format(**rule.values(facts))
@@ -98,10 +102,13 @@ def judge_facts(facts: Facts) -> Verdict:
 def describe_results(comparisons: Mapping[str, str]) -> str:
     """Return the results by control in words. A result is the `verdict` of a `Comparison`.
 
+    Errors   WrongType
+
     Example
         >>> describe_results({"random": "better", "edge": "level", "center": "level"})
         'better than random maps, not than edge maps or a centered blob'
     """
+    check_type("comparisons", comparisons, Mapping, "a mapping from controls to results")
     return _controls(Facts(comparisons={"": comparisons}))
 
 

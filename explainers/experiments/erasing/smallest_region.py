@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.class_indices import out_of_range
-from explainers.errors import BadOption, BadTarget, kind_of, shorten
+from explainers.errors import BadOption, BadTarget, check_type, kind_of, shorten
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.hooks.cleanup import restores_state
@@ -189,6 +189,7 @@ def pixel_ranks(maps: Tensor, images: Tensor) -> Tensor:
         tensor([[[3, 0],
                  [1, 2]]])
     """
+    check_type("images", images, Tensor, "images [N, C, H, W]")
     if not isinstance(maps, Tensor) or maps.ndim != 3 or len(maps) != len(images) or images.ndim != 4:
         given = f"of shape {tuple(maps.shape)}" if isinstance(maps, Tensor) else kind_of(maps)
         raise BadOption(

@@ -15,17 +15,16 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from explainers.errors import no_module
 from explainers.layers.blocks.main_line import CONCATENATIONS, Arc, MainLine, main_line
 from explainers.layers.default_layer import ForwardPass
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer, is_attention, is_placeholder, is_spatial
 from explainers.layers.layout import Grid
 from explainers.layers.profile import Profile, profile
+from explainers.network.image_check import validate_images
 
 Why = Literal["", "no grid", "one cell", "coarse", "unused", "class token", "attention", "bypassed"]
-"""Why a map of a layer is of little use: its output has no height and width, a single cell, or fewer than 4 x 4 cells;
-the score does not depend on it, or only on its class token; it is inside an attention; other paths bypass it.
-"""
 _COARSE = 4
 _MOST = 5
 """Maximum operations with weights in a module that is one block without a skip connection: an inverted bottleneck with
@@ -35,7 +34,12 @@ a gate has three, plus two in the gate.
 
 @dataclass(frozen=True)
 class BlockStep:
-    """An output tensor: the best-known `layer` that returns it, and the `names` of all layers that return it."""
+    """An output tensor: the best-known `layer` that returns it, and the `names` of all layers that return it.
+
+    `why` says why a map of the layer is of little use: "no grid" (its output has no height and width), "one cell",
+    "coarse" (fewer than 4 x 4 cells), "unused" (the score does not depend on it), "class token" (only on that token),
+    "attention" (it is inside an attention), "bypassed" (other paths bypass it); or it is an empty string.
+    """
 
     layer: Layer
     names: tuple[str, ...]
@@ -80,13 +84,16 @@ def network_blocks(model: nn.Module, images: Tensor) -> Blocks:
     """Divide a network into blocks, from one forward pass of the first image, cached as in `list_layers`.
 
     Returns  `Blocks`; every layer whose output depends on the image is in exactly one step
-    Errors   UnsupportedModel for scripted, traced and exported models
+    Errors   WrongType, BadImages; UnsupportedModel for scripted, traced and exported models
 
     Example
         >>> found = network_blocks(model, images)
         >>> [block.layer.name for block in found.blocks][-3:]
         ['layer3', 'layer4', 'fc']
     """
+    if not isinstance(model, nn.Module):
+        raise no_module(model)
+    validate_images(model, images)
     layers = profile(model, images)
     return _Partition(layers, layers.forward).blocks()
 
