@@ -16,7 +16,9 @@ from typing import Literal
 from torch import Tensor, nn
 
 from explainers.blocks.main_line import CONCATENATIONS, Arc, MainLine, main_line
+from explainers.call.images import validate_images
 from explainers.call.profile import profile
+from explainers.errors import no_module
 from explainers.layers.default_layer import ForwardPass
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer, is_attention, is_placeholder, is_spatial
@@ -24,9 +26,6 @@ from explainers.layers.layout import Grid
 from explainers.layers.profile import Profile
 
 Why = Literal["", "no grid", "one cell", "coarse", "unused", "class token", "attention", "bypassed"]
-"""Why a map of a layer is of little use: its output has no height and width, a single cell, or fewer than 4 x 4 cells;
-the score does not depend on it, or only on its class token; it is inside an attention; other paths bypass it.
-"""
 _COARSE = 4
 _MOST = 5
 """Maximum operations with weights in a module that is one block without a skip connection: an inverted bottleneck with
@@ -35,8 +34,13 @@ a gate has three, plus two in the gate.
 
 
 @dataclass(frozen=True)
-class Step:
-    """An output tensor: the best-known `layer` that returns it, and the `names` of all layers that return it."""
+class BlockStep:
+    """An output tensor: the best-known `layer` that returns it, and the `names` of all layers that return it.
+
+    `why` says why a map of the layer is of little use: "no grid" (its output has no height and width), "one cell",
+    "coarse" (fewer than 4 x 4 cells), "unused" (the score does not depend on it), "class token" (only on that token),
+    "attention" (it is inside an attention), "bypassed" (other paths bypass it); or it is an empty string.
+    """
 
     layer: Layer
     names: tuple[str, ...]
@@ -44,7 +48,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Skip:
+class SkipConnection:
     """A skip connection from `start` to `end`, in numbers of preceding blocks (or steps), fractional inside a block.
 
     `projected` is True if the skip connection contains an operation with weights.
@@ -59,9 +63,9 @@ class Skip:
 class Block:
     """Consecutive steps; `out` is the index of the step that represents the block, its last on the main line."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[BlockStep, ...]
     out: int
-    skips: tuple[Skip, ...]
+    skips: tuple[SkipConnection, ...]
 
     @property
     def layer(self) -> Layer:
@@ -74,22 +78,23 @@ class Blocks:
     """A network's blocks in running order, and the skip connections around them."""
 
     blocks: tuple[Block, ...]
-    skips: tuple[Skip, ...]
+    skips: tuple[SkipConnection, ...]
 
 
 def network_blocks(model: nn.Module, images: Tensor) -> Blocks:
     """Divide a network into blocks, from one forward pass of the first image, cached as in `list_layers`.
 
     Returns  `Blocks`; every layer whose output depends on the image is in exactly one step
-    Errors   UnsupportedModel for scripted, traced and exported models
+    Errors   WrongType, BadImages; UnsupportedModel for scripted, traced and exported models
 
     Example
         >>> found = network_blocks(model, images)
-        >>> [block.layer.name for block in found.blocks][:4]
-        ['relu', 'maxpool', 'layer1.0', 'layer1']
-        >>> found.skips[0]
-        Skip(start=2.0, end=3.0, projected=False)
+        >>> [block.layer.name for block in found.blocks][-3:]
+        ['layer3', 'layer4', 'fc']
     """
+    if not isinstance(model, nn.Module):
+        raise no_module(model)
+    validate_images(model, images)
     layers = profile(model, images)
     return _Partition(layers, layers.forward).blocks()
 
@@ -211,13 +216,13 @@ class _Partition:
         if steps[out].why == "class token":  # the default layer is an earlier step
             out = next((k for k, step in enumerate(steps) if self.layers.default in step.names), out)
         inner = [
-            Skip(bisect_left(nodes, arc.fork + 1), bisect_left(nodes, arc.join), arc.weights > 0)
+            SkipConnection(bisect_left(nodes, arc.fork + 1), bisect_left(nodes, arc.join), arc.weights > 0)
             for arc in skips
             if since <= arc.fork and arc.join <= nodes[-1]
         ]
         return Block(steps, out, tuple(dict.fromkeys(skip for skip in inner if skip.end > skip.start)))
 
-    def _step(self, node: int) -> Step:
+    def _step(self, node: int) -> BlockStep:
         def rank(i: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
             layer = self.layers[i]
             known = layer.name != self.layers.default, not layer.stage
@@ -225,7 +230,7 @@ class _Partition:
 
         same = sorted(self.at_node[node], key=rank)
         layer = self.layers[same[0]]
-        return Step(layer, tuple(self.layers[i].name for i in same), self._why(layer, node))
+        return BlockStep(layer, tuple(self.layers[i].name for i in same), self._why(layer, node))
 
     def _why(self, layer: Layer, node: int) -> Why:
         if layer.grid == (1, 1) or (len(layer.shape) == 4 and layer.shape[2:] == (1, 1)):
@@ -243,15 +248,15 @@ class _Partition:
         is_default = layer.name == self.layers.default and not self.layers.is_bypassed
         return "" if node in self.passed or is_default else "bypassed"
 
-    # Skip connections in blocks
+    # SkipConnection connections in blocks
 
-    def _placed(self, arc: Arc, ends: list[int], starts: list[int]) -> Skip:
+    def _placed(self, arc: Arc, ends: list[int], starts: list[int]) -> SkipConnection:
         def place(node: int) -> float:
             k = min(bisect_left(ends, node), len(ends) - 1)
             length = starts[k + 1] - starts[k]
             return k + ((self.line.at[node] - starts[k]) / length if length > 0 else float(node >= ends[k]))
 
-        return Skip(place(arc.fork), min(place(arc.join), float(len(ends))), arc.weights > 0)
+        return SkipConnection(place(arc.fork), min(place(arc.join), float(len(ends))), arc.weights > 0)
 
 
 def _limits(line: MainLine) -> tuple[dict[int, int], dict[int, int]]:

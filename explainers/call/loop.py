@@ -65,7 +65,18 @@ _largest: ContextVar[int] = ContextVar("largest", default=sys.maxsize)
 
 @contextmanager
 def largest_batch(rows: int) -> Iterator[None]:
-    """Limit automatic batch sizes to `rows` inside the block."""
+    """Limit automatic batch sizes to `rows` inside the block.
+
+    Unlike the option `batch_size`, smaller batches remain possible, and methods without that option are limited too.
+
+    Returns  nothing
+
+    Example
+        >>> with largest_batch(8):
+        ...     maps = rise(model, images, 281, samples=16)
+        >>> maps.shape
+        torch.Size([1, 224, 224])
+    """
     token = _largest.set(rows)
     try:
         yield

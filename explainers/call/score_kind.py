@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import one_call
+from explainers.call.images import validate_images
 from explainers.call.profile import known_profile, profile
 from explainers.call.view import EvalView
 from explainers.dtypes import to_float64
-from explainers.errors import BadTarget
+from explainers.errors import BadTarget, no_module
 from explainers.findings import Finding
 from explainers.layers.flow.dataflow import Graph
 from explainers.probabilities import check_probabilities, declared, default_score
@@ -59,6 +61,26 @@ def score_kind(view: EvalView, images: Tensor, scores: Tensor, given: str | None
         check_probabilities(scores, known)
         return ScoreKind(known)
     return _detect(view, images, scores.detach())
+
+
+def detect_score(model: nn.Module, images: Tensor, classes: int | None = None) -> str:
+    """Detect how the scores of a network become probabilities: by its configuration, its operations and its values.
+
+    `classes` is the number of scores, if it is known, which may save a forward pass.
+
+    Returns  "softmax", "sigmoid", "identity", "log" or "logit", as the option `score` of `explain`
+    Errors   WrongType, BadImages; BadTarget for an output without scores [N, K], unless `classes` is given
+
+    Example
+        >>> detect_score(model, images)
+        'softmax'
+    """
+    if not isinstance(model, nn.Module):
+        raise no_module(model)
+    validate_images(model, images)
+    with one_call(model) as view:
+        found = score_of_network(view, images)
+        return found or default_score(scores_of(_run(view, images[:1])).shape[1] if classes is None else classes)
 
 
 def score_of_network(view: EvalView, images: Tensor) -> str | None:

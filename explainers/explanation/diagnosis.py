@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from explainers.explanation.evidence import Evidence
 from explainers.findings import Finding
-from explainers.verdict.facts import ALIKE
+from explainers.verdict.facts import Facts
 
 # The gradient of a probability this close to 0 or 1 is below a thousandth of that of its logit, and float32 may round
 # it to zero.
@@ -192,7 +192,7 @@ def transposed(evidence: Evidence) -> Finding | None:
 def class_insensitive(evidence: Evidence) -> Finding | None:
     """Report a map that hardly differs from that of the runner-up class."""
     correlation = evidence.correlation
-    if correlation is None or not correlation > ALIKE:
+    if correlation is None or not correlation > Facts.ALIKE:
         return None
     return Finding(
         "class_insensitive",

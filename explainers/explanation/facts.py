@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from explainers.findings import Finding
-from explainers.probabilities import ROUNDING, UNITS
+from explainers.probabilities import score_unit
 from explainers.registry import METHODS, Method
 from explainers.verdict.facts import Facts
 
@@ -58,22 +57,15 @@ def facts_of(explanation: Explained, index: int) -> Facts:
         total=size_of(method, plane),
         adds_up=method is None or _adds_up(method),
         score=_scale(statistics.get("target_score"), explanation.scores, index),
-        unit=UNITS.get(explanation.score or "", "logit"),
+        unit=score_unit(explanation.score),
         done=explanation.done,
         planned=explanation.total,
         samples=samples_of(method, explanation.options, explanation.total),
         stability=statistics.get("stability"),
-        probabilities=shares,
-        exclusive=are_exclusive(shares, explanation.score),
         reads_class=method is None or method.reads_class,
         correlation=correlation,
         caution="" if method is None else method.caution,
-    )
-
-
-def are_exclusive(probabilities: Sequence[float], score: str | None) -> bool:
-    """Return whether probabilities are those of exclusive classes, which sum to 1; a sigmoid gives others."""
-    return score != "sigmoid" and abs(sum(probabilities) - 1) < ROUNDING
+    ).with_probabilities(shares, explanation.score)
 
 
 def _adds_up(method: Method) -> bool:

@@ -26,6 +26,7 @@ from explainers.maps.resize import resize
 from explainers.placement import Placement, Placements, place
 from explainers.probabilities import probabilities_of
 from explainers.registry import METHODS
+from explainers.verdict.facts import Facts
 from explainers.verdict.rules import Verdict, judge_facts
 
 if TYPE_CHECKING:
@@ -84,7 +85,11 @@ class Explanation(Displayed):
     @property
     def verdicts(self) -> list[Verdict]:
         """What the numbers of each map support without tests; `judge` adds those of `evaluate`."""
-        return [judge_facts(facts_of(self, index)) for index in range(len(self.map))]
+        return [judge_facts(self.facts(index)) for index in range(len(self.map))]
+
+    def facts(self, index: int) -> Facts:
+        """Return what is known about the map of one image without further passes of the network."""
+        return facts_of(self, index)
 
     @property
     def by_size(self) -> bool:

@@ -15,9 +15,35 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from explainers.errors import LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
+from explainers.errors import LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel, WrongType, shorten
+from explainers.layers.layer import Layer, open_layer
 from explainers.layers.layout import LayerLayout
 from explainers.layers.receptive import Box, box_around, cell_value, follow_layers, is_reset, layer_maps
+
+
+def center_receptive_fields(layers: Sequence[Layer]) -> list[Box | None]:
+    """Return the receptive fields of the central cells of layers of one model, which share most of the work.
+
+    `layers` are entries of one call of `list_layers`.
+
+    Returns  boxes (left, top, right, bottom) in input pixels, as of `Layer.receptive_field`; None for a layer without a
+             grid, or whose field depends on the image
+    Errors   WrongType; LayerNotFound for layers that were pickled, or whose model no longer exists; UnsupportedModel
+
+    Example
+        >>> stages = [layer for layer in list_layers(model, images) if layer.stage]
+        >>> center_receptive_fields(stages[:1])
+        [(110, 110, 112, 112)]
+    """
+    if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, Layer) for layer in layers):
+        raise WrongType(f"layers is {shorten(layers)}. Give a list of entries of list_layers(model, images).")
+    spatial = [layer for layer in layers if layer.grid is not None]
+    if not spatial:
+        return [None] * len(layers)
+    opened = [open_layer(layer) for layer in spatial]
+    network, images, _ = opened[0]
+    found = dict(zip(map(id, spatial), center_fields(network, images, [layout for *_, layout in opened]), strict=True))
+    return [found.get(id(layer)) for layer in layers]
 
 
 def center_fields(network: nn.Module, images: Tensor, layers: Sequence[LayerLayout]) -> list[Box | None]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.dtypes import float64_device, to_float64
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, check_type, shorten
 from explainers.options import whole_numbers
 from explainers.placement import Placements, place
 
@@ -155,11 +155,20 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     """Compute Spearman's rank correlation of each pair of maps over all cells.
 
+    `a` and `b` are batches of maps of the same shape, [N, ...].
+
     Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; ties get their mean rank. NaN if a map
              is constant or not finite.
-    Errors   BadOption if the shapes differ.
+    Errors   WrongType; BadOption if the shapes differ.
     Source   Spearman 1904; with ties: Pearson's correlation of mean ranks.
+
+    Example
+        >>> maps = grad_cam(model, images, 281)
+        >>> rank_correlation(maps, 2 * maps)
+        tensor([1.], dtype=torch.float64)
     """
+    check_type("a", a, Tensor, "a tensor of maps [N, ...]")
+    check_type("b", b, Tensor, "a tensor of maps [N, ...]")
     if a.shape != b.shape or a.ndim < 2:
         raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
     rows = torch.stack((to_float64(a.detach().flatten(1)), to_float64(b.detach().flatten(1))))

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from explainers.call.at_layer import activation_and_score
 from explainers.call.attention.record import attention_at, patches_of, why_not
-from explainers.call.forward_wrapper import Forward
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.loop import Loop, Progress
 from explainers.call.run import features, open_run
 from explainers.dtypes import to_float64
 from explainers.methods.cams.score_cams import channel_drops
-from explainers.options import Choice, LayerName, Range
+from explainers.options import Choice, LayerName, Range, check_keywords
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 
@@ -185,3 +186,36 @@ def channel_effects(
     with open_run(model, images, target, loop=loop) as run:
         layout, activations, scores = activation_and_score(run, layer)
         return channel_drops(run, layout, activations, scores, loop, lambda drops: drops[:, None])
+
+
+@check_keywords
+@torch.inference_mode(False)
+def channel_contributions(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    forward: Forward | None = None,
+) -> Tensor:
+    """Compute gradient × activation of each channel of a layer: the first-order estimate of `channel_effects`.
+
+        Σ_ij A_k,ij ∂y/∂A_k,ij
+
+    The sum is over the whole output of the layer, including class and register tokens. `forward` is as in `explain`.
+
+    Returns  (n, k) float64, in logits; on the CPU if the device has no float64
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel, BadTarget
+    Source   Molchanov et al. 2017, equation 7, arXiv:1611.06440
+
+    Example
+        >>> channel_contributions(model, images, 281, layer="layer4").shape
+        torch.Size([1, 512])
+    """
+    check_images(model, images)
+    model = model if forward is None else wrap_forward(model, forward, images)
+    with open_run(model, images, target) as run:
+        layout = run.layer_layout(layer)
+        activations, gradients = run.backward.at([layout], run.images)[layout.name]
+        products = to_float64(activations.detach()) * to_float64(gradients)
+        return products.movedim(layout.channel_axis, 1).flatten(2).sum(2)

@@ -295,6 +295,10 @@ def find_metric(name: str) -> Metric:
     """Return the metric with that name or title, without case, hyphens, underscores and spaces.
 
     Errors   BadOption with similar names
+
+    Example
+        >>> find_metric("Shift stability").name
+        'shift_stability'
     """
     if isinstance(name, str) and name not in METRICS:
         key = name_key(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -16,13 +16,6 @@ from explainers.display.tables import folded, paragraphs, table_html
 from explainers.metrics.evaluation import as_slice
 
 STATISTICS = ("signed", "magnitude", "ssim", "absolute", "blank")
-LAST_LAYER, ALL_LAYERS = 0.8, 0.5
-"""Thresholds of the rank correlation: below them, a map depends on the weights of the last layer, or of all layers.
-
-On EfficientNet-Lite0 and four images, the plain gradient, input x gradient and DeepLIFT have 0.49 to 0.56 after the
-last layer and 0.05 to 0.18 at the end. Guided backpropagation, deconvnet and excitation backpropagation have 0.99 to
-1.00 and 0.21 to 0.45, maps that ignore the network 1.00 and 1.00.
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +28,15 @@ class Randomization(Displayed):
     is 1 for a map that only changes its sign between seeds; `blank` [steps, N] is the fraction of seeds with a constant
     map. `by_size`: the map has one attribution per pixel and is drawn by magnitude. `done` of `total` maps were
     computed.
+    """
+
+    LAST_LAYER: ClassVar[float] = 0.8
+    ALL_LAYERS: ClassVar[float] = 0.5
+    """Limits of the rank correlation: below them, a map depends on the weights of the last layer, or of all layers.
+
+    On EfficientNet-Lite0 and four images, the plain gradient, input x gradient and DeepLIFT have 0.49 to 0.56 after the
+    last layer and 0.05 to 0.18 at the end. Guided backpropagation, deconvnet and excitation backpropagation have 0.99
+    to 1.00 and 0.21 to 0.45, maps that ignore the network 1.00 and 1.00.
     """
 
     steps: tuple[str, ...]
@@ -84,17 +86,28 @@ class Randomization(Displayed):
         The correlation must fall below `LAST_LAYER` after the last layer and, in a cascade, below `ALL_LAYERS` at the
         end.
         """
-        known = [(self.after_last_layer, LAST_LAYER)]
-        known += [(self.after_all_layers, ALL_LAYERS)] if self.order == "cascade" else []
+        known = [(self.after_last_layer, self.LAST_LAYER)]
+        known += [(self.after_all_layers, self.ALL_LAYERS)] if self.order == "cascade" else []
         if any(abs(value) >= limit for value, limit in known) or self.turns:
             return False
         return None if any(math.isnan(value) for value, _ in known) else True
+
+    def depends_on_weights(self, reads_class: bool = True) -> bool | None:
+        """Return whether a map depends on the weights, None if unknown, by the verdict of the test for its method.
+
+        A class-agnostic method (`METHODS[name].reads_class` is False) does not depend on the last layer, so only the
+        end of a cascade counts.
+        """
+        if reads_class or self.order != "cascade":
+            return self.passes
+        correlation = self.after_all_layers
+        return None if math.isnan(correlation) else abs(correlation) < self.ALL_LAYERS
 
     @property
     def turns(self) -> bool:
         """Whether only the sign of the map changes, between seeds or images."""
         checked = self.absolute[[0, -1] if self.order == "cascade" else [0]]
-        return bool((checked.nanmean(1) >= LAST_LAYER).any()) and abs(self.after_last_layer) < LAST_LAYER
+        return bool((checked.nanmean(1) >= self.LAST_LAYER).any()) and abs(self.after_last_layer) < self.LAST_LAYER
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return one row for each image and step."""
@@ -112,9 +125,9 @@ class Randomization(Displayed):
             return f"{self.method}: the randomization test has no result, because {reason}."
         unknown = "has not completed" if self.done < self.total else "has no verdict in"
         verdict = {True: "passes", False: "fails", None: unknown}[self.passes]
-        found = f"{self.after_last_layer:.2f} after randomizing {self.steps[0]} (limit {LAST_LAYER})"
+        found = f"{self.after_last_layer:.2f} after randomizing {self.steps[0]} (limit {self.LAST_LAYER})"
         if self.order == "cascade" and not math.isnan(self.after_all_layers):
-            found += f", {self.after_all_layers:.2f} after randomizing all weights (limit {ALL_LAYERS})"
+            found += f", {self.after_all_layers:.2f} after randomizing all weights (limit {self.ALL_LAYERS})"
         elif self.order == "independent":
             means = self.correlation.nanmean(1)
             found += f"; least affected by {self.steps[int(means.nan_to_num(-2).argmax())]} ({float(means.max()):.2f})"

@@ -146,6 +146,11 @@ class Recommendation(Displayed):
             found[a, b] = float(rank_correlation(*pair)) if int(known.sum()) > 2 else math.nan
         return found
 
+    @staticmethod
+    def describe_agreement(correlation: float) -> str:
+        """Return whether two metrics with this rank correlation "agree", "partly agree" or "disagree"."""
+        return "agree" if correlation > AGREE else "disagree" if correlation < DISAGREE else "partly agree"
+
     def to_rows(self) -> list[dict[str, Any]]:
         """Return one row for each map: method, layer, seconds, each metric and the verdict for each control."""
         table = []
@@ -190,7 +195,7 @@ class Recommendation(Displayed):
         best = f"Best by {METRICS[a].title.lower()}: {self.winners[a].name}; by {titles[1]}: {self.winners[b].name}."
         if math.isnan(rho):
             return best
-        verb = "agree" if rho > AGREE else "disagree" if rho < DISAGREE else "partly agree"
+        verb = self.describe_agreement(rho)
         return f"{titles[0]} and {titles[1]} {verb} on the order (rank correlation {rho:.2f}). {best}"
 
     def _table(self, most: int) -> list[str]:

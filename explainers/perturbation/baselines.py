@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from explainers.call.current import packing_of
-from explainers.errors import BadOption, kind_of, shorten
+from explainers.errors import BadOption, check_type, kind_of, shorten
 from explainers.options import Baseline
 
 NAMES = ("zeros", "blur", "mean", "noise")
@@ -34,7 +34,13 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     its maximum).
 
     Errors   BadOption for an unknown name, a tensor of another shape or device, or values that are not finite and real
+
+    Example
+        >>> baseline_of(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]), "mean")
+        tensor([[[[3., 3.],
+                  [3., 3.]]]])
     """
+    check_type("images", images, Tensor, "a tensor [N, C, H, W]")
     if isinstance(baseline, Tensor):
         refuse_values("baseline", baseline, images)
         try:
