@@ -27,6 +27,7 @@ from explainers.errors import (
 from explainers.findings import note_raw, pause_recording
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import one_layer, why_no_hooks
+from explainers.keywords import signature_of
 from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
 from explainers.network.dtypes import no_gradient, why_no_gradient
@@ -172,7 +173,9 @@ def method(
     """
 
     def register(function: F) -> F:
-        options, parameters = options_of(function), inspect.signature(function).parameters
+        shown: Any = function
+        shown.__signature__ = signature_of(function)
+        options, parameters = options_of(function), shown.__signature__.parameters
         relu = parameters["relu"].default if "relu" in parameters else None
         uses_gradients = family in _WITH_GRADIENTS if gradients is None else gradients
         placed = returns in _AT_LAYERS

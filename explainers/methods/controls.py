@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from explainers.network.forward_wrapper import Forward
+from explainers.keywords import Call
 from explainers.options import Range, Seed
 from explainers.passes.run import open_run
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 _SCALE_FREE = "A control is independent of the network, so its values do not scale with the score."
 _PAPER = "Adebayo et al. 2018, arXiv:1810.03292"
@@ -37,8 +38,7 @@ def random_control(
     *,
     cells: Annotated[int, Range(1, 4096, help="random cells along the shorter side")] = 7,
     seed: Seed = 0,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Random control: uniform random numbers in square cells, the same for all images of a size.
 
@@ -68,14 +68,7 @@ def random_control(
     reads_class=False,
     scale_free=_SCALE_FREE,
 )
-def edge_control(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
-) -> Tensor:
+def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Edge control: the magnitude of the image's Sobel gradient at each pixel, over all channels.
 
     `forward` and `through` are as in `explain`.
@@ -110,8 +103,7 @@ def center_control(
     width: Annotated[
         float, Range(0.01, 10, 0.01, help="standard deviation of the blob, as a fraction of each side")
     ] = 0.25,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Center control: a centered Gaussian blob, since most photos show their object in the center.
 

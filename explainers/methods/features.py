@@ -6,17 +6,18 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.keywords import Call, Limits
 from explainers.methods.cams.score_cams import channel_drops
 from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, LayerName, Range
 from explainers.passes.at_layer import activation_and_score, features
 from explainers.passes.attention.record import attention_at, patches_of, why_not
-from explainers.passes.loop import Loop, Progress
+from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(
@@ -36,8 +37,7 @@ def feature_maps(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Feature maps: the layer's output, one map per channel; independent of the target.
 
@@ -73,8 +73,7 @@ def token_pca(
     *,
     layer: LayerName | None = None,
     components: Annotated[int, Range(1, 64, help="principal components, largest variance first")] = 3,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Token PCA: the first principal components of an image's tokens (or positions); independent of the target.
 
@@ -124,8 +123,7 @@ def attention_heads(
     query: Annotated[
         str, Choice("class", "mean", help="attention of the class token, or the mean over all patches")
     ] = "class",
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Attention heads: the attention weights of each head of a block, one map per head; independent of the target.
 
@@ -158,11 +156,7 @@ def channel_effects(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Limits],
 ) -> Tensor:
     """Channel effects: the drop of the score when one channel of the layer is set to zero, for each channel.
 
@@ -181,7 +175,7 @@ def channel_effects(
         >>> channel_effects(model, images, 281, layer="layer4").shape
         torch.Size([1, 512])
     """
-    loop = Loop(batch_size, progress, budget)
+    loop = Loop.of(cost)
     with open_run(model, images, target, loop=loop) as run:
         layout, activations, scores = activation_and_score(run, layer)
         return channel_drops(run, layout, activations, scores, loop, lambda drops: drops[:, None])

@@ -151,7 +151,7 @@ def evaluator(
     The scores of the images and of their baselines, and the values of the controls, are computed only once. `first` are
     maps that are validated before any computation.
     """
-    loop = Loop(settings.batch_size, None, settings.budget)
+    loop = Loop(settings.batch_size, None, settings.budget, settings.precision)
     chosen = _metrics(settings.metrics)
     for name, option in options_of(evaluate).items():
         option.check(getattr(settings, name))
@@ -172,7 +172,7 @@ def evaluator(
         region = _region_mask(settings.region, images, chosen)
         with ExitStack() as stack:
             with recording() as record:
-                opened = open_run(model, images, settings.target, many=True, precision=settings.precision, loop=loop)
+                opened = open_run(model, images, settings.target, many=True, loop=loop)
                 run = stack.enter_context(opened)
                 run.forward.refuse_through()
                 cover = baseline_of(run.images, settings.baseline, settings.seed)

@@ -104,16 +104,14 @@ def open_run(
     many: bool = False,
     several: bool = False,
     copied: bool = True,
-    precision: str = "float32",
     loop: Loop | None = None,
 ) -> Iterator[Run]:
     """Open a `Run` of the model on copies of the images; the caller's gradient mode is restored after the block.
 
     With `copied=False`, which saves memory, the run has the caller's images, and its passes must copy what they give to
     the network, since a network may modify its input. Set `many` if many variants will run, `several` if a pass
-    combines rows even for one image. `precision` "bf16" runs variants in bfloat16 if possible, "auto" only if it is
-    also faster. `loop` is the loop of a slow method, created earlier; checks that run once per model do not use up its
-    budget.
+    combines rows even for one image. `loop` is the loop of a slow method, created earlier; checks that run once per
+    model do not use up its budget.
     """
     with ordinary_tensors(), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
@@ -141,5 +139,5 @@ def open_run(
         if isinstance(requested, Unit):
             unit = layer_layout(view, images, requested.layer, counted=True, spatial=False)
         forward = ForwardPasses(view, images, unit, through)
-        scoring = Scoring(forward, requested, loop, many, precision)
+        scoring = Scoring(forward, requested, loop, many, "float32" if loop is None else loop.precision)
         yield Run(view, images, forward, scoring, BackwardPasses(forward, scoring, given, loop))

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.backward.rectifiers.relu_rules import why_not
 from explainers.errors import BadOption, shorten
 from explainers.findings import note_layer
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
+from explainers.keywords import Call, SteadyCost
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import default_layer, stages
 from explainers.layers.score_kind import score_kind
@@ -23,15 +25,15 @@ from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.network.eval_view import one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import Choice, LayerName, Range, SteadyPrecision, check_keywords
+from explainers.options import Choice, LayerName, Range, check_keywords
 from explainers.outputs import scores_of
 from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
-from explainers.passes.loop import Loop, Progress
+from explainers.passes.loop import Loop
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, maps_of
 from explainers.probabilities import log_probability_of
 from explainers.registry import MethodLike, check_images, find, method, rectifies
-from explainers.targets import LogProbability, Probability, TargetLike, ThroughLike, as_target
+from explainers.targets import LogProbability, Probability, TargetLike, as_target
 
 
 @restores_state
@@ -138,8 +140,7 @@ def guided_grad_cam(
     *,
     layer: LayerName | None = None,
     interpolate: Annotated[str, Choice("bilinear", "nearest", help="interpolation of the Grad-CAM")] = "bilinear",
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Guided Grad-CAM: guided backpropagation times the upsampled Grad-CAM (with its ReLU).
 
@@ -175,8 +176,7 @@ def refine_cam(
     *,
     layers: Sequence[LayerName] | None = None,
     inner: Inner = "element_wise_grad_cam",
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """RefineCAM: the product of several layers' maps, with detail from early and class evidence from late layers.
 
@@ -215,12 +215,7 @@ def sess(
     inner: Inner = "grad_cam",
     scales: Annotated[int, Range(1, 24, help="number of scales; the first is the image's own size")] = 6,
     growth: Annotated[float, Range(0.05, 2, 0.05, help="scale increment, as a fraction of the image's size")] = 0.3,
-    batch_size: int | None = None,
-    precision: SteadyPrecision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[SteadyCost],
 ) -> Tensor:
     """SESS: the mean of CAM maps over sliding windows at growing scales, weighted by class probability.
 
@@ -248,8 +243,8 @@ def sess(
         for top in _window_starts(tall, height)
         for left in _window_starts(wide, width)
     ]
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         run.scoring.score_inputs()
         mean = _WindowMean(run, layer_with_patch_gradients(run, layer), inner)
 

@@ -15,19 +15,20 @@ from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.findings import note_finding, note_gradient
+from explainers.keywords import Call, Cost
 from explainers.network.dtypes import float64_device, to_float64
-from explainers.network.forward_wrapper import Forward
-from explainers.options import LayerName, Precision, Range, Relu, Seed
+from explainers.options import LayerName, Range, Relu, Seed
 from explainers.passes.at_layer import activations_and_gradients, layer_with_patch_gradients
-from explainers.passes.loop import Loop, Progress
+from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.passes.tensors import cell_axes, maps_of
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 
@@ -91,8 +92,7 @@ def grad_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Grad-CAM: each channel weighted by its mean gradient; positive evidence only.
 
@@ -121,8 +121,7 @@ def grad_cam_pp(
     *,
     layer: LayerName | None = None,
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Grad-CAM++: channels weighted by their positive gradients, so that each of several instances of the class counts.
 
@@ -153,8 +152,7 @@ def hires_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """HiResCAM: gradient times activation, element by element, so that the map shows only what the model used.
 
@@ -187,8 +185,7 @@ def element_wise_grad_cam(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Element-wise Grad-CAM: the positive part of gradient times activation, summed over the channels.
 
@@ -218,8 +215,7 @@ def layer_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """LayerCAM: each activation weighted by its own positive gradient; also suitable for early layers.
 
@@ -247,8 +243,7 @@ def xgrad_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """XGrad-CAM: each channel weighted by its gradients, averaged in proportion to its activations.
 
@@ -282,12 +277,7 @@ def smooth_grad_cam_pp(
     ] = 0.15,
     seed: Seed = 0,
     relu: Relu = True,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Smooth Grad-CAM++: Grad-CAM++ with its gradients averaged over noisy copies of the image.
 
@@ -306,8 +296,8 @@ def smooth_grad_cam_pp(
         >>> smooth_grad_cam_pp(model, images, 281, layer="layer4", samples=4).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         run.scoring.score_inputs()
         x, layout = run.images, layer_with_patch_gradients(run, layer, frames=True)
         raw, g = run.backward.at([layout], x, range(len(x)))[layout.name]

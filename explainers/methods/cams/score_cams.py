@@ -16,23 +16,24 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.errors import is_out_of_memory
 from explainers.findings import note_finding
+from explainers.keywords import Cost, Limits, SteadyCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import resize
 from explainers.methods.cams.channel_groups import group_channels
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed, SteadyPrecision
+from explainers.options import Choice, LayerName, Range, Relu, Seed
 from explainers.passes.at_layer import SuffixBatch, activation_and_score
 from explainers.passes.batches.memory import max_tensor_count
-from explainers.passes.loop import Loop, Progress, RetrySmaller
+from explainers.passes.loop import Loop, RetrySmaller
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 Weights = Annotated[
     str, Choice("softmax", "increase", help="softmax of the scores (the paper), or score minus that of a blank image")
@@ -56,11 +57,7 @@ def ablation_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = True,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Limits],
 ) -> Tensor:
     """Ablation-CAM: each channel weighted by the drop of the score when it is set to zero.
 
@@ -80,7 +77,7 @@ def ablation_cam(
         >>> ablation_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
+    loop = Loop.of(cost)
     with open_run(model, images, target, loop=loop) as run:
         layout, activations, scores = activation_and_score(run, layer)
         a = layout.to_maps(at_least_float32(activations))
@@ -108,12 +105,7 @@ def score_cam(
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Score-CAM: each channel weighted by the score of the image masked by it.
 
@@ -134,8 +126,8 @@ def score_cam(
         >>> score_cam(model, images, 281, layer="layer4", channels=16).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(loop, 1, lambda masks, index, repeat: masks)
 
@@ -164,12 +156,7 @@ def ss_cam(
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    batch_size: int | None = None,
-    precision: SteadyPrecision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[SteadyCost],
 ) -> Tensor:
     """SS-CAM: Score-CAM with the mean score over noisy copies of each mask.
 
@@ -190,8 +177,8 @@ def ss_cam(
         >>> ss_cam(model, images, 281, layer="layer4", channels=8, samples=2).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         generators = PerImageGenerators(len(images), seed, run.images.device)
 
@@ -219,12 +206,7 @@ def is_cam(
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """IS-CAM: Score-CAM with the mean score over a path from the blank to the masked image.
 
@@ -245,8 +227,8 @@ def is_cam(
         >>> is_cam(model, images, 281, layer="layer4", channels=8, steps=2).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(
             loop,

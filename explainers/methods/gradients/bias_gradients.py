@@ -15,12 +15,14 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.errors import UnsupportedModel
 from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, why_no_hooks
+from explainers.keywords import Call
 from explainers.layers.layer import Layer, layout_of
 from explainers.layers.layout import LayerLayout, channel_axis
 from explainers.layers.lookup import list_layers
@@ -32,7 +34,7 @@ from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.placement import Placement, place_axis
 from explainers.registry import check_images, method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,7 @@ def full_grad(
     target: TargetLike = None,
     *,
     magnitude: Annotated[bool, "Sum magnitudes, as in the paper; otherwise signed values that sum to the score"] = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """FullGrad: input × gradient and every bias × gradient, upsampled and summed.
 

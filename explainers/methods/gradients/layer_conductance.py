@@ -18,22 +18,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from typing_extensions import Unpack
 
 from explainers.findings import note_finding
+from explainers.keywords import Cost
 from explainers.layers.layout import LayerLayout
 from explainers.methods.gradients.layer_paths import NoiseSeed, token_sums
 from explainers.methods.gradients.path_integrals import FIXED, GAP, Start, Steps, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import Bisection, Probe, bisect, spread
 from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward
-from explainers.options import LayerName, Precision
+from explainers.options import LayerName
 from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients
-from explainers.passes.loop import Loop, Progress
+from explainers.passes.loop import Loop
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 _BYTES = 2**29
 """Memory for the outputs and gradients at the points of one image; larger layers get fewer points, or 50 steps."""
@@ -54,12 +55,7 @@ def layer_conductance(
     steps: Steps = None,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Layer conductance: the integrated gradients of the image that flow through each unit of the layer.
 
@@ -82,8 +78,8 @@ def layer_conductance(
         >>> layer_conductance(model, images, 281, layer="layer4", steps=8).shape
         torch.Size([1, 512, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)

@@ -15,8 +15,10 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.findings import is_recording, note_finding
+from explainers.keywords import Cost
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import stages
 from explainers.maps.resize import reduce_channels
@@ -24,15 +26,14 @@ from explainers.methods.gradients.path_integrals import FIXED, Start, finer_step
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
 from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward
-from explainers.options import LayerName, Precision, Range
+from explainers.options import LayerName, Range
 from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
-from explainers.passes.loop import Loop, Progress, Rows, now
+from explainers.passes.loop import Loop, Rows, now
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 _TOLERATED = 0.05
 """Estimated error of a mean gradient, relative to it, above which a finding reports it."""
@@ -56,12 +57,7 @@ def layer_integrated_gradients(
     steps: GapSteps = None,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Layer integrated gradients: integrated gradients with the layer's output as the input.
 
@@ -81,8 +77,8 @@ def layer_integrated_gradients(
         >>> layer_integrated_gradients(model, images, 281, layer="layer4").shape
         torch.Size([1, 512, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.scoring.score_inputs()
         start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
@@ -141,12 +137,7 @@ def internal_influence(
     steps: Steps = 50,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Internal influence: the mean gradient at the layer on the straight path of the image from a baseline.
 
@@ -168,8 +159,8 @@ def internal_influence(
         >>> internal_influence(model, images, 281, layer="layer3", steps=8).shape
         torch.Size([1, 256, 14, 14])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
         run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)

@@ -16,17 +16,18 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.findings import is_recording, note_halves
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
+from explainers.keywords import Cost
+from explainers.options import Range, Seed
+from explainers.passes.loop import Loop
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 Samples = Annotated[int, Range(1, 1000, help="noisy copies of the image")]
 Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")]
@@ -50,12 +51,7 @@ def smooth_grad(
     samples: Samples = 25,
     sigma: Sigma = 0.15,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """SmoothGrad: the mean gradient over noisy copies of the image, signed.
 
@@ -71,8 +67,8 @@ def smooth_grad(
         >>> smooth_grad(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         return _mean_over_noise(
             run, samples, sigma, seed, loop, lambda gradients: gradients, lambda mean: mean.abs().amax(1)
         )
@@ -94,12 +90,7 @@ def smooth_grad_squared(
     samples: Samples = 25,
     sigma: Sigma = 0.15,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """SmoothGrad squared: the mean of the squared gradients over noisy copies of the image.
 
@@ -115,8 +106,8 @@ def smooth_grad_squared(
         >>> smooth_grad_squared(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         return _mean_over_noise(run, samples, sigma, seed, loop, Tensor.square, lambda mean: mean.sum(1))
 
 
@@ -137,12 +128,7 @@ def var_grad(
     sigma: Sigma = 0.15,
     unbiased: Annotated[bool, "Unbiased variance: divide by samples - 1"] = False,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """VarGrad: the variance of the gradients over noisy copies of the image.
 
@@ -160,8 +146,8 @@ def var_grad(
         >>> var_grad(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         mean, squares, done = (
             at_least_float32(torch.zeros_like(run.images)),
             at_least_float32(torch.zeros_like(run.images)),

@@ -16,19 +16,20 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.errors import BadOption, kind_of
 from explainers.findings import is_recording, note_finding, note_promised_sum
+from explainers.keywords import Cost
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
+from explainers.options import Baseline, Choice, Range, Seed
+from explainers.passes.loop import Loop
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike, Through, ThroughLike
+from explainers.targets import TargetLike, Through
 
 Path = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(image index, indices of points [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
@@ -61,12 +62,7 @@ def integrated_gradients(
     steps: Steps = None,
     baseline: Start = "zeros",
     seed: Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")] = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Integrated gradients: the mean gradient on the straight path from a baseline, times (input − baseline).
 
@@ -90,8 +86,8 @@ def integrated_gradients(
         >>> integrated_gradients(model, images, 281, steps=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         x, full = run.images, run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
@@ -120,12 +116,7 @@ def blur_integrated_gradients(
         float | None,
         Range(0.1, 4096, help="standard deviation of the blur in pixels; empty: a quarter of the shorter side"),
     ] = None,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Blur integrated gradients: gradients integrated along the path from a blurred image to the image.
 
@@ -146,8 +137,8 @@ def blur_integrated_gradients(
         >>> blur_integrated_gradients(model, images, 281, steps=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         x, full = run.images, run.scoring.score_inputs()
         widest = min(x.shape[-2:]) / 4 if blur is None else blur
         start_scores = None
@@ -181,12 +172,7 @@ def gradient_shap(
         float, Range(0, 1, 0.01, help="standard deviation of noise on the image, as a fraction of its range")
     ] = 0.0,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Gradient SHAP: mean gradient at random points between baselines and the image, times (input − baseline).
 
@@ -207,8 +193,8 @@ def gradient_shap(
         >>> gradient_shap(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         x, full = run.images, run.scoring.score_inputs()
         # The seeds of baselines, offsets and noise differ, so that their numbers are independent.
         noises, draws = PerImageGenerators(len(x), seed, x.device), PerImageGenerators(len(x), seed + 2**31)

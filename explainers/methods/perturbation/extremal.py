@@ -8,18 +8,19 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import Unpack
 
 from explainers.backward.vjp import vjp
 from explainers.findings import is_recording, note_finding
+from explainers.keywords import Cost
 from explainers.methods.perturbation.kept_parts import KeptParts, Starts
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
+from explainers.options import Baseline, Choice, Range, Seed
+from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, levels_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 # As in the authors' code at 224 px: parameters 7 px apart, discs with a radius of 21 px, softmax temperature 1/20.
 _SHARE, _REACH, _INVERSE_TEMPERATURE = 32, 3, 20.0
@@ -48,12 +49,7 @@ def extremal_perturbation(
     steps: Annotated[int, Range(1, 2000, help="gradient steps; one forward and backward pass each")] = 150,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the rest")] = "blur",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Extremal perturbation: the smooth mask of a given area that keeps the score highest.
 
@@ -77,8 +73,8 @@ def extremal_perturbation(
         >>> extremal_perturbation(model, images, 281, steps=5).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         x, _ = run.images, run.scoring.score_inputs()
         kept = KeptParts(run, levels_of(x, baseline, seed), area)
         height, width = x.shape[-2:]

@@ -12,19 +12,20 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.errors import BadOption, shorten
+from explainers.keywords import Cost
 from explainers.network.dtypes import to_cpu_float64
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
+from explainers.options import Baseline, Choice, Range, Seed
+from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer
 from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 Sides = int | tuple[int, ...]
 
@@ -45,12 +46,7 @@ def occlusion(
     stride: Annotated[Sides | None, Range(1, 4096, help="step in pixels; empty: half the window")] = None,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the part")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Occlusion: the drop of the score when a window is occluded, divided evenly over the window's pixels.
 
@@ -81,8 +77,8 @@ def occlusion(
             "most the window."
         )
     boxes = [*product(*map(_spans, sizes, extent, steps))]
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
         total = at_least_float32(torch.zeros_like(x[:, 0]))
@@ -141,12 +137,7 @@ def feature_ablation(
     masks: Annotated[Masks, Choice(*PARTS, help="features to occlude one at a time")] = "superpixels",
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the part")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Feature ablation: the drop of the score when a superpixel, cell or mask is occluded, spread over its pixels.
 
@@ -164,8 +155,8 @@ def feature_ablation(
         >>> feature_ablation(model, images, 281, masks="grid").shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         full = to_cpu_float64(run.scoring.score_inputs())
         all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in scorer.parts]

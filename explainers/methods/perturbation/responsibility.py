@@ -17,19 +17,20 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.findings import note_finding
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
+from explainers.keywords import Cost
+from explainers.options import Baseline, Choice, Range, Seed
 from explainers.outputs import scores_in, scores_of
-from explainers.passes.loop import Loop, Progress
+from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import every_coalition, within_rounding
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend
 from explainers.registry import method
-from explainers.targets import Logit, LogProbability, Probability, Target, TargetLike, ThroughLike, Unit
+from explainers.targets import Logit, LogProbability, Probability, Target, TargetLike, Unit
 
 Box = tuple[slice, slice]
 
@@ -59,12 +60,7 @@ def rex(
     steps: Annotated[int, Range(1, 100, help="boxes to split in each partition; 15 evaluations each")] = 10,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden boxes")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """ReX: the causal responsibility of each part for the prediction, refined where the prediction can be kept.
 
@@ -93,8 +89,8 @@ def rex(
         >>> rex(model, images, samples=2, steps=2).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    loop = Loop.of(cost)
+    with open_run(model, images, target, many=True, loop=loop) as run:
         full = run.scoring.score_inputs()
         x, cover = run.images, baseline_of(run.images, baseline, seed)
         empty = run.scoring.values(cover, range(len(x)))
