@@ -175,7 +175,6 @@ def channel_effects(
         >>> channel_effects(model, images, 281, layer="layer4").shape
         torch.Size([1, 512])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, loop=loop) as run:
+    with open_run(model, images, target, loop=Loop.of(cost)) as run:
         layout, activations, scores = activation_and_score(run, layer)
-        return channel_drops(run, layout, activations, scores, loop, lambda drops: drops[:, None])
+        return channel_drops(run, layout, activations, scores, lambda drops: drops[:, None])

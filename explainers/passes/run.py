@@ -52,6 +52,12 @@ class Run:
     scoring: Scoring
     backward: BackwardPasses
 
+    @property
+    def loop(self) -> Loop:
+        """The loop of a slow method."""
+        assert self.scoring.loop is not None, "a slow method gives it to open_run"
+        return self.scoring.loop
+
     def layer_layout(self, layer: LayerName | None, *, counted: bool = False, frames: bool = False) -> LayerLayout:
         """Return the layer's name and layout; None is the default layer. Set `counted` if the pass will stop there.
 

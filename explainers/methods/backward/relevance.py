@@ -108,8 +108,7 @@ def deep_lift_shap(
         >>> deep_lift_shap(model, images, 281, samples=4).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, loop=loop) as run:
+    with open_run(model, images, target, loop=Loop.of(cost)) as run:
         run.scoring.score_inputs()
         count, rows_of = _baselines(run, baseline, samples, seed)
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
@@ -123,13 +122,13 @@ def deep_lift_shap(
             nonlocal done
             for index in range(len(total)):
                 rows = rows_of(index, chunk)
-                attributions, difference = loop.run_in_halves(partial(attribute, index), rows, [index] * len(rows))
+                attributions, difference = run.loop.run_in_halves(partial(attribute, index), rows, [index] * len(rows))
                 total[index] += attributions.sum(0)
                 differences[index] += difference.sum()
                 sizes[index] += difference.abs().sum()
             done = chunk.stop
 
-        loop.run(count, loop.rows(passes=4), work, lambda: (total / done).sum(1))
+        run.loop.run(count, run.loop.rows(passes=4), work, lambda: (total / done).sum(1))
         note_gap(total / done, differences / done, sizes / done)
         return total / done
 

@@ -243,8 +243,7 @@ def sess(
         for top in _window_starts(tall, height)
         for left in _window_starts(wide, width)
     ]
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         run.scoring.score_inputs()
         mean = _WindowMean(run, layer_with_patch_gradients(run, layer), inner)
 
@@ -252,7 +251,7 @@ def sess(
             for index in range(len(images)):
                 mean.add(index, windows[chunk.start : chunk.stop])
 
-        loop.run(len(windows), loop.rows(passes=2), work, mean.map)
+        run.loop.run(len(windows), run.loop.rows(passes=2), work, mean.map)
         note_layer(mean.layout.name)
         return mean.map()
 
@@ -292,9 +291,7 @@ class _WindowMean:
         resized = {w.within: _resize_images(x, w.within) for w in windows}
         batch = torch.cat([resized[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows])
         rows = [index] * len(windows)
-        loop = self.run.scoring.loop
-        assert loop is not None, "sess creates it"
-        known = loop.run_in_halves(self._log_probabilities, batch, rows)
+        known = self.run.loop.run_in_halves(self._log_probabilities, batch, rows)
         shares = self._relative_probabilities(index, known)
         raw, g = self.run.backward.at([self.layout], batch, rows)[self.layout.name]
         maps = FORMULAS[self.inner](maps_of(self.layout, raw), maps_of(self.layout, g)).relu()

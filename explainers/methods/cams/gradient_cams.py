@@ -296,8 +296,7 @@ def smooth_grad_cam_pp(
         >>> smooth_grad_cam_pp(model, images, 281, layer="layer4", samples=4).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         run.scoring.score_inputs()
         x, layout = run.images, layer_with_patch_gradients(run, layer, frames=True)
         raw, g = run.backward.at([layout], x, range(len(x)))[layout.name]
@@ -320,7 +319,7 @@ def smooth_grad_cam_pp(
         def best() -> Tensor:
             return _grad_cam_pp_from_powers(a, *(powers / done))
 
-        loop.run(samples, loop.rows(passes=2), work, best)
+        run.loop.run(samples, run.loop.rows(passes=2), work, best)
         if samples > 1 and sigma > 0:
             _note_constant_gradients(*powers[:2] / done)
         return best()

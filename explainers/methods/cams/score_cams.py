@@ -77,15 +77,14 @@ def ablation_cam(
         >>> ablation_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, loop=loop) as run:
+    with open_run(model, images, target, loop=Loop.of(cost)) as run:
         layout, activations, scores = activation_and_score(run, layer)
         a = layout.to_maps(at_least_float32(activations))
 
         def weighted(drops: Tensor) -> Tensor:
             return torch.einsum("nk,nk...->n...", drops, a)
 
-        return weighted(channel_drops(run, layout, activations, scores, loop, weighted))
+        return weighted(channel_drops(run, layout, activations, scores, weighted))
 
 
 @method(
@@ -126,10 +125,9 @@ def score_cam(
         >>> score_cam(model, images, 281, layer="layer4", channels=16).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         masked = _MaskedScores(run, layer, channels, weights)
-        return masked.map(loop, 1, lambda masks, index, repeat: masks)
+        return masked.map(1, lambda masks, index, repeat: masks)
 
 
 @method(
@@ -177,15 +175,14 @@ def ss_cam(
         >>> ss_cam(model, images, 281, layer="layer4", channels=8, samples=2).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         generators = PerImageGenerators(len(images), seed, run.images.device)
 
         def vary(masks: Tensor, index: int, repeat: Tensor) -> Tensor:
             return masks + sigma * generators.normal_noise(index, len(masks), *masks.shape[1:]).to(masks)
 
-        return masked.map(loop, samples, vary)
+        return masked.map(samples, vary)
 
 
 @method(
@@ -227,11 +224,9 @@ def is_cam(
         >>> is_cam(model, images, 281, layer="layer4", channels=8, steps=2).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(
-            loop,
             steps,
             lambda masks, index, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, *[1] * (masks.ndim - 1)),
         )
@@ -266,7 +261,7 @@ class _MaskedScores:
         blank = self.run.scoring.values(torch.zeros_like(self.run.images), range(len(self.a)))
         self.blank = blank[:, None].to(self.sums)
 
-    def map(self, loop: Loop, repeats: int, vary: Vary) -> Tensor:
+    def map(self, repeats: int, vary: Vary) -> Tensor:
         """Return the map after `repeats` passes for each channel; constant channels get the blank image's score."""
         planes = self.a.flatten(2)
         varying = [row.nonzero()[:, 0] for row in planes.amax(2) > planes.amin(2)]
@@ -280,7 +275,7 @@ class _MaskedScores:
                 if len(own):
                     self._add(index, channels[own % longest], own // longest, vary)
 
-        loop.run(repeats * longest, loop.rows(), work, lambda: self._map(varying))
+        self.run.loop.run(repeats * longest, self.run.loop.rows(), work, lambda: self._map(varying))
         self._note_uniform(varying)
         return self._map(varying)
 
@@ -348,7 +343,7 @@ def _masks(planes: Tensor, size: tuple[int, ...]) -> Tensor:
 
 
 def channel_drops(
-    run: Run, layout: LayerLayout, activations: Tensor, scores: Tensor, loop: Loop, shown: Callable[[Tensor], Tensor]
+    run: Run, layout: LayerLayout, activations: Tensor, scores: Tensor, shown: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Return the drop of the score when channel k is set to zero, for every image and channel, (n, k).
 
@@ -357,6 +352,7 @@ def channel_drops(
     axis = layout.channel_axis
     count = activations.shape[axis]
     drops = at_least_float32(scores.new_zeros(len(scores), count))
+    loop = run.loop
     repeats = loop.whole(loop.rows()) if loop.batch_size is None else sys.maxsize
     branches = [SuffixBatch(run, index, layout, repeats) for index in range(len(scores))]
 
@@ -379,7 +375,6 @@ def channel_drops(
             drops[index, channels.start : channels.stop] = scores[index] - branch.values(ablate, len(channels))
 
     copy = activations[0].numel() * activations.element_size()
-    loop.run(
-        count, loop.suffix_rows(largest=max_tensor_count(count, copy, activations.device)), work, lambda: shown(drops)
-    )
+    rows = loop.suffix_rows(largest=max_tensor_count(count, copy, activations.device))
+    loop.run(count, rows, work, lambda: shown(drops))
     return drops

@@ -79,11 +79,10 @@ def forgrad(
     if base == "integrated_gradients":
         integrated = integrated_gradients(model, images, target, steps=steps, baseline=baseline, seed=seed, **cost)
         return filtered(integrated.sum(1))
-    loop = Loop.of(cost)
-    with open_run(model, images, target, loop=loop) as run:
+    with open_run(model, images, target, loop=Loop.of(cost)) as run:
         attribution = run.backward.gradient(run.images).abs().amax(1)
     # A single gradient cannot be stopped early; `progress` gets the result.
-    loop.run(1, 1, lambda chunk: None, lambda: attribution)
+    run.loop.run(1, 1, lambda chunk: None, lambda: attribution)
     return filtered(attribution)
 
 

@@ -64,14 +64,13 @@ def guided_integrated_gradients(
         >>> guided_integrated_gradients(model, images, 281, steps=4, anchors=1).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         x, full = run.images, run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
         total, done = at_least_float32(torch.zeros_like(x)), 0
         segments = spread(anchors + 1)
-        groups = segments.split(loop.whole(loop.rows(passes=2)))
+        groups = segments.split(run.loop.whole(run.loop.rows(passes=2)))
         moves = max(1, round(steps / len(segments)))
         states: list[_Segments] = []
 
@@ -89,7 +88,7 @@ def guided_integrated_gradients(
         def attribution() -> Tensor:
             return total * (len(segments) * moves / max(1, done))
 
-        loop.run(len(groups) * (moves + 1), 1, work, lambda: attribution().sum(1))
+        run.loop.run(len(groups) * (moves + 1), 1, work, lambda: attribution().sum(1))
         if start_scores is not None:
             note_gap(attribution(), full - start_scores, {"steps": min(1000, 4 * steps)})
         return attribution()

@@ -78,8 +78,7 @@ def layer_conductance(
         >>> layer_conductance(model, images, 281, layer="layer4", steps=8).shape
         torch.Size([1, 512, 7, 7])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
@@ -99,10 +98,10 @@ def layer_conductance(
 
         if adaptive and limit > FIXED:
             sums = [_Conductance(complete, limit) for complete in rises.isfinite().tolist()]
-            whole = bisect(sums, loop, loop.rows(), probe, shown)
+            whole = bisect(sums, run.loop, run.loop.rows(), probe, shown)
             errors = [each.error for each in sums]
         else:
-            whole, errors = _even_steps(len(x), steps or FIXED, loop, probe, shown)
+            whole, errors = _even_steps(len(x), steps or FIXED, run.loop, probe, shown)
         attribution = maps_of(layout, whole)
         if measured:
             tokens = token_sums(layout, whole, attribution)

@@ -77,15 +77,14 @@ def layer_integrated_gradients(
         >>> layer_integrated_gradients(model, images, 281, layer="layer4").shape
         torch.Size([1, 512, 7, 7])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.scoring.score_inputs()
         start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
         difference = run.forward.outputs(layout, x) - start
-        loop.measure_prefix(now(x.device) - started_at)
+        run.loop.measure_prefix(now(x.device) - started_at)
         run.plan_suffix(layout)
-        rows = loop.suffix_rows(passes=2)
+        rows = run.loop.suffix_rows(passes=2)
         # Class tokens are included until the end: without them, no integral would be complete.
         maps, whole = maps_of(layout, difference), at_least_float32(difference)
 
@@ -103,14 +102,14 @@ def layer_integrated_gradients(
             return scores, at_least_float32(gradient) * whole[index]
 
         if steps is None and run.forward.through is None:
-            shares = integrate_by_gap(len(x), loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
+            shares = integrate_by_gap(len(x), run.loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
         else:
             points, weights = gauss_legendre(steps or FIXED)
 
             def gradients(index: int, chosen: Tensor) -> Tensor:
                 return at_points(index, points[chosen])[1]
 
-            shares = whole * _mean_gradient(run, layout, loop, rows, weights, gradients, maps)
+            shares = whole * _mean_gradient(run, layout, rows, weights, gradients, maps)
 
         attribution = maps_of(layout, shares)
         if start_scores is not None:
@@ -159,8 +158,7 @@ def internal_influence(
         >>> internal_influence(model, images, 281, layer="layer3", steps=8).shape
         torch.Size([1, 256, 14, 14])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
         run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
@@ -172,7 +170,7 @@ def internal_influence(
             return run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
 
         halves = _Halves(weights) if is_recording() else None
-        mean = _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm", halves=halves)
+        mean = _mean_gradient(run, layout, run.loop.rows(), weights, gradients, how="norm", halves=halves)
         if halves is not None and (error := halves.error(mean)) is not None:
             _note_errors(maps_of(layout, mean), maps_of(layout, error), steps)
         run.use_layer(layout)
@@ -235,9 +233,7 @@ def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | Non
 
 def _gradient_at(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return scores and the gradient at the layer if `outputs` [R, ...] replace the layer's output for the image."""
-    loop = run.scoring.loop
-    assert loop is not None, "every method with a path creates it"
-    return loop.run_in_halves(
+    return run.loop.run_in_halves(
         lambda part, _: _gradient_of_part(run, layout, index, part), outputs, [index] * len(outputs)
     )
 
@@ -258,7 +254,6 @@ def _gradient_of_part(run: Run, layout: LayerLayout, index: int, outputs: Tensor
 def _mean_gradient(
     run: Run,
     layout: LayerLayout,
-    loop: Loop,
     rows: int | Rows,
     weights: Tensor,
     gradients: Callable[[int, Tensor], Tensor],
@@ -287,5 +282,5 @@ def _mean_gradient(
                 halves.add(index, chosen, g, count)
         reached += float(weights[chosen].sum())
 
-    loop.run(len(weights), rows, work, lambda: reduce_channels(maps_of(layout, total[0] / reached) * times, how))
+    run.loop.run(len(weights), rows, work, lambda: reduce_channels(maps_of(layout, total[0] / reached) * times, how))
     return total[0] / reached

@@ -67,11 +67,8 @@ def smooth_grad(
         >>> smooth_grad(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
-        return _mean_over_noise(
-            run, samples, sigma, seed, loop, lambda gradients: gradients, lambda mean: mean.abs().amax(1)
-        )
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+        return _mean_over_noise(run, samples, sigma, seed, lambda gradients: gradients, lambda mean: mean.abs().amax(1))
 
 
 @method(
@@ -106,9 +103,8 @@ def smooth_grad_squared(
         >>> smooth_grad_squared(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
-        return _mean_over_noise(run, samples, sigma, seed, loop, Tensor.square, lambda mean: mean.sum(1))
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+        return _mean_over_noise(run, samples, sigma, seed, Tensor.square, lambda mean: mean.sum(1))
 
 
 @method(
@@ -146,8 +142,7 @@ def var_grad(
         >>> var_grad(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         mean, squares, done = (
             at_least_float32(torch.zeros_like(run.images)),
             at_least_float32(torch.zeros_like(run.images)),
@@ -166,7 +161,7 @@ def var_grad(
         def variance() -> Tensor:
             return squares / max(1, done - 1 if unbiased else done)
 
-        _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: variance().sum(1))
+        _visit_noisy_copies(run, samples, sigma, seed, fold, lambda: variance().sum(1))
         return variance()
 
 
@@ -175,7 +170,6 @@ def _mean_over_noise(
     samples: int,
     sigma: float,
     seed: int,
-    loop: Loop,
     value: Callable[[Tensor], Tensor],
     shown: Callable[[Tensor], Tensor],
 ) -> Tensor:
@@ -191,7 +185,7 @@ def _mean_over_noise(
             half[index] += values[before % 2 :: 2].sum(0)
         done = before + len(gradients)
 
-    _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: shown(total / done))
+    _visit_noisy_copies(run, samples, sigma, seed, fold, lambda: shown(total / done))
     if half is not None and done > 1:
         first = (done + 1) // 2
         note_halves(shown(half / first), shown((total - half) / (done - first)))
@@ -203,7 +197,6 @@ def _visit_noisy_copies(
     samples: int,
     sigma: float,
     seed: int,
-    loop: Loop,
     fold: Callable[[int, Tensor, int], None],
     best: Callable[[], Tensor],
 ) -> None:
@@ -219,4 +212,4 @@ def _visit_noisy_copies(
             noisy = x[index] + sigma * spans[index] * noise
             fold(index, run.backward.gradient(noisy, [index] * len(chunk)), chunk.start)
 
-    loop.run(samples, loop.rows(passes=2), work, best)
+    run.loop.run(samples, run.loop.rows(passes=2), work, best)

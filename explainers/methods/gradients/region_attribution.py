@@ -77,8 +77,7 @@ def xrai(
         >>> xrai(model, images, 281, steps=4).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         x, full = run.images, run.scoring.score_inputs()
         regions = _regions(x, segments, dilation)
         minimum = least or (max(1, x[0, 0].numel() // 1000) if segments is None else 1)
@@ -98,7 +97,7 @@ def xrai(
             pixels = attribution.amax(1) if channels == "max" else attribution.sum(1)
             return torch.stack([_merge_regions(a, r, minimum) for a, r in zip(pixels, regions, strict=True)])
 
-        attribution = integrate(run, loop, torch.cat([weights, weights]) / 2, path, merge)
+        attribution = integrate(run, torch.cat([weights, weights]) / 2, path, merge)
         if start_scores is not None:
             change, remedy = full - torch.stack(start_scores).mean(0), {"steps": min(1000, 4 * steps)}
             note_gap(attribution, change, remedy, promised=channels == "sum")

@@ -73,8 +73,7 @@ def extremal_perturbation(
         >>> extremal_perturbation(model, images, 281, steps=5).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         x, _ = run.images, run.scoring.score_inputs()
         kept = KeptParts(run, levels_of(x, baseline, seed), area)
         height, width = x.shape[-2:]
@@ -85,7 +84,7 @@ def extremal_perturbation(
         template = torch.arange(size, device=x.device) >= size - kept.count
         starts = Starts(kept, step, _REACH * step / 2)
         velocity, has_gradient = torch.zeros_like(starts.mask), torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        at_once = max(1, loop.batch_size or len(x) * loop.whole(loop.rows(passes=2)))
+        at_once = max(1, run.loop.batch_size or len(x) * run.loop.whole(run.loop.rows(passes=2)))
         mask, done, last = starts.mask.clone(), 0, len(starts) + steps
         found: list[Tensor] = []
 
@@ -125,12 +124,12 @@ def extremal_perturbation(
             smooth = _smooth_masks(mask, discs, step)[:, margin:-margin, margin:-margin]
             return torch.where(has_gradient[:, None, None], smooth, 0)
 
-        loop.run(last + 1, 1, work, heat)
+        run.loop.run(last + 1, 1, work, heat)
         blank = torch.full_like(has_gradient, done > len(starts)) & ~has_gradient
         for index in blank.nonzero().flatten().tolist():
             message = "The score has no gradient at any mask tried, so the method cannot choose between masks."
             note_finding("no_gradient", message, image=index, anywhere=True)
-        if is_recording() and loop.affords(5 * len(x)):
+        if is_recording() and run.loop.affords(5 * len(x)):
             kept.note_failures(heat(), blank)
         return heat()
 

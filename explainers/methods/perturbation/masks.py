@@ -77,8 +77,7 @@ def occlusion(
             "most the window."
         )
     boxes = [*product(*map(_spans, sizes, extent, steps))]
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
         total = at_least_float32(torch.zeros_like(x[:, 0]))
@@ -96,7 +95,7 @@ def occlusion(
             for box in (boxes[i] for i in chunk):
                 counts[box] += 1
 
-        loop.run(len(boxes), loop.rows(), work, lambda: total / counts.clamp(min=1))
+        run.loop.run(len(boxes), run.loop.rows(), work, lambda: total / counts.clamp(min=1))
         return total / counts.clamp(min=1)
 
 
@@ -155,8 +154,7 @@ def feature_ablation(
         >>> feature_ablation(model, images, 281, masks="grid").shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         full = to_cpu_float64(run.scoring.score_inputs())
         all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in scorer.parts]
@@ -166,5 +164,5 @@ def feature_ablation(
             drop[: len(scores)] = full[n] - scores
             return scorer.spread(n, drop)
 
-        maps, _ = scorer.evaluate(all_but_one, loop, heat)
+        maps, _ = scorer.evaluate(all_but_one, heat)
         return maps

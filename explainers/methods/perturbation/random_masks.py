@@ -71,8 +71,7 @@ def rise(
         >>> rise(model, images, 281, samples=16).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
         sizes = tuple(x.shape[2:])
@@ -90,7 +89,7 @@ def rise(
                 if is_recording():  # every second mask
                     half.add(index, f[chunk.start % 2 :: 2], masks[chunk.start % 2 :: 2])
 
-        loop.run(samples, loop.rows(), work, whole.map)
+        run.loop.run(samples, run.loop.rows(), work, whole.map)
         if is_recording():
             note_halves(half.map(), whole.without(half).map())
         return whole.map()
@@ -282,8 +281,7 @@ def mc_rise(
         >>> mc_rise(model, images, 281, samples=16).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         x, full = run.images, run.scoring.score_inputs()
         palette = _palette(x, colors, color)
         count = palette.shape[1]
@@ -316,7 +314,7 @@ def mc_rise(
             sums = torch.where(known, means[:, -1:] - means[:, :-1], 0)
             return sums.mean(1) if color is None else sums[:, color]
 
-        loop.run(samples, loop.rows(), work, lambda: heat_of(scores, counts))
+        run.loop.run(samples, run.loop.rows(), work, lambda: heat_of(scores, counts))
         if is_recording():
             note_halves(heat_of(half_scores, half_counts), heat_of(scores - half_scores, counts - half_counts))
         return heat_of(scores, counts)

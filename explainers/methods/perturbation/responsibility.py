@@ -89,8 +89,7 @@ def rex(
         >>> rex(model, images, samples=2, steps=2).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         full = run.scoring.score_inputs()
         x, cover = run.images, baseline_of(run.images, baseline, seed)
         empty = run.scoring.values(cover, range(len(x)))
@@ -128,7 +127,7 @@ def rex(
         def finished() -> bool:
             return not any(partition.children for own in partitions for partition in own)
 
-        loop.run(samples * steps * _TESTED, loop.rows(), work, heat, finished)
+        run.loop.run(samples * steps * _TESTED, run.loop.rows(), work, heat, finished)
         return heat()
 
 

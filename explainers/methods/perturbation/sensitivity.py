@@ -66,8 +66,7 @@ def sobol(
         >>> sobol(model, images, 281, cells=3, samples=4).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         run.scoring.score_inputs()
         parts = parts_of(_cells(cells, run.images), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
@@ -76,7 +75,7 @@ def sobol(
         def heat(n: int, scores: Tensor) -> Tensor:
             return _paint_cells(scorer, n, scores, _jansen(scores, parts[n].count))
 
-        maps, reached = scorer.evaluate([designs] * len(images), loop, heat)
+        maps, reached = scorer.evaluate([designs] * len(images), heat)
         _note_no_effect(run, reached)
         return maps
 
@@ -158,8 +157,7 @@ def hsic(
         >>> hsic(model, images, 281, cells=3, samples=32).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         run.scoring.score_inputs()
         parts = parts_of(_cells(cells, run.images), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
@@ -174,7 +172,7 @@ def hsic(
         def heat(n: int, scores: Tensor) -> Tensor:
             return _paint_cells(scorer, n, scores, _hsic(z[: len(scores)], scores))
 
-        maps, reached = scorer.evaluate([z] * len(images), loop, heat)
+        maps, reached = scorer.evaluate([z] * len(images), heat)
         _note_no_effect(run, reached)
         return maps
 

@@ -67,8 +67,7 @@ def lime(
         >>> lime(model, images, 281, masks="grid", samples=32).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         full = to_cpu_float64(run.scoring.score_inputs())
         generators = PerImageGenerators(len(images), seed)
@@ -89,7 +88,7 @@ def lime(
         def heat(n: int, scores: Tensor) -> Tensor:
             return scorer.spread(n, coefficients(n, scores))
 
-        maps, reached = scorer.evaluate(z, loop, heat)
+        maps, reached = scorer.evaluate(z, heat)
         for n, scores in enumerate(reached):
             _note_no_effect(n, coefficients(n, scores), len(scores))
         return maps
@@ -155,8 +154,7 @@ def kernel_shap(
         >>> kernel_shap(model, images, 281, masks="grid", samples=32).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = scorer.empty_and_full()
         generators = PerImageGenerators(len(images), seed)
@@ -169,7 +167,7 @@ def kernel_shap(
             values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], full[n] - none[n])
             return scorer.spread(n, values)
 
-        maps, _ = scorer.evaluate([z for z, _ in rounds], loop, heat)
+        maps, _ = scorer.evaluate([z for z, _ in rounds], heat)
         note_promised_sum(full - none)
         return maps
 
@@ -241,8 +239,7 @@ def shapley_sampling(
         >>> shapley_sampling(model, images, 281, masks="grid", samples=2).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = scorer.empty_and_full()
         generators = PerImageGenerators(len(images), seed)
@@ -262,7 +259,7 @@ def shapley_sampling(
                 values = _mean_contributions(orders[n], scores, none[n], full[n])
             return scorer.spread(n, values)
 
-        maps, _ = scorer.evaluate([z for z, _ in rounds], loop, heat)
+        maps, _ = scorer.evaluate([z for z, _ in rounds], heat)
         note_promised_sum(full - none)
         return maps
 

@@ -61,8 +61,7 @@ def vit_cx(
         >>> vit_cx(vit, images, 281).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop.of(cost)
-    with open_run(model, images, target, many=True, loop=loop) as run:
+    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
         layout, activations, _ = activation_and_score(run, layer)
         x, total = run.images, torch.zeros_like(run.scoring.score_inputs())
         maps = layout.to_maps(at_least_float32(activations)).to(at_least_float32(x[:0]))
@@ -92,7 +91,7 @@ def vit_cx(
             counts = torch.tensor([max(1, min(done, len(own))) for own in masks]).to(sums).view(-1, 1, 1)
             return torch.where(covers > 0, sums / covers - total.view(-1, 1, 1) / counts, 0) / counts
 
-        loop.run(max(1, *map(len, masks)), loop.rows(passes=2), work, heat)
+        run.loop.run(max(1, *map(len, masks)), run.loop.rows(passes=2), work, heat)
         return heat()
 
 
