@@ -30,7 +30,7 @@ class Call(TypedDict, total=False):
 
 
 class Limits(Call, total=False):
-    """Keywords of a method that runs many variants of each image. `Loop.of` applies them."""
+    """Keywords of a method that runs many variants of each image. `open_run` applies them."""
 
     batch_size: int | None
     """Number of variants in a batch. None chooses it from the network and the available memory."""

@@ -97,10 +97,7 @@ def _rows(matrix: Tensor) -> Tensor:
     paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679",
 )
 def transformer_attribution(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]
 ) -> Tensor:
     """Transformer attribution: positive gradient-weighted attention, averaged over heads, propagated over blocks.
 

@@ -14,7 +14,6 @@ from explainers.network.dtypes import to_float64
 from explainers.options import Choice, LayerName, Range
 from explainers.passes.at_layer import activation_and_score, features
 from explainers.passes.attention.record import attention_at, patches_of, why_not
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -32,12 +31,7 @@ from explainers.targets import TargetLike
     "Use Grad-CAM instead.",
 )
 def feature_maps(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, **call: Unpack[Call]
 ) -> Tensor:
     """Feature maps: the layer's output, one map per channel; independent of the target.
 
@@ -175,6 +169,6 @@ def channel_effects(
         >>> channel_effects(model, images, 281, layer="layer4").shape
         torch.Size([1, 512])
     """
-    with open_run(model, images, target, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, cost=cost) as run:
         layout, activations, scores = activation_and_score(run, layer)
         return channel_drops(run, layout, activations, scores, lambda drops: drops[:, None])

@@ -29,7 +29,7 @@ from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
 from explainers.outputs import scores_of
-from explainers.passes.loop import Loop, Partial, Progress, check_progress
+from explainers.passes.loop import Partial, Progress, check_progress
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.probabilities import SCORES, declared_score
@@ -151,7 +151,7 @@ def evaluator(
     The scores of the images and of their baselines, and the values of the controls, are computed only once. `first` are
     maps that are validated before any computation.
     """
-    loop = Loop(settings.batch_size, None, settings.budget, settings.precision)
+    cost = {name: getattr(settings, name) for name in ("batch_size", "precision", "budget")}
     chosen = _metrics(settings.metrics)
     for name, option in options_of(evaluate).items():
         option.check(getattr(settings, name))
@@ -172,7 +172,7 @@ def evaluator(
         region = _region_mask(settings.region, images, chosen)
         with ExitStack() as stack:
             with recording() as record:
-                opened = open_run(model, images, settings.target, many=True, loop=loop)
+                opened = open_run(model, images, settings.target, many=True, cost=cost)
                 run = stack.enter_context(opened)
                 run.forward.refuse_through()
                 cover = baseline_of(run.images, settings.baseline, settings.seed)
@@ -181,7 +181,7 @@ def evaluator(
                 given = None if settings.score == "probability" else settings.score
                 kind = score_kind(run.view, run.images, scores_of(run.scoring.clean_output), given)
                 settings = replace(settings, score=kind.score)
-            trial = Trial(run, loop, cover, [], settings, region, {})
+            trial = Trial(run, run.loop, cover, [], settings, region, {})
             findings = [finding for _, finding in record.findings]
             yield Evaluator(trial, OwnMaps(model, run, settings.magnitude, grad), chosen, metric_options, findings)
 

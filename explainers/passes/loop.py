@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -149,11 +149,6 @@ class Loop:
         # The last measured pass: seconds in total, seconds after the requested layer, number of images, device.
         self._whole, self._suffix, self._count, self._device = 0.0, 0.0, 1, torch.device("cpu")
         self._estimate: Estimate | None = None
-
-    @classmethod
-    def of(cls, cost: Mapping[str, Any]) -> Loop:
-        """Create the loop of a method from its keywords, those of `Cost` or `Limits` in keywords.py."""
-        return cls(**cost)
 
     def extend_budget(self, seconds: float) -> None:
         """Exclude seconds that were spent on checks, which run once per model, from the budget."""

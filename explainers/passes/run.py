@@ -11,10 +11,10 @@ None of them modifies the model: see network/eval_view.py for the mode and hooks
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class Run:
     @property
     def loop(self) -> Loop:
         """The loop of a slow method."""
-        assert self.scoring.loop is not None, "a slow method gives it to open_run"
+        assert self.scoring.loop is not None, "a slow method gives its cost to open_run"
         return self.scoring.loop
 
     def layer_layout(self, layer: LayerName | None, *, counted: bool = False, frames: bool = False) -> LayerLayout:
@@ -110,15 +110,16 @@ def open_run(
     many: bool = False,
     several: bool = False,
     copied: bool = True,
-    loop: Loop | None = None,
+    cost: Mapping[str, Any] | None = None,
 ) -> Iterator[Run]:
     """Open a `Run` of the model on copies of the images; the caller's gradient mode is restored after the block.
 
     With `copied=False`, which saves memory, the run has the caller's images, and its passes must copy what they give to
     the network, since a network may modify its input. Set `many` if many variants will run, `several` if a pass
-    combines rows even for one image. `loop` is the loop of a slow method, created earlier; checks that run once per
-    model do not use up its budget.
+    combines rows even for one image. `cost` has the keywords of a slow method, as in keywords.py; checks that run once
+    per model do not use up its budget.
     """
+    loop = None if cost is None else Loop(**cost)
     with ordinary_tensors(), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
         given, images = images, images.detach().clone() if copied else images.detach()

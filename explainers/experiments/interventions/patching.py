@@ -14,7 +14,7 @@ from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
 from explainers.passes.at_layer import SuffixBatch, activation_and_score
 from explainers.passes.batches.memory import max_tensor_count
-from explainers.passes.loop import Loop, Progress
+from explainers.passes.loop import Progress
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.registry import check_images
@@ -56,9 +56,10 @@ def patch_effects(
     """
     check_images(model, images)
     Swap(others).check(images)
-    loop = Loop(batch_size, progress, budget)
+    cost = {"batch_size": batch_size, "progress": progress, "budget": budget}
     model = model if forward is None else wrap_forward(model, forward, images)
-    with open_run(model, images, target, loop=loop) as run:
+    with open_run(model, images, target, cost=cost) as run:
+        loop = run.loop
         layout, activations, scores = activation_and_score(run, layer)
         axis = layout.channel_axis
         chosen = list(chosen_channels(channels, activations.shape[axis], layout.name))

@@ -19,7 +19,6 @@ from explainers.backward.operations import why_not
 from explainers.errors import BadOption, shorten
 from explainers.keywords import Call, Cost
 from explainers.options import Baseline, Choice, Range, Seed
-from explainers.passes.loop import Loop
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
@@ -108,7 +107,7 @@ def deep_lift_shap(
         >>> deep_lift_shap(model, images, 281, samples=4).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, cost=cost) as run:
         run.scoring.score_inputs()
         count, rows_of = _baselines(run, baseline, samples, seed)
         total, done = at_least_float32(torch.zeros_like(run.images)), 0

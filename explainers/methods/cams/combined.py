@@ -28,7 +28,6 @@ from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, check_keywords
 from explainers.outputs import scores_of
 from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
-from explainers.passes.loop import Loop
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, maps_of
 from explainers.probabilities import log_probability_of
@@ -243,7 +242,7 @@ def sess(
         for top in _window_starts(tall, height)
         for left in _window_starts(wide, width)
     ]
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
         mean = _WindowMean(run, layer_with_patch_gradients(run, layer), inner)
 

@@ -22,7 +22,6 @@ from explainers.keywords import Call, Cost
 from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import LayerName, Range, Relu, Seed
 from explainers.passes.at_layer import activations_and_gradients, layer_with_patch_gradients
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.passes.tensors import cell_axes, maps_of
 from explainers.perturbation.baselines import extremes
@@ -180,12 +179,7 @@ def hires_cam(
     paper="Gildenblat 2021, pytorch-grad-cam; Draelos & Carin 2020, arXiv:2011.08891",
 )
 def element_wise_grad_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, **call: Unpack[Call]
 ) -> Tensor:
     """Element-wise Grad-CAM: the positive part of gradient times activation, summed over the channels.
 
@@ -296,7 +290,7 @@ def smooth_grad_cam_pp(
         >>> smooth_grad_cam_pp(model, images, 281, layer="layer4", samples=4).shape
         torch.Size([1, 7, 7])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
         x, layout = run.images, layer_with_patch_gradients(run, layer, frames=True)
         raw, g = run.backward.at([layout], x, range(len(x)))[layout.name]

@@ -27,7 +27,7 @@ from explainers.methods.cams.channel_groups import group_channels
 from explainers.options import Choice, LayerName, Range, Relu, Seed
 from explainers.passes.at_layer import SuffixBatch, activation_and_score
 from explainers.passes.batches.memory import max_tensor_count
-from explainers.passes.loop import Loop, RetrySmaller
+from explainers.passes.loop import RetrySmaller
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
@@ -77,7 +77,7 @@ def ablation_cam(
         >>> ablation_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    with open_run(model, images, target, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, cost=cost) as run:
         layout, activations, scores = activation_and_score(run, layer)
         a = layout.to_maps(at_least_float32(activations))
 
@@ -125,7 +125,7 @@ def score_cam(
         >>> score_cam(model, images, 281, layer="layer4", channels=16).shape
         torch.Size([1, 7, 7])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(1, lambda masks, index, repeat: masks)
 
@@ -175,7 +175,7 @@ def ss_cam(
         >>> ss_cam(model, images, 281, layer="layer4", channels=8, samples=2).shape
         torch.Size([1, 7, 7])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         generators = PerImageGenerators(len(images), seed, run.images.device)
 
@@ -224,7 +224,7 @@ def is_cam(
         >>> is_cam(model, images, 281, layer="layer4", channels=8, steps=2).shape
         torch.Size([1, 7, 7])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(
             steps,

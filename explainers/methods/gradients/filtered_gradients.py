@@ -13,7 +13,6 @@ from explainers.keywords import Cost
 from explainers.methods.gradients.noisy_gradients import Samples, smooth_grad
 from explainers.methods.gradients.path_integrals import Start, Steps, integrated_gradients
 from explainers.options import Choice, Range, Seed
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -79,7 +78,7 @@ def forgrad(
     if base == "integrated_gradients":
         integrated = integrated_gradients(model, images, target, steps=steps, baseline=baseline, seed=seed, **cost)
         return filtered(integrated.sum(1))
-    with open_run(model, images, target, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, cost=cost) as run:
         attribution = run.backward.gradient(run.images).abs().amax(1)
     # A single gradient cannot be stopped early; `progress` gets the result.
     run.loop.run(1, 1, lambda chunk: None, lambda: attribution)

@@ -18,7 +18,6 @@ from explainers.keywords import Cost
 from explainers.methods.gradients.path_integrals import Start, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import spread
 from explainers.options import Range
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import baseline_of
@@ -64,7 +63,7 @@ def guided_integrated_gradients(
         >>> guided_integrated_gradients(model, images, 281, steps=4, anchors=1).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None

@@ -78,7 +78,7 @@ def layer_conductance(
         >>> layer_conductance(model, images, 281, layer="layer4", steps=8).shape
         torch.Size([1, 512, 7, 7])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)

@@ -28,7 +28,7 @@ from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by
 from explainers.network.dtypes import to_float64
 from explainers.options import LayerName, Range
 from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
-from explainers.passes.loop import Loop, Rows, now
+from explainers.passes.loop import Rows, now
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
@@ -77,7 +77,7 @@ def layer_integrated_gradients(
         >>> layer_integrated_gradients(model, images, 281, layer="layer4").shape
         torch.Size([1, 512, 7, 7])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.scoring.score_inputs()
         start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
@@ -158,7 +158,7 @@ def internal_influence(
         >>> internal_influence(model, images, 281, layer="layer3", steps=8).shape
         torch.Size([1, 256, 14, 14])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
         run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)

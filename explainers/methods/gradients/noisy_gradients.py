@@ -21,7 +21,6 @@ from typing_extensions import Unpack
 from explainers.findings import is_recording, note_halves
 from explainers.keywords import Cost
 from explainers.options import Range, Seed
-from explainers.passes.loop import Loop
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
@@ -67,7 +66,7 @@ def smooth_grad(
         >>> smooth_grad(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         return _mean_over_noise(run, samples, sigma, seed, lambda gradients: gradients, lambda mean: mean.abs().amax(1))
 
 
@@ -103,7 +102,7 @@ def smooth_grad_squared(
         >>> smooth_grad_squared(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         return _mean_over_noise(run, samples, sigma, seed, Tensor.square, lambda mean: mean.sum(1))
 
 
@@ -142,7 +141,7 @@ def var_grad(
         >>> var_grad(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         mean, squares, done = (
             at_least_float32(torch.zeros_like(run.images)),
             at_least_float32(torch.zeros_like(run.images)),

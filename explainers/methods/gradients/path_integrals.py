@@ -23,7 +23,6 @@ from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.keywords import Cost
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
 from explainers.options import Baseline, Choice, Range, Seed
-from explainers.passes.loop import Loop
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
@@ -86,7 +85,7 @@ def integrated_gradients(
         >>> integrated_gradients(model, images, 281, steps=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
@@ -136,7 +135,7 @@ def blur_integrated_gradients(
         >>> blur_integrated_gradients(model, images, 281, steps=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         widest = min(x.shape[-2:]) / 4 if blur is None else blur
         start_scores = None
@@ -191,7 +190,7 @@ def gradient_shap(
         >>> gradient_shap(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         # The seeds of baselines, offsets and noise differ, so that their numbers are independent.
         noises, draws = PerImageGenerators(len(x), seed, x.device), PerImageGenerators(len(x), seed + 2**31)

@@ -14,7 +14,6 @@ from explainers.keywords import Cost
 from explainers.methods.gradients.path_integrals import integrate, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import gauss_legendre
 from explainers.options import Choice, Range
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.segments import superpixels
@@ -77,7 +76,7 @@ def xrai(
         >>> xrai(model, images, 281, steps=4).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         regions = _regions(x, segments, dilation)
         minimum = least or (max(1, x[0, 0].numel() // 1000) if segments is None else 1)

@@ -15,7 +15,6 @@ from explainers.findings import is_recording, note_finding
 from explainers.keywords import Cost
 from explainers.methods.perturbation.kept_parts import KeptParts, Starts
 from explainers.options import Baseline, Choice, Range, Seed
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, levels_of
@@ -73,7 +72,7 @@ def extremal_perturbation(
         >>> extremal_perturbation(model, images, 281, steps=5).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, _ = run.images, run.scoring.score_inputs()
         kept = KeptParts(run, levels_of(x, baseline, seed), area)
         height, width = x.shape[-2:]

@@ -18,7 +18,6 @@ from explainers.errors import BadOption, shorten
 from explainers.keywords import Cost
 from explainers.network.dtypes import to_cpu_float64
 from explainers.options import Baseline, Choice, Range, Seed
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
@@ -77,7 +76,7 @@ def occlusion(
             "most the window."
         )
     boxes = [*product(*map(_spans, sizes, extent, steps))]
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
         total = at_least_float32(torch.zeros_like(x[:, 0]))
@@ -154,7 +153,7 @@ def feature_ablation(
         >>> feature_ablation(model, images, 281, masks="grid").shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         full = to_cpu_float64(run.scoring.score_inputs())
         all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in scorer.parts]

@@ -29,7 +29,6 @@ from explainers.findings import is_recording, note_halves
 from explainers.hooks.locate import unwrap
 from explainers.keywords import Cost
 from explainers.options import Baseline, Choice, Range, Seed
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
@@ -71,7 +70,7 @@ def rise(
         >>> rise(model, images, 281, samples=16).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
         sizes = tuple(x.shape[2:])
@@ -281,7 +280,7 @@ def mc_rise(
         >>> mc_rise(model, images, 281, samples=16).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         palette = _palette(x, colors, color)
         count = palette.shape[1]

@@ -23,7 +23,6 @@ from explainers.findings import note_finding
 from explainers.keywords import Cost
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.outputs import scores_in, scores_of
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import every_coalition, within_rounding
@@ -89,7 +88,7 @@ def rex(
         >>> rex(model, images, samples=2, steps=2).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         full = run.scoring.score_inputs()
         x, cover = run.images, baseline_of(run.images, baseline, seed)
         empty = run.scoring.values(cover, range(len(x)))

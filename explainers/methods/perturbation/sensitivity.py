@@ -17,7 +17,6 @@ from typing_extensions import Unpack
 from explainers.findings import note_finding
 from explainers.keywords import Cost
 from explainers.options import Baseline, Choice, Range, Seed
-from explainers.passes.loop import Loop
 from explainers.passes.run import Run, open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer, every_coalition, within_rounding
@@ -66,7 +65,7 @@ def sobol(
         >>> sobol(model, images, 281, cells=3, samples=4).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
         parts = parts_of(_cells(cells, run.images), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
@@ -157,7 +156,7 @@ def hsic(
         >>> hsic(model, images, 281, cells=3, samples=32).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
         parts = parts_of(_cells(cells, run.images), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))

@@ -19,7 +19,6 @@ from explainers.findings import note_finding, note_promised_sum
 from explainers.keywords import Cost
 from explainers.network.dtypes import to_cpu_float64
 from explainers.options import Baseline, Choice, Range, Seed
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer, every_coalition
@@ -67,7 +66,7 @@ def lime(
         >>> lime(model, images, 281, masks="grid", samples=32).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         full = to_cpu_float64(run.scoring.score_inputs())
         generators = PerImageGenerators(len(images), seed)
@@ -154,7 +153,7 @@ def kernel_shap(
         >>> kernel_shap(model, images, 281, masks="grid", samples=32).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = scorer.empty_and_full()
         generators = PerImageGenerators(len(images), seed)
@@ -239,7 +238,7 @@ def shapley_sampling(
         >>> shapley_sampling(model, images, 281, masks="grid", samples=2).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = scorer.empty_and_full()
         generators = PerImageGenerators(len(images), seed)

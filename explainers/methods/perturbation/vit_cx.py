@@ -12,7 +12,6 @@ from explainers.keywords import Cost
 from explainers.maps.resize import resize
 from explainers.options import LayerName, Range, Seed
 from explainers.passes.at_layer import activation_and_score
-from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
@@ -61,7 +60,7 @@ def vit_cx(
         >>> vit_cx(vit, images, 281).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, loop=Loop.of(cost)) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         layout, activations, _ = activation_and_score(run, layer)
         x, total = run.images, torch.zeros_like(run.scoring.score_inputs())
         maps = layout.to_maps(at_least_float32(activations)).to(at_least_float32(x[:0]))
