@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from typing_extensions import TypedDict, is_typeddict
 
@@ -61,19 +61,25 @@ DEFAULTS: dict[str, Any] = {
     "forward": None,
     "through": None,
 }
-"""The default of each keyword, in the order of signatures."""
+"""The default of each keyword, in the order of signatures. Others that a class of your own adds default to None."""
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return a function's signature with each keyword of `**options: Unpack[...]` in place of `**options`."""
-    signature, hints = inspect.signature(function), get_type_hints(function)
-    *own, last = signature.parameters.values()
-    classes = [each for each in get_args(hints.get(last.name)) if is_typeddict(each)]
-    if last.kind is not inspect.Parameter.VAR_KEYWORD or not classes:
+    """Return a function's signature, with the keywords of `**options: Unpack[...]` in place of `**options`."""
+    signature = inspect.signature(function)
+    own = list(signature.parameters.values())
+    if not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
         return signature
-    annotations = {name: getattr(hint, "__forward_arg__", hint) for name, hint in classes[0].__annotations__.items()}
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=annotations[name])
-        for name in sorted(annotations, key=[*DEFAULTS].index)
-    ]
-    return signature.replace(parameters=[*own, *shared])
+    last = own.pop()
+    hint = last.annotation
+    if isinstance(hint, str) and "Unpack[" in hint:
+        hint = inspect.signature(function, eval_str=True).parameters[last.name].annotation
+    annotations: dict[str, Any] = next((each.__annotations__ for each in get_args(hint) if is_typeddict(each)), {})
+    if not annotations:
+        return signature
+    for name in [*(each for each in annotations if each not in DEFAULTS), *DEFAULTS]:
+        if name in annotations:
+            written = getattr(annotations[name], "__forward_arg__", annotations[name])
+            default = DEFAULTS.get(name)
+            own.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=written))
+    return signature.replace(parameters=own)

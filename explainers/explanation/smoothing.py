@@ -9,7 +9,6 @@ The map is robust at positions with a large mean and a small deviation.
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from torch.nn import functional
 
 from explainers.errors import BadOption, shorten
 from explainers.hooks.cleanup import ordinary_tensors, restores_state
+from explainers.keywords import signature_of
 from explainers.maps.resize import reduce_channels
 from explainers.network.eval_view import one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
@@ -186,7 +186,7 @@ def _sample_count(samples: int | None, baselines: Sequence[Baseline] | None) -> 
 
 
 def _keywords(function: Method | Explainer) -> set[str]:
-    return set(inspect.signature(getattr(function, "function", function)).parameters)
+    return set(signature_of(getattr(function, "function", function)).parameters)
 
 
 def _top_classes(model: nn.Module, images: Tensor) -> TargetLike:

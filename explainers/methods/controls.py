@@ -6,6 +6,7 @@ model. The target is validated and then ignored.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from torch import Tensor, nn
@@ -18,19 +19,18 @@ from explainers.perturbation.control_maps import center_map, edge_map, random_ma
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-_SCALE_FREE = "A control is independent of the network, so its values do not scale with the score."
-_PAPER = "Adebayo et al. 2018, arXiv:1810.03292"
-
-
-@method(
+_control = partial(
+    method,
     family="control",
     returns="heat",
-    title="Random",
-    paper=_PAPER,
+    paper="Adebayo et al. 2018, arXiv:1810.03292",
     signed=False,
     reads_class=False,
-    scale_free=_SCALE_FREE,
+    scale_free="A control is independent of the network, so its values do not scale with the score.",
 )
+
+
+@_control(title="Random")
 def random_control(
     model: nn.Module,
     images: Tensor,
@@ -59,15 +59,7 @@ def random_control(
         return random_map(run.images, cells, seed)
 
 
-@method(
-    family="control",
-    returns="heat",
-    title="Edges",
-    paper=_PAPER,
-    signed=False,
-    reads_class=False,
-    scale_free=_SCALE_FREE,
-)
+@_control(title="Edges")
 def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Edge control: the magnitude of the image's Sobel gradient at each pixel, over all channels.
 
@@ -86,15 +78,7 @@ def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None, **
         return edge_map(run.images)
 
 
-@method(
-    family="control",
-    returns="heat",
-    title="Center",
-    paper=_PAPER,
-    signed=False,
-    reads_class=False,
-    scale_free=_SCALE_FREE,
-)
+@_control(title="Center")
 def center_control(
     model: nn.Module,
     images: Tensor,

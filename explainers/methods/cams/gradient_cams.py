@@ -108,8 +108,7 @@ def grad_cam(
         >>> grad_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
-    return _grad_cam(a, g)
+    return _grad_cam(*activations_and_gradients(model, images, layer, target))
 
 
 @_cam(_grad_cam_pp, title="Grad-CAM++", paper="Chattopadhay et al. 2018, arXiv:1710.11063")
@@ -139,8 +138,7 @@ def grad_cam_pp(
         >>> grad_cam_pp(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
-    return _grad_cam_pp(a, g)
+    return _grad_cam_pp(*activations_and_gradients(model, images, layer, target))
 
 
 @_cam(_hires_cam, title="HiResCAM", paper="Draelos & Carin 2020, arXiv:2011.08891")
@@ -168,8 +166,7 @@ def hires_cam(
         >>> hires_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
-    return _hires_cam(a, g)
+    return _hires_cam(*activations_and_gradients(model, images, layer, target))
 
 
 @_cam(
@@ -225,8 +222,7 @@ def layer_cam(
         >>> layer_cam(model, images, 281, layer="layer2").shape
         torch.Size([1, 28, 28])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
-    return _layer_cam(a, g)
+    return _layer_cam(*activations_and_gradients(model, images, layer, target))
 
 
 @_cam(_xgrad_cam, title="XGrad-CAM", paper="Fu et al. 2020, arXiv:2008.02312")
@@ -254,8 +250,7 @@ def xgrad_cam(
         >>> xgrad_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
-    return _xgrad_cam(a, g)
+    return _xgrad_cam(*activations_and_gradients(model, images, layer, target))
 
 
 @method(family="cam", returns="grid", title="Smooth Grad-CAM++", paper="Omeiza et al. 2019, arXiv:1908.01224")
