@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, get_args
 
 from typing_extensions import TypedDict, is_typeddict
@@ -73,7 +74,8 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     last = own.pop()
     hint = last.annotation
     if isinstance(hint, str) and "Unpack[" in hint:
-        hint = inspect.signature(function, eval_str=True).parameters[last.name].annotation
+        with suppress(NameError):  # a name that is imported only for type checkers
+            hint = inspect.signature(function, eval_str=True).parameters[last.name].annotation
     annotations: dict[str, Any] = next((each.__annotations__ for each in get_args(hint) if is_typeddict(each)), {})
     if not annotations:
         return signature

@@ -110,6 +110,7 @@ def open_run(
     many: bool = False,
     several: bool = False,
     copied: bool = True,
+    precision: str = "float32",
     cost: Mapping[str, Any] | None = None,
 ) -> Iterator[Run]:
     """Open a `Run` of the model on copies of the images; the caller's gradient mode is restored after the block.
@@ -117,7 +118,7 @@ def open_run(
     With `copied=False`, which saves memory, the run has the caller's images, and its passes must copy what they give to
     the network, since a network may modify its input. Set `many` if many variants will run, `several` if a pass
     combines rows even for one image. `cost` has the keywords of a slow method, as in keywords.py; checks that run once
-    per model do not use up its budget.
+    per model do not use up its budget. `precision` is that of a run without them.
     """
     loop = None if cost is None else Loop(**cost)
     with ordinary_tensors(), torch.no_grad(), one_call(model) as view:
@@ -146,5 +147,5 @@ def open_run(
         if isinstance(requested, Unit):
             unit = layer_layout(view, images, requested.layer, counted=True, spatial=False)
         forward = ForwardPasses(view, images, unit, through)
-        scoring = Scoring(forward, requested, loop, many, "float32" if loop is None else loop.precision)
+        scoring = Scoring(forward, requested, loop, many, precision if loop is None else loop.precision)
         yield Run(view, images, forward, scoring, BackwardPasses(forward, scoring, given, loop))

@@ -13,6 +13,7 @@ from explainers.keywords import Cost
 from explainers.methods.gradients.noisy_gradients import Samples, smooth_grad
 from explainers.methods.gradients.path_integrals import Start, Steps, integrated_gradients
 from explainers.options import Choice, Range, Seed
+from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -78,10 +79,12 @@ def forgrad(
     if base == "integrated_gradients":
         integrated = integrated_gradients(model, images, target, steps=steps, baseline=baseline, seed=seed, **cost)
         return filtered(integrated.sum(1))
-    with open_run(model, images, target, cost=cost) as run:
+    loop = Loop(cost.get("batch_size"), cost.get("progress"), cost.get("budget"))
+    # Without variants of the images, so that `forward` may have one row of another input for each image.
+    with open_run(model, images, target, precision=cost.get("precision", "float32")) as run:
         attribution = run.backward.gradient(run.images).abs().amax(1)
     # A single gradient cannot be stopped early; `progress` gets the result.
-    run.loop.run(1, 1, lambda chunk: None, lambda: attribution)
+    loop.run(1, 1, lambda chunk: None, lambda: attribution)
     return filtered(attribution)
 
 

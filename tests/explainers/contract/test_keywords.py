@@ -64,7 +64,9 @@ def test_a_function_without_shared_keywords_keeps_its_signature() -> None:
 
     def bare(**options): ...
 
-    for function in (plain, bare, lambda: None, torch.nn.Conv2d(1, 1, 1)):
+    def unknown(model: nn.Module, **options: Unpack[OnlyForTypeCheckers]) -> None: ...  # type: ignore # noqa: F821
+
+    for function in (plain, bare, unknown, lambda: None, torch.nn.Conv2d(1, 1, 1)):
         assert signature_of(function) == inspect.signature(function)
 
 
