@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -46,7 +47,13 @@ Channels = Annotated[
 ]
 Vary = Callable[[Tensor, int, Tensor], Tensor]
 """(masks [b, H, W], image index, number of the repeat [b]) -> factors of the image [b, H, W]."""
-_SCALE_FREE = "the channel weights are a softmax, which sums to 1 regardless of the size of the scores"
+_softmax_cam = partial(
+    method,
+    family="cam",
+    returns="grid",
+    gradients=False,
+    scale_free="the channel weights are a softmax, which sums to 1 regardless of the size of the scores",
+)
 
 
 @method(family="cam", returns="grid", gradients=False, title="Ablation-CAM", paper="Desai & Ramaswamy 2020, WACV")
@@ -87,14 +94,7 @@ def ablation_cam(
         return weighted(channel_drops(run, layout, activations, scores, weighted))
 
 
-@method(
-    family="cam",
-    returns="grid",
-    gradients=False,
-    title="Score-CAM",
-    scale_free=_SCALE_FREE,
-    paper="Wang et al. 2020, arXiv:1910.01279",
-)
+@_softmax_cam(title="Score-CAM", paper="Wang et al. 2020, arXiv:1910.01279")
 def score_cam(
     model: nn.Module,
     images: Tensor,
@@ -130,12 +130,8 @@ def score_cam(
         return masked.map(1, lambda masks, index, repeat: masks)
 
 
-@method(
-    family="cam",
-    returns="grid",
-    gradients=False,
+@_softmax_cam(
     title="SS-CAM",
-    scale_free=_SCALE_FREE,
     paper="Wang et al. 2020, arXiv:2006.14255",
     caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
     "Use Grad-CAM instead.",
@@ -185,14 +181,7 @@ def ss_cam(
         return masked.map(samples, vary)
 
 
-@method(
-    family="cam",
-    returns="grid",
-    gradients=False,
-    title="IS-CAM",
-    scale_free=_SCALE_FREE,
-    paper="Naidu et al. 2020, arXiv:2010.03023",
-)
+@_softmax_cam(title="IS-CAM", paper="Naidu et al. 2020, arXiv:2010.03023")
 def is_cam(
     model: nn.Module,
     images: Tensor,
