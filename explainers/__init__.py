@@ -37,6 +37,7 @@ Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored
 from pathlib import Path
 
 from explainers.checks.report import check_explainer
+from explainers.derived_targets import Contrast, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.detections import DetrDetections, YoloDetections
 from explainers.display.channels import show_channels
 from explainers.display.display import Display
@@ -93,11 +94,11 @@ from explainers.nested import register_output
 from explainers.network.text_encoder import text_embedding
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Regression, Similarity
-from explainers.passes.batches.memory import keep_freed_memory
+from explainers.passes.batch_size import keep_freed_memory
 from explainers.passes.loop import Partial
 from explainers.placement import Placement, place
 from explainers.registry import METHODS, Method, MethodName
-from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
+from explainers.targets import Logit
 from explainers.training.edits import (
     add_gradient_noise,
     clip_gradients,

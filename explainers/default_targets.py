@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.class_indices import select
+from explainers.derived_targets import LogProbability, Probability, Unit
 from explainers.errors import BadTarget
 from explainers.findings import note_finding
 from explainers.output_targets import BoxScores, MaskScores, are_detections
-from explainers.outputs import class_maps_of, scores_in, scores_of
-from explainers.targets import Logit, LogProbability, Probability, Target, Unit
+from explainers.outputs import class_maps_of, scores_in
+from explainers.targets import Logit, Target, scores_of, select
 
 BACKGROUND = ("__background__", "background")
 """Names of the class of a segmentation network that is explained only on request."""

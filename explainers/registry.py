@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from explainers.derived_targets import Through
 from explainers.errors import (
     BadImages,
     BadOption,
@@ -21,24 +22,23 @@ from explainers.errors import (
     WrongType,
     kind_of,
     nearest,
-    no_module,
     shorten,
 )
 from explainers.findings import note_raw, pause_recording
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import one_layer, why_no_hooks
 from explainers.keywords import signature_of
 from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
 from explainers.network.dtypes import no_gradient, why_no_gradient
-from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call, packing_of
+from explainers.network.eval_view import check_images, one_call, outside_call, packing_of
 from explainers.network.forward_wrapper import wrap_forward
-from explainers.network.image_check import validate_images
+from explainers.network.inputs import SeveralInputs
+from explainers.network.view import EvalView
 from explainers.options import LayerName, Option, options_of, unknown_keyword
 from explainers.passes.each_image import BatchSplit, finite_images, finite_outputs, run_each_image, run_some_images
 from explainers.passes.loop import Partial, Progress
 from explainers.perturbation.several_inputs import STACKED, attribute_inputs, refuse_detached_inputs
-from explainers.targets import TargetLike, Through
+from explainers.targets import TargetLike
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MISSING: Any = object()
@@ -225,7 +225,6 @@ def _validate_calls(
     target, so the function itself always gets None for both.
     """
 
-    @restores_state
     @functools.wraps(function)
     def method(model: Any = _MISSING, images: Any = _MISSING, target: TargetLike = None, **keywords: Any) -> Any:
         if images is _MISSING or model is _MISSING:
@@ -257,7 +256,7 @@ def _validate_calls(
                         "have no effect. Omit through, or choose a gradient method such as grad_cam."
                     )
                 target = _restrict_target(target, through)
-            packing = packing_of(images)
+            packing = packing_of(images) if isinstance(view.model, SeveralInputs) else None
             if given.get("progress") is not None:
                 of_layer = view if placed else None
                 given["progress"] = _wrap_progress(given["progress"], of_layer, rectify, has_map=packing is None)
@@ -360,19 +359,6 @@ def _restrict_target(target: TargetLike, through: Any) -> Through:
             f"through={shorten(through)} is not valid. Give (layer, channels), for example ('layer3', [17])."
         )
     return Through(target, through[0], through[1])
-
-
-def check_images(model: nn.Module, images: Tensor) -> None:
-    """Check that the images are a finite float batch [N, C, H, W] with the model's device and dtype.
-
-    Videos and volumes are [N, C, T, H, W].
-
-    Errors   WrongType if model is not an nn.Module or images is not a tensor, BadImages otherwise
-    """
-    if not isinstance(model, nn.Module):
-        raise no_module(model)
-    validate_images(model, images)
-    note_checked(model, images)
 
 
 def _no_videos(name: str, images: Tensor) -> str:

@@ -27,7 +27,7 @@ from explainers.errors import BadOption, UnsupportedOperation
 from explainers.findings import note_finding, note_gradient, note_promised_sum
 from explainers.nested import map_tensors
 from explainers.passes.run import Run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 
 _LINEAR = (
     "Add AdaptiveAvgPool2D AdaptiveAvgPool3D AvgPool2D AvgPool3D Col2Im Cumsum IndexAdd MkldnnAdaptiveAvgPool2D Mean "

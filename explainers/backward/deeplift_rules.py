@@ -26,7 +26,7 @@ from torch import Tensor
 from explainers.backward.operations import Call, get_mark, mark, with_custom_backward
 from explainers.backward.vjp import vjp
 from explainers.passes.attention import operations as attention_ops
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 
 ELEMENTWISE = (
     "abs asinh atan ceil celu clamp clamp_max clamp_min clip cos cosh elu erf erfc exp exp2 expm1 floor gelu "

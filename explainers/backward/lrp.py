@@ -16,7 +16,7 @@ from explainers.errors import BadOption
 from explainers.findings import note_finding, note_promised_sum
 from explainers.nested import map_tensors
 from explainers.passes.run import Run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 
 MOST_CANCELLED = 100
 """The largest sum of |R_i|, in multiples of the score, that is not reported as cancellation."""

@@ -22,7 +22,7 @@ from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
 from explainers.backward.operations import Call, mark, with_custom_backward
 from explainers.passes.attention import operations as attention_ops
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 
 
 class AttentionRelevance(Relevance):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from explainers.backward.adapters import AdapterTerms, Positions
 from explainers.backward.lrp_rules import Affine, RuleMap, RuleParameters, excitation
 from explainers.backward.operations import Call, Interception, get_mark, mark, with_custom_backward
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 
 LAYERS = {"linear": "Linear"} | {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)}
 LAYERS |= {f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)}

@@ -27,7 +27,7 @@ from explainers.backward.decompositions import DECOMPOSED
 from explainers.backward.lrp_layers import LAYERS, LayerRelevance, mark_linear
 from explainers.backward.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
 from explainers.backward.operations import STRUCTURE, Call, get_mark, mark, with_custom_backward
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 
 _WINNERS = (
     "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Amin Kthvalue Max Maximum MaxPool2DWithIndices "

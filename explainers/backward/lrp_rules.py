@@ -19,7 +19,7 @@ from torch import Tensor
 
 from explainers.backward.vjp import vjp
 from explainers.errors import BadOption, UnsupportedOperation, WrongType, nearest, shorten
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 
 RuleLike = str | Mapping[str, str] | None
 

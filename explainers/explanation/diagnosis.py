@@ -27,7 +27,11 @@ def diagnose(evidence: Evidence) -> list[Finding]:
     """
     if broken := non_finite(evidence):
         return [broken]
-    return [finding for detect in DETECTORS if (finding := detect(evidence))]
+    found = []
+    for detect in DETECTORS:
+        if (finding := detect(evidence)) is not None:
+            found.append(finding)
+    return found
 
 
 def non_finite(evidence: Evidence) -> Finding | None:

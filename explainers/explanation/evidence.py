@@ -6,6 +6,7 @@ Both use raw values, before any scaling for display, because scaling makes blank
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,13 +23,13 @@ class Evidence:
 
     `map` is the map as drawn, `signed` the same before its ReLU, `raw` the result before any ReLU or reduction;
     `scores` [K] the model's output, which become probabilities by `score`, one of SCORES; `probability_target` says
-    that the target is a probability or its logarithm, `target` is the class index if the target is one; `promised_sum`
-    the sum of the raw values that the method guarantees (completeness, conservation); `relu` the method's option of
-    that name, None if it has none; `reads_class` says whether the map depends on the target; `size` is the shorter side
-    of the image, `sides` its rows and columns, `trained_size` the shorter side of the images that the network was
-    trained on; `correlation` the rank correlation with the map of the class `runner_up`; `earlier_layer` the next
-    earlier stage, for remedies; `broken_layer` the first layer whose output is not finite; `stability` the correlation
-    of the maps of two halves of the samples.
+    that the target is a probability or its logarithm, `target` is the class index if the target is one;
+    `promised_sum` the sum of the raw values that the method guarantees (completeness, conservation); `relu` the
+    method's option of that name, None if it has none; `reads_class` says whether the map depends on the target;
+    `size` is the shorter side of the image, `sides` its rows and columns, `trained_size` the shorter side of the
+    images that the network was trained on; `correlation` the rank correlation with the map of the class
+    `runner_up`; `find_earlier_layer` looks up the next earlier stage, for remedies; `broken_layer` the first layer
+    whose output is not finite; `stability` the correlation of the maps of two halves of the samples.
     """
 
     map: Tensor
@@ -50,9 +51,14 @@ class Evidence:
     trained_size: int | None = None
     correlation: float | None = None
     runner_up: int | None = None
-    earlier_layer: str | None = None
+    find_earlier_layer: Callable[[], str | None] | None = None
     broken_layer: str | None = None
     stability: float | None = None
+
+    @cached_property
+    def earlier_layer(self) -> str | None:
+        """The next earlier stage, for remedies."""
+        return None if self.find_earlier_layer is None else self.find_earlier_layer()
 
     @cached_property
     def probabilities(self) -> Tensor | None:
@@ -84,26 +90,23 @@ def statistics(evidence: Evidence) -> dict[str, Any]:
     map, raw = evidence.map, evidence.raw
     values = raw.detach().double().flatten()
     drawn = raw if raw.shape == map.shape else map
+    # The position of the highest finite value.
+    frame, cell = divmod(int(torch.where(drawn.isfinite(), drawn, -math.inf).argmax()), math.prod(drawn.shape[-2:]))
+    row_and_column = divmod(cell, drawn.shape[-1])
     finite = values[values.isfinite()]
-    names = ("target_score", "probability", "gradient_norm", "promised_sum", "stability")
-    known = {name: getattr(evidence, name) for name in names}
-    return {
+    found = {
         "min": float(finite.min()) if finite.numel() else math.nan,
         "max": float(finite.max()) if finite.numel() else math.nan,
         "sum": float(finite.sum()) if finite.numel() else math.nan,
         "negative_share": float((finite < 0).double().mean()) if finite.numel() else math.nan,
         "entropy": _entropy(map.detach().double()),
-        "peak": _peak(drawn),
+        "peak": row_and_column if map.ndim == 2 else (frame, *row_and_column),
         "non_finite": int(values.numel() - finite.numel()),
-        **{name: value for name, value in known.items() if value is not None},
     }
-
-
-def _peak(map: Tensor) -> tuple[int, ...]:
-    """Return the position of the highest finite value."""
-    frame, cell = divmod(int(torch.where(map.isfinite(), map, -math.inf).argmax()), math.prod(map.shape[-2:]))
-    row_and_column = divmod(cell, map.shape[-1])
-    return (frame, *row_and_column) if map.ndim == 3 else row_and_column
+    for name in ("target_score", "probability", "gradient_norm", "promised_sum", "stability"):
+        if (value := getattr(evidence, name)) is not None:
+            found[name] = value
+    return found
 
 
 def _entropy(map: Tensor) -> float:

@@ -21,19 +21,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from explainers.errors import BadOption, shorten
-from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.keywords import signature_of
 from explainers.maps.resize import reduce_channels
-from explainers.network.eval_view import one_call
+from explainers.network.eval_view import check_images, one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline
 from explainers.passes.loop import Loop, Partial, Progress
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import Placements, place
-from explainers.registry import Method, check_images, find
+from explainers.registry import Method, find
 from explainers.targets import TargetLike
 
 Explainer = Callable[..., Tensor]
@@ -114,7 +113,7 @@ def smooth(
     count = _sample_count(samples, baselines)
     kind = Augment() if augment is True else augment or None
 
-    @restores_state
+    @torch.inference_mode(False)
     def smoothed(
         model: nn.Module,
         images: Tensor,
@@ -132,7 +131,7 @@ def smooth(
         check_images(model, images)
         if kind is not None and images.ndim == 5:
             raise BadOption("augment= transforms images [N, C, H, W], not videos and volumes. Give sigma= instead.")
-        with ordinary_tensors(), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             images = images.detach().clone()
             fixed = _top_classes(model, images) if target is None else target
             variants = _variants(images, sigma, kind, baselines, PerImageGenerators(1, seed, images.device))

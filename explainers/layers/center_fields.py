@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from explainers.errors import LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
-from explainers.hooks.cleanup import ordinary_tensors
 from explainers.layers.layout import LayerLayout
 from explainers.layers.receptive import Box, box_around, cell_value, follow_layers, is_reset, layer_maps
 
@@ -36,10 +35,10 @@ def center_fields(network: nn.Module, images: Tensor, layers: Sequence[LayerLayo
         except (LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel):
             values.append(None)
             continue
-        with ordinary_tensors(), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             values.append(cell_value(maps, *((side - 1) // 2 for side in maps.shape[2:])))
     fields = _Fields(leaf, [value.grad_fn for value in values if value is not None and value.requires_grad])
-    with ordinary_tensors(), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
         return [None if value is None else fields.of_value(value) for value in values]
 
 

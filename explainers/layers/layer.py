@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from explainers.errors import LayerNotFound, NoSpatialOutput
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point
 from explainers.layers.flow.positions import even
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
@@ -91,7 +90,7 @@ class Layer:
             return None
         return tuple(1 - 2 * (sum(b < a for a, b in pairwise(at)) > len(at) / 2) for at in centers)
 
-    @restores_state
+    @torch.inference_mode(False)
     def receptive_field(self, cell: Grid) -> tuple[int, ...]:
         """Return the box (left, top, right, bottom) of input pixels on which `cell` (row, column) can depend.
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from explainers.errors import LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel, no_module
 from explainers.findings import note_finding
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks, one_layer, unwrap
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layer import Layer, is_attention, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.profile import Profile, profile
-from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.image_check import validate_images
 from explainers.network.inputs import OneInput, check_inputs, inputs_of, with_inputs
+from explainers.network.view import EvalView
 from explainers.options import LayerName, check_keywords
 from explainers.placement import Placement
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def list_layers(
     model: nn.Module, images: Tensor, *, spatial: bool = False, forward: Forward | None = None
 ) -> list[Layer]:
@@ -54,7 +55,7 @@ def list_layers(
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None = None) -> str:
     """Return the last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, `ln_1` of a ViT.
 
@@ -191,23 +192,21 @@ def layer_layout(
     images: Tensor,
     layer: LayerName | None,
     *,
-    counted: bool = False,
     spatial: bool = True,
     frames: bool = False,
 ) -> LayerLayout:
     """Find a layer and its layout, once for all passes of a call; None is the default layer.
 
-    A pass through the whole network counts the layer's calls itself. For a pass that stops at the layer, set `counted`
-    to look them up in a profile. Without `spatial`, a layer without a grid is accepted; with `frames`, one that runs on
+    Without `spatial`, a layer without a grid is accepted; with `frames`, one that runs on
     the frames of a video one by one, whose rows are not those of the batch.
 
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     """
-    layer = layer if layer is None or isinstance(layer, (str, nn.Module)) else one_layer(layer)
+    asked = layer = layer if layer is None or isinstance(layer, (str, nn.Module)) else one_layer(layer)
     if view.decides and len(images) > 1:
-        options = {"counted": counted, "spatial": spatial, "frames": frames}
+        options = {"spatial": spatial, "frames": frames}
         return _same_layout([layer_layout(view, image, layer, **options) for image in images.split(1)])
-    key = layer, images.shape[1:], counted, spatial, frames
+    key = layer, images.shape[1:], spatial, frames
     if not view.decides and (known := view.known.get(key)) is not None:
         return known
     if view.kind is not None:
@@ -234,7 +233,17 @@ def layer_layout(
             "images, spatial=True), or a method such as grad_cam or saliency."
         )
     view.known[key] = layout
+    _remember(view, images, layout, (asked, images.shape[1:], spatial, frames))
     return layout
+
+
+def _remember(view: EvalView, images: Tensor, layout: LayerLayout, key: tuple[Any, ...]) -> None:
+    """Keep a layout for later calls of an unchanged network, if it does not depend on values of tensors."""
+    layers = profile(view, images)
+    is_named = isinstance(key[0], str) or (key[0] is None and not layers.is_bypassed)
+    if view.snapshot is not None and is_named and not layers.reads_values and layout.module in view.listed:
+        # With the module's index, since the layout must not keep the network itself alive.
+        view.snapshot.layouts[key] = view.listed.index(layout.module), replace(layout, module=None)  # type: ignore[arg-type]
 
 
 def _same_layout(layouts: Sequence[LayerLayout]) -> LayerLayout:

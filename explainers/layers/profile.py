@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from explainers.errors import ExplainerError, UnsupportedModel, is_out_of_memory
 from explainers.hooks.calls import Calls
-from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import HookPoint, no_inner_hooks
 from explainers.hooks.records import only_tensor
 from explainers.layers.default_layer import ForwardPass, find_default
@@ -29,13 +28,15 @@ from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
 from explainers.nested import TRANSFORM, is_transformed, list_tensors
-from explainers.network.behavior import note_reads, run_rows_correctly
+from explainers.network.behavior import Look, note_reads, run_rows_correctly, watch
 from explainers.network.decisions import Decisions
-from explainers.network.eval_view import EvalView, eval_view
+from explainers.network.eval_view import eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused, ForwardWrapper
 from explainers.network.image_check import check_channel_count
 from explainers.network.state.content import content_key
 from explainers.network.state.settings import Settings, read_settings, read_values
+from explainers.network.state.snapshot import Snapshot
+from explainers.network.view import EvalView
 
 
 class Profile(list[Layer]):
@@ -65,7 +66,7 @@ class _Known:
 
     `values` are those of small tensors if the network moves its image by them, else None.
 
-    `unchanged` is the memo of the modules as they were when the settings were last compared.
+    `unchanged` is the snapshot of the modules when the settings were last compared.
 
     `unrelated` counts how often the setting at an index changed without any effect on the layers, such as a counter of
     forward passes; after `_ENOUGH` times it is ignored.
@@ -78,18 +79,18 @@ class _Known:
 
     hooks: list[Any] = field(default_factory=list)
     values: list[float] | None = None
-    unchanged: dict[Any, Any] | None = None
+    unchanged: Snapshot | None = None
 
     def is_valid(self, view: EvalView, hooks: bool = False) -> bool:
         if hooks and self.hooks != _user_hooks(view.listed):
             return False
         if self.values is not None and self.values != _values(view):
             return False
-        if view.memo is not None and view.memo is self.unchanged:
+        if view.snapshot is not None and view.snapshot is self.unchanged:
             return True
         is_valid = self._has_settings(view)
         if is_valid:
-            self.unchanged = view.memo
+            self.unchanged = view.snapshot
         return is_valid
 
     def _has_settings(self, view: EvalView) -> bool:
@@ -180,6 +181,8 @@ def _find(view: EvalView, images: Tensor) -> _Known | None:
 def forget_profiles(view: EvalView) -> None:
     """Forget the profiles of a model, which no longer describe it."""
     view.known.clear()
+    if view.snapshot is not None:
+        view.snapshot.layouts.clear()
     with _lock:
         _known.pop(view.owner, None)
         _of_images.pop(view.owner, None)
@@ -211,10 +214,11 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
         return known.profile
     settings = read_settings(view.listed)  # before the pass, which may change some
     try:
-        run_rows_correctly(view, images, several=False)
+        run_rows_correctly(view, images, several=False, look=look(view))
         if view.decides and (layers := _known_of_image(view, images)) is not None:
             return layers
-        layers = _compute_profile(view, images)
+        traced = None if view.is_row_by_row else view.known.pop((look, images.shape[1:]), None)
+        layers = _compute_profile(view, images) if traced is None else traced
     except Exception as error:
         check_channel_count(view.network, images, error)
         raise
@@ -237,24 +241,48 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
     return layers
 
 
+def look(view: EvalView) -> Look:
+    """Return a first pass that also traces the layers, for the next call of `profile`."""
+
+    def trace(network: nn.Module, batch: Tensor) -> tuple[Any, str]:
+        if view.kind is None and network is view.network:
+            try:
+                found, output = _trace(network, batch, weakref.ref(view.given if view.is_gathered else view.model))
+            except Exception:
+                return watch(network, batch)
+            if all(each.frames == 1 for each in found):
+                view.known[look, batch.shape[1:]] = found
+            view.known[first_output] = batch, output
+            return output, found.reads_image
+        return watch(network, batch)
+
+    return trace
+
+
+def first_output(view: EvalView, image: Tensor) -> Any:
+    """Return the network's output for an image [1, C, H, W] if its first pass in this call was that of the image."""
+    seen, output = view.known.get(first_output, (None, None))
+    return output if seen is not None and not view.is_row_by_row and torch.equal(seen, image) else None
+
+
 def _compute_profile(view: EvalView, images: Tensor) -> Profile:
     """Profile the first image, or all images if the network does not accept another batch size."""
     # Layers trace their receptive fields later, when the copy of a sharded model no longer exists.
     model = weakref.ref(view.given if view.is_gathered else view.model)
     try:
-        found = _trace(view.network, images[:1], model)
+        found, _ = _trace(view.network, images[:1], model)
         return _check_frames(view.network, images, model, found) if any(each.frames > 1 for each in found) else found
     except Exception as error:
         refused = isinstance(error, ExplainerError) and not isinstance(error, BatchSizeRefused)
         if len(images) == 1 or refused or is_out_of_memory(error):
             raise
-    return _trace(view.network, images, model)
+    return _trace(view.network, images, model)[0]
 
 
 def _check_frames(network: nn.Module, images: Tensor, model: Any, found: Profile) -> Profile:
     """Remove the grids of layers whose batch has the frames before the videos, which one video does not show."""
     try:
-        two = _trace(network, images[:1].expand(2, *images.shape[1:]), model)
+        two, _ = _trace(network, images[:1].expand(2, *images.shape[1:]), model)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -288,9 +316,10 @@ class _Call:
 
 
 @torch.no_grad()
-def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
+def _trace(network: nn.Module, images: Tensor, model: Any) -> tuple[Profile, Any]:
+    """Return the profile of a forward pass, and its output."""
     calls: list[_Call] = []
-    with ordinary_tensors(), torch.no_grad(), ExitStack() as stack:
+    with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
         hooks = Calls(network, stack)
         batch = images.clone()
         flow = Dataflow(batch)
@@ -328,7 +357,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
     profile.cost = flow.cost.per_image(len(images))
     profile.costs = {layer.name: call.cost for layer, call in zip(layers, calls, strict=True)}
     profile.own_costs = {layer.name: call.own_cost for layer, call in zip(layers, calls, strict=True)}
-    return profile
+    return profile, output
 
 
 def _scores(output: Any) -> list[Tensor]:

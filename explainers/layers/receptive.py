@@ -24,7 +24,6 @@ from torch.overrides import TorchFunctionMode
 
 from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from explainers.hooks.calls import replaced_outputs
-from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import did_not_run, ran_repeatedly
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
@@ -161,7 +160,7 @@ def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayo
         return record
 
     points = [(find_hook_point(network, at.name), recorder(found)) for at, found in zip(layers, outputs, strict=True)]
-    with ordinary_tensors(), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         leaf = torch.ones(images[:1].shape, dtype=images.dtype, device=images.device, requires_grad=True)
         batch = leaf * 1
         with replaced_outputs(network, points), decisions.watch(batch), _DependencyGraph():
@@ -180,7 +179,7 @@ def layer_maps(at: LayerLayout, outputs: list[Any], images: Tensor) -> Tensor:
             f"The receptive field of layer {at.name!r} depends on the image, because the network reads values of the "
             f"image before it ({outputs[0]}) and may decide by them. Choose an earlier layer."
         )
-    with ordinary_tensors(), torch.enable_grad():  # permuting the axes is part of the graph
+    with torch.inference_mode(False), torch.enable_grad():  # permuting the axes is part of the graph
         maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
     if not isinstance(maps, Tensor) or maps.ndim != images.ndim:
         raise NoSpatialOutput(nothing_spatial(at.name, tuple(getattr(maps, "shape", ()))))
@@ -192,7 +191,7 @@ def _box(maps: Tensor, leaf: Tensor, *cell: int) -> Box:
     nothing = (0,) * (2 * len(cell))
     if not maps.requires_grad:
         return nothing
-    with ordinary_tensors(), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         gradient: Tensor | None = torch.autograd.grad(
             cell_value(maps, *cell), leaf, retain_graph=True, allow_unused=True
         )[0]

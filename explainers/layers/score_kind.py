@@ -20,9 +20,9 @@ from explainers.findings import Finding
 from explainers.layers.flow.dataflow import Graph
 from explainers.layers.profile import known_profile, profile
 from explainers.network.dtypes import to_float64
-from explainers.network.eval_view import EvalView
-from explainers.outputs import scores_of
+from explainers.network.view import EvalView
 from explainers.probabilities import check_probabilities, declared, default_score
+from explainers.targets import scores_of
 
 SEVERAL = 3
 """Number of rows that must sum to 1 to prove that scores without known operations are probabilities."""
@@ -210,8 +210,11 @@ def _config(network: nn.Module) -> Any:
 
     The classifier is the network or one of its direct children.
     """
-    configs = (getattr(module, "config", None) for module in (network, *network.children()))
-    return next((each for each in configs if getattr(each, "problem_type", None)), None)
+    for module in (network, *network.children()):
+        config = getattr(module, "config", None)
+        if getattr(config, "problem_type", None):
+            return config
+    return None
 
 
 def _configured(network: nn.Module, count: int) -> str | None:

@@ -162,7 +162,7 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.shape != b.shape or a.ndim < 2:
         raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
-    rows = torch.stack([to_float64(maps.detach().flatten(1)) for maps in (a, b)])
+    rows = torch.stack((to_float64(a.detach().flatten(1)), to_float64(b.detach().flatten(1))))
     ordered, order = rows.sort(dim=-1)
     count = rows.shape[-1]
     position = torch.arange(count, device=rows.device).expand_as(rows)

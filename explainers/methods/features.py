@@ -12,9 +12,9 @@ from explainers.keywords import Call, Limits
 from explainers.methods.cams.score_cams import channel_drops
 from explainers.network.dtypes import to_float64
 from explainers.options import Choice, LayerName, Range
-from explainers.passes.at_layer import activation_and_score, features
+from explainers.passes.at_layer import activation_and_score
 from explainers.passes.attention.record import attention_at, patches_of, why_not
-from explainers.passes.run import open_run
+from explainers.passes.run import features, open_run
 from explainers.registry import method
 from explainers.targets import TargetLike
 

@@ -20,7 +20,7 @@ from explainers.maps.resize import reduce_channels, resize
 from explainers.network.eval_view import outside_call
 from explainers.passes.loop import Partial, Progress, StopLoop
 from explainers.passes.run import Run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.placement import place
 from explainers.registry import METHODS, Method, find, find_function

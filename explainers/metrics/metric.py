@@ -15,15 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.derived_targets import Probability
 from explainers.errors import BadOption, nearest, shorten
 from explainers.metrics.candidates import Candidate
 from explainers.metrics.settings import EvaluationSettings
 from explainers.options import Option, options_of
 from explainers.passes.loop import Loop
 from explainers.passes.run import Run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.registry import name_key
-from explainers.targets import Logit, Probability, Target
+from explainers.targets import Logit, Target
 
 
 @dataclass(frozen=True, eq=False)

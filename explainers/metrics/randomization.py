@@ -10,22 +10,22 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.derived_targets import Unit
 from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, shorten
 from explainers.explanation.run import explain
-from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.layers.blocks.weights import WeightGroup, weight_groups
 from explainers.maps.resize import rank_correlation, reduce_channels, resize
 from explainers.maps.similarity import ssim
 from explainers.metrics.randomization_result import STATISTICS, Randomization
-from explainers.network.eval_view import eval_view
+from explainers.network.eval_view import check_images, eval_view
 from explainers.network.randomized_copy import RandomizedCopy
 from explainers.options import Choice, LayerName, Range, Seed, options_of
 from explainers.passes.loop import Loop, Partial, Progress
 from explainers.passes.run import open_run
 from explainers.placement import place
-from explainers.registry import METHODS, Method, check_images, find
-from explainers.targets import Logit, Target, TargetLike, Unit, as_target, describe_target
+from explainers.registry import METHODS, Method, find
+from explainers.targets import Logit, Target, TargetLike, as_target, describe_target
 
 ORDERS = ("cascade", "independent", "logit")
 MAX_STEPS = 12
@@ -33,7 +33,7 @@ MapFunction = Callable[[nn.Module, Tensor, Any], Tensor]
 """(model, images, target) -> maps [N, h, w] or attributions [N, C, H, W]."""
 
 
-@restores_state
+@torch.inference_mode(False)
 def randomization_test(
     model: nn.Module,
     images: Tensor,
@@ -86,7 +86,7 @@ def randomization_test(
         )
     view = eval_view(model)
     maps = _Maps(method, model, layer, options)
-    with ordinary_tensors(), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
         copy = RandomizedCopy(view)
         images = images.detach().clone()
         fixed = _fixed(copy.network, images, target)

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.derived_targets import Probability
 from explainers.errors import BadOption
 from explainers.findings import pause_recording
-from explainers.hooks.cleanup import restores_state
 from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.metrics.candidates import Maps, name_method
 from explainers.metrics.metric import METRICS, Trial
@@ -27,7 +27,7 @@ from explainers.passes.loop import Partial, Progress, check_progress
 from explainers.perturbation.baselines import NAMES
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.probabilities import SCORES, WORDS
-from explainers.targets import Logit, Probability, TargetLike, describe_target
+from explainers.targets import Logit, TargetLike, describe_target
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Removal:
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def remove_brightest(
     model: nn.Module,
     images: Tensor,

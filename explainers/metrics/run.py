@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption, shorten
 from explainers.findings import Finding, pause_recording, recording
-from explainers.hooks.cleanup import restores_state
 from explainers.layers.score_kind import score_kind
 from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.maps.boxes import region_masks
@@ -25,16 +24,15 @@ from explainers.metrics.metric import METRICS, Measurement, Metric, Trial, find_
 from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.settings import EvaluationSettings
 from explainers.metrics.several import by_name, in_map, overloaded, rank_evaluations, score_of, target_of
-from explainers.network.eval_view import one_call, outside_call
+from explainers.network.eval_view import check_images, one_call, outside_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
-from explainers.outputs import scores_of
 from explainers.passes.loop import Partial, Progress, check_progress
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.probabilities import SCORES, declared_score
-from explainers.registry import METHODS, check_images
-from explainers.targets import Logit, TargetLike, describe_target
+from explainers.registry import METHODS
+from explainers.targets import Logit, TargetLike, describe_target, scores_of
 
 MAP_SHARE = 0.5
 """Share of the progress for computing the maps of a long method, before they are evaluated."""
@@ -52,7 +50,7 @@ class PartialEvaluation(Partial):
 
 @overloaded
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def evaluate(
     model: nn.Module,
     images: Tensor,

@@ -40,15 +40,17 @@ class BackwardGraph(NamedTuple):
     is_regular: bool
 
 
-def guard_batch_norms(*roots: Tensor, leaves: Sequence[Tensor] = (), graph: BackwardGraph | None = None) -> None:
+def guard_batch_norms(*roots: Tensor, leaves: Sequence[Tensor] = (), graph: BackwardGraph | None = None) -> bool:
     """Convert the gradient of every batch norm behind `roots` to its input's memory format, without needless copies.
+
+    Returns whether this is never needed for such a graph.
 
     If the graph's `leaves` are given and the root is a number, nothing is done for networks whose gradients always have
     the usual strides, which saves a call of Python for each batch norm. `graph` is that of the roots, if known.
     """
     _, norms, is_regular = graph or backward_graph(*roots)
     if leaves and is_regular and roots[0].ndim == 0 and all(map(_has_usual_strides, leaves)):
-        return
+        return True
     for node in norms:
         if _GUARDED in node.metadata:
             continue
@@ -58,6 +60,7 @@ def guard_batch_norms(*roots: Tensor, leaves: Sequence[Tensor] = (), graph: Back
             is_last = not x.is_contiguous() and x.is_contiguous(memory_format=last)
             node.register_prehook(partial(_in_format, last if is_last else torch.contiguous_format))
             node.metadata[_GUARDED] = True
+    return not norms
 
 
 def backward_graph(*roots: Tensor) -> BackwardGraph:

@@ -1,16 +1,18 @@
 """Checks, once per model, whether a network draws random numbers, decides by the image, or combines rows of a batch.
 
-Two passes of one image show whether it draws random numbers: the state of a generator or the output changes. The first
-of them also shows whether the network reads values of the image, by which it may decide (decisions.py). Passes of the
-image in other batches show whether its output depends on them (rows/check_rows.py); they only run if a call runs
-several rows together. A network that fails a check runs row by row for the rest of the call (rows/row_by_row.py), and
-a finding reports it.
+Two passes decide about an ordinary network. The first one runs one image, and shows whether the network reads values of
+it, by which it may decide (decisions.py). The second one runs the image again, among other images if the call runs
+several rows together. If a state of a generator or the output for the image changes, or a layer's row is not in its
+place, more passes show what the cause is (rows/check_rows.py). The network then runs row by row for the rest of the
+call (rows/row_by_row.py), and a finding reports it.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,31 +24,48 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from explainers.errors import UnsupportedModel, is_out_of_memory
 from explainers.findings import note_finding
 from explainers.network.decisions import Decisions
-from explainers.network.eval_view import EvalView
-from explainers.network.rows.check_rows import check_rows
+from explainers.network.rows.check_rows import check_rows, has_own_rows, kernel_tolerance
 from explainers.network.rows.differences import differ, difference, is_listed, shapes_of, tensors_of
 from explainers.network.rows.generators import SEED, Generators
+from explainers.network.rows.layer_rows import LayerRows
 from explainers.network.rows.row_by_row import Behavior, RowByRow, row_by_row
+from explainers.network.view import EvalView
 
 _PLAIN = {bool, int, float, str}
 
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Any]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+_MOST_KINDS = 256
 
 
-def run_rows_correctly(view: EvalView, images: Tensor, several: bool) -> None:
+Look = Callable[[nn.Module, Tensor], tuple[Any, str]]
+"""Runs a network on one image, and returns the output and the operation by which it reads values of the image."""
+
+
+def watch(network: nn.Module, batch: Tensor) -> tuple[Any, str]:
+    """Return the output for a batch, and the first operation by which the network reads its values, if any."""
+    given, decisions = batch.clone(), Decisions()
+    with decisions.watch(given):
+        output = network(given)
+    return output, next(iter(decisions.reads), "")
+
+
+def run_rows_correctly(view: EvalView, images: Tensor, several: bool, look: Look = watch) -> None:
     """Replace the view's network by a `RowByRow` if its results would otherwise depend on the batch or on chance.
 
-    Set `several` if the call runs more than one row together.
+    Set `several` if the call runs more than one row together. `look` runs the first pass.
 
     Errors   UnsupportedModel if the network needs this but does not accept a single image
     """
     if not isinstance(view.network, RowByRow):
-        found = _behavior(view, images, several)
+        found = _behavior(view, images, several, look)
         if found is None or not found.needs_single_rows:
+            if found is not None and view.snapshot is not None and len(view.snapshot.ordinary) < _MOST_KINDS:
+                view.snapshot.ordinary.add((several, images.shape[1:], images.dtype, images.device))
             return
         _refuse_without_single_rows(view.network, found, len(images))
         view.network, view.decides = _alone(view.network, images, found), bool(found.reads)
+        view.is_row_by_row = True
     _note(type(view.network).__name__, view.network.behavior)
 
 
@@ -60,8 +79,8 @@ def note_reads(view: EvalView, reads: str) -> None:
         for key, found in known.items():
             if isinstance(found, Behavior):
                 known[key] = replace(found, reads=found.reads or reads)
-    if view.memo is not None:
-        view.memo.pop(_behavior, None)
+    if view.snapshot is not None:
+        view.snapshot.ordinary.clear()
 
 
 def _alone(network: nn.Module, images: Tensor, found: Behavior) -> RowByRow:
@@ -157,21 +176,9 @@ def _percent(share: float | None) -> str:
     return f"{100 * (share or 0):.2g}%"
 
 
-def _behavior(view: EvalView, images: Tensor, several: bool) -> Behavior | None:
+def _behavior(view: EvalView, images: Tensor, several: bool, look: Look) -> Behavior | None:
     """Return the cached behavior of the model, after a check if needed; None if the network fails in the check."""
     where = images.shape[1:], images.dtype, images.device
-    unchanged = None if view.memo is None else view.memo.setdefault(_behavior, {})
-    if unchanged is not None and (several, where) in unchanged:
-        return unchanged[several, where]
-    found = _look_up(view, images, several, where)
-    if unchanged is not None and found is not None:
-        if len(unchanged) >= 32:
-            unchanged.clear()
-        unchanged[several, where] = found
-    return found
-
-
-def _look_up(view: EvalView, images: Tensor, several: bool, where: Any) -> Behavior | None:
     with _lock:
         known = _known.get(view.owner, {})
         watched = known[view.modules] if view.modules in known else _watched(view.owner)
@@ -181,9 +188,14 @@ def _look_up(view: EvalView, images: Tensor, several: bool, where: Any) -> Behav
     if complete is not None or (found is not None and not several):
         return complete or found
     try:
-        found = found or _check_noise(view.network, images)
-        if several:
-            complete = found if found.needs_single_rows else check_rows(view.network, images, found)
+        if several and (found is None or not found.needs_single_rows):
+            first = _check(view.network, images, look, several=True)
+            complete = first if first.mixing is not None or first.needs_single_rows else None
+            found = found or replace(first, mixing=None)
+            complete = complete or check_rows(view.network, images, found)
+        else:
+            found = found or _check(view.network, images, look, several=False)
+            complete = found if several else None
     except Exception:  # the passes of the call itself raise the error that the user should see
         return found
     if _flags(watched) != flags:
@@ -215,18 +227,25 @@ def _flags(watched: list[weakref.ref[nn.Module]]) -> tuple[Any, ...]:
     return tuple(flags)
 
 
-def _check_noise(network: nn.Module, images: Tensor) -> Behavior:
-    """Run the first image twice, and twice more with fixed seeds if a generator or the output changed."""
+def _check(network: nn.Module, images: Tensor, look: Look, *, several: bool) -> Behavior:
+    """Run the first image twice, and more often if a generator or the output changed.
+
+    With `several`, the second pass runs the image among others; its `mixing` is 0 if that changes nothing, else None.
+    """
     generators = Generators(network, images.device)
+    layers = LayerRows(network, kernel_tolerance(images.dtype)) if several else None
     with torch.inference_mode(False), torch.no_grad(), generators.restored() as restored:
         restored.clear()
         states = [generators.states()]
-        decisions = Decisions()
-        batch, output = _first_pass(network, images, decisions)
-        outputs, takes_one_row = [output], len(batch) == 1
-        reads = next(iter(decisions.reads), "")
+        with nullcontext() if layers is None else layers.record():
+            batch, output, reads = _first_pass(network, images, look)
+        takes_one_row = len(batch) == 1
         states.append(generators.states())
-        outputs.append(network(batch.clone()))
+        if layers is not None and takes_one_row and not reads and states[0] == states[1]:
+            if has_own_rows(network, batch[0], output, layers) and generators.states() == states[1]:
+                return Behavior(mixing=0.0)
+            states = [states[0], generators.states()]  # by another batch too, which does not matter below
+        outputs = [output, network(batch.clone())]
         states.append(generators.states())
         moved = {name for name, state in states[0].items() if state != states[1][name] != states[2][name]}
         if not moved and not differ(*outputs):
@@ -248,25 +267,18 @@ def _check_noise(network: nn.Module, images: Tensor) -> Behavior:
         return Behavior(frozenset(drawn), is_repeatable, noise, takes_one_row=takes_one_row, reads=reads)
 
 
-def _first_pass(network: nn.Module, images: Tensor, decisions: Decisions) -> tuple[Tensor, Any]:
-    """Return the first image and its output, or all images and theirs if the network does not accept a single one.
+def _first_pass(network: nn.Module, images: Tensor, look: Look) -> tuple[Tensor, Any, str]:
+    """Return the first image, its output, and how the network reads it; with all images if it does not accept one.
 
-    A network that always returns the rows of the whole batch does not accept one either. `decisions` notes what the
-    network reads.
+    A network that always returns the rows of the whole batch does not accept one either.
     """
-
-    def run(batch: Tensor) -> Any:
-        given = batch.clone()
-        with decisions.watch(given):
-            return network(given)
-
     batch, count = images[:1].detach().clone(), len(images)
     try:
-        output = run(batch)
+        output, reads = look(network, batch)
         if count == 1 or is_listed(output, 1) or not all(shape[:1] == (count,) for shape in shapes_of(output)):
-            return batch, output
+            return batch, output, reads
     except Exception as error:
         if len(images) == 1 or is_out_of_memory(error):
             raise
     batch = images.detach().clone()
-    return batch, run(batch)
+    return batch, *watch(network, batch)

@@ -1,83 +1,29 @@
-"""The network that a call runs: unwrapped, in evaluation mode and uncompiled, without touching the user's modules.
+"""The current call: its view of the model, which nested calls share.
 
-A model whose modules are all uncompiled, in evaluation mode and without backward hooks is used directly. Otherwise its
-module tree is copied shallowly (shallow_copy.py), and the copy is refused if it runs modules of the original
-(original_modules.py). The user's backward hooks are not copied, since they are meant for training steps and would see
-or change the gradients of an explanation. Changing the mode of the user's modules, even temporarily, would disturb a
-training step in another thread.
+Changing the mode of the user's modules, even temporarily, would disturb a training step in another thread, so a call
+runs a view (view.py). A model that has not changed since an earlier call needs no new inspection: one quick pass
+compares it with its snapshot (state/snapshot.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from explainers.errors import UnsupportedModel, no_module
+from explainers.errors import no_module
 from explainers.hooks.checkpoints import direct_checkpoints
-from explainers.hooks.cleanup import Undo, ordinary_tensors
-from explainers.hooks.distributed import is_gathered, runs_distributed
-from explainers.hooks.locate import frozen_graph, unwrap
-from explainers.network.copies.gathered_copy import gathered_copy
-from explainers.network.copies.original_modules import guard_first_pass, has_unregistered_in_training
-from explainers.network.copies.shallow_copy import shallow_copy
 from explainers.network.decisions import explain_decision
-from explainers.network.dtypes import quantized_class
-from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
-from explainers.network.image_check import check_channel_count
+from explainers.network.image_check import check_channel_count, validate_images
 from explainers.network.inputs import Packing, SeveralInputs
-from explainers.network.state.buffers import GuardedBuffers, WatchedBuffers, is_clean, may_write
-from explainers.network.state.snapshot import snapshots, take_snapshot
-from explainers.placement import Placements
+from explainers.network.state.buffers import WatchedBuffers, is_clean
+from explainers.network.state.snapshot import snapshots
+from explainers.network.view import EvalView, inspect, refuse_inference_mode
 from explainers.probabilities import no_declared_score
-
-
-@dataclass(eq=False)
-class EvalView:
-    """The view of a model during one call; the module tree is inspected only once.
-
-    `model` is the user's network inside its wrappers (if it is sharded, a copy with full parameters), `network` the
-    network that runs, `kind` the kind of frozen graph
-    or None. `listed` are the modules of the user's network; `owner` and `modules`, their ids, are the cache keys for
-    information that outlives the call. `classes` and `attributes` are the classes of all modules and their attribute
-    names, `quantized` is the name of a class without a backward pass, or None. `memo` has what follows from the modules
-    as they are, shared with earlier calls; it is None if the modules are not known to be unchanged. `checked` are the
-    images that passed validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images'
-    passes if the call reuses them, else None. `buffers` restores those that the network writes. `placement` is where
-    the cells of the method's layer lie, None if they cover the input evenly. `decides` is True if the network reads
-    values of its image, so that another image may run other operations; it is known after `run_rows_correctly`.
-    `splits` is True if the call can run such images one by one. `failed` has a mask [N] of the images whose score is
-    not finite, once the method has computed scores.
-    """
-
-    given: nn.Module
-    model: nn.Module
-    network: nn.Module
-    kind: str | None
-    classes: frozenset[type[nn.Module]]
-    attributes: frozenset[str]
-    owner: nn.Module
-    modules: tuple[Any, ...]
-    listed: tuple[nn.Module, ...] = field(repr=False)
-    quantized: str | None = None
-    is_gathered: bool = False
-    memo: dict[Any, Any] | None = field(default=None, repr=False)
-    checked: Tensor | None = field(default=None, repr=False)
-    known: dict[Any, Any] = field(default_factory=dict, repr=False)
-    graphs: dict[Any, Any] | None = field(default=None, repr=False)
-    placement: Placements = field(default=None, repr=False)
-    buffers: WatchedBuffers | GuardedBuffers | None = field(default=None, repr=False)
-    decides: bool = False
-    splits: bool = False
-    failed: list[Tensor] = field(default_factory=list, repr=False)
-
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)
 direct_checkpoints.calls.append(_current.get)
@@ -89,7 +35,23 @@ def eval_view(model: nn.Module) -> EvalView:
     Errors   UnsupportedModel for a scripted or traced model in training mode
     """
     current = _current.get()
-    return current if current is not None and current.given is model else _inspect(model)
+    if current is not None and current.given is model:
+        return current
+    snapshot = snapshots.get(model) if isinstance(model, nn.Module) else None
+    modules = None if snapshot is None else snapshot.modules()
+    if snapshot is None or modules is None:
+        return inspect(model)
+    writing = list(map(modules.__getitem__, snapshot.writing))
+    if writing and not is_clean(model, writing):
+        return inspect(model)
+    for here in snapshot.unregistered:
+        module = here()
+        if module is not None and module.training:
+            return inspect(model)
+    return EvalView(
+        model, model, model, None, snapshot.classes, snapshot.attributes, model, snapshot.ids, tuple(modules),
+        snapshot.quantized, snapshot=snapshot, buffers=WatchedBuffers(model, writing) if writing else None,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -98,31 +60,65 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
 
     Gradients are off by default inside the block, and a caller in inference mode gets ordinary tensors.
     """
-    current = _current.get()
-    if current is not None and current.given is model:
-        yield current
+    view = eval_view(model)
+    if view is _current.get():
+        yield view
         return
-    view = _inspect(model)
-    leave = Undo(partial(direct_checkpoints.leave, view))
+    runs_directly = view.snapshot is None or view.snapshot.checkpoints is not False
     token = _current.set(view)
     try:
-        direct_checkpoints.enter(view)
-        with ordinary_tensors(), torch.no_grad():
-            try:
-                yield view
-            except Exception as error:
-                if view.checked is not None:
-                    check_channel_count(view.network, view.checked, error)
-                if "nference tensor" in str(error):
-                    _refuse_inference_mode(view.network, error)
-                if view.decides:
-                    explain_decision(type(view.network).__name__, error)
-                raise
+        if runs_directly:
+            direct_checkpoints.enter(view)
+        with torch.inference_mode(False), torch.no_grad():
+            yield view
+    except Exception as error:
+        _explain(view, error)
+        raise
     finally:
-        leave()
+        if runs_directly:
+            used = direct_checkpoints.leave(view)
+            if view.snapshot is not None:
+                view.snapshot.checkpoints = used
         _current.reset(token)
         if view.buffers is not None:
             view.buffers.finish()
+
+
+def _explain(view: EvalView, error: Exception) -> None:
+    """Raise an error with a better explanation of why the network failed, if there is one."""
+    if view.checked is not None:
+        check_channel_count(view.network, view.checked, error)
+    if "nference tensor" in str(error):
+        refuse_inference_mode(view.network, error)
+    if view.decides:
+        explain_decision(type(view.network).__name__, error)
+
+
+def check_images(model: nn.Module, images: Tensor) -> None:
+    """Check that the images are a finite float batch [N, C, H, W] with the model's device and dtype.
+
+    Videos and volumes are [N, C, T, H, W].
+
+    Errors   WrongType if model is not an nn.Module or images is not a tensor, BadImages otherwise
+    """
+    if not isinstance(model, nn.Module):
+        raise no_module(model)
+    weight = next(model.parameters(), None)
+    is_usual = (
+        weight is not None
+        and isinstance(images, Tensor)
+        and (images.ndim, images.dtype, images.device) == (4, weight.dtype, weight.device)
+        and images.is_floating_point()
+        and images.layout == torch.strided
+        and not images.is_meta
+        and images.numel() > 0
+        and math.isfinite(float(images.sum()))
+    )
+    if not is_usual:
+        validate_images(model, images)
+    current = _current.get()
+    if current is not None and current.given is model:
+        current.checked = images
 
 
 def packing_of(images: Tensor) -> Packing | None:
@@ -131,13 +127,6 @@ def packing_of(images: Tensor) -> Packing | None:
     arrange = current.model.arrange if current is not None and isinstance(current.model, SeveralInputs) else None
     is_packed = isinstance(arrange, Packing) and arrange.fits(images)
     return arrange if is_packed and isinstance(arrange, Packing) else None
-
-
-def note_checked(model: nn.Module, images: Tensor) -> None:
-    """Note in the current call, if it is on this model, that the images passed validation."""
-    current = _current.get()
-    if current is not None and current.given is model:
-        current.checked = images
 
 
 @contextmanager
@@ -149,163 +138,3 @@ def outside_call() -> Iterator[None]:
             yield
     finally:
         _current.reset(token)
-
-
-def _inspect(given: nn.Module) -> EvalView:
-    model = unwrap(given)
-    if _only_contains_network(model):
-        raise no_module(model)
-    try:
-        is_sharded = runs_distributed() and is_gathered(given)
-        return _inspect_sharded(given) if is_sharded else _inspect_modules(given, model)
-    except ValueError:  # what torch raises for any use of an uninitialized parameter
-        _refuse_lazy(model)
-        raise
-
-
-def _inspect_sharded(given: nn.Module) -> EvalView:
-    """Return the view of a copy with full parameters. What outlives the call is kept for the sharded model."""
-    full = gathered_copy(given)
-    network, listed = shallow_copy(full), tuple(given.modules())
-    writing = [module for module in full.modules() if may_write(module)]
-    buffers = _guard(full, writing, network) if writing else None
-    guard_first_pass(network, given, sharded=True)
-    ids = tuple(map(id, listed))
-    return replace(
-        _inspect_modules(given, full), network=network, owner=given, modules=ids, listed=listed, is_gathered=True,
-        memo=None, buffers=buffers,
-    )  # fmt: skip
-
-
-def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
-    known = snapshots.get(model)
-    listed = None if known is None else known.modules()
-    if known is not None and listed is not None:
-        classes, attributes, ids, quantized, indices = known.memo[_inspect_modules]
-        writing = [listed[index] for index in indices]
-        if (not writing or is_clean(model, writing)) and not has_unregistered_in_training(model, ids):
-            return EvalView(
-                given, model, model, None, classes, attributes, model, ids, tuple(listed), quantized, memo=known.memo,
-                buffers=WatchedBuffers(model, writing) if writing else None,
-            )  # fmt: skip
-    own = model.inner if isinstance(model, ForwardWrapper) else model
-    kind = frozen_graph(model)
-    if kind is not None and kind != "exported" and getattr(model, "training", False):
-        raise UnsupportedModel(
-            f"The {kind} model is in training mode, which cannot be changed for one call. Call model.eval() first."
-        )
-    usable = True
-    runs_itself = not isinstance(model, ForwardWrapper) or model.runs_own_forward
-    modules: list[nn.Module] = [own if runs_itself else model]
-    seen, attributes = {id(model)}, set[str]()
-    for module in modules:  # grows during iteration; reads only the tables, since small networks wait for this loop
-        table = module.__dict__
-        if kind is None and "_modules" in table:
-            children = table["_modules"]
-            if usable and (getattr(module, "training", False) or table.get("_compiled_call_impl") is not None):
-                usable = False
-            if "forward" in table and hasattr(table["forward"], "_torchdynamo_orig_callable"):
-                usable = False
-            if table.get("_backward_hooks") or table.get("_backward_pre_hooks"):
-                usable = False
-            for tensors in (table["_parameters"], table["_buffers"]):
-                if tensors and usable:
-                    for tensor in tensors.values():
-                        if tensor is not None and tensor.is_inference():
-                            usable = False
-        else:
-            children = module._modules  # scripted modules store their children elsewhere
-            usable = usable and not (kind is None and getattr(module, "training", False))
-        if children:
-            attributes.update(children.keys())
-            for child in children.values():
-                if child is not None and id(child) not in seen:
-                    seen.add(id(child))
-                    modules.append(child)
-    ids = (model.cache_key if isinstance(model, ForwardWrapper) else id(model), *map(id, modules[1:]))
-    usable = usable and "_orig_mod" not in attributes
-    network = modules[0]
-    every = (own, *modules[1:])
-    writing = [] if kind in ("scripted", "traced") else [module for module in every if may_write(module)]
-    buffers: WatchedBuffers | GuardedBuffers | None = None
-    if isinstance(model, ForwardWrapper) and not runs_itself:
-        if not usable:
-            refuse_private_view(model)
-        buffers = _guard(own, writing, model) if writing else None
-    elif not usable or (kind is None and has_unregistered_in_training(own, ids)):
-        network = shallow_copy(own)
-        buffers = _guard(own, writing, network) if writing else None
-        guard_first_pass(network, own)
-    elif writing and is_clean(own, writing):
-        buffers = WatchedBuffers(own, writing)
-    elif writing:
-        network = shallow_copy(own) if kind is None else own
-        buffers = _guard(own, writing, network)
-    classes = frozenset(map(type, modules))
-    facts = classes, frozenset(attributes), ids, quantized_class(classes)
-    snapshot = take_snapshot(model, modules) if network is model and kind is None else None
-    if snapshot is not None:
-        indices = [index for index, module in enumerate(modules) if may_write(module)]
-        snapshot.memo[_inspect_modules] = *facts, indices
-    memo = None if snapshot is None else snapshot.memo
-    if isinstance(model, SeveralInputs) and runs_itself:
-        network = model.around(network)
-    return EvalView(given, model, network, kind, *facts[:2], own, ids, every, facts[3], memo=memo, buffers=buffers)
-
-
-def _guard(owner: nn.Module, writing: list[nn.Module], network: nn.Module) -> GuardedBuffers:
-    """Let every pass of `network`, a copy of `owner` or a wrapper of it, leave the buffers of these modules alone."""
-    modules = writing
-    if network is not owner and not isinstance(network, ForwardWrapper):
-        copies = {id(original): copy for original, copy in zip(_in_order(owner), _in_order(network), strict=True)}
-        modules = [copies[id(module)] for module in writing]
-    guarded = GuardedBuffers(owner, modules, writing)
-    guarded.guard(network)
-    return guarded
-
-
-def _in_order(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules in the order in which `shallow_copy` copies them, without wrappers."""
-    seen: set[int] = set()
-    queue = [model]
-    while queue:
-        module = unwrap(queue.pop())
-        if id(module) not in seen:
-            seen.add(id(module))
-            yield module
-            queue += [child for child in module._modules.values() if child is not None]
-
-
-def _only_contains_network(model: nn.Module) -> bool:
-    """Return whether a module has no forward pass, or one that takes files and returns result objects (YOLO)."""
-    kind = type(model)
-    if getattr(kind, "forward", None) is nn.Module.forward and "forward" not in vars(model):
-        return True
-    is_replaced = kind.__call__ is not nn.Module.__call__ and not kind.__module__.startswith("torch.")
-    return is_replaced and hasattr(kind, "predict") and isinstance(getattr(model, "model", None), nn.Module)
-
-
-def _refuse_inference_mode(network: nn.Module, error: Exception) -> None:
-    """Raise an error for a forward pass that returns inference tensors, which torch refuses in several ways.
-
-    Errors   UnsupportedModel
-    """
-    raise UnsupportedModel(
-        f"The forward pass of this {type(network).__name__} runs in torch.inference_mode(), so its tensors have no "
-        "gradient. Remove inference_mode from it, or use a gradient-free method such as occlusion or rise."
-    ) from error
-
-
-def _refuse_lazy(model: nn.Module) -> None:
-    """Raise an error that names the uninitialized parameters of a model, if it has any.
-
-    Errors   UnsupportedModel
-    """
-    tensors = (*model.named_parameters(), *model.named_buffers())
-    lazy = [name for name, tensor in tensors if is_lazy(tensor)]
-    if lazy:
-        more = f" and {len(lazy) - 3} more" if len(lazy) > 3 else ""
-        raise UnsupportedModel(
-            f"{type(model).__name__} has lazy layers whose parameters are not initialized: {', '.join(lazy[:3])}{more}."
-            " Run the model once to initialize its lazy layers: model(images)."
-        ) from None

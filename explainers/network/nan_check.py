@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from explainers.hooks.calls import Calls
-from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import HookPoint
 from explainers.nested import map_tensors
 from explainers.network.eval_view import eval_view
@@ -39,7 +38,7 @@ def first_broken_layer(model: nn.Module, images: Tensor) -> str | None:
 
         map_tensors(output, check)
 
-    with ordinary_tensors(), torch.no_grad(), ExitStack() as stack:
+    with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
         calls = Calls(network, stack)
         for name, module in network.named_modules():
             if name and not isinstance(module, torch.jit.ScriptModule) and not any(True for _ in module.children()):

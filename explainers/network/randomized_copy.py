@@ -20,8 +20,8 @@ from explainers.hooks.locate import no_inner_hooks
 from explainers.nested import list_tensors
 from explainers.network.copies.original_modules import run_copy
 from explainers.network.copies.shallow_copy import shallow_copy
-from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import ForwardWrapper
+from explainers.network.view import EvalView
 
 _STATISTICS = {"running_mean": 0.0, "running_var": 1.0, "weight": 1.0, "bias": 0.0}
 """Values of the tensors of a randomized normalization layer, by name: no scale, no shift."""

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.derived_targets import Through
 from explainers.errors import ExplainerError, UnsupportedModel
 from explainers.findings import Record, note_records, note_rows, recording, scatter_rows
 from explainers.nested import list_tensors
 from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.passes.loop import Partial
 from explainers.placement import Placements, join_placements
-from explainers.targets import Logit, Target, TargetLike, Through, as_target
+from explainers.targets import Logit, Target, TargetLike, as_target
 
 _BY_IMAGE = {"baseline": 0, "low": 0, "high": 0, "masks": 0, "segments": 1}
 """Options that may be a tensor with one entry for each image, and how many dimensions fewer than the images it has."""
@@ -107,7 +108,9 @@ def finite_outputs(model: nn.Module, network: nn.Module, images: Tensor) -> list
 
 def finite_images(model: nn.Module, images: Any) -> list[int] | None:
     """Return the images without NaN and infinity if there are others; None if all are alike, or they are no images."""
-    if not is_dense_batch(images) or len(images) < 2 or _is_run_by_user(model):
+    if not isinstance(images, Tensor) or images.ndim < 2 or len(images) < 2:
+        return None
+    if not is_dense_batch(images) or _is_run_by_user(model):
         return None
     return None if math.isfinite(float(images.detach().sum())) else finite_rows([images.detach()])
 

@@ -1,7 +1,7 @@
 """The loop shared by all slow methods: chunks, progress, cancellation and time budget.
 
 A method provides the number of variants and a function that adds a range of them to its result. The batch size follows
-from the network (batches/batch_size.py). Measured times only decide when a budget is used up. Variants do not depend on
+from the network (batch_size.py). Measured times only decide when a budget is used up. Variants do not depend on
 the chunks, so the batch size only affects the speed, and the rounding of a row by the backend.
 """
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from explainers.errors import BadOption, is_out_of_memory, shorten
 from explainers.findings import counting_samples
 from explainers.nested import concatenate_outputs
-from explainers.passes.batches.batch_size import Estimate
+from explainers.passes.batch_size import Estimate
 from explainers.placement import Placements
 
 T = TypeVar("T")
@@ -106,10 +106,6 @@ class Rows:
     device: torch.device
     prefix: float = 0.0
 
-    def record(self, count: int, seconds: float) -> None:
-        """Update the time of a variant from a chunk of `count` variants."""
-        self.seconds = max((seconds - self.prefix) / count, 0.0)
-
     def within(self, seconds: float) -> int:
         """Return how many rows fit into `seconds`, at least one and at most `size`."""
         return max(1, int(min(self.size, (seconds - self.prefix) / max(self.seconds, _SHORTEST))))
@@ -117,7 +113,10 @@ class Rows:
 
 @dataclass
 class Loop:
-    """The cost options of a slow method. The budget starts when the object is created, so create it first."""
+    """The cost options of a slow method. The budget starts when the object is created, so create it first.
+
+    `start` is when the budget started, `estimate` the cost of a row, from which the batch size follows.
+    """
 
     batch_size: int | None = None
     progress: Progress | None = None
@@ -144,15 +143,12 @@ class Loop:
             raise BadOption(
                 f"Invalid budget={shorten(self.budget)}. Pass a number of seconds above 0, or None for no limit."
             )
-        check_progress(self.progress)
-        self._start = time.monotonic()
+        if self.progress is not None:
+            check_progress(self.progress)
+        self.start = time.monotonic()
         # The last measured pass: seconds in total, seconds after the requested layer, number of images, device.
         self._whole, self._suffix, self._count, self._device = 0.0, 0.0, 1, torch.device("cpu")
-        self._estimate: Estimate | None = None
-
-    def extend_budget(self, seconds: float) -> None:
-        """Exclude seconds that were spent on checks, which run once per model, from the budget."""
-        self._start += seconds
+        self.estimate: Estimate | None = None
 
     def one_by_one(self) -> None:
         """Limit every pass to one row, for networks that need it or whose rows affect each other."""
@@ -163,10 +159,6 @@ class Loop:
         end, self._device, self._count = now(images.device), images.device, len(images)
         self._whole = end - start
         self._suffix = self._whole if at_layer is None else end - at_layer
-
-    def plan(self, estimate: Estimate) -> None:
-        """Set the estimated cost of a row, from which the batch size follows."""
-        self._estimate = estimate
 
     def measure_prefix(self, seconds: float) -> None:
         """Record how many seconds of the measured pass were spent up to the layer."""
@@ -179,7 +171,7 @@ class Loop:
     @property
     def left(self) -> float:
         """Remaining seconds of the budget, negative once it is used up, infinite without a budget."""
-        return math.inf if self.budget is None else self._start + self.budget - time.monotonic()
+        return math.inf if self.budget is None else self.start + self.budget - time.monotonic()
 
     def rows(self, passes: int = 1) -> int | Rows:
         """Return the variants per chunk, of all images: the given batch size, or one that follows from the network.
@@ -188,16 +180,16 @@ class Loop:
         """
         if self.batch_size:
             return self.batch_size
-        assert self._estimate is not None, "open_run calls plan"
-        size = self._estimate.rows(passes, self.largest, half=self.half)
+        assert self.estimate is not None, "open_run sets it"
+        size = self.estimate.rows(passes, self.largest, half=self.half)
         return Rows(size, passes * self._whole, self._device)
 
     def suffix_rows(self, passes: int = 1, largest: int = sys.maxsize) -> int | Rows:
         """Return the same for variants of a layer's output computed from one row: at most `largest` per chunk."""
         if self.batch_size:
             return self.batch_size
-        assert self._estimate is not None, "the method calls plan with the layer"
-        size = self._estimate.suffix_rows(passes, largest)
+        assert self.estimate is not None, "the method sets it for the layer"
+        size = self.estimate.suffix_rows(passes, largest)
         return Rows(size, passes * self._suffix, self._device, self._whole - self._suffix)
 
     def whole(self, rows: int | Rows) -> int:
@@ -217,50 +209,41 @@ class Loop:
         At least one chunk is started. `work` may raise `StopLoop`, and `RetrySmaller` before it has changed its result.
         `finished` is called after each chunk and returns whether the variants done so far are enough.
         """
-        with counting_samples() as note:
-            done, planned, stopped_by = self._run(total, at_once, work, best, finished)
-            note(done, planned, stopped_by)
-        self.ended_early |= done < planned
-        return done
-
-    def _run(
-        self,
-        total: int,
-        at_once: int | Rows,
-        work: Callable[[range], None],
-        best: Callable[[], Tensor],
-        finished: Callable[[], bool] | None,
-    ) -> tuple[int, int, str]:
-        """Return the variants done, those that were planned or enough, and what stopped the loop before."""
         rows = at_once if isinstance(at_once, Rows) else None
-        done, fixed = 0, 0 if isinstance(at_once, Rows) else max(1, at_once)
-        while done < total:
-            chunk = range(done, min(total, done + (fixed if rows is None else rows.within(self.left))))
-            try:
-                self._timed(work, chunk, rows)
-            except RetrySmaller as retry:
-                fixed = min(fixed, retry.rows)
+        fixed = 0 if isinstance(at_once, Rows) else max(1, at_once)
+        with counting_samples() as counts:
+            counts.total = total
+            while counts.done < counts.total:
+                done = counts.done
+                chunk = range(done, min(counts.total, done + (fixed if rows is None else rows.within(self.left))))
+                start = time.monotonic()  # the device has finished the chunk before, so one wait for each is enough
+                try:
+                    work(chunk)
+                except RetrySmaller as retry:
+                    fixed = min(fixed, retry.rows)
+                    if rows is not None:
+                        rows.size = retry.rows
+                    continue
+                except StopLoop:
+                    counts.stopped_by = "budget"
+                    break
+                counts.done = done = chunk.stop
                 if rows is not None:
-                    rows.size = retry.rows
-                continue
-            except StopLoop:
-                return done, total, "budget"
-            done = chunk.stop
-            if finished is not None and finished():
-                total = done
-            if self.progress is not None and self.progress(Partial(done / total, best(), done, total)) is False:
-                return done, total, "progress" if done < total else ""
-            # Stop if the remaining budget does not allow another variant; a given batch size is always kept.
-            if self.left <= (0.0 if rows is None else rows.prefix + rows.seconds):
-                break
-        return done, total, "budget" if done < total else ""
-
-    def _timed(self, work: Callable[[range], None], chunk: range, rows: Rows | None) -> None:
-        if rows is None:
-            return work(chunk)
-        start = time.monotonic()  # the device has finished the chunk before, so one wait for each chunk is enough
-        work(chunk)
-        return rows.record(len(chunk), now(rows.device) - start)
+                    rows.seconds = max((now(rows.device) - start - rows.prefix) / len(chunk), 0.0)
+                if finished is not None and finished():
+                    counts.total = done
+                is_last = done == counts.total
+                if self.progress is not None:
+                    partial = Partial(done / counts.total, best(), done, counts.total)
+                    if self.progress(partial) is False:
+                        counts.stopped_by = "" if is_last else "progress"
+                        break
+                # Stop if the remaining budget does not allow another variant; a given batch size is always kept.
+                if self.left <= (0.0 if rows is None else rows.prefix + rows.seconds):
+                    counts.stopped_by = "" if is_last else "budget"
+                    break
+        self.ended_early |= counts.done < counts.total
+        return counts.done
 
     def run_in_halves(
         self, work: Callable[[Tensor, Sequence[int]], T], batch: Tensor, image_indices: Sequence[int]
@@ -290,8 +273,17 @@ def split_on_out_of_memory(method: Call) -> Call:
 
     @wraps(method)
     def wrapper(self: Any, batch: Tensor, image_indices: Sequence[int] | None = None, **kwargs: Any) -> Any:
-        if self.loop is None or image_indices is None:
+        loop: Loop | None = self.loop
+        if loop is None or image_indices is None:
             return method(self, batch, image_indices, **kwargs)
-        return self.loop.run_in_halves(lambda part, rows: method(self, part, rows, **kwargs), batch, image_indices)
+        if not loop.ran_out:
+            try:
+                return method(self, batch, image_indices, **kwargs)
+            except Exception as error:
+                if len(batch) < 2 or not is_out_of_memory(error):
+                    raise
+            # Outside the exception handler, whose traceback keeps the tensors of the failed pass alive.
+            loop.ran_out, loop.largest = True, len(batch) // 2
+        return loop.run_in_halves(lambda part, rows: method(self, part, rows, **kwargs), batch, image_indices)
 
     return cast(Call, wrapper)

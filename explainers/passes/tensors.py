@@ -1,4 +1,4 @@
-"""Layer outputs as plain tensors: one tensor per layer, not quantized, at least float32, as maps."""
+"""A layer's output as one tensor, and an edited one in the format of the original."""
 
 from __future__ import annotations
 
@@ -7,43 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import NoSpatialOutput, UnsupportedModel, WrongType, kind_of
+from explainers.errors import WrongType, kind_of
 from explainers.hooks.records import refuse_transformed
-from explainers.layers.layout import LayerLayout, nothing_spatial
-
-_COMPLEX = (
-    "{} has complex values, and a map of real numbers would lose a part of them. Choose a layer with real values, or a "
-    "target that is real, such as lambda scores: scores.abs()[:, 0]. capture(model, layer) records complex values."
-)
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """Detach a tensor and convert it to float32; float64 is kept.
-
-    Errors   UnsupportedModel for complex numbers, whose imaginary part would be lost
-    """
-    if tensor.is_complex():
-        raise UnsupportedModel(_COMPLEX.format("A tensor of the network"))
-    tensor = tensor.detach() if not tensor.is_quantized else tensor.dequantize()
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-
-
-def cell_axes(maps: Tensor) -> tuple[int, ...]:
-    """Return the axes of maps [N, K, h, w] or [N, K, t, h, w] that run over the cells."""
-    return tuple(range(2, maps.ndim))
-
-
-def maps_of(layout: LayerLayout, tensor: Tensor) -> Tensor:
-    """Return a layer's tensor as [N, K, h, w], or [N, K, t, h, w] for videos, in float32 or float64.
-
-    Errors   NoSpatialOutput if it has no height and width; UnsupportedModel for complex numbers
-    """
-    if tensor.is_complex():
-        raise UnsupportedModel(_COMPLEX.format(f"Layer {layout.name!r}"))
-    maps = layout.to_maps(at_least_float32(tensor))
-    if maps.ndim != 2 + len(layout.grid or (0, 0)):
-        raise NoSpatialOutput(nothing_spatial(layout.name, tuple(tensor.shape)))
-    return maps
 
 
 def single_tensor(name: str, output: Any) -> Tensor:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.derived_targets import Through
 from explainers.errors import BadTarget, shorten
 from explainers.findings import is_recording, note_finding
 from explainers.layers.layout import LayerLayout
 from explainers.passes.tensors import single_tensor
-from explainers.targets import Through
 
 
 @dataclass(eq=False)

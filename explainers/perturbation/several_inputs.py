@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from explainers.derived_targets import Through
 from explainers.errors import BadOption, ExplainerError, NoSpatialOutput, shorten
 from explainers.findings import pause_recording, scatter_rows
 from explainers.network.inputs import OneInput, Packing, SeveralInputs, check_inputs, with_inputs
@@ -23,7 +24,7 @@ from explainers.passes.each_image import finite_rows, is_dense_batch, option_of_
 from explainers.passes.loop import Partial
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of, refuse_values
-from explainers.targets import Target, TargetLike, Through, as_target
+from explainers.targets import Target, TargetLike, as_target
 
 T = TypeVar("T")
 

@@ -298,7 +298,7 @@ def measure_gradients(
     import torch  # torch takes seconds to start
 
     import explainers  # torch takes seconds to start
-    from explainers.outputs import scores_of  # torch takes seconds to start
+    from explainers.targets import scores_of  # torch takes seconds to start
 
     results: dict[str, R] = {}
 

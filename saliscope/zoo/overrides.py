@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, BadTarget
-from explainers.outputs import describe_output, scores_of
+from explainers.outputs import describe_output
 from explainers.probabilities import check_probabilities, check_score
+from explainers.targets import scores_of
 from saliscope.zoo import checkpoints, text
 from saliscope.zoo.model import Model, Preparation, Task
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from explainers.backward.rectifiers.relu_rules import skip
+from explainers.derived_targets import Unit
 from explainers.hooks.edit import edit_outputs
-from explainers.targets import Unit
 
 CUTTING = ("Hardtanh", "Clamp", "Relu", "Threshold", "Hardswish", "Hardsigmoid")
 """Starts of the names of graph nodes of functions that are constant in a part of their range."""

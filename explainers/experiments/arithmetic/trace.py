@@ -22,14 +22,13 @@ from explainers.experiments.arithmetic.recording import Recorder
 from explainers.experiments.arithmetic.steps import Step, Walk, walk
 from explainers.experiments.arithmetic.sums import WeightedSum
 from explainers.experiments.interventions.selection import position_numbers
-from explainers.hooks.cleanup import restores_state
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
+from explainers.network.eval_view import check_images
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords, whole_number, whole_numbers
 from explainers.passes.attention.watch import watch_attention
 from explainers.passes.run import Run, open_run
-from explainers.registry import check_images
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +89,7 @@ class ValueTrace:
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def trace_value(
     model: nn.Module,
     image: Tensor,
@@ -139,7 +138,7 @@ def trace_value(
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def trace_attention(
     model: nn.Module, image: Tensor, layer: str, *, head: int = 0, query: int = 0, key: int = 0
 ) -> ValueTrace:

@@ -12,14 +12,14 @@ from explainers.errors import BadImages, BadOption, BadTarget, shorten
 from explainers.experiments.comparison.result import ModelComparison
 from explainers.experiments.comparison.similarity import FEWEST, gram_matrix, linear_cka
 from explainers.explanation.run import explain
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import only_tensor
 from explainers.layers.lookup import list_layers
 from explainers.maps.resize import rank_correlation, resize
+from explainers.network.eval_view import check_images
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
-from explainers.registry import MAPS, MethodLike, check_images, find
+from explainers.passes.scores import at_least_float32
+from explainers.registry import MAPS, MethodLike, find
 
 MOST = 8
 """Images for which the outputs of all layers are compared, since those of the first model are kept."""
@@ -27,7 +27,7 @@ CELLS = 4
 """Minimum number of cells of two maps for a rank correlation: that of two cells is always 1 or −1."""
 
 
-@restores_state
+@torch.inference_mode(False)
 def compare_models(
     model_a: nn.Module,
     model_b: nn.Module,

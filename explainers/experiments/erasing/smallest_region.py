@@ -9,21 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.class_indices import out_of_range
 from explainers.errors import BadOption, BadTarget, shorten
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
-from explainers.hooks.cleanup import restores_state
 from explainers.layers.score_kind import score_kind
 from explainers.maps.resize import resize
 from explainers.network.dtypes import to_float64
+from explainers.network.eval_view import check_images
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, check_keywords
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of
 from explainers.probabilities import check_score, probabilities_of
-from explainers.registry import Method, MethodLike, check_images
-from explainers.targets import Logit, as_target
+from explainers.registry import Method, MethodLike
+from explainers.targets import Logit, as_target, out_of_range
 
 GOALS = ("keep", "half", "change")
 
@@ -59,7 +58,7 @@ class SmallestRegion:
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def smallest_region(
     model: nn.Module,
     images: Tensor,

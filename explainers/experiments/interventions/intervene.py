@@ -12,25 +12,23 @@ from explainers.experiments.interventions.changes import Change, Constant, Funct
 from explainers.experiments.interventions.result import Intervention
 from explainers.experiments.interventions.selection import Selection, select
 from explainers.hooks.calls import replaced_outputs
-from explainers.hooks.cleanup import restores_state
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.layers.score_kind import score_kind
 from explainers.nested import concatenate_outputs
+from explainers.network.eval_view import check_images
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
-from explainers.outputs import scores_in, scores_of
-from explainers.passes.forward import Edits
-from explainers.passes.leaf import LayerLeaf
+from explainers.outputs import scores_in
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, match_quantization, single_tensor
+from explainers.passes.scores import Edits, LayerLeaf, at_least_float32
+from explainers.passes.tensors import match_quantization, single_tensor
 from explainers.probabilities import check_score
-from explainers.registry import check_images
-from explainers.targets import TargetLike, describe_target, evaluate
+from explainers.targets import TargetLike, describe_target, evaluate, scores_of
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def intervene(
     model: nn.Module,
     images: Tensor,

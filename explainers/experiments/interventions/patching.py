@@ -5,24 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from explainers.experiments.interventions.changes import Swap
 from explainers.experiments.interventions.selection import chosen_channels, position_numbers
-from explainers.hooks.cleanup import restores_state
+from explainers.network.eval_view import check_images
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
 from explainers.passes.at_layer import SuffixBatch, activation_and_score
-from explainers.passes.batches.memory import max_tensor_count
+from explainers.passes.batch_size import max_tensor_count
 from explainers.passes.loop import Progress
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
-from explainers.registry import check_images
+from explainers.passes.scores import at_least_float32
 from explainers.targets import TargetLike
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def patch_effects(
     model: nn.Module,
     images: Tensor,

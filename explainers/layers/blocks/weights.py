@@ -15,7 +15,8 @@ from explainers.layers.blocks.partition import Blocks, network_blocks
 from explainers.layers.layout import Grid
 from explainers.layers.profile import Profile, profile
 from explainers.nested import list_tensors
-from explainers.network.eval_view import EvalView, eval_view
+from explainers.network.eval_view import eval_view
+from explainers.network.view import EvalView
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from explainers.errors import BadOption, shorten
 from explainers.keywords import Call, Cost
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method

@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from explainers.errors import BadOption
-from explainers.hooks.cleanup import restores_state
 from explainers.keywords import Call
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
 from explainers.network.dtypes import to_float64
+from explainers.network.eval_view import check_images
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, Seed, check_keywords
-from explainers.passes.at_layer import activations_and_gradients, features
-from explainers.passes.tensors import cell_axes
-from explainers.registry import METHODS, check_images, method
+from explainers.passes.run import activations_and_gradients, features
+from explainers.passes.scores import cell_axes
+from explainers.registry import METHODS, method
 from explainers.targets import TargetLike
 
 Relu = Annotated[bool, "Keep positive values only (ReLU)"]
@@ -319,7 +319,7 @@ class Factors:
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def feature_factors(
     model: nn.Module,
     images: Tensor,

@@ -13,22 +13,12 @@ import torch
 from torch import Tensor
 
 from explainers.default_targets import resolve_target
+from explainers.derived_targets import LogProbability, Probability, Through, Unit
 from explainers.errors import BadTarget, shorten
 from explainers.findings import note_scores
-from explainers.outputs import scores_of
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.probabilities import default_score, log_probability_of
-from explainers.targets import (
-    Logit,
-    LogProbability,
-    Probability,
-    Target,
-    TargetLike,
-    Through,
-    Unit,
-    as_target,
-    evaluate,
-)
+from explainers.targets import Logit, Target, TargetLike, as_target, evaluate, scores_of
 
 Combine = Callable[[Tensor, Tensor, Tensor, str], Tensor]
 """(own score [N], all scores [N, K], mask of the own column [N, K], one of SCORES) -> score [N]."""

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from explainers.backward.rectifiers.relu_rules import why_not
+from explainers.derived_targets import LogProbability, Probability
 from explainers.errors import BadOption, shorten
 from explainers.findings import note_layer
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.keywords import Call, SteadyCost
 from explainers.layers.layout import LayerLayout
@@ -23,19 +23,17 @@ from explainers.maps.fusion import fuse
 from explainers.maps.resize import resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS
-from explainers.network.eval_view import one_call
+from explainers.network.eval_view import check_images, one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, check_keywords
-from explainers.outputs import scores_of
-from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, maps_of
+from explainers.passes.run import Run, activations_and_gradients_of, layer_with_patch_gradients, open_run
+from explainers.passes.scores import at_least_float32, maps_of
 from explainers.probabilities import log_probability_of
-from explainers.registry import MethodLike, check_images, find, method, rectifies
-from explainers.targets import LogProbability, Probability, TargetLike, as_target
+from explainers.registry import MethodLike, find, method, rectifies
+from explainers.targets import TargetLike, as_target, scores_of
 
 
-@restores_state
+@torch.inference_mode(False)
 def sweep(
     method: MethodLike,
     model: nn.Module,

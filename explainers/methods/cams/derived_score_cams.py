@@ -24,7 +24,7 @@ from explainers.methods.cams.class_contrast import (
 from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.methods.cams.second_order import hessian_activations
 from explainers.options import Choice, LayerName, Range, Relu
-from explainers.passes.at_layer import activations_and_gradients
+from explainers.passes.run import activations_and_gradients
 from explainers.registry import method
 from explainers.targets import TargetLike
 

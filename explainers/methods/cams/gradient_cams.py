@@ -21,9 +21,8 @@ from explainers.findings import note_finding, note_gradient
 from explainers.keywords import Call, Cost
 from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import LayerName, Range, Relu, Seed
-from explainers.passes.at_layer import activations_and_gradients, layer_with_patch_gradients
-from explainers.passes.run import open_run
-from explainers.passes.tensors import cell_axes, maps_of
+from explainers.passes.run import activations_and_gradients, layer_with_patch_gradients, open_run
+from explainers.passes.scores import cell_axes, maps_of
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method

@@ -27,10 +27,10 @@ from explainers.maps.resize import resize
 from explainers.methods.cams.channel_groups import group_channels
 from explainers.options import Choice, LayerName, Range, Relu, Seed
 from explainers.passes.at_layer import SuffixBatch, activation_and_score
-from explainers.passes.batches.memory import max_tensor_count
+from explainers.passes.batch_size import max_tensor_count
 from explainers.passes.loop import RetrySmaller
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place
 from explainers.registry import method

@@ -20,7 +20,6 @@ from typing_extensions import Unpack
 from explainers.errors import UnsupportedModel
 from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, why_no_hooks
 from explainers.keywords import Call
 from explainers.layers.layer import Layer, layout_of
@@ -28,12 +27,13 @@ from explainers.layers.layout import LayerLayout, channel_axis
 from explainers.layers.lookup import list_layers
 from explainers.maps.resize import resize
 from explainers.network.dtypes import to_float64
+from explainers.network.eval_view import check_images
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import check_keywords
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.placement import Placement, place_axis
-from explainers.registry import check_images, method
+from explainers.registry import method
 from explainers.targets import TargetLike
 
 
@@ -104,7 +104,7 @@ def full_grad(
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def full_gradients(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, forward: Forward | None = None
 ) -> FullGradients:

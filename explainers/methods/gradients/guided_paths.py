@@ -19,7 +19,7 @@ from explainers.methods.gradients.path_integrals import Start, measures_gap, not
 from explainers.methods.gradients.quadrature import spread
 from explainers.options import Range
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike

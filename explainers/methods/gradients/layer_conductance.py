@@ -28,10 +28,10 @@ from explainers.methods.gradients.path_integrals import FIXED, GAP, Start, Steps
 from explainers.methods.gradients.quadrature import Bisection, Probe, bisect, spread
 from explainers.network.dtypes import to_float64
 from explainers.options import LayerName
-from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients
+from explainers.passes.at_layer import SuffixBatch
 from explainers.passes.loop import Loop
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, maps_of
+from explainers.passes.run import Run, layer_with_patch_gradients, open_run
+from explainers.passes.scores import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike

@@ -24,13 +24,13 @@ from explainers.layers.lookup import stages
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
-from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
+from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, spread
 from explainers.network.dtypes import to_float64
 from explainers.options import LayerName, Range
-from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
+from explainers.passes.at_layer import SuffixBatch, retry_with_repeated_batch
 from explainers.passes.loop import Rows, now
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, maps_of
+from explainers.passes.run import Run, layer_with_patch_gradients, open_run
+from explainers.passes.scores import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -102,7 +102,8 @@ def layer_integrated_gradients(
             return scores, at_least_float32(gradient) * whole[index]
 
         if steps is None and run.forward.through is None:
-            shares = integrate_by_gap(len(x), run.loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
+            bisections = [Bisection() for _ in x]
+            shares = bisect(bisections, run.loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
         else:
             points, weights = gauss_legendre(steps or FIXED)
 

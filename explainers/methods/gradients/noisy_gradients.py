@@ -22,7 +22,7 @@ from explainers.findings import is_recording, note_halves
 from explainers.keywords import Cost
 from explainers.options import Range, Seed
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method

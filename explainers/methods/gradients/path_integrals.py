@@ -18,17 +18,18 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from explainers.derived_targets import Through
 from explainers.errors import BadOption, kind_of
 from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.keywords import Cost
-from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
+from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, spread
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike, Through
+from explainers.targets import TargetLike
 
 Path = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(image index, indices of points [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
@@ -89,7 +90,7 @@ def integrated_gradients(
         x, full = run.images, run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
-        attribution = _integrate_path(run, steps, lambda points: straight(x, start, points))
+        attribution = _integrate_path(run, steps, lambda points: partial(straight, x, start, points))
         if start_scores is not None:
             note_gap(attribution, full - start_scores, finer_steps(steps))
         return attribution
@@ -294,7 +295,7 @@ def _integrate_path(run: Run, steps: int | None, path_of: Callable[[Tensor], Pat
         scores, gradients = run.backward.scores_and_gradient(at, [index] * len(at))
         return scores, gradients * velocity
 
-    return integrate_by_gap(len(run.images), run.loop, run.loop.rows(passes=2), probe, _summed)
+    return bisect([Bisection() for _ in run.images], run.loop, run.loop.rows(passes=2), probe, _summed)
 
 
 def finer_steps(steps: int | None) -> dict[str, int]:
@@ -302,15 +303,11 @@ def finer_steps(steps: int | None) -> dict[str, int]:
     return {"steps": 1000 if steps is None else min(1000, 4 * steps)}
 
 
-def straight(x: Tensor, start: Tensor, points: Tensor) -> Path:
-    """Create the straight path from `start` to the images, at `points` in [0, 1]."""
-    difference = x - start
-
-    def path(index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        at = points[chosen].to(x).view(-1, *[1] * (x.ndim - 1))
-        return start[index] + at * difference[index], at_least_float32(difference[index])
-
-    return path
+def straight(x: Tensor, start: Tensor, points: Tensor, index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the `chosen` of `points` in [0, 1] on the straight path from `start` to an image, and its derivative."""
+    difference = x[index] - start[index]
+    at = points[chosen].to(x).view(-1, *[1] * (x.ndim - 1))
+    return start[index] + at * difference, at_least_float32(difference)
 
 
 def _blur_path(x: Tensor, widest: float) -> Callable[[Tensor], Path]:

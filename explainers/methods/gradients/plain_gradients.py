@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from explainers.keywords import Call
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.registry import method
 from explainers.targets import TargetLike
 

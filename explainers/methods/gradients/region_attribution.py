@@ -15,7 +15,7 @@ from explainers.methods.gradients.path_integrals import integrate, measures_gap,
 from explainers.methods.gradients.quadrature import gauss_legendre
 from explainers.options import Choice, Range
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.segments import superpixels
 from explainers.registry import method
 from explainers.targets import TargetLike

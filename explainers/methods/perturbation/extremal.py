@@ -16,7 +16,7 @@ from explainers.keywords import Cost
 from explainers.methods.perturbation.kept_parts import KeptParts, Starts
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import NAMES, levels_of
 from explainers.registry import method
 from explainers.targets import TargetLike

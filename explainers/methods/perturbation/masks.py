@@ -19,7 +19,7 @@ from explainers.keywords import Cost
 from explainers.network.dtypes import to_cpu_float64
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer
 from explainers.perturbation.segments import PARTS, Masks, parts_of

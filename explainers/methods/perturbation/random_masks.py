@@ -30,7 +30,7 @@ from explainers.hooks.locate import unwrap
 from explainers.keywords import Cost
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend

@@ -19,17 +19,18 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from explainers.derived_targets import LogProbability, Probability, Unit
 from explainers.findings import note_finding
 from explainers.keywords import Cost
 from explainers.options import Baseline, Choice, Range, Seed
-from explainers.outputs import scores_in, scores_of
+from explainers.outputs import scores_in
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import every_coalition, within_rounding
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend
 from explainers.registry import method
-from explainers.targets import Logit, LogProbability, Probability, Target, TargetLike, Unit
+from explainers.targets import Logit, Target, TargetLike, scores_of
 
 Box = tuple[slice, slice]
 

@@ -13,7 +13,7 @@ from explainers.maps.resize import resize
 from explainers.options import LayerName, Range, Seed
 from explainers.passes.at_layer import activation_and_score
 from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place

@@ -16,7 +16,7 @@ from torch import Tensor
 from explainers.metrics.metric import Measurement, Trial, metric
 from explainers.network.dtypes import to_float64
 from explainers.options import Range
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.imputation import impute
 from explainers.perturbation.rng import PerImageGenerators

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dis
 import functools
 import sys
-import threading
 import types
 import weakref
 from collections import deque
@@ -141,24 +140,7 @@ def unregistered(kind: str, module: nn.Module) -> str:
     )
 
 
-_unregistered: weakref.WeakKeyDictionary[nn.Module, tuple[Any, list[weakref.ref[nn.Module]]]] = (
-    weakref.WeakKeyDictionary()
-)
-_lock = threading.RLock()
-
-
-def has_unregistered_in_training(model: nn.Module, key: Any) -> bool:
-    """Return whether a module in training mode is kept in the model but not registered; searched once per `key`."""
-    with _lock:
-        known = _unregistered.get(model)
-    if known is None or known[0] != key:
-        known = key, [weakref.ref(module) for module in _find_unregistered(model)]
-        with _lock:
-            _unregistered[model] = known
-    return any(module.training for here in known[1] if (module := here()) is not None)
-
-
-def _find_unregistered(model: nn.Module) -> list[nn.Module]:
+def find_unregistered(model: nn.Module) -> list[nn.Module]:
     """Return the modules that the attributes of a model's modules refer to, but that are not registered in it.
 
     Containers, partial objects, functions with their closures and defaults, and instances of ordinary classes are

@@ -28,6 +28,31 @@ _MANY = 4
 """Rows of the larger batch, in which most orders move the second row."""
 
 
+def kernel_tolerance(dtype: torch.dtype) -> float:
+    """Return the relative difference between batches of different sizes above which outputs are different."""
+    return _OTHER_KERNELS.get(dtype, 0.05)
+
+
+def has_own_rows(network: nn.Module, image: Tensor, alone: Any, layers: LayerRows) -> bool:
+    """Return whether an image among very different ones has the same output and layers as alone, up to rounding.
+
+    It is at two places of a batch of six, so that no order leaves both where they are: not a sorted or reversed one, or
+    one that exchanges pairs or halves. False also if the network does not accept such a batch.
+    """
+    loud, quiet = _loud(image), 0.01 * image.flip(-1)
+    batch = torch.stack([loud, image, quiet, image, 0.5 * image.flip(-2), loud.flip(-2)])
+    try:
+        with layers.compare((1, 3), len(batch)):
+            output = network(batch)
+    except Exception:  # the complete check finds out why
+        return False
+    known, first, second = row_of(alone, 0, 1), row_of(output, 1, 6), row_of(output, 3, 6)
+    if not known or len(known) != len(first) or len(first) != len(second) or layers.misplaced:
+        layers.misplaced = ""
+        return False
+    return max(difference(known, first), difference(known, second)) <= tolerance(alone)
+
+
 def check_rows(network: nn.Module, images: Tensor, found: Behavior) -> Behavior:
     """Return the behavior of a network with the relative change of an image's output in other batches.
 
@@ -38,7 +63,7 @@ def check_rows(network: nn.Module, images: Tensor, found: Behavior) -> Behavior:
         try:
             if not found.takes_one_row:
                 return replace(found, mixing=_mixing_of_neighbors(network, images))
-            layers, decisions = LayerRows(network, _OTHER_KERNELS.get(images.dtype, 0.05)), Decisions()
+            layers, decisions = LayerRows(network, kernel_tolerance(images.dtype)), Decisions()
             mixing = _mixing(network, images[0], layers, decisions)
             reads = next(iter(decisions.reads), "")
             return replace(found, mixing=mixing, misplaced="" if mixing else layers.misplaced, reads=reads)
@@ -61,7 +86,7 @@ def _mixing(network: nn.Module, image: Tensor, layers: LayerRows, decisions: Dec
     loud, quiet = [_loud(image), 0.5 * image.flip(-1)], [0.01 * image.flip(-1)]
     outputs = []
     for place, neighbors in ((0, loud), (1, quiet)):
-        with layers.compare(place, 2):
+        with layers.compare((place,), 2):
             outputs.append(_beside(network, two, place, neighbors))
     shapes = shapes_of(alone)
     if shapes and shapes == shapes_of(outputs[0]):
@@ -82,7 +107,7 @@ def _differences_among_many(
     """
     neighbors = [_loud(image).flip(-2), 0.5 * image.flip(-1)]
     try:
-        with layers.compare(1, _MANY):
+        with layers.compare((1,), _MANY):
             output = _beside(network, image.expand(_MANY, *image.shape), 1, neighbors)
     except Exception:  # larger batches of the call fail in the same way, and are then divided or reported
         return 0.0, 0.0

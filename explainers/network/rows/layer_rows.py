@@ -6,15 +6,15 @@ still return the right output for each image. The output of such a layer does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from explainers.hooks.calls import Calls
-from explainers.hooks.cleanup import HookStack
 from explainers.hooks.locate import HookPoint, frozen_graph
 from explainers.hooks.records import only_tensor
 from explainers.network.dtypes import to_cpu_float64
@@ -41,16 +41,17 @@ class LayerRows:
             yield
 
     @contextmanager
-    def compare(self, index: int, count: int) -> Iterator[None]:
-        """Compare the outputs in the block, which runs a batch of `count` images with the image at `index`."""
+    def compare(self, places: Sequence[int], count: int) -> Iterator[None]:
+        """Compare the outputs in the block, which runs a batch of `count` images with the image at these places."""
         calls = 0
 
         def look(k: int, name: str, output: Tensor | None) -> None:
             nonlocal calls
             calls = k + 1
             known = self._alone[k] if k < len(self._alone) else None
-            if not self.misplaced and not self._is_in_place(known, name, output, index, count):
-                self.misplaced = name
+            for index in places:
+                if not self.misplaced and not self._is_in_place(known, name, output, index, count):
+                    self.misplaced = name
 
         with self._each_output(look):
             yield
@@ -68,10 +69,11 @@ class LayerRows:
 
         def count(name: str, output: Any) -> None:
             nonlocal number
-            act(number, name, only_tensor(output))
+            with _disable_current_modes():  # what watches the pass takes the comparison for a part of the network
+                act(number, name, only_tensor(output))
             number += 1
 
-        with HookStack() as stack:
+        with ExitStack() as stack:
             if frozen_graph(self.network) is None:
                 calls = Calls(self.network, stack, start)
                 for name, module in self.network.named_modules():

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from explainers.findings import has_finding, is_recording, note_finding
-from explainers.hooks.cleanup import Undo
 
 Versions = tuple[Any, ...]
 _clean: weakref.WeakKeyDictionary[nn.Module, Versions] = weakref.WeakKeyDictionary()
@@ -93,7 +92,7 @@ class GuardedBuffers:
         self._saved = [dict(module._buffers) for module in self.originals]
         self._own: list[dict[str, Tensor | None]] = [{} for _ in self._tables]
         self._is_written = self._has_run = False
-        self._put_back = Undo(partial(_put_back, self._tables, self._saved)) if self.modules is self.originals else None
+        self._remove_forward: Callable[[], None] | None = None
         for index in range(len(self._tables)):
             self._renew(index)
 
@@ -119,7 +118,7 @@ class GuardedBuffers:
 
         network.__dict__["forward"] = guarded
         if network is self.owner:
-            self._remove = Undo(partial(_remove_forward, network, own))
+            self._remove_forward = partial(_remove_forward, network, own)
 
     def _restore(self) -> None:
         self._has_run = True
@@ -136,9 +135,10 @@ class GuardedBuffers:
 
     def finish(self) -> None:
         """Put the buffers back where they were replaced; a network that did not write is not copied again."""
-        if self._put_back is not None:
-            self._put_back()
-            self.__dict__.pop("_remove", Undo(lambda: None))()
+        if self.modules is self.originals:
+            _put_back(self._tables, self._saved)
+            if self._remove_forward is not None:
+                self._remove_forward()
         elif self._has_run and not self._is_written:
             with _lock:
                 _clean[self.owner] = _versions(self.originals)

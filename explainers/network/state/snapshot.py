@@ -11,15 +11,16 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from explainers.network.state.settings import INTERNAL, PLAIN, summary
 
 _TENSORS = ("_parameters", "_buffers")
-_READ = frozenset({"training", "_modules", *_TENSORS, "_backward_hooks", "_backward_pre_hooks"})
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_READ = frozenset({"training", "_modules", *_TENSORS, *_HOOKS, "_backward_hooks", "_backward_pre_hooks"})
 """Torch's own attributes that matter to a call."""
 _MOST_SNAPSHOTS = 8
 """A network that changes in every call, such as one that counts its passes, gets no more snapshots."""
@@ -43,23 +44,41 @@ class _Row:
     has_tensors: bool
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Snapshot:
-    """A network that runs as it is: all modules in evaluation mode, without backward hooks and inference tensors."""
+    """A network that runs as it is: all modules in evaluation mode, without hooks and inference tensors.
+
+    The other fields are what earlier calls have concluded about it: `classes`, `attributes`, `ids` and `quantized` as
+    in `EvalView`, `writing` the indices of the modules that may write buffers, `unregistered` modules that it refers to
+    without registering them, `checkpoints` whether it runs `torch.utils.checkpoint` (None: unknown); `ordinary` the
+    kinds of batches whose rows need no guard, `layouts` those of layers by request and image size, `regular` the kinds
+    of backward passes without a gradient of unusual strides, and `known` what others have found out.
+    """
 
     rows: list[_Row]
     forwards: list[tuple[type[nn.Module], Any]]
-    shapes: list[Any]
-    memo: dict[Hashable, Any] = field(default_factory=dict)
+    tensors: list[Any]
+    classes: frozenset[type[nn.Module]]
+    attributes: frozenset[str]
+    ids: tuple[Any, ...]
+    quantized: str | None
+    writing: list[int]
+    unregistered: list[weakref.ref[nn.Module]]
+    checkpoints: bool | None
+    ordinary: set[Hashable] = field(default_factory=set)
+    layouts: dict[Hashable, Any] = field(default_factory=dict)
+    regular: set[Hashable] = field(default_factory=set)
+    known: dict[Hashable, Any] = field(default_factory=dict)
 
     def modules(self) -> list[nn.Module] | None:
         """Return all modules if nothing has changed, else None."""
         found: list[nn.Module] = []
-        tensors: list[Tensor | None] = []
+        tensors: list[Any] = []
         known: dict[int, Any] = {}
         try:
-            if any(kind.forward is not forward for kind, forward in self.forwards):
-                return None
+            for kind, forward in self.forwards:
+                if kind.forward is not forward:
+                    return None
             for row in self.rows:
                 module = row.here()
                 if type(module) is not row.kind:
@@ -72,55 +91,51 @@ class Snapshot:
                     if (*children, *map(id, children.values())) != row.children:
                         return None
                 if row.has_tensors:
-                    tensors += table["_parameters"].values()
-                    tensors += table["_buffers"].values()
+                    for tensor in (*table["_parameters"].values(), *table["_buffers"].values()):
+                        tensors += (None,) if tensor is None else (type(tensor), tensor.shape, tensor.is_inference())
                 for name, value in row.others:
                     if summary(table[name], known) != value:
                         return None
                 found.append(module)
-            return found if _shapes(tensors) == self.shapes else None
+            return found if tensors == self.tensors else None
         except Exception:  # values of other types, which cannot be compared or read
             return None
 
 
-def _shapes(tensors: list[Tensor | None]) -> list[Any] | None:
-    """Return which tensors exist and their shapes, or None if one was created in inference mode."""
-    present = [tensor for tensor in tensors if tensor is not None]
-    if any(map(Tensor.is_inference, present)):
-        return None
-    return [tensor is None for tensor in tensors] + [*map(_shape, present)]
-
-
-_shape = attrgetter("shape")
 snapshots: weakref.WeakKeyDictionary[nn.Module, Snapshot] = weakref.WeakKeyDictionary()
 """The last snapshot of each model, which may be out of date."""
 _counts: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def take_snapshot(model: nn.Module, modules: Sequence[nn.Module]) -> Snapshot | None:
-    """Take and keep a snapshot of a model that runs as it is; `modules` are all of its modules.
+def take_snapshot(model: nn.Module, modules: Sequence[nn.Module], **facts: Any) -> Snapshot | None:
+    """Take and keep a snapshot of a model that runs as it is; `modules` are all of its modules, `facts` the fields.
 
-    Returns None for modules without torch's tables, such as scripted ones, and for models that change too often.
+    Returns None for modules without torch's tables, such as scripted ones, for models that change too often, and while
+    the user has hooks on the model, which may do anything.
     """
     with _lock:
         count = _counts.get(model, 0)
     if count >= _MOST_SNAPSHOTS or not all(map(_has_tables, modules)):
         return None
+    if any(vars(module)[name] for module in modules for name in _HOOKS):
+        return None
     known: dict[int, Any] = {}
     rows = [_row(module, known) for module in modules]
     forwards = [(kind, kind.forward) for kind in {type(module) for module in modules}]
-    shapes = _shapes([tensor for module in modules for name in _TENSORS for tensor in vars(module)[name].values()])
-    if shapes is None:
+    tensors: list[Any] = []
+    for tensor in (each for module in modules for name in _TENSORS for each in vars(module)[name].values()):
+        tensors += (None,) if tensor is None else (type(tensor), tensor.shape, tensor.is_inference())
+    if True in tensors:
         return None
-    snapshot = Snapshot(rows, forwards, shapes)
+    snapshot = Snapshot(rows, forwards, tensors, **facts)
     with _lock:
         snapshots[model], _counts[model] = snapshot, count + 1
     return snapshot
 
 
 def _has_tables(module: nn.Module) -> bool:
-    tables = [vars(module).get(name) for name in ("_modules", *_TENSORS)]
+    tables = [vars(module).get(name) for name in ("_modules", *_TENSORS, *_HOOKS)]
     return all(isinstance(table, dict) for table in tables)
 
 
@@ -153,5 +168,9 @@ def _row(module: nn.Module, known: dict[int, Any]) -> _Row:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is compared as it is: numbers, texts, and flat lists or tuples of them."""
-    return type(value) in PLAIN or (type(value) in (tuple, list) and all(type(each) in PLAIN for each in value))
+    """Return whether a value is compared as it is: numbers, texts, classes, and flat lists or tuples of numbers."""
+    return (
+        type(value) in PLAIN
+        or isinstance(value, type)
+        or (type(value) in (tuple, list) and all(type(each) in PLAIN for each in value))
+    )

@@ -29,7 +29,7 @@ from explainers.layers.lookup import token_grid
 from explainers.options import LayerName
 from explainers.passes.attention.watch import Attention, AttentionTrace, watch_attention
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import at_least_float32
 from explainers.targets import TargetLike
 
 _STEM = 8
@@ -149,7 +149,7 @@ def _mean_token_gradients(run: Run) -> AttentionRecord:
         run.scoring.score_inputs()
     grid, extra = grid_of(run, watch)
     blocks = _blocks(split_pool(watch.attentions)[0])
-    together = [range(len(blocks))] if not run.forward.is_row_by_row else [[block] for block in range(len(blocks))]
+    together = [range(len(blocks))] if not run.view.is_row_by_row else [[block] for block in range(len(blocks))]
     g: list[Tensor] = []
     for chosen in together:
         means: list[Tensor] = []

@@ -103,7 +103,7 @@ def _center_fields(network: Any, images: torch.Tensor, layers: list[str]) -> lis
     from explainers.passes.run import open_run  # torch takes seconds to start
 
     with open_run(network, images) as run:
-        return of_layers(run.view.network, run.images, [run.layer_layout(layer, counted=True) for layer in layers])
+        return of_layers(run.view.network, run.images, [run.layer_layout(layer) for layer in layers])
 
 
 def _part(spans: list[Any], index: int | None, side: int) -> Span:
@@ -123,7 +123,7 @@ def _sources_of(network: Any, images: torch.Tensor, layer: str) -> Sources:
     from explainers.passes.run import open_run  # torch takes seconds to start
 
     with open_run(network, images) as run:
-        layout = run.layer_layout(layer, counted=True)
+        layout = run.layer_layout(layer)
     height, width = layout.grid or (0, 0)
     return (range(height), range(width)) if layout.placement is None else layout.placement.sources()
 
@@ -133,4 +133,4 @@ def _receptive_fields(network: Any, images: torch.Tensor, layer: str) -> tuple[l
     from explainers.passes.run import open_run  # torch takes seconds to start
 
     with open_run(network, images) as run:
-        return of_all_cells(run.view.network, run.images, run.layer_layout(layer, counted=True), SECONDS)
+        return of_all_cells(run.view.network, run.images, run.layer_layout(layer), SECONDS)

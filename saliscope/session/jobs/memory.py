@@ -19,7 +19,7 @@ IDLE = 2.0
 
 def release() -> None:
     """Return all freed memory to the system, which takes up to 0.15 s, after removing objects in reference cycles."""
-    from explainers.passes.batches.memory import release_freed_memory  # torch takes seconds to start
+    from explainers.passes.batch_size import release_freed_memory  # torch takes seconds to start
 
     gc.collect()
     release_freed_memory()
@@ -27,7 +27,7 @@ def release() -> None:
 
 def used() -> int:
     """Return the memory in bytes that this process has allocated, or 0 if it is unknown."""
-    from explainers.passes.batches.memory import allocated_here  # torch takes seconds to start
+    from explainers.passes.batch_size import allocated_here  # torch takes seconds to start
 
     return allocated_here()
 

@@ -18,7 +18,8 @@ from explainers.layers import receptive
 from explainers.layers.center_fields import center_fields
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
-from explainers.network.eval_view import EvalView, eval_view
+from explainers.network.eval_view import eval_view
+from explainers.network.view import EvalView
 from tests.support.nets import Written, settle
 
 Cell = tuple[int, int]

@@ -10,7 +10,7 @@ from torch import nn
 
 import explainers.methods.gradients.quadrature as bisection
 from explainers import explain, integrated_gradients, layer_integrated_gradients
-from explainers.methods.gradients.quadrature import GAP, MAX_POINTS, integrate_by_gap
+from explainers.methods.gradients.quadrature import GAP, MAX_POINTS, Bisection, bisect
 from explainers.passes.loop import Loop
 from tests.support.nets import Written, curved, random_images, settle
 
@@ -46,7 +46,7 @@ def integral(name, rows=16):
         seen.extend(points.tolist())
         return score(points), slope(points)[:, None] * SHARES
 
-    return integrate_by_gap(1, Loop(), rows, probe, lambda found: found)[0], seen
+    return bisect([Bisection()], Loop(), rows, probe, lambda found: found)[0], seen
 
 
 @pytest.mark.parametrize("name", ["straight", "bent", "early", "kinked"])

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from explainers import METHODS, BadOption, explain
-from explainers.network.fast.fused_copy import DRIFT, FusedCopy, channels_last, fused_copy
+from explainers.network.eval_view import one_call
+from explainers.passes.fused_copy import DRIFT, FusedCopy, channels_last, fused_copy
 from tests.support.nets import Written, random_images, rel, residual, settle
 
 IMAGES = random_images().float()
@@ -24,9 +25,9 @@ def network() -> nn.Module:
 
 def copy_of(net: nn.Module) -> FusedCopy | None:
     """The copy, whose scores are those of the network."""
-    with torch.no_grad():
+    with one_call(net) as view:
         scores = net(IMAGES)
-        made = fused_copy(net, net, IMAGES, scores)
+        made = fused_copy(view, IMAGES, scores)
         if made is not None:
             torch.testing.assert_close(made.network(channels_last(IMAGES)), net(IMAGES), rtol=1e-5, atol=1e-5)
     return made
@@ -78,7 +79,7 @@ def test_long_methods_agree_with_the_original_network(network: nn.Module, name: 
 @pytest.mark.parametrize(("is_faster", "chosen"), [(True, "bf16"), (False, "float32")])
 def test_auto_is_bfloat16_if_the_device_computes_it_faster(network, is_faster, chosen, monkeypatch) -> None:
     """Identity: the map is that of the precision chosen, and the resolved options say which."""
-    monkeypatch.setattr("explainers.passes.scoring.computes_bf16", lambda device: is_faster)
+    monkeypatch.setattr("explainers.passes.scores.computes_bf16", lambda device: is_faster)
     for name, options in (("ss_cam", {"samples": 1, "layer": "layer2"}), ("sess", {"scales": 2, "layer": "layer2"})):
         found, exact, coarse = (
             explain(name, network, IMAGES, CLASSES, precision=each, **options) for each in ("auto", "float32", "bf16")

@@ -14,14 +14,14 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from explainers.passes.batches import batch_size
 from torch import nn
 
 from explainers import METHODS, BadTarget, LayerNotFound, explain
 from explainers.layers.flow.cost import Cost
 from explainers.layers.profile import profile
 from explainers.passes.at_layer import retry_with_repeated_batch
-from explainers.passes.batches import batch_size
-from explainers.passes.batches.batch_size import Estimate
+from explainers.passes.batch_size import Estimate
 from explainers.passes.loop import Loop, largest_batch
 from tests.support.calls import LONG
 

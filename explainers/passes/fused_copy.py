@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,13 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
-from torch.overrides import TorchFunctionMode
 
-from explainers.hooks.calls import Calls
-from explainers.hooks.locate import HookPoint
-from explainers.nested import map_tensors
+from explainers.layers.profile import Profile, profile
 from explainers.network.copies.shallow_copy import shallow_copy
-from explainers.network.fast.compiled import CompiledNetwork
+from explainers.network.view import EvalView
+from explainers.passes.compiled import CompiledNetwork
 
 DRIFT = 1e-4
 """Relative difference from the network's scores above which the copy is not used."""
@@ -51,28 +49,28 @@ _copies: weakref.WeakKeyDictionary[nn.Module, FusedCopy] = weakref.WeakKeyDictio
 _lock = threading.RLock()
 
 
-def fused_copy(model: nn.Module, network: nn.Module, images: Tensor, scores: Tensor) -> FusedCopy | None:
-    """Return the cached copy of `model`, creating it if needed, or None if the network itself must run.
+def fused_copy(view: EvalView, images: Tensor, scores: Tensor) -> FusedCopy | None:
+    """Return the cached copy of the network, creating it if needed, or None if the network itself must run.
 
-    `network` is the model as it runs, `scores` its output for `images`. There is no copy in float64, for networks
-    without a 2-d convolution, for videos, or if the copy's scores differ from the network's.
+    `scores` is the network's output for `images`. There is no copy in float64, for networks without a 2-d convolution,
+    for videos, or if the copy's scores differ from the network's.
     """
     is_covered = images.dtype == torch.float32 and images.ndim == 4
-    if not is_covered or not any(type(m) is _Convolution for m in network.modules()):
+    if not is_covered or _Convolution not in view.classes:
         return None
-    fingerprint = _fingerprint(network)
+    fingerprint = _fingerprint(view.network)
     with _lock:
-        copy = _copies.get(model)
+        copy = _copies.get(view.model)
     if copy is not None and copy.fingerprint == fingerprint and matches(copy.network, images, scores):
         return copy
     try:
-        copy = _create_copy(network, images[:1], fingerprint)
+        copy = _create_copy(view.network, profile(view, images), fingerprint)
     except Exception:  # code that reads attributes of its modules may fail in a copy; then the network itself runs
         return None
     if not matches(copy.network, images, scores):
         return None
     with _lock:
-        _copies[model] = copy
+        _copies[view.model] = copy
     return copy
 
 
@@ -86,8 +84,10 @@ def computes_bf16(device: torch.device) -> bool:
 
 
 def _fingerprint(network: nn.Module) -> Any:
-    tensors = [*network.parameters(), *network.buffers()]
-    return tuple((id(t), -1 if t.is_inference() else t._version) for t in tensors)
+    found = []
+    for tensor in (*network.parameters(), *network.buffers()):
+        found += [id(tensor), -1 if tensor.is_inference() else tensor._version]
+    return found
 
 
 def matches(copy: Callable[[Tensor], Any], images: Tensor, scores: Tensor) -> bool:
@@ -108,8 +108,8 @@ def channels_last(images: Tensor) -> Tensor:
     return images.clone(memory_format=torch.channels_last)
 
 
-def _create_copy(network: nn.Module, image: Tensor, fingerprint: Any) -> FusedCopy:
-    pairs, head = _find_fusible(network, image)
+def _create_copy(network: nn.Module, layers: Profile, fingerprint: Any) -> FusedCopy:
+    pairs, head = _find_fusible(network, layers)
     copy = shallow_copy(network)
     modules = dict(copy.named_modules())
     for first, second in pairs:
@@ -144,80 +144,31 @@ class _Float32Linear(nn.Linear):
             return super().forward(x.float())
 
 
-def _find_fusible(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, str]], str | None]:
-    """Find fusible layers in one forward pass.
+def _find_fusible(network: nn.Module, layers: Profile) -> tuple[list[tuple[str, str]], str | None]:
+    """Find fusible layers of a profiled network.
 
     Returns  the pairs (convolution, batch norm) in which only the norm reads the convolution's output, and the linear
              layer that ran last
     """
-    names = {module: name for name, module in network.named_modules()}
-    watch = _Uses()
-    with torch.no_grad(), ExitStack() as stack:
-        calls = Calls(network, stack)
-        for module, name in names.items():
-            if type(module) in (_Convolution, _Norm, nn.Linear):
-                calls.before(stack, HookPoint(name, module), watch.before(module))
-                calls.after(stack, HookPoint(name, module), watch.after(module))
-        with watch:
-            network(image.clone())
-    pairs = [(names[a], names[b]) for a, b in watch.pairs() if _is_plain(a) and _is_plain(b)]
-    return pairs, None if watch.head is None else names[watch.head]
+    modules, graph = dict(network.named_modules()), layers.forward.graph
+    readers = Counter(edge.node for edges in graph.edges for edge in edges)
+    convolutions: dict[int, str] = {}
+    pairs, head = [], None
+    for layer, node in zip(layers, layers.forward.nodes, strict=True):
+        module = modules.get(layer.name)  # None for one call of several
+        if type(module) is nn.Linear:
+            head = layer.name
+        elif node is not None and type(module) is _Convolution and _is_plain(module):
+            convolutions[node] = layer.name
+        elif node is not None and type(module) is _Norm and _is_plain(module):
+            sources = [edge.node for edge in graph.edges[node]]
+            name = convolutions.get(sources[0]) if len(sources) == 1 and readers[sources[0]] == 1 else None
+            if name is not None and modules[name].out_channels == module.num_features:
+                pairs.append((name, layer.name))
+    return pairs, head
 
 
 def _is_plain(module: nn.Module) -> bool:
     """Return whether the module has no user hooks and, if it is a norm, has running statistics."""
     hooked = any(module.__dict__[name] for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"))
     return not hooked and getattr(module, "running_mean", True) is not None
-
-
-_METADATA = ("__get__", "dim", "size", "numel", "is_floating_point", "stride", "is_contiguous")
-"""Functions that read only a tensor's shape or flags, not its values."""
-
-
-class _Uses(TorchFunctionMode):
-    """Record in a forward pass the uses of each convolution and the inputs of each norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head: nn.Module | None = None
-        self._outputs: dict[int, tuple[nn.Module, Tensor]] = {}
-        self._uses: dict[int, int] = {}
-        self._inputs: dict[nn.Module, list[int]] = {}
-        self._calls: dict[nn.Module, int] = {}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") not in _METADATA:
-            map_tensors((args, kwargs), self._count)
-        return func(*args, **(kwargs or {}))
-
-    def _count(self, tensor: Tensor) -> None:
-        if id(tensor) in self._outputs:
-            self._uses[id(tensor)] = self._uses.get(id(tensor), 0) + 1
-
-    def before(self, module: nn.Module) -> Callable[[int, tuple[Any, ...]], None]:
-        def record(k: int, args: tuple[Any, ...]) -> None:
-            if args and isinstance(args[0], Tensor):
-                self._inputs.setdefault(module, []).append(id(args[0]))
-
-        return record
-
-    def after(self, module: nn.Module) -> Callable[[int, Any], None]:
-        def record(k: int, output: Any) -> None:
-            self._calls[module] = self._calls.get(module, 0) + 1
-            if type(module) is nn.Linear:
-                self.head = module
-            elif type(module) is _Convolution:
-                self._outputs[id(output)] = module, output  # kept alive, so that no other tensor gets its id
-
-        return record
-
-    def pairs(self) -> list[tuple[nn.Module, nn.Module]]:
-        pairs: list[tuple[nn.Module, nn.Module]] = []
-        for norm, inputs in self._inputs.items():
-            if type(norm) is not _Norm or len(inputs) != 1 or inputs[0] not in self._outputs:
-                continue
-            conv = self._outputs[inputs[0]][0]
-            used_once = self._uses.get(inputs[0], 0) == 1 and self._calls.get(conv) == 1
-            if used_once and norm.num_features == conv.out_channels:
-                pairs.append((conv, norm))
-        return pairs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
@@ -17,13 +18,11 @@ from explainers.layers.layout import LayerLayout
 from explainers.nested import concatenate_outputs
 from explainers.network.batch_norm import BackwardGraph, backward_graph, guard_batch_norms
 from explainers.network.dtypes import no_gradient
-from explainers.network.fast.fused_copy import channels_last
 from explainers.passes import graph
-from explainers.passes.forward import ForwardPasses
-from explainers.passes.leaf import LayerLeaf
+from explainers.passes.fused_copy import channels_last
 from explainers.passes.loop import Loop, split_on_out_of_memory
-from explainers.passes.scoring import Scoring
-from explainers.passes.tensors import at_least_float32
+from explainers.passes.scores import ForwardPasses, LayerLeaf, Scoring, at_least_float32
+from explainers.targets import Logit
 
 T = TypeVar("T")
 GraphRule = Callable[[list[Any]], Any]
@@ -59,7 +58,7 @@ class BackwardPasses:
 
         With `keep`, the graph may be reused by the next request for the same images.
         """
-        if len(batch) > 1 and self.forward.is_row_by_row:
+        if len(batch) > 1 and self.forward.view.is_row_by_row:
             found = self._each_row(lambda row, n: self.scores_and_gradient(row, n, rule=rule), batch, image_indices)
             if image_indices is None:
                 note_gradient(found[1])
@@ -71,15 +70,19 @@ class BackwardPasses:
             # The network gets a copy, because its first operation may be in-place, which a leaf does not allow.
             return self.forward(leaf.clone(), network), [leaf]
 
-        with torch.enable_grad(), self.scoring.autocast():
-            output, leaves = self._graph("input", build) if keep else build()
+        precision = nullcontext if self.scoring.precision == "float32" else self.scoring.autocast
+        with torch.enable_grad(), precision():
+            output, leaves = self._graph("input", build) if keep and self.forward.view.graphs is not None else build()
             scores = self.scoring.score(output, image_indices)
             total = scores.sum()
             known = None
             if total.requires_grad and rule is not None:
                 known = backward_graph(total)
                 rule(known.nodes)
-            (gradient,) = self.vjp(total, leaves, note_bypass=rule is None, known=known)
+            kind = ("input", network is None, batch.shape, batch.stride(), self.scoring.precision)
+            (gradient,) = self.vjp(
+                total, leaves, note_bypass=rule is None, known=known, kind=kind if rule is None else None
+            )
         if image_indices is None:
             note_gradient(gradient)
         return at_least_float32(scores), at_least_float32(gradient)
@@ -115,28 +118,31 @@ class BackwardPasses:
             return self.loop.run_in_halves(
                 lambda part, rows: self.scores_at(layouts, part, rows, replacements={}), batch, image_indices
             )
-        if len(batch) > 1 and self.forward.is_row_by_row:
+        if len(batch) > 1 and self.forward.view.is_row_by_row:
             edits = replacements or {}
             return self._each_row(
                 lambda row, n: self.scores_at(layouts, row, n, replacements=edits), batch, image_indices
             )
-        layouts = list({layout.name: layout for layout in layouts}.values())
-        names = [layout.name for layout in layouts]
         precision = nullcontext if self.scoring.precision == "float32" else self.scoring.autocast
+        leaves: dict[str, LayerLeaf] = {}
+        for layout in layouts:
+            leaves[layout.name] = LayerLeaf(layout, (replacements or {}).get(layout.name))
+        recorded = list(map(attrgetter("layout", "hook"), leaves.values()))
 
         def build() -> tuple[Any, list[Tensor]]:
-            leaves = [LayerLeaf(layout, (replacements or {}).get(layout.name)) for layout in layouts]
-            edits = [(leaf.layout, leaf.hook) for leaf in leaves]
-            with torch.no_grad(), precision(), replaced_outputs(self.forward.view.network, edits):
-                output = self.forward(batch.clone())  # the network may modify its input in place
-            return output, [leaf.single_output(len(batch)) for leaf in leaves]
+            with torch.no_grad(), precision(), replaced_outputs(self.forward.view.network, recorded):
+                output, outputs = self.forward(batch.clone()), []  # the network may modify its input in place
+            for leaf in leaves.values():
+                outputs.append(leaf.single_output(len(batch)))
+            return output, outputs
 
-        own = image_indices is None and replacements is None
-        output, activations = self._graph((*names,), build) if own else build()
+        reuses = self.forward.view.graphs is not None and image_indices is None and replacements is None
+        output, activations = self._graph((*leaves,), build) if reuses else build()
         with torch.enable_grad(), precision():
             scores = self.scoring.score(output, image_indices)
-            gradients = self.vjp(scores.sum(), activations, layouts=layouts)
-        return at_least_float32(scores), dict(zip(names, zip(activations, gradients, strict=True), strict=True))
+            kind = (*leaves, batch.shape, batch.stride(), self.scoring.precision) if replacements is None else None
+            gradients = self.vjp(scores.sum(), activations, layers=tuple(leaves.values()), kind=kind)
+        return at_least_float32(scores), dict(zip(leaves, zip(activations, gradients, strict=True), strict=True))
 
     def _each_row(
         self, work: Callable[[Tensor, Sequence[int]], T], batch: Tensor, image_indices: Sequence[int] | None
@@ -153,27 +159,34 @@ class BackwardPasses:
         total: Tensor,
         leaves: Sequence[Tensor],
         *,
-        layouts: Sequence[LayerLayout] = (),
+        layers: Sequence[LayerLeaf] = (),
         note_bypass: bool = True,
         known: BackwardGraph | None = None,
+        kind: Any = None,
     ) -> list[Tensor]:
         """Return d total / d leaf for each leaf, or the part that flows through the channels of a `Through` target.
 
-        `layouts` are the layers whose outputs the leaves are; without them the leaves are the images. `known` is the
-        graph of `total`, if it was read before.
+        `layers` are the layers whose outputs the leaves are; without them the leaves are the images. `known` is the
+        graph of `total`, if it was read before. `kind` says which pass this is, if every such pass has the same graph.
 
         Errors   UnsupportedModel if the score depends on a leaf from which its graph is detached
         """
         if not total.requires_grad:
-            self.refuse_detached(layouts)
+            self.refuse_detached([layer.layout for layer in layers])
             return [torch.zeros_like(leaf) for leaf in leaves]
-        guard_batch_norms(total, leaves=() if self.forward.through is not None else leaves, graph=known)
         if self.forward.through is not None:
+            guard_batch_norms(total, graph=known)
             return self.forward.through.gradients(total, leaves, note_bypass=note_bypass)
+        snapshot = self.forward.view.snapshot if isinstance(self.scoring.target, Logit) else None
+        if kind is None or snapshot is None or kind not in snapshot.regular:
+            is_regular = guard_batch_norms(total, leaves=leaves, graph=known)
+            if is_regular and kind is not None and snapshot is not None:
+                snapshot.regular.add(kind)
         reusable = self.forward.view.graphs is not None
         found = torch.autograd.grad(total, leaves, retain_graph=reusable, allow_unused=True)
-        if None in found:
-            self.refuse_detached([layouts[i] for i, gradient in enumerate(found) if layouts and gradient is None])
+        if None not in found:
+            return list(found)
+        self.refuse_detached([layers[i].layout for i, gradient in enumerate(found) if layers and gradient is None])
         return [torch.zeros_like(a) if g is None else g for a, g in zip(leaves, found, strict=True)]
 
     def refuse_detached(self, layouts: Sequence[LayerLayout]) -> None:
