@@ -20,6 +20,7 @@ from explainers.errors import (
     shorten,
 )
 from explainers.hooks.locate import unwrap, why_no_hooks
+from explainers.keywords import signature_of
 from explainers.options import LayerName, Option, options_of
 from explainers.perturbation.several_inputs import STACKED, attribute_inputs
 from explainers.targets import TargetLike
@@ -156,7 +157,9 @@ def method(
     """
 
     def register(function: F) -> F:
-        options, parameters = options_of(function), inspect.signature(function).parameters
+        shown: Any = function
+        shown.__signature__ = signature_of(function)
+        options, parameters = options_of(function), shown.__signature__.parameters
         relu = parameters["relu"].default if "relu" in parameters else None
         uses_gradients = family in _WITH_GRADIENTS if gradients is None else gradients
         placed = returns in _AT_LAYERS

@@ -132,6 +132,8 @@ class Loop:
     batch_size: int | None = None
     progress: Progress | None = None
     budget: float | None = None
+    precision: str = "float32"
+    """Precision of the variants: "float32", "bf16", or "auto" for bfloat16 only if it is also faster."""
     largest: int = field(default_factory=_largest.get, init=False)
     """Maximum rows of an automatic batch, and of every pass once `ran_out` is set."""
     ran_out: bool = field(default=False, init=False)

@@ -11,11 +11,11 @@ None of them modifies the model: see call/current.py for the mode and hooks/ for
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,12 @@ class Run:
     forward: ForwardPasses
     scoring: Scoring
     backward: BackwardPasses
+
+    @property
+    def loop(self) -> Loop:
+        """The loop of a slow method."""
+        assert self.scoring.loop is not None, "a slow method gives its cost to open_run"
+        return self.scoring.loop
 
     def layer_layout(self, layer: LayerName | None, *, frames: bool = False) -> LayerLayout:
         """Return the layer's name and layout; None is the default layer.
@@ -112,16 +118,16 @@ def open_run(
     several: bool = False,
     copied: bool = True,
     precision: str = "float32",
-    loop: Loop | None = None,
+    cost: Mapping[str, Any] | None = None,
 ) -> Iterator[Run]:
     """Open a `Run` of the model on copies of the images; the caller's gradient mode is restored after the block.
 
     With `copied=False`, which saves memory, the run has the caller's images, and its passes must copy what they give to
     the network, since a network may modify its input. Set `many` if many variants will run, `several` if a pass
-    combines rows even for one image. `precision` "bf16" runs variants in bfloat16 if possible, "auto" only if it is
-    also faster. `loop` is the loop of a slow method, created earlier; checks that run once per model do not use up its
-    budget.
+    combines rows even for one image. `cost` has the keywords of a slow method, as in keywords.py; checks that run once
+    per model do not use up its budget. `precision` is that of a run without them.
     """
+    loop = None if cost is None else Loop(**cost)
     with torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
         given, images = images, images.detach().clone() if copied else images.detach()
@@ -152,7 +158,7 @@ def open_run(
         if isinstance(requested, Unit):
             unit = layer_layout(view, images, requested.layer, spatial=False)
         forward = ForwardPasses(view, images, unit, through)
-        scoring = Scoring(forward, requested, loop, many, precision)
+        scoring = Scoring(forward, requested, loop, many, precision if loop is None else loop.precision)
         yield Run(view, images, forward, scoring, BackwardPasses(forward, scoring, given, loop))
 
 

@@ -9,7 +9,6 @@ The map is robust at positions with a large mean and a small deviation.
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from explainers.call.loop import Loop, Partial, Progress
 from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, shorten
+from explainers.keywords import signature_of
 from explainers.maps.resize import reduce_channels
 from explainers.options import Baseline
 from explainers.perturbation.baselines import extremes
@@ -185,7 +185,7 @@ def _sample_count(samples: int | None, baselines: Sequence[Baseline] | None) -> 
 
 
 def _keywords(function: Method | Explainer) -> set[str]:
-    return set(inspect.signature(getattr(function, "function", function)).parameters)
+    return set(signature_of(getattr(function, "function", function)).parameters)
 
 
 def _top_classes(model: nn.Module, images: Tensor) -> TargetLike:

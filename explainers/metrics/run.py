@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from explainers.call.current import check_images, one_call, outside_call
 from explainers.call.forward_wrapper import Forward, wrap_forward
-from explainers.call.loop import Loop, Partial, Progress, check_progress
+from explainers.call.loop import Partial, Progress, check_progress
 from explainers.call.run import open_run
 from explainers.call.score_kind import score_kind
 from explainers.errors import BadOption, shorten
@@ -149,7 +149,7 @@ def evaluator(
     The scores of the images and of their baselines, and the values of the controls, are computed only once. `first` are
     maps that are validated before any computation.
     """
-    loop = Loop(settings.batch_size, None, settings.budget)
+    cost = {name: getattr(settings, name) for name in ("batch_size", "precision", "budget")}
     chosen = _metrics(settings.metrics)
     for name, option in options_of(evaluate).items():
         option.check(getattr(settings, name))
@@ -170,7 +170,7 @@ def evaluator(
         region = _region_mask(settings.region, images, chosen)
         with ExitStack() as stack:
             with recording() as record:
-                opened = open_run(model, images, settings.target, many=True, precision=settings.precision, loop=loop)
+                opened = open_run(model, images, settings.target, many=True, cost=cost)
                 run = stack.enter_context(opened)
                 run.forward.refuse_through()
                 cover = baseline_of(run.images, settings.baseline, settings.seed)
@@ -179,7 +179,7 @@ def evaluator(
                 given = None if settings.score == "probability" else settings.score
                 kind = score_kind(run.view, run.images, scores_of(run.scoring.clean_output), given)
                 settings = replace(settings, score=kind.score)
-            trial = Trial(run, loop, cover, [], settings, region, {})
+            trial = Trial(run, run.loop, cover, [], settings, region, {})
             findings = [finding for _, finding in record.findings]
             yield Evaluator(trial, OwnMaps(model, run, settings.magnitude, grad), chosen, metric_options, findings)
 

@@ -24,9 +24,8 @@ ORDER = [
     *(
         within("explainers", names)
         for names in (
-            *("hooks", "layers", "probe", "unusual", "call", "blocks", "backward perturbation", "maps", "registry"),
-            "display",
-            *("methods explanation training", "checks metrics experiments"),
+            *("hooks", "layers", "probe", "unusual", "call", "keywords blocks", "backward perturbation", "maps"),
+            *("registry", "display", "methods explanation training", "checks metrics experiments"),
         )
     ),
     ["explainers"],
@@ -48,7 +47,7 @@ RANKS = {name: rank for rank, group in enumerate([BASE, *ORDER]) for name in gro
 BATCH = "saliscope.page.batch"
 """The only part of the page that imports `datasets`."""
 LIBRARIES = {
-    "explainers": {"explainers", "torch"},
+    "explainers": {"explainers", "torch", "typing_extensions"},  # a requirement of torch
     "models": {"torch", "torchvision"},
     "app.py": {"saliscope"},
 }

@@ -12,7 +12,7 @@ from explainers.call.at_layer import SuffixBatch, activation_and_score
 from explainers.call.batch_size import max_tensor_count
 from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
-from explainers.call.loop import Loop, Progress
+from explainers.call.loop import Progress
 from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
 from explainers.experiments.interventions.changes import Swap
@@ -56,9 +56,10 @@ def patch_effects(
     """
     check_images(model, images)
     Swap(others).check(images)
-    loop = Loop(batch_size, progress, budget)
+    cost = {"batch_size": batch_size, "progress": progress, "budget": budget}
     model = model if forward is None else wrap_forward(model, forward, images)
-    with open_run(model, images, target, loop=loop) as run:
+    with open_run(model, images, target, cost=cost) as run:
+        loop = run.loop
         layout, activations, scores = activation_and_score(run, layer)
         axis = layout.channel_axis
         chosen = list(chosen_channels(channels, activations.shape[axis], layout.name))

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.backward.rectifiers.relu_rules import why_not
 from explainers.call.current import check_images, one_call
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.layers import default_layer, stages
-from explainers.call.loop import Loop, Progress
 from explainers.call.run import Run, activations_and_gradients_of, layer_with_patch_gradients, open_run
 from explainers.call.score_kind import score_kind
 from explainers.call.scores import at_least_float32, maps_of
@@ -21,15 +21,16 @@ from explainers.derived_targets import LogProbability, Probability
 from explainers.errors import BadOption, shorten
 from explainers.findings import note_layer
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
+from explainers.keywords import Call, SteadyCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.fusion import fuse
 from explainers.maps.resize import resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS
-from explainers.options import Choice, LayerName, Range, SteadyPrecision, check_keywords
+from explainers.options import Choice, LayerName, Range, check_keywords
 from explainers.probabilities import log_probability_of
 from explainers.registry import MethodLike, find, method, rectifies
-from explainers.targets import TargetLike, ThroughLike, as_target, scores_of
+from explainers.targets import TargetLike, as_target, scores_of
 
 
 @torch.inference_mode(False)
@@ -136,8 +137,7 @@ def guided_grad_cam(
     *,
     layer: LayerName | None = None,
     interpolate: Annotated[str, Choice("bilinear", "nearest", help="interpolation of the Grad-CAM")] = "bilinear",
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Guided Grad-CAM: guided backpropagation times the upsampled Grad-CAM (with its ReLU).
 
@@ -173,8 +173,7 @@ def refine_cam(
     *,
     layers: Sequence[LayerName] | None = None,
     inner: Inner = "element_wise_grad_cam",
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """RefineCAM: the product of several layers' maps, with detail from early and class evidence from late layers.
 
@@ -213,12 +212,7 @@ def sess(
     inner: Inner = "grad_cam",
     scales: Annotated[int, Range(1, 24, help="number of scales; the first is the image's own size")] = 6,
     growth: Annotated[float, Range(0.05, 2, 0.05, help="scale increment, as a fraction of the image's size")] = 0.3,
-    batch_size: int | None = None,
-    precision: SteadyPrecision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[SteadyCost],
 ) -> Tensor:
     """SESS: the mean of CAM maps over sliding windows at growing scales, weighted by class probability.
 
@@ -246,8 +240,7 @@ def sess(
         for top in _window_starts(tall, height)
         for left in _window_starts(wide, width)
     ]
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
         mean = _WindowMean(run, layer_with_patch_gradients(run, layer), inner)
 
@@ -255,7 +248,7 @@ def sess(
             for index in range(len(images)):
                 mean.add(index, windows[chunk.start : chunk.stop])
 
-        loop.run(len(windows), loop.rows(passes=2), work, mean.map)
+        run.loop.run(len(windows), run.loop.rows(passes=2), work, mean.map)
         note_layer(mean.layout.name)
         return mean.map()
 
@@ -295,9 +288,7 @@ class _WindowMean:
         resized = {w.within: _resize_images(x, w.within) for w in windows}
         batch = torch.cat([resized[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows])
         rows = [index] * len(windows)
-        loop = self.run.scoring.loop
-        assert loop is not None, "sess creates it"
-        known = loop.run_in_halves(self._log_probabilities, batch, rows)
+        known = self.run.loop.run_in_halves(self._log_probabilities, batch, rows)
         shares = self._relative_probabilities(index, known)
         raw, g = self.run.backward.at([self.layout], batch, rows)[self.layout.name]
         maps = FORMULAS[self.inner](maps_of(self.layout, raw), maps_of(self.layout, g)).relu()

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from explainers.call.forward_wrapper import Forward
 from explainers.call.run import activations_and_gradients
 from explainers.findings import note_finding
+from explainers.keywords import Call
 from explainers.methods.cams.class_contrast import (
     against_mean,
     against_weighted,
@@ -25,7 +26,7 @@ from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.methods.cams.second_order import hessian_activations
 from explainers.options import Choice, LayerName, Range, Relu
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(family="cam", returns="grid", title="ShapleyCAM", paper="Cai 2025, arXiv:2501.06261")
@@ -39,8 +40,7 @@ def shapley_cam(
         str, Choice("rest", "logit", "probability", help="score to explain; rest: logit + log-probability")
     ] = "rest",
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """ShapleyCAM: Grad-CAM with a second-order term, the Shapley value of a quadratic model of the score.
 
@@ -86,8 +86,7 @@ def finer_cam(
         str, Choice("even", "likely", help="weights of the references: equal, or their probabilities")
     ] = "even",
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Finer-CAM: Grad-CAM of the difference between the class's score and those of the most similar classes.
 

@@ -15,24 +15,25 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.call.at_layer import SuffixBatch, retry_with_repeated_batch
-from explainers.call.forward_wrapper import Forward
 from explainers.call.layers import stages
-from explainers.call.loop import Loop, Progress, Rows, now
+from explainers.call.loop import Rows, now
 from explainers.call.run import Run, layer_with_patch_gradients, open_run
 from explainers.call.scores import at_least_float32, maps_of
 from explainers.dtypes import to_float64
 from explainers.findings import is_recording, note_finding
+from explainers.keywords import Cost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, spread
-from explainers.options import LayerName, Precision, Range
+from explainers.options import LayerName, Range
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 _TOLERATED = 0.05
 """Estimated error of a mean gradient, relative to it, above which a finding reports it."""
@@ -56,12 +57,7 @@ def layer_integrated_gradients(
     steps: GapSteps = None,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Layer integrated gradients: integrated gradients with the layer's output as the input.
 
@@ -81,15 +77,14 @@ def layer_integrated_gradients(
         >>> layer_integrated_gradients(model, images, 281, layer="layer4").shape
         torch.Size([1, 512, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.scoring.score_inputs()
         start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
         difference = run.forward.outputs(layout, x) - start
-        loop.measure_prefix(now(x.device) - started_at)
+        run.loop.measure_prefix(now(x.device) - started_at)
         run.plan_suffix(layout)
-        rows = loop.suffix_rows(passes=2)
+        rows = run.loop.suffix_rows(passes=2)
         # Class tokens are included until the end: without them, no integral would be complete.
         maps, whole = maps_of(layout, difference), at_least_float32(difference)
 
@@ -107,14 +102,15 @@ def layer_integrated_gradients(
             return scores, at_least_float32(gradient) * whole[index]
 
         if steps is None and run.forward.through is None:
-            shares = bisect([Bisection() for _ in x], loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
+            bisections = [Bisection() for _ in x]
+            shares = bisect(bisections, run.loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
         else:
             points, weights = gauss_legendre(steps or FIXED)
 
             def gradients(index: int, chosen: Tensor) -> Tensor:
                 return at_points(index, points[chosen])[1]
 
-            shares = whole * _mean_gradient(run, layout, loop, rows, weights, gradients, maps)
+            shares = whole * _mean_gradient(run, layout, rows, weights, gradients, maps)
 
         attribution = maps_of(layout, shares)
         if start_scores is not None:
@@ -141,12 +137,7 @@ def internal_influence(
     steps: Steps = 50,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Internal influence: the mean gradient at the layer on the straight path of the image from a baseline.
 
@@ -168,8 +159,7 @@ def internal_influence(
         >>> internal_influence(model, images, 281, layer="layer3", steps=8).shape
         torch.Size([1, 256, 14, 14])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
         run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
@@ -181,7 +171,7 @@ def internal_influence(
             return run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
 
         halves = _Halves(weights) if is_recording() else None
-        mean = _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm", halves=halves)
+        mean = _mean_gradient(run, layout, run.loop.rows(), weights, gradients, how="norm", halves=halves)
         if halves is not None and (error := halves.error(mean)) is not None:
             _note_errors(maps_of(layout, mean), maps_of(layout, error), steps)
         run.use_layer(layout)
@@ -244,9 +234,7 @@ def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | Non
 
 def _gradient_at(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return scores and the gradient at the layer if `outputs` [R, ...] replace the layer's output for the image."""
-    loop = run.scoring.loop
-    assert loop is not None, "every method with a path creates it"
-    return loop.run_in_halves(
+    return run.loop.run_in_halves(
         lambda part, _: _gradient_of_part(run, layout, index, part), outputs, [index] * len(outputs)
     )
 
@@ -267,7 +255,6 @@ def _gradient_of_part(run: Run, layout: LayerLayout, index: int, outputs: Tensor
 def _mean_gradient(
     run: Run,
     layout: LayerLayout,
-    loop: Loop,
     rows: int | Rows,
     weights: Tensor,
     gradients: Callable[[int, Tensor], Tensor],
@@ -296,5 +283,5 @@ def _mean_gradient(
                 halves.add(index, chosen, g, count)
         reached += float(weights[chosen].sum())
 
-    loop.run(len(weights), rows, work, lambda: reduce_channels(maps_of(layout, total[0] / reached) * times, how))
+    run.loop.run(len(weights), rows, work, lambda: reduce_channels(maps_of(layout, total[0] / reached) * times, how))
     return total[0] / reached

@@ -21,21 +21,21 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import Unpack
 
-from explainers.call.forward_wrapper import Forward
-from explainers.call.loop import Loop, Progress
 from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
 from explainers.default_targets import DefaultTarget
 from explainers.errors import BadOption, WrongType, kind_of
 from explainers.findings import is_recording, note_halves
 from explainers.hooks.locate import unwrap
-from explainers.options import Baseline, Choice, Precision, Range, Seed
+from explainers.keywords import Cost
+from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(family="perturbation", returns="heat", title="RISE", paper="Petsiuk et al. 2018, arXiv:1806.07421")
@@ -49,12 +49,7 @@ def rise(
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is visible")] = 0.5,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """RISE: the mean score over random masks that show a pixel, minus the mean over all masks.
 
@@ -75,8 +70,7 @@ def rise(
         >>> rise(model, images, 281, samples=16).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
         sizes = tuple(x.shape[2:])
@@ -94,7 +88,7 @@ def rise(
                 if is_recording():  # every second mask
                     half.add(index, f[chunk.start % 2 :: 2], masks[chunk.start % 2 :: 2])
 
-        loop.run(samples, loop.rows(), work, whole.map)
+        run.loop.run(samples, run.loop.rows(), work, whole.map)
         if is_recording():
             note_halves(half.map(), whole.without(half).map())
         return whole.map()
@@ -213,12 +207,7 @@ def d_rise(
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is visible")] = 0.5,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """D-RISE: RISE for object detectors, with the similarity to a given detection as the score.
 
@@ -248,10 +237,7 @@ def d_rise(
         p=p,
         baseline=baseline,
         seed=seed,
-        batch_size=batch_size,
-        precision=precision,
-        progress=progress,
-        budget=budget,
+        **cost,
     )
 
 
@@ -273,12 +259,7 @@ def mc_rise(
     colors: Tensor | None = None,
     color: Annotated[int | None, Range(0, 63, help="index of one color; empty: mean over all colors")] = None,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """MC-RISE: the drop of the score when a pixel gets another color, over random masks of several colors.
 
@@ -299,8 +280,7 @@ def mc_rise(
         >>> mc_rise(model, images, 281, samples=16).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         palette = _palette(x, colors, color)
         count = palette.shape[1]
@@ -333,7 +313,7 @@ def mc_rise(
             sums = torch.where(known, means[:, -1:] - means[:, :-1], 0)
             return sums.mean(1) if color is None else sums[:, color]
 
-        loop.run(samples, loop.rows(), work, lambda: heat_of(scores, counts))
+        run.loop.run(samples, run.loop.rows(), work, lambda: heat_of(scores, counts))
         if is_recording():
             note_halves(heat_of(half_scores, half_counts), heat_of(scores - half_scores, counts - half_counts))
         return heat_of(scores, counts)

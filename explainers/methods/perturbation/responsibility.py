@@ -17,20 +17,20 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from explainers.call.forward_wrapper import Forward
-from explainers.call.loop import Loop, Progress
 from explainers.call.run import open_run
 from explainers.derived_targets import LogProbability, Probability, Unit
 from explainers.findings import note_finding
-from explainers.options import Baseline, Choice, Precision, Range, Seed
+from explainers.keywords import Cost
+from explainers.options import Baseline, Choice, Range, Seed
 from explainers.outputs import scores_in
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import every_coalition, within_rounding
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend
 from explainers.registry import method
-from explainers.targets import Logit, Target, TargetLike, ThroughLike, scores_of
+from explainers.targets import Logit, Target, TargetLike, scores_of
 
 Box = tuple[slice, slice]
 
@@ -60,12 +60,7 @@ def rex(
     steps: Annotated[int, Range(1, 100, help="boxes to split in each partition; 15 evaluations each")] = 10,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden boxes")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """ReX: the causal responsibility of each part for the prediction, refined where the prediction can be kept.
 
@@ -94,8 +89,7 @@ def rex(
         >>> rex(model, images, samples=2, steps=2).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         full = run.scoring.score_inputs()
         x, cover = run.images, baseline_of(run.images, baseline, seed)
         empty = run.scoring.values(cover, range(len(x)))
@@ -133,7 +127,7 @@ def rex(
         def finished() -> bool:
             return not any(partition.children for own in partitions for partition in own)
 
-        loop.run(samples * steps * _TESTED, loop.rows(), work, heat, finished)
+        run.loop.run(samples * steps * _TESTED, run.loop.rows(), work, heat, finished)
         return heat()
 
 
