@@ -186,7 +186,8 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
         run_rows_correctly(view, images, several=False, look=look(view))
         if view.decides and (layers := _known_of_image(view, images)) is not None:
             return layers
-        traced = None if view.is_row_by_row else view.known.pop((look, images.shape[1:]), None)
+        size, traced = view.known.pop("traced", (None, None))
+        traced = traced if size == images.shape[1:] and not view.is_row_by_row else None
         layers = _compute_profile(view, images) if traced is None else traced
     except Exception as error:
         check_channel_count(view.network, images, error)
@@ -220,7 +221,7 @@ def look(view: EvalView) -> Look:
             except Exception:
                 return watch(network, batch)
             if all(each.frames == 1 for each in found):
-                view.known[look, batch.shape[1:]] = found
+                view.known["traced"] = batch.shape[1:], found
             view.known[first_output] = batch, output
             return output, found.reads_image
         return watch(network, batch)

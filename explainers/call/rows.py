@@ -75,6 +75,7 @@ def _behavior(view: EvalView, images: Tensor, several: bool, look: Look) -> Beha
         if not several or found is None or not found.needs_single_rows:
             found, complete = _find(view.network, images, several, look, found)
     except Exception:  # the passes of the call itself raise the error that the user should see
+        view.known.pop("traced", None)
         return found
     if _flags(watched) != flags:
         key = view.modules, None  # a network that counts its passes, for example, is checked only once

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from explainers.errors import is_out_of_memory
 from explainers.layers.flow.decisions import Decisions
-from explainers.probe.behavior import Behavior, FirstPass, kernel_tolerance, loud
+from explainers.probe.behavior import Behavior, FirstPass, kernel_tolerance
 from explainers.probe.differences import differ, difference, row_of, shapes_of, tensors_of, tolerance
+from explainers.probe.generators import SEED
 from explainers.probe.layer_rows import LayerRows
 
 _MANY = 4
@@ -88,7 +89,7 @@ def _mixing(network: nn.Module, image: Tensor, layers: LayerRows, decisions: Dec
     with layers.record(), decisions.watch(single):
         alone = network(single)
     two = image.expand(2, *image.shape)
-    noisy, quiet = [loud(image), 0.5 * image.flip(-1)], [0.01 * image.flip(-1)]
+    noisy, quiet = [_loud(image), 0.5 * image.flip(-1)], [0.01 * image.flip(-1)]
     outputs = []
     for place, neighbors in ((0, noisy), (1, quiet)):
         with layers.compare((place,), 2):
@@ -110,7 +111,7 @@ def _differences_among_many(
 
     Both are 0 if there is no memory for the batch, or the network refuses it.
     """
-    neighbors = [loud(image).flip(-2), 0.5 * image.flip(-1)]
+    neighbors = [_loud(image).flip(-2), 0.5 * image.flip(-1)]
     try:
         with layers.compare((1,), _MANY):
             output = _beside(network, image.expand(_MANY, *image.shape), 1, neighbors)
@@ -124,7 +125,7 @@ def _mixing_of_neighbors(network: nn.Module, images: Tensor) -> float:
     """Return the largest change of an image's output if the others change, for a network that needs all rows."""
     plain, size, image = network(images.clone()), len(images), images[0]
     mixing = 0.0
-    for place, neighbors in ((0, [loud(image), 0.5 * image.flip(-1)]), (-1, [0.01 * image.flip(-1)])):
+    for place, neighbors in ((0, [_loud(image), 0.5 * image.flip(-1)]), (-1, [0.01 * image.flip(-1)])):
         other = _beside(network, images, place, neighbors)
         mixing = max(mixing, difference(row_of(plain, place, size), row_of(other, place, size)))
     return mixing if mixing > tolerance(plain) else 0.0
@@ -141,3 +142,11 @@ def _beside(network: nn.Module, batch: Tensor, kept: int, neighbors: list[Tensor
             if is_out_of_memory(error):
                 raise
     return network(batch.clone())
+
+
+def _loud(image: Tensor) -> Tensor:
+    """Return a very different image: ten times as large, of the other sign, and noisy."""
+    generator = torch.Generator().manual_seed(SEED)
+    noise = torch.randn(image.shape, generator=generator, dtype=torch.float32).to(image)
+    size = image.abs().max()
+    return (size if size > 0 else 1) * noise - 10 * image.flip(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -224,3 +225,20 @@ def test_holm_adjusts_for_the_number_of_comparisons():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.04, math.nan, 0.01])[::2] == pytest.approx([0.04, 0.02]) and math.isnan(holm([math.nan])[0])
     assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == [] and holm([0.2]) == [0.2]
+
+
+def test_a_map_is_noise_if_less_than_half_of_its_variance_is_common_to_its_halves() -> None:
+    """The share of the variance of the whole that is not noise is 2r / (1 + r): half of it for r = 1/3."""
+    for stability, is_noisy in ((None, False), (math.nan, True), (-0.5, True), (0.0, True), (0.33, True), (0.34, False)):
+        assert facts(stability=stability).is_noisy == is_noisy, stability
+
+
+def test_only_maps_whose_values_add_up_have_the_size_of_their_sum() -> None:
+    """Each value of RISE is a difference of mean scores; those of a method that is not registered are taken to add up."""
+    images = random_images(1)
+    for method, words in (("rise", "its largest value is"), ("saliency", "its values add up to")):
+        found = explainers.explain(method, curved(), images, 0)
+        small = dataclasses.replace(found, map=1e-9 * found.map.abs() + 1e-12, raw=1e-9 * found.raw)
+        assert words in small.verdicts[0].sentence, method
+        unknown = dataclasses.replace(small, method="my_own")
+        assert "its values add up to" in unknown.verdicts[0].sentence
