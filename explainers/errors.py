@@ -122,7 +122,12 @@ def check_type(name: str, value: object, wanted: type | tuple[type, ...], what: 
     Errors   WrongType
     """
     if not isinstance(value, wanted):
-        raise WrongType(f"{name} is {kind_of(value)}. Give {what}.")
+        raise wrong_type(name, value, what)
+
+
+def wrong_type(name: str, value: object, what: str) -> WrongType:
+    """Return the error for an argument of a wrong type; `what` says what to give instead."""
+    return WrongType(f"{name} is {kind_of(value)}. Give {what}.")
 
 
 def no_module(model: object) -> WrongType:

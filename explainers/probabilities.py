@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption, BadTarget, check_type, nearest, shorten
+from explainers.errors import BadOption, BadTarget, nearest, shorten, wrong_type
 from explainers.targets import scores_of
 
 SCORES = ("softmax", "sigmoid", "identity", "log", "logit")
@@ -137,7 +137,8 @@ def probabilities_of(scores: Tensor, score: str | None = None) -> Tensor | None:
         >>> probabilities_of(torch.tensor([[0.0, 0.0]]))
         tensor([[0.5000, 0.5000]])
     """
-    check_type("scores", scores, Tensor, "a tensor [..., K]")
+    if not isinstance(scores, Tensor):
+        raise wrong_type("scores", scores, "a tensor [..., K]")
     check_score(score)
     score = score or default_score(scores.shape[-1])
     if score == "softmax":

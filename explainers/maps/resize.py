@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.dtypes import float64_device, to_float64
-from explainers.errors import BadOption, check_type, shorten
+from explainers.errors import BadOption, shorten, wrong_type
 from explainers.options import whole_numbers
 from explainers.placement import Placements, place
 
@@ -167,8 +167,9 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
         >>> rank_correlation(maps, 2 * maps)
         tensor([1.], dtype=torch.float64)
     """
-    check_type("a", a, Tensor, "a tensor of maps [N, ...]")
-    check_type("b", b, Tensor, "a tensor of maps [N, ...]")
+    for name, maps in (("a", a), ("b", b)):
+        if not isinstance(maps, Tensor):
+            raise wrong_type(name, maps, "a tensor of maps [N, ...]")
     if a.shape != b.shape or a.ndim < 2:
         raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
     rows = torch.stack((to_float64(a.detach().flatten(1)), to_float64(b.detach().flatten(1))))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from explainers.call.current import packing_of
-from explainers.errors import BadOption, check_type, kind_of, shorten
+from explainers.errors import BadOption, kind_of, shorten, wrong_type
 from explainers.options import Baseline
 
 NAMES = ("zeros", "blur", "mean", "noise")
@@ -40,7 +40,8 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         tensor([[[[3., 3.],
                   [3., 3.]]]])
     """
-    check_type("images", images, Tensor, "a tensor [N, C, H, W]")
+    if not isinstance(images, Tensor):
+        raise wrong_type("images", images, "a tensor [N, C, H, W]")
     if isinstance(baseline, Tensor):
         refuse_values("baseline", baseline, images)
         try:
