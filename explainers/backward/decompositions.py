@@ -38,6 +38,12 @@ def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
         return attention_ops.multi_head_attention(attend, arguments)
 
 
+def attention(call: Call) -> Tensor:
+    """Run `F.scaled_dot_product_attention` as single operations."""
+    with call.mode:
+        return attention_ops.scaled_dot_product_attention(*call.args, **call.kwargs)
+
+
 def _addcmul(call: Call) -> Tensor:
     """Return input + value · a b."""
     x, a, b, value = call.bind_arguments("input", "tensor1", "tensor2", "value", value=1)
@@ -135,6 +141,35 @@ def _rms_norm(call: Call) -> Tensor:
         return x if weight is None else x * weight
 
 
+def _layer_norm(call: Call) -> Tensor:
+    names = ("input", "normalized_shape", "weight", "bias", "eps")
+    x, shape, weight, bias, eps = call.bind_arguments(*names, eps=1e-5)
+    with call.mode:
+        return _affine(_standardize(x, tuple(range(-len(shape), 0)), eps), weight, bias)
+
+
+def _group_norm(call: Call) -> Tensor:
+    x, groups, weight, bias, eps = call.bind_arguments("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
+    channels = (-1, *[1] * (x.ndim - 2))
+    weight, bias = (None if values is None else values.view(channels) for values in (weight, bias))
+    with call.mode:
+        grouped = x.unflatten(1, (groups, -1))
+        return _affine(_standardize(grouped, tuple(range(2, grouped.ndim)), eps).flatten(1, 2), weight, bias)
+
+
+def _standardize(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+    """Return (x − mean) / sqrt(variance + ε) over the dimensions."""
+    x = x - x.mean(dims, keepdim=True)
+    # Again, so that constants become exactly 0 without the rounding error of the first mean.
+    x = x - x.detach().mean(dims, keepdim=True)
+    return x * ((x * x).mean(dims, keepdim=True) + eps).rsqrt()
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
 def _instance_norm(call: Call) -> Tensor:
     names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
     x, mean, variance, weight, bias, own, _, eps = call.bind_arguments(*names, use_input_stats=True, eps=1e-5)
@@ -176,6 +211,7 @@ def _local_response_norm(call: Call) -> Tensor:
 
 
 DECOMPOSED: dict[str, Callable[[Call], Any]] = {"multi_head_attention_forward": multi_head, "softmin": _softmin}
+DECOMPOSED |= {"scaled_dot_product_attention": attention, "layer_norm": _layer_norm, "group_norm": _group_norm}
 DECOMPOSED |= {"addcmul": _addcmul, "addcdiv": _addcdiv, "lerp": _lerp, "norm": _norm, "glu": _glu}
 DECOMPOSED |= dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), _addmm)
 DECOMPOSED |= dict.fromkeys(("var", "std", "var_mean", "std_mean"), _moments)

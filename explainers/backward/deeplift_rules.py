@@ -25,7 +25,6 @@ from torch import Tensor
 
 from explainers.backward.operations import Call, get_mark, mark, with_custom_backward
 from explainers.backward.vjp import vjp
-from explainers.passes.attention import operations as attention_ops
 from explainers.passes.tensors import at_least_float32
 
 ELEMENTWISE = (
@@ -286,76 +285,6 @@ def _logsumexp(call: Call, before: list[Tensor]) -> Tensor:
     return result if keepdim else result.squeeze(dim)
 
 
-def _attention(call: Call, before: list[Tensor]) -> Tensor:
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    query, key, value, mask, _, causal, scale, grouped = call.bind_arguments(*names, is_causal=False, enable_gqa=False)
-    if mask is not None and mask.requires_grad:
-        raise call.mode.refuse("attention with a mask that depends on the image")
-    query_before, key_before, value_before = before[:3]
-    if grouped:
-        key, value, key_before, value_before = (
-            attention_ops.repeat_heads(query, heads) for heads in (key, value, key_before, value_before)
-        )
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    keys, keys_before = key.transpose(-2, -1) * scale, key_before.transpose(-2, -1) * scale
-    scores, scores_before = _product_pair(torch.matmul, (query, keys), (query_before, keys_before))
-    mask = attention_ops.causal_mask(scores) if causal else mask
-    no_key: Tensor | None = None
-    if mask is not None:
-        mask = attention_ops.additive_mask(mask, scores.dtype)
-        no_key = (mask == -torch.inf).all(-1, keepdim=True)
-        mask = mask.masked_fill(no_key, 0)
-        scores, scores_before = scores + mask, scores_before + mask
-    weights, weights_before = _softmax_of(scores, scores_before, -1), scores_before.softmax(-1)
-    if no_key is not None:  # torch returns 0 for a query that cannot attend to any key
-        weights, weights_before = (each.masked_fill(no_key, 0) for each in (weights, weights_before))
-    return _product_pair(torch.matmul, (weights, value), (weights_before, value_before))[0]
-
-
-def _product_pair(
-    function: Callable[..., Tensor], factors: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Return the product on the image and on the baseline."""
-    return product(function, factors, before), function(*before)
-
-
-# Norms
-
-
-def standardize(x: Tensor, before: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
-    """Compute (x − mean) / sqrt(variance + eps) over `dims` from a difference, its square, a power and a product."""
-    centered, centered_before = (_center(each, dims) for each in (x, before))
-    squares, squares_before = _product_pair(torch.mul, (centered, centered), (centered_before, centered_before))
-    variance, variance_before = squares.mean(dims, keepdim=True), squares_before.mean(dims, keepdim=True)
-    scale = elementwise(lambda v: (v + eps).rsqrt(), variance, variance_before)
-    return scale_by_inverse(centered, scale, centered_before, (variance_before + eps).rsqrt())
-
-
-def _center(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Subtract the mean twice, so that constants become exactly 0 without the rounding error of the first mean."""
-    x = x - x.mean(dims, keepdim=True)
-    return x - x.detach().mean(dims, keepdim=True)
-
-
-def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    x = x if weight is None else x * weight
-    return x if bias is None else x + bias
-
-
-def _layer_norm(call: Call, before: list[Tensor]) -> Tensor:
-    names = ("input", "normalized_shape", "weight", "bias", "eps")
-    x, shape, weight, bias, eps = call.bind_arguments(*names, eps=1e-5)
-    return _affine(standardize(x, before[0], tuple(range(-len(shape), 0)), eps), weight, bias)
-
-
-def _group_norm(call: Call, before: list[Tensor]) -> Tensor:
-    x, groups, weight, bias, eps = call.bind_arguments("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
-    x, x_before = x.unflatten(1, (groups, -1)), before[0].unflatten(1, (groups, -1))
-    result = standardize(x, x_before, tuple(range(2, x.ndim)), eps).flatten(1, 2)
-    shape = (-1, *[1] * (result.ndim - 2))
-    return _affine(result, None if weight is None else weight.view(shape), None if bias is None else bias.view(shape))
-
-
 def _batch_norm(call: Call, before: list[Tensor]) -> Tensor:
     if call.bind_arguments("input", "running_mean", "running_var", "weight", "bias", "training", training=False)[5]:
         raise call.mode.refuse("batch norm with batch statistics")
@@ -366,7 +295,6 @@ RULES: dict[str, Rule] = dict.fromkeys(ELEMENTWISE.split(), _elementwise)
 RULES |= dict.fromkeys(_POOLS.split(), _max_pool) | {"mul": _product, "div": _quotient}
 RULES |= dict.fromkeys("bilinear bmm dot einsum inner matmul mm mv outer tensordot".split(), _product)
 RULES |= {"softmax": _softmax, "log_softmax": _log_softmax, "logsumexp": _logsumexp}
-RULES |= {"scaled_dot_product_attention": _attention, "layer_norm": _layer_norm, "group_norm": _group_norm}
 RULES |= {"batch_norm": _batch_norm}
 RULES |= dict.fromkeys(("amax", "amin", "max", "min"), _max) | dict.fromkeys(("maximum", "minimum"), _larger)
 LAYERS = ["linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))]
