@@ -45,19 +45,11 @@ def attention(call: Call) -> Tensor:
 
 
 def _addcmul(call: Call) -> Tensor:
-    """Return input + value · a b."""
+    """Return input + value · a b, or a / b for `addcdiv`."""
     x, a, b, value = call.bind_arguments("input", "tensor1", "tensor2", "value", value=1)
     with call.mode:
-        product = a * b
-        return x + (product if value == 1 else value * product)
-
-
-def _addcdiv(call: Call) -> Tensor:
-    """Return input + value · a / b."""
-    x, a, b, value = call.bind_arguments("input", "tensor1", "tensor2", "value", value=1)
-    with call.mode:
-        quotient = a / b
-        return x + (quotient if value == 1 else value * quotient)
+        term = a * b if call.name == "addcmul" else a / b
+        return x + (term if value == 1 else value * term)
 
 
 def _addmm(call: Call) -> Tensor:
@@ -212,7 +204,7 @@ def _local_response_norm(call: Call) -> Tensor:
 
 DECOMPOSED: dict[str, Callable[[Call], Any]] = {"multi_head_attention_forward": multi_head, "softmin": _softmin}
 DECOMPOSED |= {"scaled_dot_product_attention": attention, "layer_norm": _layer_norm, "group_norm": _group_norm}
-DECOMPOSED |= {"addcmul": _addcmul, "addcdiv": _addcdiv, "lerp": _lerp, "norm": _norm, "glu": _glu}
+DECOMPOSED |= {"addcmul": _addcmul, "addcdiv": _addcmul, "lerp": _lerp, "norm": _norm, "glu": _glu}
 DECOMPOSED |= dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), _addmm)
 DECOMPOSED |= dict.fromkeys(("var", "std", "var_mean", "std_mean"), _moments)
 DECOMPOSED |= {"normalize": _normalize, "rms_norm": _rms_norm, "instance_norm": _instance_norm}

@@ -16,15 +16,14 @@ Source   Shrikumar et al. 2017, eqs. 1 to 3 and 9 (rescale), arXiv:1704.02685. P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explainers.backward.operations import Call, get_mark, mark, with_custom_backward
-from explainers.backward.vjp import vjp
+from explainers.backward.operations import Call, get_mark, mark, vjp, with_custom_backward
 from explainers.passes.tensors import at_least_float32
 
 ELEMENTWISE = (
@@ -74,52 +73,44 @@ def _elementwise(call: Call, before: list[Tensor]) -> Tensor:
         raise call.mode.refuse(f"{call.name} of two values that depend on the image")
     function = call.out_of_place()
     result = elementwise(lambda x: function(x, *(other.detach().to(x.dtype) for other in others)), x, before[0])
-    return mark(result, "inverse") if is_inverse(call) else result
+    # A negative power of x is that of 1 / x.
+    exponent = call.bind_arguments("input", "exponent")[1] if call.name == "pow" else 0
+    negative = isinstance(exponent, (int, float)) and exponent < 0
+    return mark(result, "inverse") if negative or call.name in ("rsqrt", "reciprocal", "rdiv") else result
 
 
-def is_inverse(call: Call) -> bool:
-    """Check whether the operation is 1 / x or a negative power of x."""
-    if call.name == "pow":
-        exponent = call.bind_arguments("input", "exponent")[1]
-        return isinstance(exponent, (int, float)) and exponent < 0
-    return call.name in ("rsqrt", "reciprocal", "rdiv")
-
-
-def _winners(x: Tensor, before: Tensor, winner: Tensor, winner_before: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index of the element p of the last dimension that gets Δmax, and its multiplier m_p = Δmax / Δx_p.
+def _winner(x: Tensor, before: Tensor, winner: Tensor, winner_before: Tensor) -> Tensor:
+    """Return the maxima at the indices `winner` of the last dimension, with Δmax = m_p Δx_p at one element p of each.
 
     This is the image's winner if the maximum increased, the baseline's if it decreased, and preferably an element that
     won both times: in a constant baseline all elements tie. Then |Δx_p| >= |Δmax|, so no multiplier is above 1.
     """
-    x, before = at_least_float32(x), at_least_float32(before)
-    top, top_before = x.gather(-1, winner), before.gather(-1, winner_before)
+    now, then = at_least_float32(x.detach()), at_least_float32(before)
+    top, top_before = now.gather(-1, winner), then.gather(-1, winner_before)
     at = torch.where(top >= top_before, winner, winner_before)
-    at = torch.where(x.gather(-1, winner_before) == top, winner_before, at)
-    at = torch.where(before.gather(-1, winner) == top_before, winner, at)
-    change = (x - before).gather(-1, at)
-    return at, torch.where(change == 0, 1, (top - top_before) / torch.where(change == 0, 1, change))
+    at = torch.where(now.gather(-1, winner_before) == top, winner_before, at)
+    at = torch.where(then.gather(-1, winner) == top_before, winner, at)
+    change = (now - then).gather(-1, at)
+    multipliers = torch.where(change == 0, 1, (top - top_before) / torch.where(change == 0, 1, change))
+
+    def scatter(g: Tensor) -> list[Tensor]:
+        gradient = torch.zeros_like(now).scatter_add_(-1, at, at_least_float32(g) * multipliers)
+        return [gradient.to(g.dtype)]
+
+    return with_custom_backward(lambda x: x.gather(-1, winner), scatter, x)
 
 
 def _max_pool(call: Call, before: list[Tensor]) -> Any:
-    """Apply Δmax = m_p Δx_p at the winner p of each window."""
     if call.kwargs.get("return_indices"):
         raise call.mode.refuse(f"{call.name} that returns indices")
     function, x = getattr(F, call.name), call.tensors[0]
     args, kwargs = call.args[1:], {**call.kwargs, "return_indices": True}
     kwargs.pop("input", None)
-    dims, shape = int(call.name[-2]), x.shape
-    with torch.no_grad():
-        top, winner = function(x.detach(), *args, **kwargs)
-        _, winner_before = function(before[0], *args, **kwargs)
-        flat = [tensor.flatten(-dims) for tensor in (x.detach(), before[0], winner, winner_before)]
-        at, multipliers = _winners(flat[0], flat[1], flat[2], flat[3])
-
-    def scatter(g: Tensor) -> list[Tensor]:
-        gradient = torch.zeros(flat[0].shape, dtype=multipliers.dtype, device=multipliers.device)
-        gradient.scatter_add_(-1, at, at_least_float32(g).flatten(-dims) * multipliers)
-        return [gradient.view(shape).to(g.dtype)]
-
-    return with_custom_backward(lambda _: top, scatter, x)
+    dims = int(call.name[-2])
+    _, winner = function(x.detach(), *args, **kwargs)
+    _, winner_before = function(before[0], *args, **kwargs)
+    flat = [tensor.flatten(-dims) for tensor in (x, before[0], winner, winner_before)]
+    return _winner(flat[0], flat[1], flat[2], flat[3]).view(winner.shape)
 
 
 def _max(call: Call, before: list[Tensor]) -> Any:
@@ -132,15 +123,8 @@ def _max(call: Call, before: list[Tensor]) -> Any:
     reduced = [d % x.ndim for d in reduced]
     order = [d for d in range(x.ndim) if d not in reduced] + reduced
     values, values_before = (sign * tensor.permute(order).flatten(-len(reduced)) for tensor in (x, before[0]))
-    with torch.no_grad():
-        top, winner = values.detach().max(-1, keepdim=True)
-        at, multipliers = _winners(values, values_before, winner, values_before.argmax(-1, keepdim=True))
-
-    def scatter(g: Tensor) -> list[Tensor]:
-        gradient = torch.zeros(values.shape, dtype=multipliers.dtype, device=multipliers.device)
-        return [gradient.scatter_(-1, at, at_least_float32(g)[..., None] * multipliers).to(g.dtype)]
-
-    result = sign * with_custom_backward(lambda _: top[..., 0], scatter, values)
+    winner, winner_before = (each.detach().argmax(-1, keepdim=True) for each in (values, values_before))
+    result = sign * _winner(values, values_before, winner, winner_before)[..., 0]
     result = result.view([1 if d in reduced else n for d, n in enumerate(x.shape)]) if keepdim else result
     if call.name in ("amax", "amin") or dims is None:
         return result
@@ -173,21 +157,8 @@ def constant_weights(call: Call) -> Any:
     return call.call_original()
 
 
-def product(function: Callable[..., Tensor], factors: Sequence[Tensor], before: Sequence[Tensor]) -> Tensor:
-    """Apply a function that is linear in each of two factors; the multiplier of one is the mean of the other."""
-    means = [(at_least_float32(a) + at_least_float32(b)) / 2 for a, b in zip(factors, before, strict=True)]
-
-    def backward(g: Tensor) -> list[Tensor]:
-        with torch.enable_grad(), torch.autocast(g.device.type, enabled=False):
-            leaves = [mean.clone().requires_grad_() for mean in means]
-            value = function(*leaves)
-        return [gradient.to(g.dtype) for gradient in torch.autograd.grad(value, leaves, at_least_float32(g))]
-
-    return with_custom_backward(function, backward, *factors)
-
-
 def _product(call: Call, before: list[Tensor]) -> Tensor:
-    """Apply the product rule; the product is linear if only one factor depends on the image."""
+    """The multiplier of one factor is the mean of the other; the product is linear if only one depends on the image."""
     inputs = call.tensors
     if sum(factor.requires_grad for factor in inputs) < 2:
         return call.call_original() if not call.in_place else call.out_of_place()(*inputs)
@@ -200,7 +171,16 @@ def _product(call: Call, before: list[Tensor]) -> Tensor:
         if inverse[0] != inverse[1]:
             first, second = (1, 0) if inverse[0] else (0, 1)
             return scale_by_inverse(inputs[first], inputs[second], before[first], before[second])
-    return product(call.out_of_place(), inputs, before)
+    function = call.out_of_place()
+    means = [(at_least_float32(a) + at_least_float32(b)) / 2 for a, b in zip(inputs, before, strict=True)]
+
+    def backward(g: Tensor) -> list[Tensor]:
+        with torch.enable_grad(), torch.autocast(g.device.type, enabled=False):
+            leaves = [mean.clone().requires_grad_() for mean in means]
+            value = function(*leaves)
+        return [gradient.to(g.dtype) for gradient in torch.autograd.grad(value, leaves, at_least_float32(g))]
+
+    return with_custom_backward(function, backward, *inputs)
 
 
 def scale_by_inverse(x: Tensor, scale: Tensor, before: Tensor, scale_before: Tensor) -> Tensor:
@@ -262,13 +242,10 @@ def _logarithmic_mean(gap: Tensor) -> Tensor:
     return torch.where(gap == 0, 1, -torch.expm1(-gap) / torch.where(gap == 0, 1, gap))
 
 
-def _softmax_of(x: Tensor, before: Tensor, dim: int) -> Tensor:
-    """Return exp(x − log sum exp x)."""
-    return elementwise(torch.exp, x - _logsumexp_of(x, before, dim), before.log_softmax(dim))
-
-
 def _softmax(call: Call, before: list[Tensor]) -> Tensor:
-    return _softmax_of(call.tensors[0], before[0], call.bind_arguments("input", "dim")[1])
+    """Return exp(x − log sum exp x)."""
+    x, dim = call.tensors[0], call.bind_arguments("input", "dim")[1]
+    return elementwise(torch.exp, x - _logsumexp_of(x, before[0], dim), before[0].log_softmax(dim))
 
 
 def _log_softmax(call: Call, before: list[Tensor]) -> Tensor:

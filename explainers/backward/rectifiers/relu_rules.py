@@ -26,22 +26,10 @@ Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | 
 
 # Rectifiers: zero gradient outside an interval, one inside. ReLU6 and Hardtanh(0, b) are ReLUs with an upper limit.
 _RECTIFIERS = ("ReluBackward", "HardtanhBackward", "ThresholdBackward", "Clamp", "Maximum", "Fmax")
-_OTHERS = {
-    "SiluBackward": "SiLU",
-    "GeluBackward": "GELU",
-    "HardswishBackward": "Hardswish",
-    "LeakyReluBackward": "LeakyReLU",
-    "PreluBackward": "PReLU",
-    "EluBackward": "ELU",
-    "MishBackward": "Mish",
-    "SoftplusBackward": "Softplus",
-    "CeluBackward": "CELU",
-    "RreluWithNoiseBackward": "RReLU",
-    "LogSigmoidBackward": "LogSigmoid",
-    "SoftshrinkBackward": "Softshrink",
-    "HardshrinkBackward": "Hardshrink",
-    "AbsBackward": "abs",
-}
+_OTHERS = (
+    "SiLU GELU Hardswish LeakyReLU PReLU ELU Mish Softplus CELU RReLU LogSigmoid Softshrink Hardshrink abs".split()
+)
+"""Activations other than ReLU. The names of their graph nodes start alike, in other capitals."""
 _LIMITS = ("ClampMax", "Minimum", "Fmin")
 # What `HandwrittenReLUs` looks for: combinations of a tensor with its signs, and functions of signs with a gradient.
 _SELECTIONS = (
@@ -49,19 +37,7 @@ _SELECTIONS = (
     "MaskedFillBackward", "IndexPutBackward", "CopySlices", "AbsBackward", "SignBackward", "SgnBackward",
 )  # fmt: skip
 _HIDDEN = ("CompiledFunction", "DifferentiableGraph")
-_MODULES = (
-    nn.SiLU,
-    nn.GELU,
-    nn.Hardswish,
-    nn.LeakyReLU,
-    nn.PReLU,
-    nn.ELU,
-    nn.Mish,
-    nn.Softplus,
-    nn.CELU,
-    nn.SELU,
-    nn.RReLU,
-)
+_MODULES = (*(getattr(nn, name) for name in _OTHERS[:10]), nn.SELU)
 
 
 def guided(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
@@ -114,7 +90,7 @@ def hook_rectifiers(nodes: list[Any], rule: Rule, *, plain: bool = False) -> Non
             rectifiers.append(node)
         elif other := _other_limit(name, node):
             activations.append(undefined_message(other))
-        elif activation := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
+        elif activation := next((word for word in _OTHERS if name.lower().startswith(word.lower())), None):
             activations.append(undefined_message(activation))
         elif kind == "hidden":
             raise UnsupportedOperation(
@@ -142,7 +118,8 @@ def _kind(full_name: str) -> str | None:
         return "selection"
     if name.startswith(_RECTIFIERS):
         return "rectifier"
-    return "activation" if name.startswith((*_OTHERS, *_LIMITS)) else None
+    is_other = name.startswith(_LIMITS) or name.lower().startswith(tuple(word.lower() for word in _OTHERS))
+    return "activation" if is_other else None
 
 
 def _may_select(name: str, node: Any) -> bool:

@@ -282,6 +282,8 @@ _ELEMENTWISE = (
 _REDUCED = (
     "mean sum amax amin max min var std var_mean std_mean logsumexp linalg_vector_norm norm prod argmax argmin any"
 )
+
+
 def lose_time(output: Axes, inputs: Sequence[Axes | None], frames: int) -> Axes:
     """Return an output's axes, without fixed positions if it combines a part of the video's frames to one cell.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers.backward.vjp import vjp
+from explainers.backward.operations import vjp
 from explainers.findings import is_recording, note_finding
 from explainers.methods.perturbation.kept_parts import KeptParts, Starts
 from explainers.network.forward_wrapper import Forward
