@@ -10,7 +10,6 @@ Class and register tokens have no position in the image, so they and their contr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -22,12 +21,12 @@ from explainers.layers.lookup import stages
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
-from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
+from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, weighted_mean
 from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward
 from explainers.options import LayerName, Precision, Range
 from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
-from explainers.passes.loop import Loop, Progress, Rows, now
+from explainers.passes.loop import Loop, Progress, now
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
@@ -114,7 +113,10 @@ def layer_integrated_gradients(
             def gradients(index: int, chosen: Tensor) -> Tensor:
                 return at_points(index, points[chosen])[1]
 
-            shares = whole * _mean_gradient(run, layout, loop, rows, weights, gradients, maps)
+            def shown(mean: Tensor) -> Tensor:
+                return (maps_of(layout, mean) * maps).sum(1)
+
+            shares = whole * weighted_mean(len(x), loop, rows, weights, gradients, shown)
 
         attribution = maps_of(layout, shares)
         if start_scores is not None:
@@ -174,14 +176,20 @@ def internal_influence(
         run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         points, weights = gauss_legendre(steps)
+        halves = _Halves(weights) if is_recording() else None
 
         def gradients(index: int, chosen: Tensor) -> Tensor:
             at = points[chosen].to(x).view(-1, *[1] * (x.ndim - 1))
             batch = start[index] + at * (x[index] - start[index])
-            return run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
+            g = run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
+            if halves is not None:
+                halves.add(index, chosen, at_least_float32(g), len(x))
+            return g
 
-        halves = _Halves(weights) if is_recording() else None
-        mean = _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm", halves=halves)
+        def shown(mean: Tensor) -> Tensor:
+            return reduce_channels(maps_of(layout, mean), "norm")
+
+        mean = weighted_mean(len(x), loop, loop.rows(), weights, gradients, shown)
         if halves is not None and (error := halves.error(mean)) is not None:
             _note_errors(maps_of(layout, mean), maps_of(layout, error), steps)
         run.use_layer(layout)
@@ -262,39 +270,3 @@ def _gradient_of_part(run: Run, layout: LayerLayout, index: int, outputs: Tensor
 
     # One input row suffices, unless a path that bypasses the layer must be combined with all outputs.
     return retry_with_repeated_batch(lambda: gradient_of(one), lambda: gradient_of(one.expand(count, *one.shape[1:])))
-
-
-def _mean_gradient(
-    run: Run,
-    layout: LayerLayout,
-    loop: Loop,
-    rows: int | Rows,
-    weights: Tensor,
-    gradients: Callable[[int, Tensor], Tensor],
-    times: Tensor | float = 1.0,
-    how: str = "sum",
-    halves: _Halves | None = None,
-) -> Tensor:
-    """Compute the weighted mean [N, ...] of the layer's gradients at the points of a path, in the layer's layout.
-
-    Partial results are that mean times `times`, reduced over the channels by `how`.
-    """
-    count = len(run.images)
-    total: list[Tensor] = []
-    reached = 0.0
-    order = spread(len(weights))
-
-    def work(chunk: range) -> None:
-        nonlocal reached
-        chosen = order[chunk.start : chunk.stop]
-        for index in range(count):
-            g = at_least_float32(gradients(index, chosen))
-            if not total:
-                total.append(g.new_zeros(count, *g.shape[1:]))
-            total[0][index] += torch.tensordot(weights[chosen].to(g), g, 1)
-            if halves is not None:
-                halves.add(index, chosen, g, count)
-        reached += float(weights[chosen].sum())
-
-    loop.run(len(weights), rows, work, lambda: reduce_channels(maps_of(layout, total[0] / reached) * times, how))
-    return total[0] / reached
