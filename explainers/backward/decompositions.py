@@ -16,6 +16,9 @@ from torch import Tensor
 from explainers.backward.operations import Call
 from explainers.passes.attention import operations as attention_ops
 
+Dims = tuple[int, ...]
+Normalize = Callable[[Tensor, Dims, Tensor | None, Tensor | None, float], Tensor]
+
 
 def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
     """Run `F.multi_head_attention_forward` as single operations; the returned weights are constants.
@@ -133,33 +136,31 @@ def _rms_norm(call: Call) -> Tensor:
         return x if weight is None else x * weight
 
 
-def _layer_norm(call: Call) -> Tensor:
-    names = ("input", "normalized_shape", "weight", "bias", "eps")
-    x, shape, weight, bias, eps = call.bind_arguments(*names, eps=1e-5)
-    with call.mode:
-        return _affine(_standardize(x, tuple(range(-len(shape), 0)), eps), weight, bias)
-
-
-def _group_norm(call: Call) -> Tensor:
+def normalize_with(call: Call, normalize: Normalize) -> Tensor:
+    """Apply `normalize(x, dims, weight, bias, eps)` to a layer norm, or to a group norm with an axis for the groups."""
+    if call.name == "layer_norm":
+        names = ("input", "normalized_shape", "weight", "bias", "eps")
+        x, shape, weight, bias, eps = call.bind_arguments(*names, eps=1e-5)
+        return normalize(x, tuple(range(-len(shape), 0)), weight, bias, eps)
     x, groups, weight, bias, eps = call.bind_arguments("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
-    channels = (-1, *[1] * (x.ndim - 2))
+    channels = (groups, -1, *[1] * (x.ndim - 2))
     weight, bias = (None if values is None else values.view(channels) for values in (weight, bias))
+    return normalize(x.unflatten(1, (groups, -1)), tuple(range(2, x.ndim + 1)), weight, bias, eps).flatten(1, 2)
+
+
+def _norm_layer(call: Call) -> Tensor:
+    """Return w (x − mean) / sqrt(variance + ε) + b."""
+
+    def normalize(x: Tensor, dims: Dims, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        x = x - x.mean(dims, keepdim=True)
+        # Again, so that constants become exactly 0 without the rounding error of the first mean.
+        x = x - x.detach().mean(dims, keepdim=True)
+        x = x * ((x * x).mean(dims, keepdim=True) + eps).rsqrt()
+        x = x if weight is None else x * weight
+        return x if bias is None else x + bias
+
     with call.mode:
-        grouped = x.unflatten(1, (groups, -1))
-        return _affine(_standardize(grouped, tuple(range(2, grouped.ndim)), eps).flatten(1, 2), weight, bias)
-
-
-def _standardize(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
-    """Return (x − mean) / sqrt(variance + ε) over the dimensions."""
-    x = x - x.mean(dims, keepdim=True)
-    # Again, so that constants become exactly 0 without the rounding error of the first mean.
-    x = x - x.detach().mean(dims, keepdim=True)
-    return x * ((x * x).mean(dims, keepdim=True) + eps).rsqrt()
-
-
-def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    x = x if weight is None else x * weight
-    return x if bias is None else x + bias
+        return normalize_with(call, normalize)
 
 
 def _instance_norm(call: Call) -> Tensor:
@@ -203,7 +204,7 @@ def _local_response_norm(call: Call) -> Tensor:
 
 
 DECOMPOSED: dict[str, Callable[[Call], Any]] = {"multi_head_attention_forward": multi_head, "softmin": _softmin}
-DECOMPOSED |= {"scaled_dot_product_attention": attention, "layer_norm": _layer_norm, "group_norm": _group_norm}
+DECOMPOSED |= {"scaled_dot_product_attention": attention, "layer_norm": _norm_layer, "group_norm": _norm_layer}
 DECOMPOSED |= {"addcmul": _addcmul, "addcdiv": _addcmul, "lerp": _lerp, "norm": _norm, "glu": _glu}
 DECOMPOSED |= dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), _addmm)
 DECOMPOSED |= dict.fromkeys(("var", "std", "var_mean", "std_mean"), _moments)

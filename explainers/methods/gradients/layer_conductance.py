@@ -21,13 +21,13 @@ from torch.nn.functional import pad
 
 from explainers.findings import note_finding
 from explainers.layers.layout import LayerLayout
-from explainers.methods.gradients.layer_paths import NoiseSeed, token_sums
+from explainers.methods.gradients.layer_paths import NoiseSeed, scores_with, token_sums
 from explainers.methods.gradients.path_integrals import FIXED, GAP, Start, Steps, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import Bisection, Probe, bisect, spread
 from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward
 from explainers.options import LayerName, Precision
-from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients
+from explainers.passes.at_layer import layer_with_patch_gradients
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, maps_of
@@ -121,11 +121,7 @@ def _rises(run: Run, layout: LayerLayout, start: Tensor, outputs: Tensor, full: 
     They do if y(x) with the layer's outputs for b instead of those for x differs from y(b).
     """
     empty = run.scoring.values(start, range(len(start)))
-
-    def score_without(index: int) -> Tensor:
-        return SuffixBatch(run, index, layout).values(lambda copies: outputs[index : index + 1].to(copies), 1)
-
-    around = torch.cat([score_without(n) for n in range(len(start))]) - empty
+    around = scores_with(run, layout, outputs) - empty
     dtype = torch.bfloat16 if run.scoring.precision == "bf16" else run.images.dtype
     rounding = 32 * torch.finfo(dtype).eps * torch.maximum(full.abs(), empty.abs())
     complete = around.abs() <= _ALL_PATHS * (full - empty).abs() + rounding

@@ -92,10 +92,7 @@ def layer_integrated_gradients(
         # Class tokens are included until the end: without them, no integral would be complete.
         maps, whole = maps_of(layout, difference), at_least_float32(difference)
 
-        def score_at_start(index: int) -> Tensor:
-            return SuffixBatch(run, index, layout).values(lambda copies: start[index : index + 1], 1)
-
-        start_scores = torch.cat([score_at_start(n) for n in range(len(x))]) if measures_gap(target) else None
+        start_scores = scores_with(run, layout, start) if measures_gap(target) else None
 
         def at_points(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
             at = points.to(difference).view(-1, *[1] * (difference.ndim - 1))
@@ -241,6 +238,15 @@ def _note_errors(mean: Tensor, error: Tensor, steps: int) -> None:
                 total=size,
                 error=distance,
             )
+
+
+def scores_with(run: Run, layout: LayerLayout, outputs: Tensor) -> Tensor:
+    """Return the scores [N] of the images with these outputs of a layer [N, ...] instead of its own."""
+
+    def score(index: int) -> Tensor:
+        return SuffixBatch(run, index, layout).values(lambda copies: outputs[index : index + 1].to(copies), 1)
+
+    return torch.cat([score(index) for index in range(len(outputs))])
 
 
 def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | None:
