@@ -268,6 +268,20 @@ def _batch_norm(call: Call, before: list[Tensor]) -> Tensor:
     return call.call_original()
 
 
+def is_discrete(tensor: Tensor) -> bool:
+    """Return whether a tensor contains conditions or indices."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def select(call: Call, before: list[Tensor]) -> Any:
+    """Treat a selection as linear if its conditions and indices equal those of the baseline."""
+    chosen = list(filter(is_discrete, call.tensors))
+    if not all(map(torch.equal, chosen, before)):
+        verb = "indices differ" if chosen[0].dtype != torch.bool else "condition differs"
+        raise call.mode.refuse(call.name, f"whose {verb} between input and baseline")
+    return call.out_of_place()(*call.tensors) if call.in_place else call.call_original()
+
+
 RULES: dict[str, Rule] = dict.fromkeys(ELEMENTWISE.split(), _elementwise)
 RULES |= dict.fromkeys(_POOLS.split(), _max_pool) | {"mul": _product, "div": _quotient}
 RULES |= dict.fromkeys("bilinear bmm dot einsum inner matmul mm mv outer tensordot".split(), _product)
