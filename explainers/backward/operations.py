@@ -96,8 +96,9 @@ class Outputs(Generic[T]):
 
     def get(self, tensor: Any) -> T | None:
         """Return what is known about a tensor, or None."""
-        known = self._known.get(id(tensor))
-        return known[2] if known and known[0]() is tensor and tensor._version == known[1] else None
+        reference, version, value = self._known.get(id(tensor), (None, 0, None))
+        is_same = isinstance(tensor, Tensor) and reference is not None and reference() is tensor
+        return value if is_same and tensor._version == version else None
 
     def clear(self) -> None:
         """Forget everything."""
