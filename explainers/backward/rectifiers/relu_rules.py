@@ -88,10 +88,8 @@ def hook_rectifiers(nodes: list[Any], rule: Rule, *, plain: bool = False) -> Non
             continue
         if kind == "rectifier" and _is_rectifier(name, node):
             rectifiers.append(node)
-        elif other := _other_limit(name, node):
+        elif other := _other_activation(name, node):
             activations.append(undefined_message(other))
-        elif activation := next((word for word in _OTHERS if name.lower().startswith(word.lower())), None):
-            activations.append(undefined_message(activation))
         elif kind == "hidden":
             raise UnsupportedOperation(
                 f"The network hides operations in {node.name()}, so its ReLUs cannot be found. Use saliency or "
@@ -153,18 +151,17 @@ def _is_rectifier(name: str, node: Any) -> bool:
     return lowest is not None and _is_zero(lowest)
 
 
-def _other_limit(name: str, node: Any) -> str:
-    """Return the name of an operation with a kink at 0 or a threshold for which ReLU rules are not defined, or ""."""
-    if name.startswith("HardtanhBackward"):
-        return "Hardtanh"
-    if name.startswith("ThresholdBackward"):
-        return "Threshold"
-    highest: Any = None
+def _other_activation(name: str, node: Any) -> str:
+    """Return the name of an activation for which ReLU rules are not defined, or ""."""
+    limited: Any = None
     if name.startswith("ClampMaxBackward") or (name.startswith("ClampBackward") and node._saved_min is None):
-        highest = node._saved_max
+        limited = node._saved_max
     elif name.startswith(("MinimumBackward", "FminBackward")):
-        highest = _constant(node)
-    return "min(x, 0)" if highest is not None and _is_zero(highest) else ""
+        limited = _constant(node)
+    if limited is not None and _is_zero(limited):
+        return "min(x, 0)"
+    words = ("Hardtanh", "Threshold", *_OTHERS)
+    return next((word for word in words if name.lower().startswith(word.lower())), "")
 
 
 def _is_zero(limit: Any) -> bool:

@@ -37,8 +37,10 @@ def has_rule(name: str) -> bool:
 
 
 def _rule(name: str) -> Rule | None:
-    name = name.strip("_").removesuffix("_copy")  # `transpose_copy` returns a copy instead of a view
-    return RULES.get(name) or next((rule for start, rule in FAMILIES.items() if name.startswith(start)), None)
+    name = name.strip("_")
+    view = name.removesuffix("_copy")  # such as `transpose_copy`, which returns a copy instead of a view
+    family = (rule for start, rule in FAMILIES.items() if name.startswith(start) and not name.endswith("_backward"))
+    return RULES.get(name) or RULES.get(view) or next(family, None)
 
 
 def _keep_axes(operation: Operation) -> Result:

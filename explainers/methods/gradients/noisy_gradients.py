@@ -162,11 +162,8 @@ def var_grad(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        mean, squares, done = (
-            at_least_float32(torch.zeros_like(run.images)),
-            at_least_float32(torch.zeros_like(run.images)),
-            0,
-        )
+        mean, done = at_least_float32(torch.zeros_like(run.images)), 0
+        squares = torch.zeros_like(mean)
 
         def fold(index: int, gradients: Tensor, before: int) -> None:
             nonlocal done
