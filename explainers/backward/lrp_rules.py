@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.backward.vjp import vjp
+from explainers.backward.operations import vjp
 from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, UnsupportedOperation, WrongType, nearest, shorten
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -253,8 +252,7 @@ def sess(
         return mean.map()
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(NamedTuple):
     """The top left corner of a window in an image resized to `within`."""
 
     within: tuple[int, int]
@@ -262,25 +260,17 @@ class _Window:
     left: int
 
 
-@dataclass
 class _WindowMean:
     """The mean of the window maps at each pixel, over the windows whose map is positive there."""
 
-    run: Run
-    layout: LayerLayout
-    inner: str
-    kind: str = field(init=False, default="logit")
-    total: Tensor = field(init=False)
-    counts: Tensor = field(init=False)
-    highest: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.total = at_least_float32(torch.zeros_like(self.run.images[:, 0]))
+    def __init__(self, run: Run, layout: LayerLayout, inner: str) -> None:
+        self.run, self.layout, self.inner, self.kind = run, layout, inner, "logit"
+        self.total = at_least_float32(torch.zeros_like(run.images[:, 0]))
         self.counts = torch.zeros_like(self.total)
         self.highest = torch.full_like(self.total[:, 0, 0], -torch.inf)
-        scores = self.run.scoring.clean_output
+        scores = run.scoring.clean_output
         if isinstance(scores, Tensor) and scores.ndim == 2:
-            self.kind = score_kind(self.run.view, self.run.images, scores).score
+            self.kind = score_kind(run.view, run.images, scores).score
 
     def add(self, index: int, windows: Sequence[_Window]) -> None:
         height, width = self.total.shape[1:]
@@ -316,9 +306,7 @@ class _WindowMean:
             return scores.log()
         if isinstance(self.run.scoring.target, LogProbability):
             return scores
-        if not isinstance(output, Tensor) or output.ndim != 2:
-            return torch.zeros_like(scores)
-        if self.kind == "logit":
+        if not isinstance(output, Tensor) or output.ndim != 2 or self.kind == "logit":
             return torch.zeros_like(scores)
         return log_probability_of(scores, at_least_float32(scores_of(output)), self.kind)
 

@@ -15,8 +15,7 @@ from explainers.call.run import activations_and_gradients
 from explainers.findings import note_finding
 from explainers.keywords import Call
 from explainers.methods.cams.class_contrast import (
-    against_mean,
-    against_weighted,
+    against_nearest,
     among_scores,
     derive_target,
     probability,
@@ -107,6 +106,6 @@ def finer_cam(
         >>> finer_cam(model, images, 281, layer="layer4", references=5).shape
         torch.Size([1, 7, 7])
     """
-    against = (against_mean if weighting == "even" else against_weighted)(strength, references)
-    a, g = activations_and_gradients(model, images, layer, derive_target(target, against))
+    against = derive_target(target, against_nearest(strength, references, weighting))
+    a, g = activations_and_gradients(model, images, layer, against)
     return FORMULAS["grad_cam"](a, g)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated
 
@@ -225,29 +224,18 @@ def is_cam(
 _UNIFORM = 0.5
 
 
-@dataclass
 class _MaskedScores:
     """Sums of the scores of masked images by channel, and the resulting maps."""
 
-    run: Run
-    layer: LayerName | None
-    channels: int
-    weights: str
-    layout: LayerLayout = field(init=False)
-    a: Tensor = field(init=False)
-    blank: Tensor = field(init=False)
-    sums: Tensor = field(init=False)
-    counts: Tensor = field(init=False)
-    representative: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.layout, activations, _ = activation_and_score(self.run, self.layer)
+    def __init__(self, run: Run, layer: LayerName | None, channels: int, weights: str) -> None:
+        self.run, self.channels, self.weights = run, channels, weights
+        self.layout, activations, _ = activation_and_score(run, layer)
         self.a = self.layout.to_maps(at_least_float32(activations))
         self.sums = torch.zeros_like(self.a.flatten(2)[:, :, 0])
         self.counts = torch.zeros_like(self.sums)
         # The channel whose score each channel uses: itself, or the one with the most similar mask.
         self.representative = torch.arange(self.a.shape[1], device=self.a.device).repeat(len(self.a), 1)
-        blank = self.run.scoring.values(torch.zeros_like(self.run.images), range(len(self.a)))
+        blank = run.scoring.values(torch.zeros_like(run.images), range(len(self.a)))
         self.blank = blank[:, None].to(self.sums)
 
     def map(self, repeats: int, vary: Vary) -> Tensor:

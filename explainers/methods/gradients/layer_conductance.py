@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from typing_extensions import Unpack
 
-from explainers.call.at_layer import SuffixBatch
 from explainers.call.loop import Loop
 from explainers.call.run import Run, layer_with_patch_gradients, open_run
 from explainers.call.scores import at_least_float32, maps_of
@@ -28,7 +27,7 @@ from explainers.dtypes import to_float64
 from explainers.findings import note_finding
 from explainers.keywords import Cost
 from explainers.layers.layout import LayerLayout
-from explainers.methods.gradients.layer_paths import NoiseSeed, token_sums
+from explainers.methods.gradients.layer_paths import NoiseSeed, scores_with, token_sums
 from explainers.methods.gradients.path_integrals import FIXED, GAP, Start, Steps, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import Bisection, Probe, bisect, spread
 from explainers.options import LayerName
@@ -116,11 +115,7 @@ def _rises(run: Run, layout: LayerLayout, start: Tensor, outputs: Tensor, full: 
     They do if y(x) with the layer's outputs for b instead of those for x differs from y(b).
     """
     empty = run.scoring.values(start, range(len(start)))
-
-    def score_without(index: int) -> Tensor:
-        return SuffixBatch(run, index, layout).values(lambda copies: outputs[index : index + 1].to(copies), 1)
-
-    around = torch.cat([score_without(n) for n in range(len(start))]) - empty
+    around = scores_with(run, layout, outputs) - empty
     dtype = torch.bfloat16 if run.scoring.precision == "bf16" else run.images.dtype
     rounding = 32 * torch.finfo(dtype).eps * torch.maximum(full.abs(), empty.abs())
     complete = around.abs() <= _ALL_PATHS * (full - empty).abs() + rounding

@@ -10,7 +10,6 @@ Class and register tokens have no position in the image, so they and their contr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -19,7 +18,7 @@ from typing_extensions import Unpack
 
 from explainers.call.at_layer import SuffixBatch, retry_with_repeated_batch
 from explainers.call.layers import stages
-from explainers.call.loop import Rows, now
+from explainers.call.loop import now
 from explainers.call.run import Run, layer_with_patch_gradients, open_run
 from explainers.call.scores import at_least_float32, maps_of
 from explainers.dtypes import to_float64
@@ -29,7 +28,12 @@ from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
-from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, spread
+from explainers.methods.gradients.quadrature import (
+    Bisection,
+    bisect,
+    gauss_legendre,
+    weighted_mean,
+)
 from explainers.options import LayerName, Range
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
@@ -88,10 +92,7 @@ def layer_integrated_gradients(
         # Class tokens are included until the end: without them, no integral would be complete.
         maps, whole = maps_of(layout, difference), at_least_float32(difference)
 
-        def score_at_start(index: int) -> Tensor:
-            return SuffixBatch(run, index, layout).values(lambda copies: start[index : index + 1], 1)
-
-        start_scores = torch.cat([score_at_start(n) for n in range(len(x))]) if measures_gap(target) else None
+        start_scores = scores_with(run, layout, start) if measures_gap(target) else None
 
         def at_points(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
             at = points.to(difference).view(-1, *[1] * (difference.ndim - 1))
@@ -110,7 +111,10 @@ def layer_integrated_gradients(
             def gradients(index: int, chosen: Tensor) -> Tensor:
                 return at_points(index, points[chosen])[1]
 
-            shares = whole * _mean_gradient(run, layout, rows, weights, gradients, maps)
+            def shown(mean: Tensor) -> Tensor:
+                return (maps_of(layout, mean) * maps).sum(1)
+
+            shares = whole * weighted_mean(len(x), run.loop, rows, weights, gradients, shown)
 
         attribution = maps_of(layout, shares)
         if start_scores is not None:
@@ -164,14 +168,20 @@ def internal_influence(
         run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         points, weights = gauss_legendre(steps)
+        halves = _Halves(weights) if is_recording() else None
 
         def gradients(index: int, chosen: Tensor) -> Tensor:
             at = points[chosen].to(x).view(-1, *[1] * (x.ndim - 1))
             batch = start[index] + at * (x[index] - start[index])
-            return run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
+            g = run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
+            if halves is not None:
+                halves.add(index, chosen, at_least_float32(g), len(x))
+            return g
 
-        halves = _Halves(weights) if is_recording() else None
-        mean = _mean_gradient(run, layout, run.loop.rows(), weights, gradients, how="norm", halves=halves)
+        def shown(mean: Tensor) -> Tensor:
+            return reduce_channels(maps_of(layout, mean), "norm")
+
+        mean = weighted_mean(len(x), run.loop, run.loop.rows(), weights, gradients, shown)
         if halves is not None and (error := halves.error(mean)) is not None:
             _note_errors(maps_of(layout, mean), maps_of(layout, error), steps)
         run.use_layer(layout)
@@ -225,6 +235,15 @@ def _note_errors(mean: Tensor, error: Tensor, steps: int) -> None:
             )
 
 
+def scores_with(run: Run, layout: LayerLayout, outputs: Tensor) -> Tensor:
+    """Return the scores [N] of the images with these outputs of a layer [N, ...] instead of its own."""
+
+    def score(index: int) -> Tensor:
+        return SuffixBatch(run, index, layout).values(lambda copies: outputs[index : index + 1].to(copies), 1)
+
+    return torch.cat([score(index) for index in range(len(outputs))])
+
+
 def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | None:
     """Return the part [N] of a layer's values that is not in its maps, or None if there are no class tokens."""
     if layout.layout != "tokens":
@@ -250,38 +269,3 @@ def _gradient_of_part(run: Run, layout: LayerLayout, index: int, outputs: Tensor
 
     # One input row suffices, unless a path that bypasses the layer must be combined with all outputs.
     return retry_with_repeated_batch(lambda: gradient_of(one), lambda: gradient_of(one.expand(count, *one.shape[1:])))
-
-
-def _mean_gradient(
-    run: Run,
-    layout: LayerLayout,
-    rows: int | Rows,
-    weights: Tensor,
-    gradients: Callable[[int, Tensor], Tensor],
-    times: Tensor | float = 1.0,
-    how: str = "sum",
-    halves: _Halves | None = None,
-) -> Tensor:
-    """Compute the weighted mean [N, ...] of the layer's gradients at the points of a path, in the layer's layout.
-
-    Partial results are that mean times `times`, reduced over the channels by `how`.
-    """
-    count = len(run.images)
-    total: list[Tensor] = []
-    reached = 0.0
-    order = spread(len(weights))
-
-    def work(chunk: range) -> None:
-        nonlocal reached
-        chosen = order[chunk.start : chunk.stop]
-        for index in range(count):
-            g = at_least_float32(gradients(index, chosen))
-            if not total:
-                total.append(g.new_zeros(count, *g.shape[1:]))
-            total[0][index] += torch.tensordot(weights[chosen].to(g), g, 1)
-            if halves is not None:
-                halves.add(index, chosen, g, count)
-        reached += float(weights[chosen].sum())
-
-    run.loop.run(len(weights), rows, work, lambda: reduce_channels(maps_of(layout, total[0] / reached) * times, how))
-    return total[0] / reached

@@ -142,11 +142,8 @@ def var_grad(
         torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        mean, squares, done = (
-            at_least_float32(torch.zeros_like(run.images)),
-            at_least_float32(torch.zeros_like(run.images)),
-            0,
-        )
+        mean, done = at_least_float32(torch.zeros_like(run.images)), 0
+        squares = torch.zeros_like(mean)
 
         def fold(index: int, gradients: Tensor, before: int) -> None:
             nonlocal done

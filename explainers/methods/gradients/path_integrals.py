@@ -24,7 +24,12 @@ from explainers.derived_targets import Through
 from explainers.errors import BadOption, kind_of
 from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.keywords import Cost
-from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, spread
+from explainers.methods.gradients.quadrature import (
+    Bisection,
+    bisect,
+    gauss_legendre,
+    weighted_mean,
+)
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
@@ -258,25 +263,14 @@ def _baselines(x: Tensor, seed: int, baseline: Baseline, baselines: Tensor | Non
 def integrate(run: Run, weights: Tensor, path: Path, shown: Callable[[Tensor], Tensor]) -> Tensor:
     """Integrate gradient times dγ/dt along a path by quadrature with the given weights [points].
 
-    Points are visited in van der Corput order. If stopped early, the weights of the visited points are renormalized.
-
     Returns  (n, c, h, w), float32 or float64
     """
-    x = run.images
-    total, reached = at_least_float32(torch.zeros_like(x)), 0.0
-    order = spread(len(weights))
 
-    def work(chunk: range) -> None:
-        nonlocal reached
-        chosen = order[chunk.start : chunk.stop]
-        shares = weights[chosen].to(total).view(-1, *[1] * (x.ndim - 1))
-        for index in range(len(x)):
-            points, velocity = path(index, chosen)
-            total[index] += (shares * run.backward.gradient(points, [index] * len(chosen)) * velocity).sum(0)
-        reached += float(weights[chosen].sum())
+    def values(index: int, chosen: Tensor) -> Tensor:
+        points, velocity = path(index, chosen)
+        return run.backward.gradient(points, [index] * len(chosen)) * velocity
 
-    run.loop.run(len(weights), run.loop.rows(passes=2), work, lambda: shown(total / reached))
-    return total / reached
+    return weighted_mean(len(run.images), run.loop, run.loop.rows(passes=2), weights, values, shown)
 
 
 def _integrate_path(run: Run, steps: int | None, path_of: Callable[[Tensor], Path]) -> Tensor:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from explainers.call.loop import Loop, Rows
+from explainers.call.scores import at_least_float32
 from explainers.dtypes import to_float64
 
 
@@ -145,6 +146,35 @@ class Bisection:
         for i, (low, high) in zip(order, pairwise(edges), strict=True):
             total.add_(self._parts[i], alpha=high - low)
         return total
+
+
+def weighted_mean(
+    count: int,
+    loop: Loop,
+    rows: int | Rows,
+    weights: Tensor,
+    values: Callable[[int, Tensor], Tensor],
+    shown: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return the mean [count, ...] of `values(index, points)` [R, ...] at the points of a path, by their weights.
+
+    Points are visited in van der Corput order. If stopped early, the weights of the visited points are renormalized.
+    """
+    total: list[Tensor] = []
+    reached, order = 0.0, spread(len(weights))
+
+    def work(chunk: range) -> None:
+        nonlocal reached
+        chosen = order[chunk.start : chunk.stop]
+        for index in range(count):
+            each = at_least_float32(values(index, chosen))
+            if not total:
+                total.append(each.new_zeros(count, *each.shape[1:]))
+            total[0][index] += torch.tensordot(weights[chosen].to(each), each, 1)
+        reached += float(weights[chosen].sum())
+
+    loop.run(len(weights), rows, work, lambda: shown(total[0] / reached))
+    return total[0] / reached
 
 
 def bisect(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Unpack
 
-from explainers.backward.vjp import vjp
+from explainers.backward.operations import vjp
 from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
 from explainers.findings import is_recording, note_finding

@@ -110,14 +110,10 @@ def _sides(name: str, value: Sides | None, default: tuple[int, ...]) -> tuple[in
 
 
 def _spans(size: int, window: int, stride: int) -> list[slice]:
-    """Return the windows along one axis, clipped at its end."""
-    return [slice(start, min(start + window, size)) for start in _window_starts(size, window, stride)]
-
-
-def _window_starts(size: int, window: int, stride: int) -> list[int]:
-    """Return window starts: every `stride`, until a window reaches the border."""
+    """Return the windows along one axis, every `stride` until one reaches the end, clipped there."""
     last = max(0, size - window)
-    return [*range(0, last, stride), -(-last // stride) * stride]
+    starts = [*range(0, last, stride), -(-last // stride) * stride]
+    return [slice(start, min(start + window, size)) for start in starts]
 
 
 @method(

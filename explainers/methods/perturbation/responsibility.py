@@ -101,7 +101,12 @@ def rex(
         kept = _Kept(run.scoring.target, classes, full, empty)
         for index, value in enumerate(run.scoring.values(cover, range(len(x)), target=kept).tolist()):
             if value == 1:
-                _note_baseline(index)
+                note_finding(
+                    "baseline_suffices",
+                    "The baseline without any part of the image keeps the prediction, so no part is necessary for it, "
+                    "and the map is not an explanation. Try another baseline.",
+                    image=index,
+                )
         # The cuts are the same for every image, and for any number of steps.
         cuts = PerImageGenerators(1, seed).uniform(0, steps, samples, 2).transpose(0, 1).tolist()
         height, width = x.shape[-2:]
@@ -181,15 +186,6 @@ def _predicted(target: Target | None, clean: Any, empty: Any, none: Tensor) -> T
         classes = torch.where(equal.any(1), equal.int().argmax(1), none)
     predicted = _is_top(scores, classes) & (scores.shape[1] > 1)
     return torch.where(predicted, classes, none)
-
-
-def _note_baseline(index: int) -> None:
-    note_finding(
-        "baseline_suffices",
-        "The baseline without any part of the image keeps the prediction, so no part is necessary for it, and the map "
-        "is not an explanation. Try another baseline.",
-        image=index,
-    )
 
 
 class _Partition:

@@ -89,7 +89,14 @@ def lime(
 
         maps, reached = scorer.evaluate(z, heat)
         for n, scores in enumerate(reached):
-            _note_no_effect(n, coefficients(n, scores), len(scores))
+            if not coefficients(n, scores).any():
+                note_finding(
+                    "no_effect",
+                    f"All coefficients are 0: the score did not change in any of {len(scores)} coalitions. Either "
+                    "the target does not depend on these parts, or they equal the baseline. Try another baseline or "
+                    "target.",
+                    image=n,
+                )
         return maps
 
 
@@ -105,16 +112,6 @@ def _weighted_fit(z: Tensor, y: Tensor, weights: Tensor, ridge: float) -> Tensor
 def _shuffle(rows: Tensor) -> Tensor:
     """Shuffle rows in a fixed random order, so that any prefix is a representative sample."""
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
-
-
-def _note_no_effect(index: int, values: Tensor, count: int) -> None:
-    if not values.any():
-        note_finding(
-            "no_effect",
-            f"All coefficients are 0: the score did not change in any of {count} coalitions. Either the target does "
-            "not depend on these parts, or they equal the baseline. Try another baseline or target.",
-            image=index,
-        )
 
 
 @method(
