@@ -1,4 +1,5 @@
-"""Passes shared by all methods: `forward`, `scoring` and `backward` of one `run`, `at_layer`, `attention`; the `loop`.
+"""One call from `explain` to the formula: view of the model, images, target, forward and backward passes, variants.
 
-The formulas of the methods are in `methods`; hooks are registered in `hooks`.
+`current` opens a call, `method` checks it, `run` is what a formula works on, with `scores`, `gradients` and the `loop`
+of slow methods. The formulas are in `methods`; hooks are registered in `hooks`.
 """

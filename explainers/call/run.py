@@ -1,4 +1,4 @@
-"""One call of a method, with the passes that all methods share; at_layer.py has those that start or end at a layer.
+"""One call of a method, with the passes that all methods share, also at layers; at_layer.py runs variants of a layer.
 
     run.forward            the network's output for a batch; `outputs` stops at a layer
     run.scoring.values     scores of many variants (perturbation methods)

@@ -1,4 +1,4 @@
-"""A network's layers: calls and layouts (`profile`, `layout`), the `default_layer`, `lookup` by name, receptive fields.
+"""A network's layers: the pass that traces them (`profile`), layouts, the `default_layer`, receptive fields.
 
-All code specific to a family of networks is here. See `hooks` for hooks on layers and `passes` for running them.
+All code specific to a family of networks is here. See `hooks` for hooks on layers and `call` for running them.
 """
