@@ -1,9 +1,4 @@
-"""Partial passes through a network that start or end at a layer.
-
-activations_and_gradients   one forward pass, one backward pass down to the layer (class-activation maps)
-features                    a forward pass that stops at the layer
-SuffixBatch                 run the layers up to the layer once, and the rest on many edited copies of its output
-"""
+"""Run the layers up to a layer once, and the rest of the network on many edited copies of its output."""
 
 from __future__ import annotations
 
