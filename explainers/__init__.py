@@ -60,9 +60,8 @@ from explainers.experiments.description.describe import describe
 from explainers.experiments.description.table import Description, LayerDescription
 from explainers.experiments.erasing.smallest_region import SmallestRegion, smallest_region
 from explainers.experiments.interventions.changes import AddNoise, Clamp, Scale, Swap
-from explainers.experiments.interventions.intervene import intervene
+from explainers.experiments.interventions.intervene import Intervention, intervene
 from explainers.experiments.interventions.patching import patch_effects
-from explainers.experiments.interventions.result import Intervention
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.explanation.show import show

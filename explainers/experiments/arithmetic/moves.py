@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,12 +80,7 @@ def _of_maximum(recorder: Recorder, operation: Operation, ref: Ref, positions: T
     """Return the positions of the maxima that a pooling selected."""
     plane = math.prod(recorder.value(ref).shape[-2:])
     whole = math.prod(recorder.value(operation.inputs[0]).shape[-2:])
-    pooled: Any = operation.run(recorder.value)
-    assert pooled.shape == recorder.value(ref).shape, "the first output"
-    indices = operation.out_of_place(*_plain(recorder, operation))[1].reshape(-1).cpu()
+    args = [recorder.value(each) if isinstance(each, Ref) else each for each in operation.args]
+    indices = operation.out_of_place(*args)[1].reshape(-1).cpu()
     found = indices[positions.clamp(min=0)] + positions.clamp(min=0) // plane * whole
     return torch.where(positions == OUTSIDE, OUTSIDE, found)
-
-
-def _plain(recorder: Recorder, operation: Operation) -> list[Any]:
-    return [recorder.value(each) if isinstance(each, Ref) else each for each in operation.args]

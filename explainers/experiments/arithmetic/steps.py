@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ ACTIVATIONS = frozenset(
 )
 BATCH_NORMS = {"native_batch_norm": 7, "_native_batch_norm_legit_no_training": 6, "cudnn_batch_norm": 7}
 """Position of eps among the arguments."""
+Apply = Callable[[float], float]
+Found = tuple[str, dict[str, float], Apply]
+"""The kind, the numbers and the function of a `Step`."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Step:
     before: float
     after: float
     numbers: dict[str, float]
-    apply: Callable[[float], float] = field(repr=False, compare=False)
+    apply: Apply = field(repr=False, compare=False)
     """The operation in float64."""
 
 
@@ -58,38 +61,35 @@ def walk(recorder: Recorder, ref: Ref, position: int, names: dict[int, str]) -> 
 
     Errors   UnsupportedOperation for an operation that is neither a sum nor a step
     """
-    value = float(recorder.value(ref).reshape(-1)[position])
+    value, total = _value(recorder, ref, position), None
     steps: list[Step] = []
     while True:
         ref, moved, _ = follow(recorder, ref, torch.tensor([position]))
         position = int(moved)
         operation = recorder.made_by(ref)
         if operation is None or position < 0:
-            return Walk(value, None, tuple(reversed(steps)), ref, position)
+            break
         if is_sum(operation):
             total = weighted_sum(recorder, operation, recorder.value(ref).shape, position, names)
-            return Walk(value, total, tuple(reversed(steps)), ref, position)
-        step, ref, position = _step(recorder, operation, ref, position)
-        if step is not None:
-            steps.append(step)
+            break
+        after = _value(recorder, ref, position)
+        found, ref, position = _before(recorder, operation, ref, position)
+        if found is not None:
+            kind, numbers, apply = found
+            name = operation.name if kind == "activation" else ""
+            steps.append(Step(kind, name, _value(recorder, ref, position), after, numbers, apply))
+    return Walk(value, total, tuple(reversed(steps)), ref, position)
 
 
-def _step(recorder: Recorder, operation: Operation, ref: Ref, position: int) -> tuple[Step | None, Ref, int]:
-    """Return a step back, and the value before it."""
+def _before(recorder: Recorder, operation: Operation, ref: Ref, position: int) -> tuple[Found | None, Ref, int]:
+    """Return a step back (None if the value did not change), and the value before it."""
     name, source = operation.name, operation.inputs[0] if operation.inputs else ref
-    if operation.output == 0 and name in BATCH_NORMS:
-        return _batch_norm(recorder, operation, ref, position)
-    if operation.output == 0 and name in ("native_layer_norm", "native_group_norm"):
-        return _layer_norm(recorder, operation, ref, position)
-    if name in ACTIVATIONS:
-        return _activation(recorder, operation, ref, position)
-    if name in ("_softmax", "softmax"):
-        return _softmax(recorder, operation, ref, position)
     if name in ("add", "sub", "mul", "div"):
-        return _binary(recorder, operation, ref, position)
-    if name in ("masked_fill", "where", "nan_to_num") and _value(recorder, source, position) == _value(
-        recorder, ref, position
-    ):
+        return _binary(recorder, operation, recorder.value(ref).shape, position)
+    if name in _STEPS and operation.output == 0:
+        return _STEPS[name](recorder, operation, position), source, position
+    chooses = name in ("masked_fill", "where", "nan_to_num")
+    if chooses and _value(recorder, source, position) == _value(recorder, ref, position):
         return None, source, position
     raise UnsupportedOperation(
         f"The value is computed by the operation {name}, which is not a sum, a norm or an activation function. Choose "
@@ -101,128 +101,98 @@ def _value(recorder: Recorder, ref: Ref, position: int) -> float:
     return float(recorder.value(ref).reshape(-1)[position])
 
 
-def _batch_norm(recorder: Recorder, operation: Operation, ref: Ref, position: int) -> tuple[Step, Ref, int]:
-    source = operation.inputs[0]
-    channel = unravel(position, recorder.value(ref).shape)[1]
-    weight, bias, mean, variance = (
-        None if each is None else float(recorder.value(each)[channel]) for each in operation.args[1:5]
-    )
-    eps = operation.args[BATCH_NORMS[operation.name]]
+def _batch_norm(recorder: Recorder, operation: Operation, position: int) -> Found:
+    channel = unravel(position, recorder.value(operation.inputs[0]).shape)[1]
+    parameters = [None if each is None else float(recorder.value(each)[channel]) for each in operation.args[1:5]]
+    weight, bias, mean, variance = parameters
     if mean is None or variance is None:
         raise UnsupportedOperation("The batch norm has no running statistics. Choose a layer before it.")
-    numbers = {"mean": mean, "variance": variance, "eps": eps, "weight": 1.0 if weight is None else weight}
-    return _norm("batch_norm", numbers | {"bias": bias or 0.0}, recorder, ref, source, position), source, position
+    return _norm("batch_norm", mean, variance, operation.args[BATCH_NORMS[operation.name]], weight, bias)
 
 
-def _layer_norm(recorder: Recorder, operation: Operation, ref: Ref, position: int) -> tuple[Step, Ref, int]:
-    source = operation.inputs[0]
-    x = to_cpu_float64(recorder.value(source))
+def _layer_norm(recorder: Recorder, operation: Operation, position: int) -> Found:
+    x = to_cpu_float64(recorder.value(operation.inputs[0]))
     if operation.name == "native_layer_norm":
-        _, shape, weight, bias, eps = operation.args
+        _, shape, *parameters, eps = operation.args
         size = torch.Size(shape).numel()
-        group, at = x.reshape(-1, size)[position // size], position % size
+        at = position % size
     else:
-        _, weight, bias, _, _, _, groups, eps = operation.args
-        size = x[0].numel() // groups
-        group = x.reshape(-1, size)[position // size]
-        at = unravel(position, x.shape)[1]
-    parts = [None if each is None else float(recorder.value(each).reshape(-1)[at]) for each in (weight, bias)]
-    numbers = {"mean": float(group.mean()), "variance": float(group.var(correction=0)), "eps": eps}
-    numbers |= {"weight": 1.0 if parts[0] is None else parts[0], "bias": parts[1] or 0.0}
-    return _norm("layer_norm", numbers, recorder, ref, source, position), source, position
+        _, *parameters, _, _, _, groups, eps = operation.args
+        size, at = x[0].numel() // groups, unravel(position, x.shape)[1]
+    group = x.reshape(-1, size)[position // size]
+    weight, bias = (None if each is None else _value(recorder, each, at) for each in parameters)
+    return _norm("layer_norm", float(group.mean()), float(group.var(correction=0)), eps, weight, bias)
 
 
-def _norm(kind: str, numbers: dict[str, float], recorder: Recorder, ref: Ref, source: Ref, position: int) -> Step:
-    def apply(x: float) -> float:
-        scaled = (x - numbers["mean"]) / (numbers["variance"] + numbers["eps"]) ** 0.5
-        return scaled * numbers["weight"] + numbers["bias"]
-
-    return Step(kind, "", _value(recorder, source, position), _value(recorder, ref, position), numbers, apply)
+def _norm(kind: str, mean: float, variance: float, eps: float, weight: float | None, bias: float | None) -> Found:
+    factor, shift = 1.0 if weight is None else weight, bias or 0.0
+    numbers = {"mean": mean, "variance": variance, "eps": eps, "weight": factor, "bias": shift}
+    return kind, numbers, lambda x: (x - mean) / (variance + eps) ** 0.5 * factor + shift
 
 
-def _activation(recorder: Recorder, operation: Operation, ref: Ref, position: int) -> tuple[Step, Ref, int]:
-    source = operation.inputs[0]
-
+def _activation(recorder: Recorder, operation: Operation, position: int) -> Found:
     def apply(x: float) -> float:
         return float(operation.run(lambda each: torch.tensor(x, dtype=torch.float64)))
 
-    before, after = _value(recorder, source, position), _value(recorder, ref, position)
     limits = [each for each in operation.args[1:] if isinstance(each, (int, float))]
     numbers = dict(zip(("low", "high"), limits, strict=False)) if operation.name in ("hardtanh", "clamp") else {}
-    return Step("activation", operation.name, before, after, numbers, apply), source, position
+    return "activation", numbers, apply
 
 
-def _softmax(recorder: Recorder, operation: Operation, ref: Ref, position: int) -> tuple[Step, Ref, int]:
-    source = operation.inputs[0]
-    x = to_cpu_float64(recorder.value(source))
+def _softmax(recorder: Recorder, operation: Operation, position: int) -> Found:
+    x = to_cpu_float64(recorder.value(operation.inputs[0]))
     dim = operation.args[1] % x.ndim
     at = unravel(position, x.shape)
     row = x[tuple(slice(None) if d == dim else i for d, i in enumerate(at))]
-    own, maximum = at[dim], float(row.max())
+    maximum = float(row.max())
     exponents = (row - maximum).exp()
-    others = float(exponents.sum() - exponents[own])
+    others = float(exponents.sum() - exponents[at[dim]])
 
     def apply(score: float) -> float:
         exponent = float(torch.tensor(score - maximum, dtype=torch.float64).exp())
         return exponent / (others + exponent)
 
-    before, after = _value(recorder, source, position), _value(recorder, ref, position)
-    return (
-        Step("softmax", "", before, after, {"maximum": maximum, "sum": float(exponents.sum())}, apply),
-        source,
-        position,
-    )
+    return "softmax", {"maximum": maximum, "sum": float(exponents.sum())}, apply
 
 
-def _binary(recorder: Recorder, operation: Operation, ref: Ref, position: int) -> tuple[Step, Ref, int]:
-    """Return a sum or a product of two values: the one that was computed last is followed, the other is a number."""
-    first, second = operation.args[:2]
-    shape = recorder.value(ref).shape
-    operands = [_operand(recorder, each, shape, position) for each in (first, second)]
-    alpha = float(operation.kwargs.get("alpha", 1))
-    followed = _followed(recorder, operands, operation.name)
-    other = operands[1 - followed].value
-    own = operands[followed]
-    assert own.ref is not None, "one operand is a tensor of the pass"
-    kind, numbers, apply = _arithmetic(operation.name, alpha, followed, other)
-    return Step(kind, "", own.value, _value(recorder, ref, position), numbers, apply), own.ref, own.position
+_STEPS: dict[str, Callable[[Recorder, Operation, int], Found]] = {
+    **dict.fromkeys(BATCH_NORMS, _batch_norm),
+    **dict.fromkeys(("native_layer_norm", "native_group_norm"), _layer_norm),
+    **dict.fromkeys(ACTIVATIONS, _activation),
+    **dict.fromkeys(("_softmax", "softmax"), _softmax),
+}
 
 
-@dataclass(frozen=True)
-class _Operand:
+class _Operand(NamedTuple):
     value: float
-    ref: Ref | None
-    position: int
-    size: int
+    ref: Ref | None = None
+    position: int = 0
+    order: tuple[bool, int, int] = (False, -1, 0)
+    """Whether it was computed in the pass, then its size and the number of its operation: the largest is followed."""
+
+
+def _binary(recorder: Recorder, operation: Operation, shape: torch.Size, position: int) -> tuple[Found, Ref, int]:
+    """Return a sum or a product of two values: one that was computed is followed, the other is a number."""
+    operands = [_operand(recorder, each, shape, position) for each in operation.args[:2]]
+    followed = int(operands[1].order > operands[0].order)
+    own, other = operands[followed], operands[1 - followed].value
+    assert own.ref is not None, "one operand is a tensor of the pass"
+    sign = float(operation.kwargs.get("alpha", 1)) * (-1 if operation.name == "sub" else 1)
+    return _arithmetic(operation.name, sign, followed, other), own.ref, own.position
 
 
 def _operand(recorder: Recorder, given: Any, shape: torch.Size, position: int) -> _Operand:
     if not isinstance(given, Ref):
-        return _Operand(float(given), None, 0, 0)
-    tensor = recorder.value(given)
+        return _Operand(float(given))
+    tensor, made = recorder.value(given), recorder.made_by(given)
     numbers: Tensor = torch.arange(tensor.numel()).reshape(tensor.shape).expand(shape)
     at = int(numbers.reshape(-1)[position])
-    return _Operand(float(tensor.reshape(-1)[at]), given, at, tensor.numel())
+    order = (False, 0, 0) if made is None else (True, tensor.numel(), made.number)
+    return _Operand(_value(recorder, given, at), given, at, order)
 
 
-def _followed(recorder: Recorder, operands: list[_Operand], name: str) -> int:
-    """Return which operand is followed: the one that was computed; of two, the larger one, or the last computed."""
-    made = [recorder.made_by(each.ref) if each.ref is not None else None for each in operands]
-    known = [k for k in (0, 1) if made[k] is not None]
-    if len(known) != 2:
-        return known[0] if known else int(operands[0].ref is None)
-    if operands[0].size != operands[1].size:
-        return int(operands[1].size > operands[0].size)
-    first, second = made
-    assert first is not None and second is not None
-    return int(second.number > first.number)
-
-
-def _arithmetic(
-    name: str, alpha: float, followed: int, other: float
-) -> tuple[str, dict[str, float], Callable[[float], float]]:
+def _arithmetic(name: str, sign: float, followed: int, other: float) -> Found:
     if name in ("add", "sub"):
-        sign = -alpha if name == "sub" else alpha
         if followed == 0:
             return "add", {"added": sign * other}, lambda x: x + sign * other
         if sign == 1:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,24 +91,16 @@ def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], 
     first = out // (w.shape[0] // groups) * count
     sizes = x.shape[2:]
     lines = [[cell[d] * stride[d] - padding[d] + k * dilation[d] for k in range(sides[d])] for d in range(len(sides))]
-    positions = torch.full((count, *sides), OUTSIDE)
-    offsets: Iterator[tuple[int, ...]] = itertools.product(*(range(side) for side in sides))
-    for index in offsets:
-        place = [lines[d][k] for d, k in enumerate(index)]
-        if all(0 <= line < size for line, size in zip(place, sizes, strict=True)):
-            flat = 0
-            for line, size in zip(place, sizes, strict=True):
-                flat = flat * size + line
-            channels = image * x.shape[1] + first + torch.arange(count)
-            every_channel: tuple[Any, ...] = (slice(None), *index)
-            positions[every_channel] = channels * math.prod(sizes) + flat
+    flat, inside = torch.zeros((), dtype=torch.long), torch.ones((), dtype=torch.bool)
+    for along, size in zip(map(torch.tensor, lines), sizes, strict=True):
+        flat = flat[..., None] * size + along
+        inside = inside[..., None] & (along >= 0) & (along < size)
+    channels = (image * x.shape[1] + first + torch.arange(count)).view(-1, *[1] * len(sides))
+    positions = torch.where(inside, channels * math.prod(sizes) + flat, OUTSIDE)
     inputs, moved = _read(recorder, source, positions)
     offset = _offsets(recorder, source, moved[0], sizes)
-    rows, columns = (
-        ([line + shift for line in each] for each, shift in zip(lines[-2:], offset, strict=True))
-        if len(sides) == 2
-        else ((), ())
-    )
+    last = lines if len(sides) == 2 else ([], [])
+    rows, columns = (tuple(line + shift for line in each) for each, shift in zip(last, offset, strict=True))
     return WeightedSum(
         "convolution",
         names.get(w.data_ptr(), ""),
@@ -118,8 +109,8 @@ def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], 
         0.0 if bias is None else float(recorder.value(bias)[out]),
         moved[1] != OUTSIDE,
         range(first, first + count),
-        tuple(rows),
-        tuple(columns),
+        rows,
+        columns,
         recorder.made_by(moved[0]) is None,
         (moved,),
     )
@@ -158,11 +149,7 @@ def _matrix(recorder: Recorder, operation: Operation, at: tuple[int, ...], names
     bias = 0.0
     if bias_ref is not None:
         added = recorder.value(bias_ref)
-        bias = float(
-            added.expand(*[*added.shape[:-1], b.shape[-1]] if added.ndim < 2 else added.shape).reshape(-1)[column]
-            if added.ndim < 2
-            else added[at]
-        )
+        bias = float(added.expand(b.shape[-1])[column] if added.ndim < 2 else added[at])
     name = names.get(b.data_ptr(), "")
     sources = (first,) if name else (first, second)
     return WeightedSum(

@@ -9,24 +9,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import (
-    BadImages,
-    BadOption,
-    NoSpatialOutput,
-    UnsupportedModel,
-    UnsupportedOperation,
-    shorten,
-)
+from explainers.errors import BadImages, BadOption, NoSpatialOutput, UnsupportedModel, UnsupportedOperation, shorten
 from explainers.experiments.arithmetic.moves import unravel
 from explainers.experiments.arithmetic.recording import Recorder
 from explainers.experiments.arithmetic.steps import Step, Walk, walk
 from explainers.experiments.arithmetic.sums import WeightedSum
-from explainers.experiments.interventions.selection import position_numbers
+from explainers.experiments.interventions.selection import check_cell, position_numbers
 from explainers.hooks.cleanup import restores_state
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import LayerName, check_keywords, whole_number, whole_numbers
+from explainers.options import LayerName, check_keywords, whole_number
 from explainers.passes.attention.watch import watch_attention
 from explainers.passes.run import Run, open_run
 from explainers.registry import check_images
@@ -167,11 +160,7 @@ def trace_attention(
             raise UnsupportedModel(f"Layer {layer!r} contains no attention. Attentions of this network: {known}.")
         weights = inside[0].weights
         rows = weights.reshape(-1, *weights.shape[-2:])
-        for name, value, count in (
-            ("head", head, len(rows)),
-            ("query", query, rows.shape[1]),
-            ("key", key, rows.shape[2]),
-        ):
+        for (name, value), count in zip({"head": head, "query": query, "key": key}.items(), rows.shape, strict=True):
             _check_number(name, value, count, layer)
         position = (head * rows.shape[1] + query) * rows.shape[2] + key
         found = walk(recorder, recorder.ref(weights), position, names)
@@ -189,13 +178,9 @@ def _check_one(model: nn.Module, image: Tensor) -> None:
 @contextmanager
 def _recording(run: Run) -> Iterator[tuple[Recorder, dict[int, str]]]:
     """Record the operations of the pass inside the block, with the names of layers by the address of their weights."""
-    names = {
-        parameter.data_ptr(): name.rpartition(".")[0]
-        for name, parameter in run.view.network.named_parameters()
-        if parameter.ndim > 1
-    }
-    recorder = Recorder()
-    with recorder:
+    named = run.view.network.named_parameters()
+    names = {each.data_ptr(): name.rpartition(".")[0] for name, each in named if each.ndim > 1}
+    with Recorder() as recorder:
         yield recorder, names
 
 
@@ -216,12 +201,7 @@ def _position(
     if cell is None:
         values = layout.to_maps(output)[0, channel]
         cell = unravel(int(values.flatten().argmax()), tuple(values.shape))
-    at = whole_numbers(cell)
-    if at is None or len(at) != len(layout.grid) or not all(0 <= i < n for i, n in zip(at, layout.grid, strict=True)):
-        raise BadOption(
-            f"cell={shorten(cell)} does not exist: layer {layout.name!r} has a grid of {layout.grid}, with cells from "
-            f"{(0,) * len(layout.grid)} to {tuple(side - 1 for side in layout.grid)}."
-        )
+    at = check_cell(cell, layout.grid, layout.name)
     return int(layout.to_maps(numbers)[(0, channel, *at)]), at
 
 
@@ -244,13 +224,9 @@ def _path(recorder: Recorder, start: Walk, count: int, names: dict[int, str]) ->
         index = unravel(flat, products.shape)
         source, positions = total._sources[0]
         position = int(positions.reshape(-1)[flat])
-        shape = recorder.value(source).shape
-        channel, cell = _place(shape, position)
-        found.append(
-            PathStep(
-                total.name, total.kind, index, channel, cell, float(total.inputs[index]), float(total.weights[index])
-            )
-        )
+        channel, cell = _place(recorder.value(source).shape, position)
+        factors = float(total.inputs[index]), float(total.weights[index])
+        found.append(PathStep(total.name, total.kind, index, channel, cell, *factors))
         try:
             current = walk(recorder, source, position, names)
         except UnsupportedOperation:  # the path ends at an operation without products, such as a sort

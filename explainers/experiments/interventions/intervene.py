@@ -2,31 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from explainers.display.classes import class_name
+from explainers.display.display import Display, Displayed
+from explainers.display.tables import paragraphs, table_html
 from explainers.experiments.interventions.changes import Change, Constant, Function, Swap, as_function, describe_change
-from explainers.experiments.interventions.result import Intervention
-from explainers.experiments.interventions.selection import Selection, select
+from explainers.experiments.interventions.selection import select
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import restores_state
+from explainers.hooks.edit import edit_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.layers.score_kind import score_kind
 from explainers.nested import concatenate_outputs
+from explainers.network.dtypes import to_cpu_float64
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
 from explainers.outputs import scores_in, scores_of
 from explainers.passes.forward import Edits
 from explainers.passes.leaf import LayerLeaf
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, match_quantization, single_tensor
-from explainers.probabilities import check_score
+from explainers.passes.tensors import at_least_float32, single_tensor
+from explainers.probabilities import check_score, probabilities_of
 from explainers.registry import check_images
 from explainers.targets import TargetLike, describe_target, evaluate
+
+
+class ClassChange(NamedTuple):
+    """A class with its probabilities (or scores, if the network has no probabilities) before and after."""
+
+    class_index: int
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class Intervention(Displayed):
+    """The scores of a model before and after a change of one layer, both [N, K], or [N, 1] for other outputs.
+
+    `channels` are the changed channels of `layer`, `cells` the number of changed positions (None: all), `value` what
+    was done, and `score` how scores become probabilities ("softmax", "sigmoid", "identity", "log", "logit").
+    `target_before` and `target_after` [N] are the scores of the `target` (class indices or its repr), None without one.
+    """
+
+    layer: str
+    channels: tuple[int, ...]
+    cells: int | None
+    value: str
+    before: Tensor
+    after: Tensor
+    score: str
+    edit: Callable[[Tensor], Tensor] = field(repr=False, compare=False)
+    """The function for `edit_outputs` that makes the same change."""
+    target: list[int] | str | None = None
+    target_before: Tensor | None = None
+    target_after: Tensor | None = None
+
+    @property
+    def change(self) -> Tensor:
+        """The change of all scores, [N, K]."""
+        return self.after - self.before
+
+    def top(self, count: int = 5) -> list[list[ClassChange]]:
+        """Return for each image the classes that are among the best `count` before or after, best before first."""
+        scores = [to_cpu_float64(each) for each in (self.before, self.after)]
+        shares = [probabilities_of(each, self.score) for each in scores]
+        before, after = (each if share is None else share for each, share in zip(scores, shares, strict=True))
+        count = min(count, before.shape[1])
+        found = []
+        for old, new in zip(before, after, strict=True):
+            classes = dict.fromkeys([*old.topk(count).indices.tolist(), *new.topk(count).indices.tolist()])
+            found.append([ClassChange(index, float(old[index]), float(new[index])) for index in classes])
+        return found
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """Apply the same change to all forward passes of the model inside the block, for example those of a method.
+
+        Only passes of the thread that entered the block are changed.
+
+        Example
+            >>> result = intervene(model, images, "layer4", channels=[3, 17])
+            >>> with result.applied(model):
+            ...     changed = grad_cam(model, images, 281)
+        """
+        with edit_outputs(model, {self.layer: self.edit}):
+            yield
+
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the most likely classes before and after."""
+        rows = [
+            [image, class_name(each.class_index, labels), each.before, each.after, each.change]
+            for image, changes in enumerate(self.top())
+            for each in changes
+        ]
+        table = table_html(["image", "class", "before", "after", "change"], rows)
+        return Display(paragraphs([repr(self)]) + table, repr(self))
+
+    def __repr__(self) -> str:
+        n = len(self.before)
+        changed = int((self.before.argmax(1) != self.after.argmax(1)).sum())
+        what = f"{len(self.channels)} channel{'s' * (len(self.channels) != 1)}"
+        where = "" if self.cells is None else f" at {self.cells} position{'s' * (self.cells != 1)}"
+        of_target = ""
+        if self.target_before is not None and self.target_after is not None:
+            lost = float((self.target_after - self.target_before).mean())
+            of_target = f"change of the target's score {lost:.3g}" + (" on average" if n > 1 else "")
+        largest = float(torch.linalg.vector_norm(self.change, float("inf")))
+        of_classes = (
+            f"top class changed in {changed} of {n} image{'s' * (n != 1)}, largest change of a score {largest:.3g}, "
+            if self.before.shape[1] > 1 or not of_target
+            else ""
+        )
+        return f"Intervention({self.layer}, {what}{where}, {self.value}: {(of_classes + of_target).removesuffix(', ')})"
 
 
 @check_keywords
@@ -90,26 +189,21 @@ def intervene(
             other, _ = _record(run, layout, value.images.detach().to(run.images))
             function = Constant(other.movedim(layout.channel_axis, 1)[:, list(selection.channels)])
         assert function is not None
-        changed = _change(run, selection, function, output.ndim)
+        changed = _outputs(run, run.images, lambda *rows: [(layout, selection.edit(_of_rows(function, rows, output)))])
         chosen, target_after = run.scoring.target, None
         if is_of_target and chosen is not None:
             target_after = at_least_float32(evaluate(chosen, changed, len(images)))
         after = _scores(changed, target_after)
         kind = score_kind(run.view, run.images, before, score).score if _has_classes(clean) else "logit"
-    positions = None if selection.mask is None else int(selection.mask.sum())
-
-    def edit(output: Tensor) -> Tensor:
-        return match_quantization(output, selection.apply(function, single_tensor(layout.name, output)))
-
     return Intervention(
         layout.name,
         selection.channels,
-        positions,
+        None if selection.mask is None else int(selection.mask.sum()),
         describe_change(value),
         before,
         after,
         kind,
-        edit,
+        selection.edit(function),
         None if chosen is None else describe_target(chosen, len(images)),
         target_before,
         target_after,
@@ -159,15 +253,6 @@ def _outputs(run: Run, images: Tensor, edits: Callable[[int, int], Edits]) -> An
     return concatenate_outputs(outputs)
 
 
-def _change(run: Run, selection: Selection, function: Function, axes: int) -> Any:
-    """Return the output for the images after the change of a layer whose output has `axes` axes."""
-
-    def edits(start: int, end: int) -> Edits:
-        own = function.rows(start, end, axes) if isinstance(function, Constant) else function
-
-        def edit(output: Any) -> Tensor:
-            return match_quantization(output, selection.apply(own, single_tensor(selection.layout.name, output)))
-
-        return [(selection.layout, edit)]
-
-    return _outputs(run, run.images, edits)
+def _of_rows(function: Function, rows: tuple[int, int], output: Tensor) -> Function:
+    """Return the change of the images in `rows`, from start to end, for a layer with this output for all images."""
+    return function.rows(*rows, output.ndim) if isinstance(function, Constant) else function

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from explainers.errors import BadOption, NoSpatialOutput, UnsupportedModel, shor
 from explainers.experiments.interventions.changes import Function
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.options import whole_number, whole_numbers
+from explainers.passes.tensors import match_quantization, single_tensor
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,18 @@ class Selection:
     channels: tuple[int, ...]
     mask: Tensor | None
 
-    def apply(self, function: Function, output: Tensor) -> Tensor:
-        """Return a copy of the layer's output with the selected values replaced by `function` of them."""
-        axis = self.layout.channel_axis
-        values = output.clone().movedim(axis, 1)
-        chosen = list(self.channels)
-        old = values[:, chosen]
-        new = function(old)
-        values[:, chosen] = new if self.mask is None else torch.where(self.mask.to(output.device), new, old)
-        return values.movedim(1, axis)
+    def edit(self, function: Function) -> Callable[[Any], Tensor]:
+        """Return the edit of the layer's output that replaces the selected values by `function` of them."""
+        axis, chosen = self.layout.channel_axis, list(self.channels)
+
+        def edit(output: Any) -> Tensor:
+            values = single_tensor(self.layout.name, output).clone().movedim(axis, 1)
+            old = values[:, chosen]
+            new = function(old)
+            values[:, chosen] = new if self.mask is None else torch.where(self.mask.to(values.device), new, old)
+            return match_quantization(output, values.movedim(1, axis))
+
+        return edit
 
 
 def select(
@@ -82,13 +87,39 @@ def _mask(layout: LayerLayout, shape: Sequence[int], cells: Tensor | Sequence[tu
     if cells is None:
         return None
     numbers = position_numbers(layout, shape)
-    chosen = _grid_mask(tuple(numbers.shape), cells)
+    grid = tuple(numbers.shape)
+    chosen = torch.zeros(grid, dtype=torch.bool)
+    if isinstance(cells, Tensor) and cells.dtype == torch.bool:
+        if tuple(cells.shape) != grid:
+            raise BadOption(f"The mask of cells has shape {tuple(cells.shape)}; the layer has a grid of {grid}.")
+        chosen = cells.cpu()
+    elif isinstance(cells, (Tensor, list, tuple)):
+        for cell in cells.tolist() if isinstance(cells, Tensor) else cells:
+            chosen[check_cell(cell, grid, layout.name)] = True
+    else:
+        raise BadOption(
+            f"cells={shorten(cells)} is not valid. Give a list of cells (row, column), or a mask of the grid."
+        )
     if not bool(chosen.any()):
         raise BadOption("cells is empty, so nothing would change. Select at least one cell, or give None for all.")
     rest = _positions(layout, shape)
     mask = torch.zeros(math.prod(rest), dtype=torch.bool)
     mask[numbers[chosen]] = True
     return mask.reshape(rest)
+
+
+def check_cell(cell: Any, grid: tuple[int, ...], layer: str) -> tuple[int, ...]:
+    """Return the cell of a layer's grid as a tuple.
+
+    Errors   BadOption if it does not exist
+    """
+    at = whole_numbers(cell)
+    if at is None or len(at) != len(grid) or not all(0 <= i < n for i, n in zip(at, grid, strict=True)):
+        raise BadOption(
+            f"Cell {shorten(cell)} does not exist: layer {layer!r} has a grid of {grid}, with cells from "
+            f"{(0,) * len(grid)} to {tuple(side - 1 for side in grid)}."
+        )
+    return at
 
 
 def position_numbers(layout: LayerLayout, shape: Sequence[int]) -> Tensor:
@@ -111,24 +142,3 @@ def position_numbers(layout: LayerLayout, shape: Sequence[int]) -> Tensor:
 
 def _positions(layout: LayerLayout, shape: Sequence[int]) -> list[int]:
     return [size for axis, size in enumerate(shape) if axis not in (0, layout.channel_axis)]
-
-
-def _grid_mask(grid: tuple[int, ...], cells: Tensor | Sequence[tuple[int, ...]]) -> Tensor:
-    if isinstance(cells, Tensor) and cells.dtype == torch.bool:
-        if tuple(cells.shape) != grid:
-            raise BadOption(f"The mask of cells has shape {tuple(cells.shape)}; the layer has a grid of {grid}.")
-        return cells.cpu()
-    if not isinstance(cells, (Tensor, list, tuple)):
-        raise BadOption(
-            f"cells={shorten(cells)} is not valid. Give a list of cells (row, column), or a mask of the grid."
-        )
-    chosen = torch.zeros(grid, dtype=torch.bool)
-    for cell in cells.tolist() if isinstance(cells, Tensor) else cells:
-        at = whole_numbers(cell)
-        if at is None or len(at) != len(grid) or not all(0 <= i < n for i, n in zip(at, grid, strict=True)):
-            raise BadOption(
-                f"Cell {shorten(cell)} does not exist: the layer has a grid of {grid}, with cells from "
-                f"{(0,) * len(grid)} to {tuple(side - 1 for side in grid)}."
-            )
-        chosen[at] = True
-    return chosen
