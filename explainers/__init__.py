@@ -54,14 +54,12 @@ from explainers.errors import (
 )
 from explainers.experiments.arithmetic.sums import WeightedSum
 from explainers.experiments.arithmetic.trace import PathStep, ValueTrace, trace_attention, trace_value
-from explainers.experiments.comparison.compare import compare_models
-from explainers.experiments.comparison.result import ModelComparison
-from explainers.experiments.description.describe import describe
-from explainers.experiments.description.table import Description, LayerDescription
-from explainers.experiments.erasing.smallest_region import SmallestRegion, smallest_region
+from explainers.experiments.compare_models import ModelComparison, compare_models
+from explainers.experiments.describe import Description, LayerDescription, describe
 from explainers.experiments.interventions.changes import AddNoise, Clamp, Scale, Swap
 from explainers.experiments.interventions.intervene import Intervention, intervene
 from explainers.experiments.interventions.patching import patch_effects
+from explainers.experiments.smallest_region import SmallestRegion, smallest_region
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.explanation.show import show

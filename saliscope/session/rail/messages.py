@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from explainers.experiments.description.table import Description
+    from explainers.experiments.describe import Description
 
 TITLE = "Network diagram"
 GROUP = (
