@@ -80,8 +80,7 @@ from explainers.methods.gradients.bias_gradients import FullGradients, full_grad
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.judge import judge
 from explainers.metrics.metric import METRICS, Metric
-from explainers.metrics.randomization import randomization_test
-from explainers.metrics.randomization_result import Randomization
+from explainers.metrics.randomization import Randomization, randomization_test
 from explainers.metrics.recommend import recommend
 from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.removal import Removal, remove_brightest

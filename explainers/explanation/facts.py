@@ -1,43 +1,70 @@
-"""What an `Explanation` says about its maps, for the verdict on each of them."""
+"""The fields of an `Explanation`, and what they say about its maps, for the verdict on each of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from explainers.findings import Finding
-from explainers.probabilities import ROUNDING, UNITS
+from explainers.placement import Placements, place
+from explainers.probabilities import ROUNDING, UNITS, probabilities_of
 from explainers.registry import METHODS, Method
 from explainers.verdict.facts import Facts
+from explainers.verdict.rules import Verdict, judge_facts
 
 
-class Explained(Protocol):
-    """The parts of an `Explanation` that its verdicts follow from."""
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """The fields of an `Explanation`, which describes them, and what follows from them alone."""
+
+    method: str
+    layer: str | None
+    target: list[int] | str | None
+    options: dict[str, Any]
+    map: Tensor
+    raw: Tensor
+    scores: Tensor | None
+    statistics: list[dict[str, Any]]
+    findings: list[list[Finding]]
+    seconds: float
+    keywords: dict[str, Any] | None = None
+    score: str | None = None
+    device: str = "cpu"
+    images: Tensor | None = None
+    done: int = 1
+    total: int = 1
+    placement: Placements = None
 
     @property
-    def method(self) -> str: ...
+    def is_complete(self) -> bool:
+        """Whether the method computed all samples; if not, the finding `stopped_early` says why."""
+        return self.done >= self.total
+
     @property
-    def options(self) -> dict[str, Any]: ...
+    def probabilities(self) -> Tensor | None:
+        """The probabilities [N, K] of the classes, or None if the scores are unknown or have no probabilities."""
+        return None if self.scores is None else probabilities_of(self.scores, self.score)
+
     @property
-    def map(self) -> Tensor: ...
+    def placed(self) -> Tensor:
+        """The map on a grid that covers the image evenly, as it is drawn: `place(map, placement)`."""
+        return place(self.map, self.placement)
+
     @property
-    def scores(self) -> Tensor | None: ...
+    def verdicts(self) -> list[Verdict]:
+        """What the numbers of each map support without tests; `judge` adds those of `evaluate`."""
+        return [judge_facts(facts_of(self, index)) for index in range(len(self.map))]
+
     @property
-    def score(self) -> str | None: ...
-    @property
-    def probabilities(self) -> Tensor | None: ...
-    @property
-    def statistics(self) -> list[dict[str, Any]]: ...
-    @property
-    def findings(self) -> list[list[Finding]]: ...
-    @property
-    def done(self) -> int: ...
-    @property
-    def total(self) -> int: ...
+    def by_size(self) -> bool:
+        """Whether drawings show magnitudes: a gradient for each pixel, from a method in METHODS."""
+        known = METHODS.get(self.method)
+        return known is not None and known.by_size
 
 
 def facts_of(explanation: Explained, index: int) -> Facts:

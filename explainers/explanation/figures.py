@@ -1,10 +1,10 @@
-"""The maps of an `Explanation` as figures for notebooks, with their targets, scores, units and findings."""
+"""The maps of an `Explanation` for notebooks, with targets, scores, units and findings, and the page about a call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,36 +12,21 @@ from torch.nn import functional
 
 from explainers.display.classes import class_name, name_classes, target_name
 from explainers.display.display import NO_PILLOW, Display
-from explainers.display.encoding import has_pillow
+from explainers.display.encoding import escape, has_pillow
 from explainers.display.figure import SIDE, MapFigure
 from explainers.display.inputs import Shown, given_images, network_inputs
 from explainers.display.map_html import maps_html
-from explainers.explanation import facts
+from explainers.display.tables import table_html
+from explainers.explanation.facts import Explained
 from explainers.probabilities import UNITS, WORDS
 from explainers.registry import METHODS
-from explainers.verdict.rules import Verdict
 
 FINEST = 256
 """The longest side of a shown map in cells; larger maps are averaged."""
 MOST = 12
 """Maps that are shown unless the caller asks for more."""
-
-
-class Explained(facts.Explained, Protocol):
-    """The parts of an `Explanation` that are shown, besides those that its verdicts follow from."""
-
-    @property
-    def layer(self) -> str | None: ...
-    @property
-    def target(self) -> list[int] | str | None: ...
-    @property
-    def images(self) -> Tensor | None: ...
-    @property
-    def placed(self) -> Tensor: ...
-    @property
-    def by_size(self) -> bool: ...
-    @property
-    def verdicts(self) -> list[Verdict]: ...
+TOP = 5
+"""Listed classes of each image on a page."""
 
 
 def display_maps(
@@ -62,20 +47,14 @@ def display_maps(
         raise ImportError(NO_PILLOW)
     shown: list[MapFigure] = []
     for each in explanations:
-        shown += figures(each, images, labels, most - len(shown))
-    if signed is None and colors == "signed":
-        signed = True
-    shown = [
-        replace(figure, signed=figure.signed if signed is None else signed, colors=colors, limits=limits)
-        for figure in shown
-    ]
+        signs = signed if signed is not None else colors == "signed" or not each.by_size
+        found = figures(each, images, labels, most - len(shown))
+        shown += [replace(figure, signed=signs, colors=colors, limits=limits) for figure in found]
     total = sum(len(each.map) for each in explanations)
-    count = f"{total} map{'s' * (total != 1)}"
+    count, rest = f"{total} map{'s' * (total != 1)}", ""
     if total > len(shown):
         count = f"{len(shown)} of {count}"
         rest = f'<p class="saliscope-quiet">{count} are shown. most={total} shows all of them.</p>'
-    else:
-        rest = ""
     return Display(maps_html(shown) + rest, f"Display({count})", [figure.drawn for figure in shown])
 
 
@@ -189,3 +168,47 @@ def quantity_of(explanation: Explained) -> str:
 
 def _joined(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
+
+
+def report(explanation: Explained, images: Any = None, labels: Sequence[str] | None = None) -> Display:
+    """Return the maps with their controls, the most likely classes, the settings and the statistics of the maps."""
+    maps = display_maps([explanation], images, labels=labels, most=len(explanation.map))
+    where = f" at {explanation.layer}" if explanation.layer else ""
+    parts = ["<h1>", escape(f"{explanation.method}{where}"), "</h1>", maps.content]
+    if predictions := _predictions(explanation, labels):
+        heads = ("image", "class", "score", "probability")
+        parts += ["<h2>Most likely classes</h2>", table_html(heads, predictions)]
+    parts += ["<h2>Settings</h2>", table_html(("setting", "value"), _settings(explanation, labels))]
+    if explanation.statistics:
+        table = explanation.statistics
+        plain = (int, float, str, type(None))
+        names = [name for name in table[0] if all(isinstance(row.get(name), plain) for row in table)]
+        rows = [[n, *(row.get(name) for name in names)] for n, row in enumerate(table)]
+        parts += ["<h2>Statistics of the maps</h2>", table_html(("image", *names), rows)]
+    return Display("".join(parts), maps.text)
+
+
+def _predictions(explanation: Explained, labels: Sequence[str] | None) -> list[list[Any]]:
+    scores, probabilities = explanation.scores, explanation.probabilities
+    if scores is None or scores.ndim != 2:
+        return []
+    rows: list[list[Any]] = []
+    for n, values in enumerate(scores.detach().to("cpu").float()):
+        for index in values.nan_to_num(float("-inf")).topk(min(TOP, len(values))).indices.tolist():
+            share = None if probabilities is None else float(probabilities[n, index])
+            rows.append([n, class_name(index, labels), float(values[index]), share])
+    return rows
+
+
+def _settings(explanation: Explained, labels: Sequence[str] | None) -> list[tuple[str, str]]:
+    values = {
+        "method": explanation.method,
+        "layer": explanation.layer,
+        "target": target_name(explanation.target, labels),
+        **explanation.options,
+        "score": explanation.score,
+        "map": " x ".join(map(str, explanation.map.shape)),
+        "device": explanation.device,
+        "seconds": f"{explanation.seconds:.3f}",
+    }
+    return [(name, str(value)) for name, value in values.items() if value is not None]

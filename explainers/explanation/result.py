@@ -14,26 +14,22 @@ from torch import Tensor
 from explainers.display.display import Display, Displayed
 from explainers.display.encoding import has_pillow
 from explainers.errors import BadOption
-from explainers.explanation.facts import facts_of
-from explainers.explanation.figures import display_maps
+from explainers.explanation.facts import Explained
+from explainers.explanation.figures import display_maps, report
 from explainers.explanation.npz import load_npz, save_npz
-from explainers.explanation.page import report
 from explainers.findings import Finding
 from explainers.maps.frames import overlay_frames
 from explainers.maps.overlays import overlay
 from explainers.maps.pixels import one_for_each
 from explainers.maps.resize import resize
-from explainers.placement import Placement, Placements, place
-from explainers.probabilities import probabilities_of
-from explainers.registry import METHODS
-from explainers.verdict.rules import Verdict, judge_facts
+from explainers.placement import Placement, Placements
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation(Displayed):
+class Explanation(Explained, Displayed):
     """The result of `explain`.
 
     `map` is [N, h, w] as in the paper, [N, t, h, w] for videos and volumes; `raw` the result before the final ReLU or
@@ -47,50 +43,6 @@ class Explanation(Displayed):
     masks, permutations or windows, by method; at most `total` if the method chooses the number); both are 1 for methods
     without samples. `placement` says where the cells of `map` and `raw` lie in the image, None if they cover it evenly.
     """
-
-    method: str
-    layer: str | None
-    target: list[int] | str | None
-    options: dict[str, Any]
-    map: Tensor
-    raw: Tensor
-    scores: Tensor | None
-    statistics: list[dict[str, Any]]
-    findings: list[list[Finding]]
-    seconds: float
-    keywords: dict[str, Any] | None = None
-    score: str | None = None
-    device: str = "cpu"
-    images: Tensor | None = None
-    done: int = 1
-    total: int = 1
-    placement: Placements = None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the method computed all samples; if not, the finding `stopped_early` says why."""
-        return self.done >= self.total
-
-    @property
-    def probabilities(self) -> Tensor | None:
-        """The probabilities [N, K] of the classes, or None if the scores are unknown or have no probabilities."""
-        return None if self.scores is None else probabilities_of(self.scores, self.score)
-
-    @property
-    def placed(self) -> Tensor:
-        """The map on a grid that covers the image evenly, as it is drawn: `place(map, placement)`."""
-        return place(self.map, self.placement)
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """What the numbers of each map support without tests; `judge` adds those of `evaluate`."""
-        return [judge_facts(facts_of(self, index)) for index in range(len(self.map))]
-
-    @property
-    def by_size(self) -> bool:
-        """Whether drawings show magnitudes: a gradient for each pixel, from a method in METHODS."""
-        known = METHODS.get(self.method)
-        return known is not None and known.by_size
 
     def upsample(self, size: tuple[int, ...]) -> Tensor:
         """Resize the map to [N, height, width], or [N, frames, height, width] for videos and volumes.
@@ -157,21 +109,11 @@ class Explanation(Displayed):
         arrays = {"map": self.map, "raw": self.raw}
         if self.scores is not None:
             arrays["scores"] = self.scores
-        about = {
-            "method": self.method,
-            "layer": self.layer,
-            "target": self.target,
-            "statistics": self.statistics,
-            "findings": [[asdict(finding) for finding in row] for row in self.findings],
-            "seconds": self.seconds,
-            "score": self.score,
-            "device": self.device,
-            "done": self.done,
-            "total": self.total,
-            "placement": _plain_placement(self.placement),
-            "options": self.options,
-            "keywords": self.keywords if _is_plain(self.keywords) else None,
-        }
+        names = "method layer target statistics seconds score device done total options".split()
+        about = {name: getattr(self, name) for name in names}
+        about["findings"] = [[asdict(finding) for finding in row] for row in self.findings]
+        about["placement"] = _plain_placement(self.placement)
+        about["keywords"] = self.keywords if _is_plain(self.keywords) else None
         save_npz(path, arrays, {"about": json.dumps(about, default=_plain)})
 
     @classmethod
@@ -185,14 +127,8 @@ class Explanation(Displayed):
         findings = [[Finding(**fields) for fields in row] for row in about.pop("findings")]
         where = about.pop("placement", None)
         placement = [_placement(each) for each in where] if isinstance(where, list) else _placement(where)
-        return cls(
-            map=arrays["map"],
-            raw=arrays["raw"],
-            scores=arrays.get("scores"),
-            findings=findings,
-            placement=placement,
-            **about,
-        )
+        maps: dict[str, Any] = {name: arrays.get(name) for name in ("map", "raw", "scores")}
+        return cls(**about, **maps, findings=findings, placement=placement)
 
     def to_html(self, path: str | Path, images: Any = None, *, labels: Sequence[str] | None = None) -> None:
         """Write a page about this explanation: its maps with controls, the scores, the settings and the findings.

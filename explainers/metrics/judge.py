@@ -10,7 +10,7 @@ from explainers.explanation.facts import facts_of
 from explainers.explanation.result import Explanation
 from explainers.metrics.comparison import results_of
 from explainers.metrics.evaluation import Evaluation
-from explainers.metrics.randomization_result import ALL_LAYERS, Randomization
+from explainers.metrics.randomization import ALL_LAYERS, Randomization
 from explainers.verdict.rules import Verdict, judge_facts
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
+from explainers.display.charts import charts_html, charts_images, line_chart
+from explainers.display.classes import target_name
+from explainers.display.display import Display, Displayed
+from explainers.display.tables import folded, paragraphs, table_html
 from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, shorten
 from explainers.explanation.run import explain
 from explainers.hooks.cleanup import ordinary_tensors, restores_state
@@ -17,7 +22,7 @@ from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.layers.blocks.weights import WeightGroup, weight_groups
 from explainers.maps.resize import rank_correlation, reduce_channels, resize
 from explainers.maps.similarity import ssim
-from explainers.metrics.randomization_result import STATISTICS, Randomization
+from explainers.metrics.evaluation import as_slice
 from explainers.network.eval_view import eval_view
 from explainers.network.randomized_copy import RandomizedCopy
 from explainers.options import Choice, LayerName, Range, Seed, options_of
@@ -31,6 +36,132 @@ ORDERS = ("cascade", "independent", "logit")
 MAX_STEPS = 12
 MapFunction = Callable[[nn.Module, Tensor, Any], Tensor]
 """(model, images, target) -> maps [N, h, w] or attributions [N, C, H, W]."""
+
+STATISTICS = ("signed", "magnitude", "ssim", "absolute", "blank")
+LAST_LAYER, ALL_LAYERS = 0.8, 0.5
+"""Thresholds of the rank correlation: below them, a map depends on the weights of the last layer, or of all layers.
+
+On EfficientNet-Lite0 and four images, the plain gradient, input x gradient and DeepLIFT have 0.49 to 0.56 after the
+last layer and 0.05 to 0.18 at the end. Guided backpropagation, deconvnet and excitation backpropagation have 0.99 to
+1.00 and 0.21 to 0.45, maps that ignore the network 1.00 and 1.00.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Randomization(Displayed):
+    """The result of `randomization_test`: the similarity of the map to the maps of networks with randomized weights.
+
+    `steps` are the names of the randomized blocks, from the output to the input; `signed`, `magnitude` (Spearman's rank
+    correlation of the maps, and of their magnitudes) and `ssim` are [steps, N], means over the seeds; NaN if a map is
+    constant or not finite, or if the test stopped before. `absolute` [steps, N] is the mean of |`correlation`|, which
+    is 1 for a map that only changes its sign between seeds; `blank` [steps, N] is the fraction of seeds with a constant
+    map. `by_size`: the map has one attribution per pixel and is drawn by magnitude. `done` of `total` maps were
+    computed.
+    """
+
+    steps: tuple[str, ...]
+    signed: Tensor
+    magnitude: Tensor
+    ssim: Tensor
+    absolute: Tensor
+    blank: Tensor
+    method: str
+    layer: str | None
+    target: list[int] | str
+    order: str
+    by_size: bool
+    done: int
+    total: int
+    options: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __len__(self) -> int:
+        return self.signed.shape[1]
+
+    def __getitem__(self, index: int | slice) -> Randomization:
+        """Return the result for one image or for several."""
+        one = as_slice(index, len(self))
+        target = self.target[one] if isinstance(self.target, list) else self.target
+        return replace(self, target=target, **{name: getattr(self, name)[:, one] for name in STATISTICS})
+
+    @property
+    def correlation(self) -> Tensor:
+        """The correlations [steps, N]: `magnitude` for maps that are drawn by magnitude, else `signed`."""
+        return self.magnitude if self.by_size else self.signed
+
+    @property
+    def after_last_layer(self) -> float:
+        """The mean correlation after randomizing the last layer with weights, over the images that have one."""
+        return float(self.correlation[0].nanmean())
+
+    @property
+    def after_all_layers(self) -> float:
+        """The mean correlation at the end of a cascade, NaN for the other orders."""
+        return float(self.correlation[-1].nanmean()) if self.order == "cascade" else math.nan
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether the map depends on the weights, None if unknown.
+
+        The correlation must fall below `LAST_LAYER` after the last layer and, in a cascade, below `ALL_LAYERS` at the
+        end.
+        """
+        known = [(self.after_last_layer, LAST_LAYER)]
+        known += [(self.after_all_layers, ALL_LAYERS)] if self.order == "cascade" else []
+        if any(abs(value) >= limit for value, limit in known) or self.turns:
+            return False
+        return None if any(math.isnan(value) for value, _ in known) else True
+
+    @property
+    def turns(self) -> bool:
+        """Whether only the sign of the map changes, between seeds or images."""
+        checked = self.absolute[[0, -1] if self.order == "cascade" else [0]]
+        return bool((checked.nanmean(1) >= LAST_LAYER).any()) and abs(self.after_last_layer) < LAST_LAYER
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return one row for each image and step."""
+        return [
+            {"image": n, "step": step, "drawn": name}
+            | {each: float(getattr(self, each)[step, n]) for each in STATISTICS}
+            for n in range(len(self))
+            for step, name in enumerate(self.steps)
+        ]
+
+    def __str__(self) -> str:
+        what = "rank correlation of magnitudes" if self.by_size else "rank correlation"
+        if self.after_last_layer != self.after_last_layer:
+            reason = "the map is constant or not finite" if self.done else "it was stopped before the first map"
+            return f"{self.method}: the randomization test has no result, because {reason}."
+        unknown = "has not completed" if self.done < self.total else "has no verdict in"
+        verdict = {True: "passes", False: "fails", None: unknown}[self.passes]
+        found = f"{self.after_last_layer:.2f} after randomizing {self.steps[0]} (limit {LAST_LAYER})"
+        if self.order == "cascade" and not math.isnan(self.after_all_layers):
+            found += f", {self.after_all_layers:.2f} after randomizing all weights (limit {ALL_LAYERS})"
+        elif self.order == "independent":
+            means = self.correlation.nanmean(1)
+            found += f"; least affected by {self.steps[int(means.nan_to_num(-2).argmax())]} ({float(means.max()):.2f})"
+        blank = float(self.blank.nanmean())
+        notes = f" {blank:.0%} of the maps were constant or not finite." if blank > 0 else ""
+        notes += " Only the sign of the map changes with the weights." if self.turns else ""
+        short = f" Stopped after {self.done} of {self.total} maps." if self.done < self.total else ""
+        return f"{self.method} {verdict} the randomization test: {what} {found}.{notes}{short}"
+
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the verdict, and the correlation after each step."""
+        means = self.correlation.double().nanmean(1).tolist()
+        points = list(enumerate(means, 1))
+        charts = line_chart("Rank correlation with the original map", {"map": points}, x="randomized blocks", y="")
+        rows = [[k, name, mean] for (k, mean), name in zip(points, self.steps, strict=True)]
+        table = folded(f"{len(rows)} steps", table_html(["step", "randomized block", "correlation"], rows))
+        about = paragraphs([f"Target: {target_name(self.target, labels)}.", str(self)])
+        return Display(about + charts_html(charts) + table, repr(self), charts_images(charts))
+
+    def __repr__(self) -> str:
+        where = f" at {self.layer}" if self.layer else ""
+        return (
+            f"Randomization({self.method}{where}, {self.order}, {len(self.steps)} steps, {len(self)} "
+            f"image{'s' * (len(self) > 1)}, passes {self.passes})"
+        )
 
 
 @restores_state
@@ -77,7 +208,15 @@ def randomization_test(
     """
     start = time.monotonic()
     loop = Loop(None, progress, budget)
-    _check({"order": order, "seeds": seeds, "seed": seed}, options)
+    for name, value in (("order", order), ("seeds", seeds), ("seed", seed)):
+        options_of(randomization_test)[name].check(value)
+    if "compare" in options:
+        raise BadOption("compare= computes a second map, which this test does not use. Omit compare.")
+    if "forward" in options:
+        raise BadOption(
+            "forward= is not supported, because it would run the given model instead of the randomized copy. Wrap the "
+            "model and the function in an nn.Module that takes only images."
+        )
     check_images(model, images)
     if images.ndim == 5:
         raise BadImages(
@@ -110,25 +249,12 @@ def randomization_test(
     )
 
 
-def _check(given: dict[str, Any], options: dict[str, Any]) -> None:
-    for name, option in options_of(randomization_test).items():
-        option.check(given[name])
-    if "compare" in options:
-        raise BadOption("compare= computes a second map, which this test does not use. Omit compare.")
-    if "forward" in options:
-        raise BadOption(
-            "forward= is not supported, because it would run the given model instead of the randomized copy. Wrap the "
-            "model and the function in an nn.Module that takes only images."
-        )
-
-
 def _fixed(network: nn.Module, images: Tensor, target: TargetLike) -> Target:
     """Return the target with fixed classes: None becomes the top classes of the trained network."""
     if isinstance(target, Unit):
         raise BadTarget(
             f"The target is a unit of {shorten(target.layer)}, which does not depend on the weights after that layer. "
-            "Give a "
-            "class, or a function of the network's output."
+            "Give a class, or a function of the network's output."
         )
     with open_run(network, images, target) as run:
         run.scoring.score_inputs()
@@ -144,11 +270,9 @@ class _Maps:
     ) -> None:
         name = method if isinstance(method, str) else getattr(method, "name", getattr(method, "__name__", ""))
         known = METHODS.get(str(name))
-        if isinstance(method, str) or (known is not None and method in (known, known.function)):
-            self.method: Method | None = find(str(name))
-        elif callable(method):
-            self.method = None
-        else:
+        is_known = isinstance(method, str) or (known is not None and method in (known, known.function))
+        self.method = find(str(name)) if is_known else None
+        if not is_known and not callable(method):
             raise BadOption(
                 f"method={shorten(method)} is not valid. Give a name, or a function of model, images, target."
             )

@@ -20,10 +20,9 @@ from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps, name_method
-from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts
-from explainers.metrics.metric import METRICS, Measurement, Metric, Trial, find_metric
+from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts, means_of_controls
+from explainers.metrics.metric import METRICS, EvaluationSettings, Measurement, Metric, Trial, find_metric, find_metrics
 from explainers.metrics.recommendation import Recommendation
-from explainers.metrics.settings import EvaluationSettings
 from explainers.metrics.several import by_name, in_map, overloaded, rank_evaluations, score_of, target_of
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
@@ -109,7 +108,7 @@ def evaluate(
         (torch.Size([1]), ['center', 'edge', 'random'])
     """
     given: dict[str, Any] = {}
-    for name, each in by_name(maps, _metrics(metrics)).items():
+    for name, each in by_name(maps, find_metrics(metrics)).items():
         with in_map(name):
             given[name] = check_dimensions(name_method(each), images)
     found: dict[str, Evaluation] = {}
@@ -152,7 +151,7 @@ def evaluator(
     maps that are validated before any computation.
     """
     loop = Loop(settings.batch_size, None, settings.budget)
-    chosen = _metrics(settings.metrics)
+    chosen = find_metrics(settings.metrics)
     for name, option in options_of(evaluate).items():
         option.check(getattr(settings, name))
     metric_options = _resolve_options({} if settings.options is None else settings.options, chosen)
@@ -222,7 +221,7 @@ class Evaluator:
             done += self._cost(each, trial)
         self.trial.loop.progress = None
         if controls and not self._stopped and self.trial.loop.affords():
-            self._controls = {name: part.without_own() for name, part in parts.items()}
+            self._controls = parts
         return self._evaluation(own, parts, start)
 
     @cached_property
@@ -239,14 +238,13 @@ class Evaluator:
 
     def _measure(self, metric: Metric, trial: Trial) -> Parts:
         """Compute the values of one metric, or NaN if the call has stopped."""
-        names = [each.name for each in trial.candidates]
-        if self._stopped or not self.trial.loop.affords():
+        names, loop = [each.name for each in trial.candidates], trial.loop
+        if self._stopped or not loop.affords():
             found = Measurement(trial.maps.new_full((len(trial.maps),), torch.nan))
-            return Parts(found, names, len(trial.images), is_started=False)
-        self.trial.loop.ended_early = False
+            return Parts(found, names, len(trial.images), is_complete=False)
+        loop.ended_early = False
         found = metric(trial.of(metric), **self.options[metric.name])
-        is_complete = found.is_complete and not self.trial.loop.ended_early
-        return Parts(replace(found, is_complete=is_complete), names, len(trial.images))
+        return Parts(found, names, len(trial.images), is_complete=found.is_complete and not loop.ended_early)
 
     def _cost(self, metric: Metric, trial: Trial) -> int:
         rows = len(trial.maps) if metric.controls else len(trial.images)
@@ -286,25 +284,19 @@ class Evaluator:
         return answer
 
     def _evaluation(self, own: Candidate, parts: Mapping[str, Parts], start: float) -> Evaluation:
-        controls = self._controls if self._controls is not None else {n: p.without_own() for n, p in parts.items()}
+        controls = self._controls or parts
+        tested = {name: controls[name] for name in parts if controls[name].names["random"]}
+        curved = {name: part for name, part in tested.items() if part.curves}
         stop_reason = STOPPED if self._stopped else OVER
         target = self.trial.run.scoring.target
         return Evaluation(
-            values={name: part.values("") for name, part in parts.items()},
-            controls={name: controls[name].means() for name in parts if controls[name].names},
-            spread={name: controls[name].spread() for name in parts if controls[name].names},
-            random_values={name: controls[name].random_values() for name in parts if controls[name].names},
-            random_curves={
-                name: controls[name].random_curves()
-                for name in parts
-                if controls[name].names and controls[name].measured.curves is not None
-            },
-            curves={name: part.curves("") for name, part in parts.items() if part.measured.curves is not None},
-            control_curves={
-                name: controls[name].mean_curves()
-                for name in parts
-                if controls[name].names and controls[name].measured.curves is not None
-            },
+            values={name: part.values[""].mean(0) for name, part in parts.items()},
+            controls={name: means_of_controls(part.values) for name, part in tested.items()},
+            spread={name: part.values["random"].T.std(1) for name, part in tested.items()},
+            random_values={name: part.values["random"].T for name, part in tested.items()},
+            random_curves={name: part.curves["random"].movedim(0, 1) for name, part in curved.items()},
+            curves={name: part.curves[""].mean(0) for name, part in parts.items() if part.curves},
+            control_curves={name: means_of_controls(part.curves) for name, part in curved.items()},
             reasons={name: part.find_reasons(stop_reason) for name, part in parts.items()},
             maps=own.maps,
             method=own.explanation.method if own.explanation else None,
@@ -315,15 +307,6 @@ class Evaluator:
             is_complete=len(parts) == len(self.metrics) and all(part.is_complete for part in parts.values()),
             findings=self.findings,
         )
-
-
-def _metrics(names: Any) -> list[Metric]:
-    several = [names] if isinstance(names, str) else list(names) if isinstance(names, (list, tuple)) else None
-    if not several:
-        raise BadOption(
-            f"metrics={shorten(names)} is not valid. Give names of METRICS: metrics=('deletion', 'insertion')."
-        )
-    return [*{each.name: each for each in map(find_metric, several)}.values()]
 
 
 def _resolve_options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import explainers
     from explainers.metrics.evaluation import Evaluation
-    from explainers.metrics.randomization_result import Randomization
+    from explainers.metrics.randomization import Randomization
     from explainers.verdict.rules import Verdict
 
 MARKS: dict[bool | None, str] = {True: "good", False: "bad", None: "unknown"}
@@ -106,7 +106,7 @@ def _weights(test: Randomization | str | None, method: explainers.Method) -> dic
 
 
 def _of_table(method: explainers.Method, order: str, part: str) -> dict[str, str]:
-    from explainers.metrics.randomization_result import ALL_LAYERS, LAST_LAYER  # torch takes seconds to start
+    from explainers.metrics.randomization import ALL_LAYERS, LAST_LAYER  # torch takes seconds to start
 
     table = badges.table()
     correlation = table.get("methods", {}).get(method.name, {}).get(order)

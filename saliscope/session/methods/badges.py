@@ -46,7 +46,7 @@ def badges(method: explainers.Method, loaded: LoadedModel) -> list[Badge]:
 
 def _weights(measured: dict[str, Any], method: explainers.Method) -> list[Badge]:
     """Return the badge of the randomization test; class-agnostic methods are tested with all layers randomized."""
-    from explainers.metrics.randomization_result import ALL_LAYERS, LAST_LAYER  # torch takes seconds to start
+    from explainers.metrics.randomization import ALL_LAYERS, LAST_LAYER  # torch takes seconds to start
 
     last, everything = measured.get("logit"), measured.get("cascade")
     if measured.get("depends_on_weights") is not False or last is None or everything is None:

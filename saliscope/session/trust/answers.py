@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import explainers
     from explainers.metrics.evaluation import Evaluation
-    from explainers.metrics.randomization_result import Randomization
+    from explainers.metrics.randomization import Randomization
     from explainers.verdict.facts import Facts
     from explainers.verdict.rules import Verdict
 

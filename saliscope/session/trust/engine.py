@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import explainers
     from explainers.metrics.evaluation import Evaluation
-    from explainers.metrics.randomization_result import Randomization
+    from explainers.metrics.randomization import Randomization
     from explainers.targets import Target
 
 T = TypeVar("T")

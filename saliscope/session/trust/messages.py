@@ -8,7 +8,7 @@ from saliscope.session import messages as page_messages
 
 if TYPE_CHECKING:
     from explainers.metrics.evaluation import Evaluation
-    from explainers.metrics.randomization_result import Randomization
+    from explainers.metrics.randomization import Randomization
     from saliscope.session.answers import Settings
     from saliscope.session.trust.answers import ClassSimilarity
 
