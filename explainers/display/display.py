@@ -1,9 +1,10 @@
-"""`Display`: HTML that a notebook shows as the result of a cell."""
+"""`Display`: HTML that a notebook shows as the result of a cell, and its parts: tables, sentences, names of classes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 NO_PILLOW = "Maps are drawn with Pillow, which is not installed. Run: pip install pillow"
 PADDING = 12
 """Pixels between images."""
+OF_TARGETS = re.compile(r"\b(class_|classes|against|labels)=(\d+|\([\d, ]+\))")
+IN_SENTENCES = re.compile(r"\bclass (\d+)", re.IGNORECASE)
 
 
 class Display:
@@ -64,10 +67,15 @@ class Displayed:
         raise NotImplementedError
 
     def _repr_html_(self) -> str | None:
-        return self.display().html
+        return self._repr_mimebundle_().get("text/html")
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return self.display()._repr_mimebundle_()
+        """Return what notebooks show: the display, and the text; only the text if the display needs Pillow."""
+        try:
+            shown = self.display()._repr_mimebundle_()
+        except ImportError:
+            shown = {}
+        return shown | {"text/plain": repr(self)}
 
 
 def _in_rows(images: Sequence[Image.Image]) -> Image.Image:
@@ -81,3 +89,75 @@ def _in_rows(images: Sequence[Image.Image]) -> Image.Image:
     for k, image in enumerate(images):
         whole.paste(image, (k % columns * (width + PADDING), k // columns * (height + PADDING)))
     return whole
+
+
+def table_html(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table; columns of text are aligned left, numbers right, and missing values are empty."""
+    is_text = [any(isinstance(row[k], str) for row in rows) for k in range(len(heads))]
+    head = "".join(_cell("th", name, left) for name, left in zip(heads, is_text, strict=True))
+    body = "".join(
+        f"<tr>{''.join(_cell('td', value, left) for value, left in zip(row, is_text, strict=True))}</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(tag: str, value: Any, left: bool) -> str:
+    kind = ' class="saliscope-text"' if left else ""
+    return f"<{tag}{kind}>{escape(_text(value))}</{tag}>"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return "not measured" if math.isnan(value) else f"{value:.4g}"
+
+
+def findings_html(sentences: Iterable[str]) -> str:
+    """Return findings as paragraphs with a mark."""
+    return "".join(f'<p class="saliscope-finding">{escape(each)}</p>' for each in sentences)
+
+
+def folded(title: str, content: str) -> str:
+    """Return content that a click on the title shows."""
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
+
+
+def paragraphs(lines: Sequence[str]) -> str:
+    """Return lines of text as paragraphs."""
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def class_name(index: int, labels: Sequence[str] | None) -> str:
+    """Return the name of a class with its index, "tabby (class 281)", or "class 281" without a name."""
+    known = labels is not None and 0 <= index < len(labels)
+    return f"{labels[index]} (class {index})" if known and labels is not None else f"class {index}"
+
+
+def target_name(target: list[int] | str | None, labels: Sequence[str] | None) -> str:
+    """Return the explained classes, or the text of a target, with the names of its classes."""
+    if target is None:
+        return "no class"
+    if isinstance(target, str):
+
+        def name(found: re.Match[str]) -> str:
+            return f"{found[1]}=" + re.sub(r"\d+", lambda index: class_name(int(index[0]), labels), found[2])
+
+        return target if labels is None else OF_TARGETS.sub(name, target)
+    names = list(dict.fromkeys(class_name(index, labels) for index in target))
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+def name_classes(sentence: str, labels: Sequence[str] | None) -> str:
+    """Replace "class 281" in a sentence by the name of the class."""
+    if labels is None:
+        return sentence
+
+    def name(found: re.Match[str]) -> str:
+        index = int(found[1])
+        return class_name(index, labels) if index < len(labels) else found[0]
+
+    return IN_SENTENCES.sub(name, sentence)

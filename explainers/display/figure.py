@@ -1,13 +1,21 @@
-"""A map over its image, as notebooks show it."""
+"""Maps over their images as HTML: a static image that scripts replace by the map with controls.
+
+Where scripts are blocked, the image stays.
+"""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from explainers.display.display import findings_html
+from explainers.display.encoding import escape, image_address, packed_map, script_json
 from explainers.maps.overlays import color_bar, overlay, view
 from explainers.maps.pixels import to_pillow
 
@@ -18,6 +26,24 @@ LARGEST = 384
 """The longest side of a shown image in pixels."""
 SIDE = 224
 """The longest side of a shown image is at least this number of pixels."""
+TERMS = {
+    "view": "View",
+    "overlay": "Overlay",
+    "photograph": "Image",
+    "map": "Map",
+    "swipe": "Swipe",
+    "opacity": "Opacity",
+    "divider": "Divider",
+    "colors": "Colors from",
+    "to": "to",
+    "low": "Lower color limit",
+    "high": "Upper color limit",
+    "invalid": "Give two numbers, the lower limit first.",
+    "reset": "Reset",
+    "cell": "{value} at row {row}, column {column} of {h} × {w}",
+}
+"""Labels used by saliscope/page/static/notebook/notebook.js."""
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +77,9 @@ class MapFigure:
         from PIL import Image  # optional: the library requires only torch
 
         drawing = view(self.map, colors=self.colors, limits=self.limits, signed=self.signed)
-        photo = self.photo.resize(_enlarged(self.photo.size))
+        # At least `SIDE` pixels, so that contours and the color bar have room.
+        factor = max(1.0, SIDE / max(self.photo.size))
+        photo = self.photo.resize((round(self.photo.width * factor), round(self.photo.height * factor)))
         shown = overlay(photo, self.map, colors=self.colors, limits=self.limits, signed=self.signed)
         bar = color_bar(
             drawing.low,
@@ -67,8 +95,44 @@ class MapFigure:
         both.paste(bar, (0, shown.height))
         return both
 
+    @property
+    def data(self) -> dict[str, object]:
+        """The map and its settings for the script."""
+        return {
+            "map": packed_map(self.map),
+            "image": image_address(self.photo),
+            "colors": self.colors or "auto",
+            "limits": self.limits,
+            "signed": self.signed,
+            "unit": self.quantity,
+            "label": self.label,
+            "terms": TERMS,
+        }
 
-def _enlarged(size: tuple[int, int]) -> tuple[int, int]:
-    """Return a size with the same shape, of at least `SIDE` pixels, so that contours and the color bar have room."""
-    factor = max(1.0, SIDE / max(size))
-    return round(size[0] * factor), round(size[1] * factor)
+    @property
+    def label(self) -> str:
+        """The text instead of the image."""
+        return f"{self.lines[0]}, {self.title}"
+
+
+def maps_html(figures: Sequence[MapFigure]) -> str:
+    """Return the figures next to each other, with one script for all of them."""
+    marks = [f"saliscope-{uuid.uuid4().hex}" for _ in figures]
+    parts = [_figure_html(figure, mark) for figure, mark in zip(figures, marks, strict=True)]
+    # A script with this text only once, also for several maps.
+    script = (HERE / "map.js").read_text(encoding="utf-8").partition("\n")[2].strip()
+    calls = [
+        f"showMap(document.getElementById({script_json(mark)}), {script_json(figure.data)});"
+        for figure, mark in zip(figures, marks, strict=True)
+    ]
+    code = "(() => {\nconst showMap = " + script + ";\n" + "\n".join(calls) + "\n})();"
+    return f'<div class="saliscope-maps">{"".join(parts)}</div><script>{code}</script>'
+
+
+def _figure_html(figure: MapFigure, mark: str) -> str:
+    lines = "".join(f'<p class="saliscope-quiet">{escape(line[:1].upper() + line[1:])}.</p>' for line in figure.lines)
+    return (
+        f'<figure><p class="saliscope-title">{escape(figure.title)}</p>'
+        f'<div id="{mark}"><img src="{image_address(figure.drawn)}" alt="{escape(figure.label)}"></div>'
+        f"<figcaption>{lines}{findings_html(figure.findings)}</figcaption></figure>"
+    )

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.display.classes import class_name
-from explainers.display.display import Display, Displayed
-from explainers.display.tables import folded, paragraphs, table_html
+from explainers.display.display import Display, Displayed, class_name, folded, paragraphs, table_html
 from explainers.errors import BadImages, BadOption, BadTarget, shorten
 from explainers.experiments.layer_similarity import FEWEST, gram_matrix, linear_cka
 from explainers.explanation.run import explain

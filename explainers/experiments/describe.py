@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.display.display import Display, Displayed
-from explainers.display.tables import paragraphs, table_html
+from explainers.display.display import Display, Displayed, paragraphs, table_html
 from explainers.hooks.calls import Calls
 from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point

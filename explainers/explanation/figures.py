@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.display.classes import class_name, name_classes, target_name
-from explainers.display.display import NO_PILLOW, Display
+from explainers.display.display import NO_PILLOW, Display, class_name, name_classes, table_html, target_name
 from explainers.display.encoding import escape, has_pillow
-from explainers.display.figure import SIDE, MapFigure
+from explainers.display.figure import SIDE, MapFigure, maps_html
 from explainers.display.inputs import Shown, given_images, network_inputs
-from explainers.display.map_html import maps_html
-from explainers.display.tables import table_html
 from explainers.explanation.facts import Explained
 from explainers.probabilities import UNITS, WORDS
 from explainers.registry import METHODS
@@ -66,7 +63,9 @@ def figures(
     Errors   BadImages if the number of images is not the number of maps
     """
     maps = explanation.placed
-    frames = _frames(maps)
+    frames: list[int | None] = [None] * len(maps)
+    if maps.ndim == 4:  # of videos: the frame with the strongest values
+        frames = list(maps.nan_to_num().abs().flatten(2).amax(-1).argmax(1).tolist())
     images = _images(explanation, photos, frames, maps.shape[1])[:most]
     return [_figure(explanation, n, maps[n], labels, image, frames[n]) for n, image in enumerate(images)]
 
@@ -78,9 +77,8 @@ def _figure(
     values = whole if frame is None else whole[frame]
     method = METHODS.get(explanation.method)
     where = f" at {explanation.layer}" if explanation.layer else ""
-    lines = [
-        f"{method.title if method else explanation.method}{where}, map of {_joined(explanation.map[n].shape)} cells"
-    ]
+    cells = " x ".join(f"{side}" for side in explanation.map[n].shape)
+    lines = [f"{method.title if method else explanation.method}{where}, map of {cells} cells"]
     lines += [*_score(explanation, n), explanation.verdicts[n].sentence]
     if frame is not None:
         lines.append(f"the frame with the strongest values, {frame + 1} of {len(whole)}")
@@ -90,7 +88,9 @@ def _figure(
         lines.append(image.note)
     if max(values.shape) > FINEST:
         lines.append(f"shown with means of cells, at most {FINEST} in a row")
-        values = _averaged(values)
+        factor = FINEST / max(values.shape)
+        size = max(1, round(values.shape[0] * factor)), max(1, round(values.shape[1] * factor))
+        values = functional.adaptive_avg_pool2d(values[None].float(), size)[0]
     findings = explanation.findings[n] if n < len(explanation.findings) else []
     gray = torch.full((SIDE, max(1, round(SIDE * values.shape[1] / values.shape[0])), 3), 128, dtype=torch.uint8)
     return MapFigure(
@@ -115,20 +115,6 @@ def _images(explanation: Explained, photos: Any, frames: list[int | None], cells
         at = [int((int(frame or 0) + 0.5) * inputs.shape[2] / cells) for frame in frames]
         inputs = torch.stack([clip[:, k] for clip, k in zip(inputs, at, strict=True)])
     return network_inputs(inputs)
-
-
-def _frames(maps: Tensor) -> list[int | None]:
-    """Return the frame with the strongest values of each map of a video, and None for each map of an image."""
-    if maps.ndim == 3:
-        return [None] * len(maps)
-    return list(maps.nan_to_num().abs().flatten(2).amax(-1).argmax(1).tolist())
-
-
-def _averaged(values: Tensor) -> Tensor:
-    height, width = values.shape
-    factor = FINEST / max(height, width)
-    size = max(1, round(height * factor)), max(1, round(width * factor))
-    return functional.adaptive_avg_pool2d(values[None].float(), size)[0]
 
 
 def title_of(explanation: Explained, n: int, labels: Sequence[str] | None) -> str:
@@ -164,10 +150,6 @@ def quantity_of(explanation: Explained) -> str:
         word = next((kind for start, kind in kinds.items() if target.startswith(start)), "score")
     unit = method.unit.replace("logit", word)
     return f"|gradient| in {unit}" if explanation.by_size else unit
-
-
-def _joined(sizes: Sequence[int]) -> str:
-    return " x ".join(map(str, sizes))
 
 
 def report(explanation: Explained, images: Any = None, labels: Sequence[str] | None = None) -> Display:

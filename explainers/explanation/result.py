@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from explainers.display.display import Display, Displayed
-from explainers.display.encoding import has_pillow
 from explainers.errors import BadOption
 from explainers.explanation.facts import Explained
 from explainers.explanation.figures import display_maps, report
@@ -114,7 +113,11 @@ class Explanation(Explained, Displayed):
         about["findings"] = [[asdict(finding) for finding in row] for row in self.findings]
         about["placement"] = _plain_placement(self.placement)
         about["keywords"] = self.keywords if _is_plain(self.keywords) else None
-        save_npz(path, arrays, {"about": json.dumps(about, default=_plain)})
+
+        def plain(value: Any) -> Any:
+            return value.tolist() if isinstance(value, Tensor) else repr(value)
+
+        save_npz(path, arrays, {"about": json.dumps(about, default=plain)})
 
     @classmethod
     def load(cls, path: str) -> Explanation:
@@ -142,13 +145,6 @@ class Explanation(Explained, Displayed):
     def display(self, labels: Sequence[str] | None = None) -> Display:
         """Return the maps with controls, and static images."""
         return display_maps([self], labels=labels)
-
-    def _repr_html_(self) -> str | None:
-        return super()._repr_html_() if has_pillow() else None
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """Return what notebooks show: the maps with controls, and static images; the text without Pillow."""
-        return (super()._repr_mimebundle_() if has_pillow() else {}) | {"text/plain": repr(self)}
 
     def __repr__(self) -> str:
         n, *cells = self.map.shape
@@ -181,8 +177,3 @@ def _is_plain(keywords: dict[str, Any] | None) -> bool:
         return bool(json.loads(json.dumps(keywords)) == keywords)
     except (TypeError, ValueError):
         return False
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value that JSON cannot represent to a list or a string."""
-    return value.tolist() if isinstance(value, Tensor) else repr(value)

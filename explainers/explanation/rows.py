@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.explanation.evidence import Evidence, statistics
+from explainers.explanation.diagnosis import Evidence, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, scatter_rows
 from explainers.network.image_check import first_broken_value

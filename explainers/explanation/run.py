@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, shorten
-from explainers.explanation.diagnosis import diagnose
-from explainers.explanation.evidence import Evidence, statistics
+from explainers.explanation.diagnosis import Evidence, diagnose, statistics
 from explainers.explanation.result import Explanation
 from explainers.explanation.rows import add_missing, add_missing_inputs, join_images
 from explainers.findings import Finding, Record, recording

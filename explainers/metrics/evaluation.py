@@ -14,9 +14,15 @@ from typing import Any
 from torch import Tensor
 
 from explainers.display.charts import Chart, charts_html, charts_images, line_chart, mean_curve
-from explainers.display.classes import name_classes, target_name
-from explainers.display.display import Display, Displayed
-from explainers.display.tables import findings_html, paragraphs, table_html
+from explainers.display.display import (
+    Display,
+    Displayed,
+    findings_html,
+    name_classes,
+    paragraphs,
+    table_html,
+    target_name,
+)
 from explainers.errors import BadOption
 from explainers.findings import Finding
 from explainers.metrics.comparison import Comparison, adjust, compare, judge_comparisons, mean_and_error

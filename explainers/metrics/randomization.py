@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.display.charts import charts_html, charts_images, line_chart
-from explainers.display.classes import target_name
-from explainers.display.display import Display, Displayed
-from explainers.display.tables import folded, paragraphs, table_html
+from explainers.display.display import Display, Displayed, folded, paragraphs, table_html, target_name
 from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, shorten
 from explainers.explanation.run import explain
 from explainers.hooks.cleanup import ordinary_tensors, restores_state

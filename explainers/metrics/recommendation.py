@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from explainers.display.charts import charts_html, charts_images
-from explainers.display.classes import target_name
-from explainers.display.display import Display, Displayed
-from explainers.display.tables import folded, paragraphs, table_html
+from explainers.display.display import Display, Displayed, folded, paragraphs, table_html, target_name
 from explainers.errors import BadOption, nearest
 from explainers.maps.resize import rank_correlation
 from explainers.metrics.comparison import Comparisons, adjust, judge_comparisons, mean_and_error

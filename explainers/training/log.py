@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from explainers.display.charts import charts_html, charts_images, line_chart
-from explainers.display.display import Display, Displayed
-from explainers.display.tables import findings_html, paragraphs
+from explainers.display.display import Display, Displayed, findings_html, paragraphs
 from explainers.training.diagnosis import diagnose_training
 from explainers.training.moments import moments, statistics_of
 from explainers.training.rows import Row

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from explainers.display.classes import class_name
-from explainers.display.display import Display, Displayed
-from explainers.display.tables import paragraphs, table_html
+from explainers.display.display import Display, Displayed, class_name, paragraphs, table_html
 from explainers.experiments.interventions.changes import Change, Constant, Function, Swap, as_function, describe_change
 from explainers.experiments.interventions.selection import select
 from explainers.hooks.calls import replaced_outputs
