@@ -42,7 +42,6 @@ from explainers.training.diagnosis import diagnose_training
 from explainers.training.parameters import Params, gather, match_parameters, not_sharded_inside
 from explainers.training.record import record_gradients
 from explainers.training.scaler import Scaler, scale_of
-from explainers.training.sparse import values_of, with_values
 
 __all__ = [
     "add_gradient_noise",
@@ -53,6 +52,8 @@ __all__ = [
     "replace_gradient",
     "scale_gradients",
 ]
+
+Edits = dict[Tensor | tuple[nn.Module, LayerName], Edit]
 
 
 @contextmanager
@@ -88,7 +89,9 @@ def clip_gradients(
     for name, limit in (("value", value), ("norm", norm)):
         if limit is not None:
             _check_number(name, limit, above=0)
-    instead = _instead_of_clipping(value, norm)
+    call = f"clip_grad_norm_(model.parameters(), {norm})" if norm else f"clip_grad_value_(model.parameters(), {value})"
+    instead = f"After backward (and scaler.unscale_(optimizer), if there is a scaler), call torch.nn.utils.{call}"
+    instead += f", or for FullyShardedDataParallel model.clip_grad_norm_({norm})." if norm else "."
     tensors = gather(params, instead)
     if value is not None and any(tensor.is_complex() for tensor in tensors.values()):
         raise BadOption("clip_gradients(value=...) does not support complex parameters. Pass norm=... instead.")
@@ -96,10 +99,18 @@ def clip_gradients(
 
     def clamp(gradient: Tensor) -> Tensor:
         limit: Any = (value or 0) * scale(gradient)
-        return with_values(gradient, lambda values: values.clamp(-limit, limit).to(values.dtype))
+        if gradient.layout is not torch.sparse_coo:
+            return gradient.clamp(-limit, limit).to(gradient.dtype)
+        gradient = gradient.coalesce()  # zeros that a sparse gradient does not store stay zero
+        values = gradient.values().clamp(-limit, limit).to(gradient.dtype)
+        return torch.sparse_coo_tensor(
+            gradient.indices(), values, gradient.shape, is_coalesced=True, check_invariants=False
+        )
 
     def shrink(gradients: list[Tensor]) -> list[Tensor]:
-        total = torch.nn.utils.get_total_norm([values_of(gradient) for gradient in gradients])
+        # The stored values of a sparse gradient, in which every component occurs once.
+        values = [each.coalesce().values() if each.layout is torch.sparse_coo else each for each in gradients]
+        total = torch.nn.utils.get_total_norm(values)
         # A total of 0 gives an infinite quotient, which is clamped to a factor of 1.
         factor = (float(norm or 0) * scale(total) / total).clamp(max=1.0)
         return [gradient * factor.to(gradient.device) for gradient in gradients]
@@ -111,13 +122,6 @@ def clip_gradients(
         if norm is not None:
             stack.enter_context(edit_together(list(tensors.values()), shrink))
         yield
-
-
-def _instead_of_clipping(value: float | None, norm: float | None) -> str:
-    """Return what to write for sharded parameters."""
-    call = f"clip_grad_norm_(model.parameters(), {norm})" if norm else f"clip_grad_value_(model.parameters(), {value})"
-    text = f"After backward (and scaler.unscale_(optimizer), if there is a scaler), call torch.nn.utils.{call}"
-    return f"{text}, or for FullyShardedDataParallel model.clip_grad_norm_({norm})." if norm else f"{text}."
 
 
 @contextmanager
@@ -146,9 +150,7 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
         for parameter in match_parameters(model, pattern, instead).values():
             if parameter.requires_grad:
                 product[parameter] = product.get(parameter, 1.0) * factor
-    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
-        parameter: partial(torch.mul, other=factor) for parameter, factor in product.items()
-    }
+    edits: Edits = {parameter: partial(torch.mul, other=factor) for parameter, factor in product.items()}
     with not_sharded_inside(model, instead), edit_gradients(edits):
         yield
 
@@ -171,24 +173,14 @@ def freeze(model: nn.Module, pattern: LayerName | Iterable[LayerName]) -> Iterat
         >>> bool(model.conv1.weight.grad.any())
         False
     """
-    patterns = [pattern] if isinstance(pattern, (str, nn.Module)) else _listed(pattern)
+    if not isinstance(pattern, (str, nn.Module, Iterable)) or isinstance(pattern, Tensor):
+        raise WrongType(f"pattern={shorten(pattern)} is not valid. Give a layer, a shell pattern, or a list of them.")
+    patterns = [pattern] if isinstance(pattern, (str, nn.Module)) else list(pattern)
     instead = "After backward, call parameter.grad.zero_(), or parameter.requires_grad_(False) before sharding."
     frozen = [parameter for pattern in patterns for parameter in match_parameters(model, pattern, instead).values()]
-    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
-        parameter: torch.zeros_like for parameter in frozen if parameter.requires_grad
-    }
+    edits: Edits = {parameter: torch.zeros_like for parameter in frozen if parameter.requires_grad}
     with not_sharded_inside(model, instead), edit_gradients(edits):
         yield
-
-
-def _listed(pattern: Any) -> list[LayerName]:
-    """Return the layers and patterns of a list.
-
-    Errors   WrongType
-    """
-    if not isinstance(pattern, Iterable) or isinstance(pattern, Tensor):
-        raise WrongType(f"pattern={shorten(pattern)} is not valid. Give a layer, a shell pattern, or a list of them.")
-    return list(pattern)
 
 
 @contextmanager
@@ -234,29 +226,26 @@ def add_gradient_noise(params: Params, *, std: float, seed: int = 0, scaler: Sca
     """
     _check_number("std", std, least=0)
     scale = scale_of(scaler, "add_gradient_noise")
-    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {}
+    edits: Edits = {}
     instead = f"After backward, add torch.randn_like(parameter.grad) * {std} to each gradient."
     for index, tensor in enumerate(gather(params, instead).values()):
         # Neighboring seeds must not share streams, such as parameter 1 of one run and parameter 0 of the next.
         generator = torch.Generator(tensor.device).manual_seed((seed * 1_000_003 + index) % 2**63)
-        edits[tensor] = _noisy(generator, std, scale)
+        edits[tensor] = partial(_add_noise, generator=generator, std=std, scale=scale)
     with not_sharded_inside(params, instead), edit_gradients(edits):
         yield
 
 
-def _noisy(generator: torch.Generator, std: float, scale: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
-    def add(gradient: Tensor) -> Tensor:
-        if gradient.layout is not torch.strided:
-            raise BadOption(
-                "add_gradient_noise does not support sparse gradients, since noise fills all rows. Use "
-                "nn.Embedding(sparse=False), or pass the other parameters."
-            )
-        shape = (*gradient.shape, 2) if gradient.is_complex() else gradient.shape
-        noise = torch.randn(shape, generator=generator, device=gradient.device, dtype=torch.float32)
-        noise = torch.view_as_complex(noise) if gradient.is_complex() else noise
-        return gradient + (std * scale(gradient) * noise).to(gradient.dtype)
-
-    return add
+def _add_noise(gradient: Tensor, generator: torch.Generator, std: float, scale: Callable[[Tensor], Any]) -> Tensor:
+    if gradient.layout is not torch.strided:
+        raise BadOption(
+            "add_gradient_noise does not support sparse gradients, since noise fills all rows. Use "
+            "nn.Embedding(sparse=False), or pass the other parameters."
+        )
+    shape = (*gradient.shape, 2) if gradient.is_complex() else gradient.shape
+    noise = torch.randn(shape, generator=generator, device=gradient.device, dtype=torch.float32)
+    noise = torch.view_as_complex(noise) if gradient.is_complex() else noise
+    return gradient + (std * scale(gradient) * noise).to(gradient.dtype)
 
 
 def _check_number(name: str, value: Any, *, above: float | None = None, least: float | None = None) -> None:

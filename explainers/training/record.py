@@ -66,11 +66,14 @@ def record_gradients(
     model = unwrap(model_or_tensors) if isinstance(model_or_tensors, nn.Module) else None
     if model is None and activations:
         raise BadOption("activations needs a model, but tensors were passed. Pass the model.")
-    tensors = (
-        _select(gather(model_or_tensors, INSTEAD), patterns)
-        if model is None or _records_parameters(model, activations)
-        else {}
-    )
+    tensors = {}
+    # The parameters of a frozen model are not recorded if there are `activations`.
+    if model is None or not activations or any(parameter.requires_grad for parameter in model.parameters()):
+        tensors = gather(model_or_tensors, INSTEAD)
+    if tensors and patterns is not None:
+        listed = [patterns] if isinstance(patterns, str) else patterns
+        chosen = {name for pattern in listed for name in match_names(pattern, tensors)}
+        tensors = {name: tensor for name, tensor in tensors.items() if name in chosen}
     kinds = {name: "parameter" if isinstance(tensor, nn.Parameter) else "tensor" for name, tensor in tensors.items()}
     layers = [find_hook_point(model, layer).name for layer in activations] if model is not None else []
     log = GradientLog(tuple(statistics), limit, (*tensors, *layers))
@@ -97,22 +100,6 @@ def record_gradients(
 def _unscaled(gradient: Tensor, scale: Tensor) -> Tensor:
     half = gradient.dtype in (torch.float16, torch.bfloat16)  # small gradients would become zero
     return (gradient.float() if half else gradient) / scale
-
-
-def _records_parameters(model: nn.Module, activations: Sequence[LayerName]) -> bool:
-    """Return whether parameters are recorded; for a frozen model with `activations`, they are not."""
-    return not activations or any(parameter.requires_grad for parameter in model.parameters())
-
-
-def _select(tensors: dict[str, Tensor], patterns: str | Sequence[str] | None) -> dict[str, Tensor]:
-    if patterns is None:
-        return tensors
-    chosen = {
-        name
-        for pattern in ([patterns] if isinstance(patterns, str) else patterns)
-        for name in match_names(pattern, tensors)
-    }
-    return {name: tensor for name, tensor in tensors.items() if name in chosen}
 
 
 def _check(statistics: Sequence[str], histograms: int, every: int, limit: int) -> None:
