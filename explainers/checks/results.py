@@ -183,39 +183,38 @@ def no_side_effects_after_error(t: Context) -> Outcome:
         for error, after, backward in [*faults, (Fault("injected in the backward pass"), 0, True)]:
             used = _model_in_training(t) if backward else model
             with failing(used, step, error, after, backward) as state:
-                caught: list[BaseException] = []
-                act = functools.partial(_catch, t, used, images, caught)
-                unchanged(used, images, act, f"by an error in {step!r}")
-            if state.raised and not (caught and (caught[0] is error or backward)):
-                raise Fail(
-                    f"{type(error).__name__} in {step!r} did not reach the caller, which got {caught or 'none'}."
-                )
+                call = functools.partial(attempt, t, used, images, [0, 1, 2], BaseException)
+                caught = unchanged(used, images, call, f"by an error in {step!r}")
+            if state.raised and (caught is None or not (caught is error or backward)):
+                got = [caught] if caught else "none"
+                raise Fail(f"{type(error).__name__} in {step!r} did not reach the caller, which got {got}.")
             tried += state.raised
     if not tried:
         raise Skip("The method did not run the modules that were set to fail.")
     return tried, "faults inside the model left no side effects, and each error reached the caller unchanged."
 
 
-def _catch(t: Context, model: nn.Module, images: Tensor, caught: list[BaseException]) -> None:
-    try:
-        t.call(model, images, [0, 1, 2])
-    except BaseException as error:
-        caught.append(error)
-
-
 @check
 def no_side_effects_after_bad_target(t: Context) -> Outcome:
     model, images = _model_in_training(t), t.images()
     for target in (10**6, [0, 1], -1, lambda scores: 1 / 0):
-        act = functools.partial(attempt, t, model, images, target)
-        unchanged(model, images, act, f"by target={shorten(target)}")
+        call = functools.partial(attempt, t, model, images, target)
+        unchanged(model, images, call, f"by target={shorten(target)}")
     return None, "The state is unchanged after invalid targets."
 
 
-def attempt(t: Context, model: nn.Module, images: Tensor, target: Any = None, **options: Any) -> Exception | None:
+def attempt(
+    t: Context,
+    model: nn.Module,
+    images: Tensor,
+    target: Any = None,
+    caught: type[BaseException] = Exception,
+    **options: Any,
+) -> BaseException | None:
+    """Call the method and return the error that it raised, if any."""
     try:
         t.call(model, images, target, **options)
-    except Exception as error:
+    except caught as error:
         return error
     return None
 

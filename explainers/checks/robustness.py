@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -32,11 +34,10 @@ def train_mode_unchanged(t: Context) -> Outcome:
 
 def _agree_unchanged(t: Context, model: nn.Module, images: Tensor, expected: Tensor, where: str) -> Outcome:
     """Call the method without side effects, and compare its map with the expected one."""
-    actual: list[Tensor] = []
-    unchanged(model, images, lambda: actual.append(t.call(model, images, 1)), f"by a call with {where}")
-    if actual[0].is_inference():
+    actual = unchanged(model, images, lambda: t.call(model, images, 1), f"by a call with {where}")
+    if actual.is_inference():
         raise Fail(f"The map with {where} is an inference tensor.")
-    return agree(actual[0], expected, f"Maps with {where} and the map without it")
+    return agree(actual, expected, f"Maps with {where} and the map without it")
 
 
 @check
@@ -169,19 +170,15 @@ def progress_and_stop(t: Context) -> Outcome:
         raise Fail(f"The reported fractions start with {fractions[:5]} and do not increase within (0, 1].")
     stopped = t.call(model, images, 1, progress=lambda partial: False, **chunk)
     if stopped.shape != full.shape or not stopped.isfinite().all():
-        raise Fail(
-            f"Stopped at the first report, the map has shape {tuple(stopped.shape)} instead of {tuple(full.shape)}, or "
-            "non-finite values."
-        )
+        shapes = f"{tuple(stopped.shape)} instead of {tuple(full.shape)}"
+        raise Fail(f"Stopped at the first report, the map has shape {shapes}, or non-finite values.")
     fault = Fault("by progress")
 
     def fail(partial: Any) -> None:
         raise fault
 
-    raised: list[Exception | None] = []
-    stop = {"progress": fail, **chunk}
-    unchanged(model, images, lambda: raised.append(attempt(t, model, images, 1, **stop)), "by an error in progress")
-    if raised != [fault]:
+    stop: dict[str, Any] = {"progress": fail, **chunk}
+    if unchanged(model, images, lambda: attempt(t, model, images, 1, **stop), "by an error in progress") is not fault:
         raise Fail("An error raised by progress did not reach the caller.")
     return len(fractions), "reports; returning False stops with a map; errors in progress reach the caller."
 
@@ -200,21 +197,19 @@ def concurrent_calls(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     expected = [t.call(model, images[i : i + 1], [i]) for i in range(3)]
     _paused(model, 0.002)
-    wrong: list[str] = []
 
-    def work(i: int) -> None:
+    def work(i: int) -> list[str]:
+        wrong = []
         for _ in range(3):
             try:
                 if distance_of(t.call(model, images[i : i + 1], [i]), expected[i]) > CLOSE:
                     wrong.append("a different map")
             except Exception as error:
                 wrong.append(type(error).__name__)
+        return wrong
 
-    threads = [threading.Thread(target=work, args=(i % 3,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        wrong = list(itertools.chain.from_iterable(pool.map(work, (0, 1, 2, 0))))
     if wrong:
         raise Fail(f"{len(wrong)} of 12 calls in 4 threads failed: {', '.join(sorted(set(wrong)))}.", len(wrong))
     return 0, "of 12 calls in 4 threads on one model failed."
@@ -300,9 +295,8 @@ def _check_rejected(t: Context, cases: dict[str, tuple[Any, ...]]) -> Outcome:
         if not isinstance(error, EXPECTED_ERRORS) or len(str(error)) < 15:
             accepted.append(f"{name} ({'accepted' if error is None else type(error).__name__})")
     if accepted:
-        raise Fail(
-            f"These do not raise a ValueError or TypeError with a message: {', '.join(accepted)}.", len(accepted)
-        )
+        names = ", ".join(accepted)
+        raise Fail(f"These do not raise a ValueError or TypeError with a message: {names}.", len(accepted))
     return len(cases), f"invalid inputs are rejected with a message: {', '.join(cases)}."
 
 

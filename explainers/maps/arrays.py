@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -56,20 +57,10 @@ def _stack(maps: list[Any] | tuple[Any, ...], name: str) -> Tensor:
     shapes = list(dict.fromkeys(tuple(each.shape) for each in parts))
     if len(shapes) > 1:
         raise BadOption(f"{name} is a list of arrays of shapes {shapes[0]} and {shapes[1]}. Give maps of one size.")
-    first = parts[0]
     if any(each.layout != torch.strided for each in parts):
         raise BadOption(f"{name} is a list with a sparse tensor. Give dense tensors: map.to_dense().")
-    kind = first.dtype
-    for each in parts:
-        kind = torch.promote_types(kind, each.dtype)
-    return torch.stack([each.to(first.device, kind) for each in parts])
-
-
-def describe_form(maps: Any) -> str:
-    """Return "a numpy array of shape (8, 8)" and the like."""
-    kind = "a tensor" if isinstance(maps, Tensor) else "a list" if isinstance(maps, (list, tuple)) else "a numpy array"
-    shape = maps.shape if hasattr(maps, "shape") else as_tensor(maps).shape
-    return f"{kind} of shape {tuple(shape)}"
+    kind = functools.reduce(torch.promote_types, (each.dtype for each in parts))
+    return torch.stack([each.to(parts[0].device, kind) for each in parts])
 
 
 def check_dimensions(maps: Any, images: Any) -> Any:
@@ -80,5 +71,7 @@ def check_dimensions(maps: Any, images: Any) -> Any:
     found = as_tensor(maps)
     is_video = isinstance(images, Tensor) and images.ndim == 5
     if isinstance(found, Tensor) and found.ndim not in ((4, 5) if is_video else (3, 4)):
-        raise BadOption(f"maps is {describe_form(maps)}. {VIDEO_FORMS if is_video else FORMS}")
+        is_list = isinstance(maps, (list, tuple))
+        kind = "a tensor" if isinstance(maps, Tensor) else "a list" if is_list else "a numpy array"
+        raise BadOption(f"maps is {kind} of shape {tuple(found.shape)}. {VIDEO_FORMS if is_video else FORMS}")
     return found

@@ -45,23 +45,18 @@ def fuse(
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     if how not in MODES:
         raise BadOption(f"Unknown how={shorten(how)}. Choose one of {', '.join(MODES)}.")
-    fits = all(isinstance(m, Tensor) and m.ndim in (3, 4) and m.shape[:1] == layers[0].shape[:1] for m in layers)
-    fits = fits and len({m.ndim for m in layers}) == 1
-    if not layers or not fits:
+    forms = {(m.ndim, len(m)) if isinstance(m, Tensor) and m.ndim in (3, 4) else None for m in layers}
+    if len(forms) != 1 or None in forms:
         shapes = ", ".join(str(tuple(m.shape)) if isinstance(m, Tensor) else type(m).__name__ for m in layers) or "none"
         raise BadOption(f"The maps have shapes {shapes}. Give one or more maps [N, h, w] of the same N images.")
     where = [None] * len(layers) if placements is None else list(placements)
     if len(where) != len(layers):
         raise BadOption(f"{len(where)} placements were given for {len(layers)} maps. Give one for each, or None.")
-    layers = [place(m if how == "mean" else _normalize(m), at) for m, at in zip(layers, where, strict=True)]
+    if how == "product":  # max(m, 0) / max m for each image; NaN propagates
+        highest = [m.relu().amax(tuple(range(1, m.ndim)), keepdim=True) for m in layers]
+        layers = [(m.relu() / top).where(top != 0, 0) for m, top in zip(layers, highest, strict=True)]
+    layers = [place(m, at) for m, at in zip(layers, where, strict=True)]
     if size is None:
         size = tuple(max(sides) for sides in zip(*(m.shape[1:] for m in layers), strict=True))
     resized = torch.stack([resize(m, size) for m in layers])
     return resized.mean(0) if how == "mean" else resized.prod(0)
-
-
-def _normalize(maps: Tensor) -> Tensor:
-    """Return max(m, 0) / max m for each image; NaN propagates."""
-    positive = maps.relu()
-    highest = positive.amax(tuple(range(1, maps.ndim)), keepdim=True)
-    return (positive / highest).where(highest != 0, 0)

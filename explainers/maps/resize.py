@@ -1,4 +1,4 @@
-"""Pure functions on maps: resizing, blur, reduction over channels, rank correlation.
+"""Pure functions on maps: resizing, blur, reduction over channels, rank correlation and structural similarity.
 
 Maps are `[N, h, w]`, attributions of input values `[N, C, H, W]`; those of videos and volumes `[N, t, h, w]` and
 `[N, C, T, H, W]`. No function normalizes or clips values.
@@ -92,9 +92,8 @@ def _cubic_axis(maps: Tensor, axis: int, side: int) -> Tensor:
     """Interpolate along an axis without new extrema, or average to fewer cells."""
     cells, lines = maps.shape[axis], maps.transpose(axis, -1)
     if side < cells:
-        return (
-            functional.adaptive_avg_pool1d(lines.flatten(0, -2), side).view(*lines.shape[:-1], side).transpose(axis, -1)
-        )
+        means = functional.adaptive_avg_pool1d(lines.flatten(0, -2), side)
+        return means.view(*lines.shape[:-1], side).transpose(axis, -1)
     at = _centers(side, cells, maps.device)
     left = at.floor()
     t = (at - left).to(maps)
@@ -120,9 +119,7 @@ def blur(maps: Tensor, sigma: float) -> Tensor:
     Errors   BadOption for another shape, or if sigma is not positive.
     """
     if maps.ndim != 3 or not sigma > 0:
-        raise BadOption(
-            f"blur takes maps [N, h, w] and a positive sigma, not {tuple(maps.shape)} and {shorten(sigma)}."
-        )
+        raise BadOption(f"blur takes maps [N, h, w] and a positive sigma, not {tuple(maps.shape)}, {shorten(sigma)}.")
     planes = _to_float(maps)[:, None]
     radius = math.ceil(3 * sigma)
     steps = torch.arange(-radius, radius + 1, dtype=planes.dtype, device=planes.device)
@@ -176,6 +173,51 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     lengths = torch.linalg.vector_norm(first, dim=1) * torch.linalg.vector_norm(second, dim=1)
     finite = rows.isfinite().all(dim=2).all(dim=0)
     return torch.where(finite, ((first * second).sum(dim=1) / lengths).clamp(-1, 1), torch.nan)
+
+
+def ssim(a: Tensor, b: Tensor) -> Tensor:
+    """Compute the structural similarity of each pair of maps, scaled to a largest magnitude of 1; 1 for equal maps.
+
+        SSIM = (2 μ_a μ_b + C_1)(2 σ_ab + C_2) / ((μ_a² + μ_b² + C_1)(σ_a² + σ_b² + C_2)),  C_i = (K_i L)²
+
+    μ, σ² and σ_ab are computed under a Gaussian window of 11 x 11 cells with σ = 1.5; the index is the mean over all
+    windows that lie inside the map (smaller maps have a smaller window). K = 0.01 and 0.03. Maps are compared as a
+    diverging color map draws them, (map / max |map| + 1) / 2, with range L = 1. If zero were not in the middle, a map
+    and its negative would have opposite means and opposite structures, whose product is positive.
+
+    Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; a map of zeros is uniform gray. NaN if a
+             map is not finite.
+    Errors   BadOption if the shapes differ or are not [N, h, w]
+    Source   Wang et al. 2004, eq. 13, doi:10.1109/TIP.2003.819861
+    """
+    if a.shape != b.shape or a.ndim != 3:
+        shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
+        raise BadOption(f"The maps have shapes {shapes}. Give two tensors of the same shape [N, h, w].")
+    x, y = (_scale_to_unit(maps) for maps in (a, b))
+    means = _window_means(torch.cat([x, y, x * x, y * y, x * y]))
+    mean_x, mean_y, xx, yy, xy = means.split(len(x))
+    c1, c2 = 0.01**2, 0.03**2
+    numerator = (2 * mean_x * mean_y + c1) * (2 * (xy - mean_x * mean_y) + c2)
+    denominator = (mean_x**2 + mean_y**2 + c1) * (xx - mean_x**2 + yy - mean_y**2 + c2)
+    return (numerator / denominator).mean((1, 2))
+
+
+def _scale_to_unit(maps: Tensor) -> Tensor:
+    """Scale to [0, 1] in float64: zero becomes 0.5, the largest magnitude 0 or 1."""
+    maps = to_float64(maps.detach())
+    largest = maps.abs().amax((1, 2), keepdim=True)
+    return maps / largest.where(largest != 0, 1) / 2 + 0.5
+
+
+def _window_means(maps: Tensor) -> Tensor:
+    """Return the weighted mean under each window that lies inside the maps [B, h, w]."""
+    for axis in (1, 2):
+        size = min(11, maps.shape[axis])
+        steps = torch.arange(size, dtype=maps.dtype, device=maps.device) - (size - 1) / 2
+        kernel = torch.exp(-(steps**2) / (2 * 1.5**2))
+        kernel = (kernel / kernel.sum()).view(1, 1, *((-1, 1) if axis == 1 else (1, -1)))
+        maps = functional.conv2d(maps[:, None], kernel)[:, 0]
+    return maps
 
 
 def _to_float(values: Tensor) -> Tensor:

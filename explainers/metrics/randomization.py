@@ -18,8 +18,7 @@ from explainers.explanation.run import explain
 from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.layers.blocks.weights import WeightGroup, weight_groups
-from explainers.maps.resize import rank_correlation, reduce_channels, resize
-from explainers.maps.similarity import ssim
+from explainers.maps.resize import rank_correlation, reduce_channels, resize, ssim
 from explainers.metrics.evaluation import as_slice
 from explainers.network.eval_view import eval_view
 from explainers.network.randomized_copy import RandomizedCopy

@@ -14,8 +14,7 @@ from torchvision.ops import FrozenBatchNorm2d
 import explainers
 from explainers import BadOption, BadTarget, Randomization, UnsupportedModel, randomization_test, unit
 from explainers.layers.blocks.weights import weight_groups
-from explainers.maps.resize import rank_correlation
-from explainers.maps.similarity import ssim
+from explainers.maps.resize import rank_correlation, ssim
 from explainers.network.eval_view import eval_view
 from explainers.network.randomized_copy import RandomizedCopy
 from tests.support.nets import plain, random_images, residual, settle
