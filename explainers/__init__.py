@@ -94,16 +94,10 @@ from explainers.passes.loop import Partial
 from explainers.placement import Placement, place
 from explainers.registry import METHODS, Method, MethodName
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
-from explainers.training.edits import (
-    add_gradient_noise,
-    clip_gradients,
-    diagnose_training,
-    freeze,
-    record_gradients,
-    replace_gradient,
-    scale_gradients,
-)
+from explainers.training.diagnosis import diagnose_training
+from explainers.training.edits import add_gradient_noise, clip_gradients, freeze, replace_gradient, scale_gradients
 from explainers.training.log import GradientLog
+from explainers.training.record import record_gradients
 from explainers.verdict.rules import Verdict
 
 __version__ = Path(__file__).with_name("version.txt").read_text(encoding="utf-8").strip()

@@ -74,18 +74,21 @@ class ModelComparison(Displayed):
     @property
     def similarity_texts(self) -> list[list[str]]:
         """The similarities with their intervals; only the interval if it includes 0, and "–" without a value."""
+
+        def text(value: float, low: float, high: float) -> str:
+            if math.isnan(value):
+                return "–"
+            return f"{value:.2f} ({low:.2f}–{high:.2f})" if low > 0 else f"0–{high:.2f}"
+
         cells = zip(self.similarity.tolist(), self.similarity_interval.tolist(), strict=True)
-        return [[_similarity_text(value, *limits) for value, limits in zip(*row, strict=True)] for row in cells]
+        return [[text(value, *limits) for value, limits in zip(*row, strict=True)] for row in cells]
 
     def display(self, labels: Sequence[str] | None = None) -> Display:
         """Return the predictions and maps by image, and the differences of the layers."""
-        pairs = zip(*self.predictions, strict=True)
-        values = zip(self.map_notes, self.map_correlations.tolist(), strict=True)
-        correlations = [note or value for note, value in values]
-        rows = [
-            [n, class_name(a, labels), class_name(b, labels), "changed" if a != b else "", correlations[n]]
-            for n, (a, b) in enumerate(pairs)
-        ]
+        rows: list[list[Any]] = []
+        for n, (a, b) in enumerate(zip(*self.predictions, strict=True)):
+            correlation = self.map_notes[n] or float(self.map_correlations[n])
+            rows.append([n, class_name(a, labels), class_name(b, labels), "changed" * (a != b), correlation])
         heads = ["image", "class of A", "class of B", "prediction", f"rank correlation of {self.method}"]
         parts = [paragraphs([repr(self)]), table_html(heads, rows)]
         if self.similarity_note:
@@ -144,7 +147,7 @@ def compare_models(
     check_images(model_b, images_b)
     if len(images) != len(images_b):
         raise BadImages(f"images has {len(images)} images and images_b has {len(images_b)}. Give the same images.")
-    if not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool) or not 0 <= tolerance < float("inf"):
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 <= tolerance < math.inf:
         raise BadOption(f"tolerance={shorten(tolerance)} is not valid. Give a number of at least 0.")
     chosen = find(method)
     if chosen.returns not in MAPS:
@@ -162,7 +165,8 @@ def compare_models(
         for model, batch in ((model_a, images), (model_b, images_b))
     )
     map_notes = _map_notes(maps_a, maps_b)
-    maps_a, maps_b = _same_size(maps_a, maps_b.to(maps_a.device))
+    size = tuple(map(max, maps_a.shape[1:], maps_b.shape[1:]))
+    maps_a, maps_b = resize(maps_a, size), resize(maps_b.to(maps_a.device), size)
     correlations = rank_correlation(maps_a, maps_b)
     correlations[[bool(note) for note in map_notes]] = torch.nan
     kept = sorted({*_first_of_equal(images)} & {*_first_of_equal(images_b)})
@@ -187,11 +191,6 @@ def compare_models(
     )
 
 
-def _same_size(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    size = tuple(map(max, a.shape[1:], b.shape[1:]))
-    return tuple(maps if maps.shape[1:] == size else resize(maps, size) for maps in (a, b))  # type: ignore[return-value]
-
-
 def _map_notes(maps_a: Tensor, maps_b: Tensor) -> list[str]:
     """Return why the maps of each image have no rank correlation; empty texts for those that have one."""
     cells = min(maps[0].numel() for maps in (maps_a, maps_b))
@@ -200,11 +199,12 @@ def _map_notes(maps_a: Tensor, maps_b: Tensor) -> list[str]:
         return [few] * len(maps_a)
     notes = []
     for pair in zip(maps_a, maps_b, strict=True):
-        found = {name: _map_problem(one) for name, one in zip("AB", pair, strict=True)}
-        problems = list(dict.fromkeys(filter(None, found.values())))
-        names = [" and ".join(name for name, each in found.items() if each == problem) for problem in problems]
-        parts = [f"the map of {name} {problem}" for name, problem in zip(names, problems, strict=True)]
-        notes.append("; ".join(parts).replace("the map of A and B", "each map"))
+        a, b = map(_map_problem, pair)
+        if a and a == b:
+            notes.append(f"each map {a}")
+        else:
+            parts = [f"the map of {name} {problem}" for name, problem in (("A", a), ("B", b)) if problem]
+            notes.append("; ".join(parts))
     return notes
 
 
@@ -302,9 +302,3 @@ def _differences(model_a: nn.Module, images_a: Tensor, model_b: nn.Module, image
     with open_run(model_b, images_b) as run:
         _observe(run, names, compare)
     return differences
-
-
-def _similarity_text(value: float, low: float, high: float) -> str:
-    if math.isnan(value):
-        return "–"
-    return f"{value:.2f} ({low:.2f}–{high:.2f})" if low > 0 else f"0–{high:.2f}"

@@ -160,12 +160,10 @@ def _bisect(
     high = torch.full((len(ranks),), total, device=ranks.device)
     low = torch.zeros_like(high)
     best, none = scores_with(high), scores_with(low)
-    passes, possible = 2, is_reached(best)
-    at_once = is_reached(none)
+    passes, possible, at_once = 2, is_reached(best), is_reached(none)
     high = torch.where(at_once, 0, high)
     best = torch.where(at_once[:, None], none, best)
-    while bool((possible & (high - low > 1)).any()):
-        open_rows = possible & (high - low > 1)
+    while bool((open_rows := possible & (high - low > 1)).any()):
         middle = torch.where(open_rows, (low + high) // 2, high)
         scores = scores_with(middle)
         passes += 1
@@ -187,9 +185,7 @@ def pixel_ranks(maps: Tensor, images: Tensor) -> Tensor:
     values = maps.detach().to(images.device)
     values = resize(values if values.is_floating_point() else values.float(), tuple(images.shape[-2:])).flatten(1)
     if not bool(values.isfinite().all()):
-        raise BadOption(
-            "A map has values that are not finite, so its pixels have no order. Use another method or layer."
-        )
+        raise BadOption("A map has values that are not finite, so its pixels have no order. Use another method, layer.")
     if bool((values.amax(1) == values.amin(1)).any()):
         raise BadOption("A map is constant, so its pixels have no order. Use another method, layer or class.")
     order = values.argsort(dim=1, descending=True, stable=True)

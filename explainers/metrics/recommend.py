@@ -125,13 +125,10 @@ def _layers(layers: Any, model: nn.Module, images: Tensor) -> list[str]:
     """Return the names of the layers, the last one first."""
     if why_no_hooks(model):
         return []
+    found = [layers] if isinstance(layers, (str, nn.Module)) else layers
     if isinstance(layers, str) and layers == "stages":
         found = stages(model, images)
-    elif isinstance(layers, (str, nn.Module)):
-        found = [layers]
-    elif isinstance(layers, (list, tuple)) and layers:
-        found = list(layers)
-    else:
+    elif not isinstance(found, (list, tuple)) or not found:
         raise BadOption(
             f"layers={shorten(layers)} is not valid. Give 'stages', a name, or a list of names: ['layer3', 'layer4']."
         )
@@ -279,15 +276,10 @@ class _Search:
     def _share(self) -> None:
         """Compute activations and gradients of all layers, in one forward and one backward pass."""
         start = time.monotonic()
-        entries = [each for each in self.queue if each.is_shared and each.layer is not None]
-        names = list(dict.fromkeys(each.layer for each in entries))
-        with pause_recording():
-            try:
-                self._shared = activations_and_gradients_of(self.model, self.images, names, self.fixed)
-            except ExplainerError:  # one of the layers failed, so try each of them separately
-                for name in names:
-                    with suppress(ExplainerError):
-                        self._shared |= activations_and_gradients_of(self.model, self.images, [name], self.fixed)
+        entries = [each.layer for each in self.queue if each.is_shared and each.layer is not None]
+        names = list(dict.fromkeys(entries))
+        with pause_recording(), suppress(ExplainerError):  # if one of the layers fails, `_maps` tries each by itself
+            self._shared = activations_and_gradients_of(self.model, self.images, names, self.fixed)
         self._shared_seconds = (time.monotonic() - start) / len(entries)
 
     def _second_round(self, steps: int) -> None:
@@ -323,18 +315,14 @@ class _Search:
         """Report the maps so far, after each of them and inside the work on one."""
         if self.progress is None:
             return
-        with outside_call(), pause_recording():
-            is_continued = self.progress(self._partial()) is not False
-        if not is_continued:
-            raise _Stopped
-
-    def _partial(self) -> PartialRecommendation:
         done, total = len(self.rows) + len(self.refused), len(self.queue)
         fraction = min(1.0, max(self._elapsed() / self.seconds, FIRST_ROUND * done / max(1, total)))
-        return PartialRecommendation(fraction, None, done, total, self._recommendation())
+        with outside_call(), pause_recording():
+            answer = self.progress(PartialRecommendation(fraction, None, done, total, self._recommendation()))
+        if answer is False:
+            raise _Stopped
 
     def _recommendation(self) -> Recommendation:
         target = None if self.fixed is None else describe_target(self.fixed, len(self.images))
-        rows = rank_maps(self.rows, self.metrics)
-        refused, total = dict(self.refused), len(self.queue)
-        return Recommendation(rows, self.metrics, refused, total, target, self._elapsed(), self.stopped)
+        found = rank_maps(self.rows, self.metrics), self.metrics, dict(self.refused), len(self.queue), target
+        return Recommendation(*found, self._elapsed(), self.stopped)

@@ -105,10 +105,9 @@ class Recommendation(Displayed):
         """
         if not isinstance(name, str):
             return self.rows[name]
-        for row in self.rows:
-            if row.name == name:
-                return row
         names = [row.name for row in self.rows]
+        if name in names:
+            return self.rows[names.index(name)]
         raise BadOption(f"Unknown map {name!r}. {nearest(name, names)}The maps are: {', '.join(names)}.")
 
     @property
@@ -176,8 +175,10 @@ class Recommendation(Displayed):
             lines += str(self.best.evaluation).splitlines()
         else:
             lines += [f"{row.name}: {judge_comparisons(row.comparisons).sentence}" for row in self.rows]
-        with_controls = [row for row in self.rows if _controls(row)]
-        if with_controls and not any(all(row.beats(control) for control in _controls(row)) for row in with_controls):
+        # For each map with controls, whether it is better than all of them.
+        named = [{control for each in row.evaluation.controls.values() for control in each} for row in self.rows]
+        best = [all(map(row.beats, names)) for row, names in zip(self.rows, named, strict=True) if names]
+        if best and not any(best):
             count = len({id(row.evaluation) for row in self.rows})
             maps = f"{count} map{'s' * (count != 1)}"
             lines.append(f"After correction for {maps}, none is better than every control by every metric.")
@@ -193,28 +194,23 @@ class Recommendation(Displayed):
 
     def _table(self, most: int) -> list[str]:
         shown = self.rows[:most]
-        if not shown:
-            return []
-        width = max(len(row.name) for row in shown)
-        head = f"{'rank':>5}  {'map':{width}}  " + "  ".join(f"{name:>9}" for name in self.metrics) + "  seconds  steps"
-        lines = [
-            f"{row.rank:5.1f}  {row.name:{width}}  "
-            + "  ".join(f"{row.values[name]:9.3f}" for name in self.metrics)
-            + f"  {row.seconds:7.2f}  {row.steps:5}"
-            + (f"  as {row.same_as}" if row.same_as else "")
-            for row in shown
-        ]
-        return [head, *lines]
+        width = max((len(row.name) for row in shown), default=0)
+        lines = [f"{'rank':>5}  {'map':{width}}  {'  '.join(f'{name:>9}' for name in self.metrics)}  seconds  steps"]
+        for row in shown:
+            values = "  ".join(f"{row.values[name]:9.3f}" for name in self.metrics)
+            line = f"{row.rank:5.1f}  {row.name:{width}}  {values}  {row.seconds:7.2f}  {row.steps:5}"
+            lines.append(line + (f"  as {row.same_as}" if row.same_as else ""))
+        return lines if shown else []
 
     def display(self, labels: Sequence[str] | None = None) -> Display:
         """Return what was found, the ranked maps, and the curves of the best map and its controls."""
-        rows = [
-            [row.rank, row.name, *(row.values[name] for name in self.metrics), row.seconds, row.steps, row.same_as]
-            for row in self.rows
-        ]
         parts = [paragraphs([f"Target: {target_name(self.target, labels)}.", *self.sentences()])]
         charts = [] if self.best is None else self.best.evaluation.charts()
         if self.best is not None:
+            rows = []
+            for row in self.rows:
+                values = [row.values[name] for name in self.metrics]
+                rows.append([row.rank, row.name, *values, row.seconds, row.steps, row.same_as])
             parts += [table_html(["rank", "map", *self.metrics, "seconds", "steps", "same map as"], rows)]
             parts += [charts_html(charts)]
         if self.refused:
@@ -246,19 +242,14 @@ def rank_maps(rows: Sequence[RankedMap], metrics: Sequence[str]) -> tuple[Ranked
     for steps in sorted({row.steps for row in rows}, reverse=True):
         group = [row for row in rows if row.steps == steps]
         losses = _losses(group, [name for name in metrics if METRICS[name].higher is not None])
-        mean = _ranks(losses).mean(0).tolist()
+        below = (losses[:, None] < losses[:, :, None]).sum(2)
+        same = (losses[:, None] == losses[:, :, None]).sum(2)  # ties get their mean rank
+        mean = (below + (same + 1) / 2).mean(0).tolist()
         missing = losses.isinf().any(0).tolist()
         # Among equal ranks, the map that was tried first, and is therefore the cheapest, comes first.
         order = sorted(range(len(group)), key=lambda k: (missing[k], mean[k]))
         found += [replace(group[k], rank=mean[k], adjusted=adjusted[id(group[k].evaluation)]) for k in order]
     return tuple(found)
-
-
-def _ranks(losses: Tensor) -> Tensor:
-    """Return ranks [metrics, rows] from 1, the lowest loss first; ties get their mean rank."""
-    below = (losses[:, None] < losses[:, :, None]).sum(2)
-    same = (losses[:, None] == losses[:, :, None]).sum(2)
-    return below + (same + 1) / 2
 
 
 def _losses(rows: Sequence[RankedMap], metrics: Sequence[str]) -> Tensor:
@@ -276,7 +267,3 @@ def _losses(rows: Sequence[RankedMap], metrics: Sequence[str]) -> Tensor:
                 mean = float(each[required].mean())
                 found[m, k] = -mean if METRICS[name].higher else mean
     return found
-
-
-def _controls(row: RankedMap) -> list[str]:
-    return sorted({control for each in row.evaluation.controls.values() for control in each})

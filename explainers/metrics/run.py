@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Annotated, Any
 
@@ -37,6 +37,7 @@ from explainers.targets import Logit, TargetLike, describe_target
 
 MAP_SHARE = 0.5
 """Share of the progress for computing the maps of a long method, before they are evaluated."""
+SETTINGS = {each.name for each in fields(EvaluationSettings)}
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def evaluate(
         >>> evaluation.values["deletion"].shape, sorted(evaluation.controls["deletion"])
         (torch.Size([1]), ['center', 'edge', 'random'])
     """
+    settings = EvaluationSettings(**{name: value for name, value in locals().items() if name in SETTINGS})
     given: dict[str, Any] = {}
     for name, each in by_name(maps, find_metrics(metrics)).items():
         with in_map(name):
@@ -117,23 +119,8 @@ def evaluate(
         assert progress is not None
         return progress(replace(step, fraction=(len(found) + step.fraction) / len(given)))
 
-    settings = EvaluationSettings(
-        target=target_of(given, target),
-        metrics=metrics,
-        baseline=baseline,
-        controls=controls,
-        steps=steps,
-        score=score_of(given, score),
-        magnitude=magnitude,
-        region=region,
-        options=options,
-        seed=seed,
-        batch_size=batch_size,
-        precision=precision,
-        progress=report if callable(progress) else progress,
-        budget=budget,
-        forward=forward,
-    )
+    settings = replace(settings, target=target_of(given, target), score=score_of(given, score))
+    settings = replace(settings, progress=report if callable(progress) else progress)
     with evaluator(model, images, settings, first=given) as judge:
         for name, each in given.items():
             with in_map(name):
@@ -163,12 +150,11 @@ def evaluator(
     declares = None if settings.score in ("probability", "logit") else settings.score
     with one_call(model), declared_score(declares):
         check_images(model, images)
-        _check_videos(images, chosen)
         for name, maps in first.items():
             with in_map(name):
                 check_maps(maps, images)
-                _check_reruns(maps, chosen)
-        region = _region_mask(settings.region, images, chosen)
+        _check_metrics(chosen, images, settings.region, first)
+        region = None if settings.region is None else region_masks(settings.region, images)
         with ExitStack() as stack:
             with recording() as record:
                 opened = open_run(model, images, settings.target, many=True, precision=settings.precision, loop=loop)
@@ -324,26 +310,25 @@ def _resolve_options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[s
     return {each.name: each.resolve_options(options.get(each.name, {})) for each in chosen}
 
 
-def _check_reruns(maps: Any, chosen: Sequence[Metric]) -> None:
-    metric = next((each for each in chosen if each.reruns), None)
-    if metric is not None and isinstance(maps, Tensor):
-        raise BadOption(
-            f"{metric.name} runs the method again, which is not possible for a tensor or array. Give the Explanation, "
-            "the method's name, or a function of the images: lambda images: grad_cam(model, images, 281)."
-        )
+def _check_metrics(chosen: Sequence[Metric], images: Tensor, region: Any, first: Mapping[str, Any]) -> None:
+    """Check that the metrics have what they need of the images, the region and the maps.
 
-
-def _check_videos(images: Tensor, chosen: Sequence[Metric]) -> None:
-    if images.ndim == 5 and (metric := next((each for each in chosen if not each.videos), None)) is not None:
-        names = ", ".join(each.name for each in METRICS.values() if each.videos and not each.region)
-        raise BadOption(f"{metric.name} is not defined for videos and volumes. Choose other metrics: {names}.")
-
-
-def _region_mask(region: Any, images: Tensor, chosen: Sequence[Metric]) -> Tensor | None:
-    metric = next((each for each in chosen if each.region), None)
-    if region is None and metric is not None:
-        raise BadOption(
-            f"{metric.name} compares the map with a region. Give region=boxes [N, 4] (left, top, right, bottom in "
-            "pixels) or region=masks [N, H, W]."
-        )
-    return None if region is None else region_masks(region, images)
+    Errors   BadOption
+    """
+    for metric in chosen:
+        if images.ndim == 5 and not metric.videos:
+            names = ", ".join(each.name for each in METRICS.values() if each.videos and not each.region)
+            raise BadOption(f"{metric.name} is not defined for videos and volumes. Choose other metrics: {names}.")
+        if metric.region and region is None:
+            raise BadOption(
+                f"{metric.name} compares the map with a region. Give region=boxes [N, 4] (left, top, right, bottom in "
+                "pixels) or region=masks [N, H, W]."
+            )
+        for name, maps in first.items():
+            if metric.reruns and isinstance(maps, Tensor):
+                where = f"maps[{name!r}]: " if name else ""
+                raise BadOption(
+                    f"{where}{metric.name} runs the method again, which is not possible for a tensor or array. Give "
+                    "the Explanation, the method's name, or a function of the images: lambda images: grad_cam(model, "
+                    "images, 281)."
+                )

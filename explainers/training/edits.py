@@ -38,20 +38,8 @@ from explainers.errors import BadOption, WrongType, shorten
 from explainers.hooks.calls import Edit
 from explainers.hooks.edit import edit_gradients, edit_together
 from explainers.options import LayerName
-from explainers.training.diagnosis import diagnose_training
 from explainers.training.parameters import Params, gather, match_parameters, not_sharded_inside
-from explainers.training.record import record_gradients
 from explainers.training.scaler import Scaler, scale_of
-
-__all__ = [
-    "add_gradient_noise",
-    "clip_gradients",
-    "diagnose_training",
-    "freeze",
-    "record_gradients",
-    "replace_gradient",
-    "scale_gradients",
-]
 
 Edits = dict[Tensor | tuple[nn.Module, LayerName], Edit]
 

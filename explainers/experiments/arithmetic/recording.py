@@ -59,8 +59,7 @@ class Operation:
         """The function without changes of its arguments."""
         if not self.function._schema.is_mutable:
             return self.function
-        packet = getattr(torch.ops.aten, self.name)
-        return getattr(packet, self.function._overloadname)
+        return getattr(getattr(torch.ops.aten, self.name), self.function._overloadname)
 
 
 def _is_ref(value: Any) -> bool:
@@ -95,40 +94,30 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        read = pytree.tree_map(lambda leaf: self.ref(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs))
-        recorded_args, recorded_kwargs = read
-        changed = self._changed(func, args, kwargs)
-        for tensor in changed:
+        given = args, kwargs
+        read: Any = pytree.tree_map(lambda leaf: self.ref(leaf) if isinstance(leaf, Tensor) else leaf, given)
+        for tensor in self._changed(func, args, kwargs):
             self._keep_former(tensor)
         result = func(*args, **kwargs)
         self._count += 1
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
         for k, output in enumerate(outputs):
             if isinstance(output, Tensor):
-                self._made[self.ref(output)] = Operation(func, recorded_args, recorded_kwargs, k, self._count)
+                self._made[self.ref(output)] = Operation(func, read[0], read[1], k, self._count)
         return result
 
     def _changed(self, func: Any, args: Any, kwargs: Any) -> list[Tensor]:
         """Return the arguments that an operation changes in place."""
-        if not func._schema.is_mutable:
-            return []
-        pairs = [
-            (each, args[k] if k < len(args) else kwargs.get(each.name)) for k, each in enumerate(func._schema.arguments)
-        ]
-        return [
-            value
-            for each, value in pairs
-            if each.alias_info is not None and each.alias_info.is_write and isinstance(value, Tensor)
-        ]
+        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
+        written = [each.name for each in func._schema.arguments if each.alias_info and each.alias_info.is_write]
+        return [given[name] for name in written if isinstance(given.get(name), Tensor)]
 
     def _keep_former(self, tensor: Tensor) -> None:
         """Copy the values of a tensor, and of all others that share its memory, before they change."""
         self.ref(tensor)
         for key in self._storages[_storage(tensor)]:
-            versions = self._versions[key]
-            live = versions[-1]
-            versions[-1] = live.clone()
-            versions.append(live)
+            *_, live = versions = self._versions[key]
+            versions[-1:] = [live.clone(), live]
 
 
 def _storage(tensor: Tensor) -> int:

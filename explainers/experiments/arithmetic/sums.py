@@ -73,9 +73,7 @@ def weighted_sum(
 
     Errors   UnsupportedOperation for a transposed convolution
     """
-    at = unravel(position, shape)
-    build: Callable[..., WeightedSum] = _SUMS.get(operation.name, _mean)
-    return build(recorder, operation, at, names)
+    return _SUMS.get(operation.name, _mean)(recorder, operation, unravel(position, shape), names)
 
 
 def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:
@@ -101,19 +99,10 @@ def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], 
     offset = _offsets(recorder, source, moved[0], sizes)
     last = lines if len(sides) == 2 else ([], [])
     rows, columns = (tuple(line + shift for line in each) for each, shift in zip(last, offset, strict=True))
-    return WeightedSum(
-        "convolution",
-        names.get(w.data_ptr(), ""),
-        inputs,
-        to_cpu_float64(w[out]),
-        0.0 if bias is None else float(recorder.value(bias)[out]),
-        moved[1] != OUTSIDE,
-        range(first, first + count),
-        rows,
-        columns,
-        recorder.made_by(moved[0]) is None,
-        (moved,),
-    )
+    name, added = names.get(w.data_ptr(), ""), 0.0 if bias is None else float(recorder.value(bias)[out])
+    patch = range(first, first + count), rows, columns, recorder.made_by(moved[0]) is None
+    weights = to_cpu_float64(w[out])
+    return WeightedSum("convolution", name, inputs, weights, added, moved[1] != OUTSIDE, *patch, (moved,))
 
 
 def _offsets(recorder: Recorder, source: Ref, moved: Ref, sizes: Any) -> tuple[int, int]:
@@ -128,7 +117,7 @@ def _offsets(recorder: Recorder, source: Ref, moved: Ref, sizes: Any) -> tuple[i
 def _matrix(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:
     """Return a row of the first factor times a column of the second one."""
     given = [each for each in operation.args if isinstance(each, Ref)]
-    bias_ref, scale = None, operation.kwargs
+    bias_ref = None
     if operation.name in ("addmm", "baddbmm"):
         bias_ref, given = given[0], given[1:]
     left, right = given[:2]
@@ -140,21 +129,15 @@ def _matrix(recorder: Recorder, operation: Operation, at: tuple[int, ...], names
         right_at = (row[0] * b.shape[1] + k) * b.shape[2] + column
     else:
         left_at, right_at = row[0] * a.shape[1] + k, k * b.shape[1] + column
-    if set(scale) & {"alpha", "beta"} and any(scale[name] != 1 for name in scale):
-        raise UnsupportedOperation(
-            "A matrix product with factors (alpha, beta) cannot be listed. Choose another layer."
-        )
+    if any(operation.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
+        raise UnsupportedOperation("A matrix product with factors alpha, beta cannot be listed. Choose another layer.")
     inputs, first = _read(recorder, left, left_at)
     weights, second = _read(recorder, right, right_at)
-    bias = 0.0
-    if bias_ref is not None:
-        added = recorder.value(bias_ref)
-        bias = float(added.expand(b.shape[-1])[column] if added.ndim < 2 else added[at])
+    added = torch.zeros(()) if bias_ref is None else recorder.value(bias_ref)
+    bias = float(added.expand(b.shape[-1])[column] if added.ndim < 2 else added[at])
     name = names.get(b.data_ptr(), "")
-    sources = (first,) if name else (first, second)
-    return WeightedSum(
-        "linear" if name else "product", name, inputs, weights, bias, first[1] != OUTSIDE, _sources=sources
-    )
+    kind, sources = ("linear", (first,)) if name else ("product", (first, second))
+    return WeightedSum(kind, name, inputs, weights, bias, first[1] != OUTSIDE, _sources=sources)
 
 
 def _linear(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:

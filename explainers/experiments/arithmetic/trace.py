@@ -189,13 +189,11 @@ def _position(
 ) -> tuple[int, tuple[int, ...] | None]:
     """Return the flat position of a channel and cell in a layer's output, and the cell, by default the strongest."""
     shape = tuple(output.shape)
-    if len(shape) < 2 or (layout.grid is None and len(shape) > 2):
+    if len(shape) < 2 or (layout.grid is None and (len(shape) > 2 or cell is not None)):
         raise NoSpatialOutput(nothing_spatial(layout.name, shape))
     _check_number("channel", channel, shape[layout.channel_axis], layout.name)
     numbers = torch.arange(output.numel()).reshape(shape)
     if layout.grid is None:
-        if cell is not None:
-            raise NoSpatialOutput(nothing_spatial(layout.name, shape))
         return int(numbers[0, channel]), None
     position_numbers(layout, shape)  # refuses single frames of a video
     if cell is None:

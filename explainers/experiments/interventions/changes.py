@@ -38,11 +38,11 @@ class Clamp:
     high: float | None = None
 
     def __post_init__(self) -> None:
-        given = [(name, value) for name, value in (("low", self.low), ("high", self.high)) if value is not None]
-        for name, value in given:
-            _check_finite(name, value)
-        if not given:
+        if self.low is None and self.high is None:
             raise BadOption("Clamp() has no limit. Give low, high or both: Clamp(0, 1).")
+        for name, value in vars(self).items():
+            if value is not None:
+                _check_finite(name, value)
         if self.low is not None and self.high is not None and self.low > self.high:
             raise BadOption(f"Clamp({self.low}, {self.high}) is empty. Give a low that is at most high.")
 

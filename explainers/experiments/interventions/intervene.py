@@ -193,19 +193,10 @@ def intervene(
             target_after = at_least_float32(evaluate(chosen, changed, len(images)))
         after = _scores(changed, target_after)
         kind = score_kind(run.view, run.images, before, score).score if _has_classes(clean) else "logit"
-    return Intervention(
-        layout.name,
-        selection.channels,
-        None if selection.mask is None else int(selection.mask.sum()),
-        describe_change(value),
-        before,
-        after,
-        kind,
-        selection.edit(function),
-        None if chosen is None else describe_target(chosen, len(images)),
-        target_before,
-        target_after,
-    )
+    positions = None if selection.mask is None else int(selection.mask.sum())
+    what = layout.name, selection.channels, positions, describe_change(value)
+    described = None if chosen is None else describe_target(chosen, len(images))
+    return Intervention(*what, before, after, kind, selection.edit(function), described, target_before, target_after)
 
 
 def _has_classes(output: Any) -> bool:
