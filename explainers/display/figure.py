@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -76,20 +76,14 @@ class MapFigure:
         """The map over the image, with its color bar below."""
         from PIL import Image  # optional: the library requires only torch
 
-        drawing = view(self.map, colors=self.colors, limits=self.limits, signed=self.signed)
         # At least `SIDE` pixels, so that contours and the color bar have room.
         factor = max(1.0, SIDE / max(self.photo.size))
         photo = self.photo.resize((round(self.photo.width * factor), round(self.photo.height * factor)))
-        shown = overlay(photo, self.map, colors=self.colors, limits=self.limits, signed=self.signed)
-        bar = color_bar(
-            drawing.low,
-            drawing.high,
-            colors=drawing.colors,
-            unit=self.quantity,
-            size=(max(160, shown.width), 52 if len(self.quantity) > 12 else 40),
-            fine=drawing.fine,
-            clipped=drawing.clipped,
-        )
+        how: dict[str, Any] = {"colors": self.colors, "limits": self.limits, "signed": self.signed}
+        drawing, shown = view(self.map, **how), overlay(photo, self.map, **how)
+        size = max(160, shown.width), 52 if len(self.quantity) > 12 else 40
+        about: dict[str, Any] = {"colors": drawing.colors, "fine": drawing.fine, "clipped": drawing.clipped}
+        bar = color_bar(drawing.low, drawing.high, unit=self.quantity, size=size, **about)
         both = Image.new("RGB", (max(shown.width, bar.width), shown.height + bar.height), "white")
         both.paste(shown, (0, 0))
         both.paste(bar, (0, shown.height))
@@ -117,14 +111,13 @@ class MapFigure:
 
 def maps_html(figures: Sequence[MapFigure]) -> str:
     """Return the figures next to each other, with one script for all of them."""
-    marks = [f"saliscope-{uuid.uuid4().hex}" for _ in figures]
-    parts = [_figure_html(figure, mark) for figure, mark in zip(figures, marks, strict=True)]
     # A script with this text only once, also for several maps.
     script = (HERE / "map.js").read_text(encoding="utf-8").partition("\n")[2].strip()
-    calls = [
-        f"showMap(document.getElementById({script_json(mark)}), {script_json(figure.data)});"
-        for figure, mark in zip(figures, marks, strict=True)
-    ]
+    parts, calls = [], []
+    for figure in figures:
+        mark = f"saliscope-{uuid.uuid4().hex}"
+        parts.append(_figure_html(figure, mark))
+        calls.append(f"showMap(document.getElementById({script_json(mark)}), {script_json(figure.data)});")
     code = "(() => {\nconst showMap = " + script + ";\n" + "\n".join(calls) + "\n})();"
     return f'<div class="saliscope-maps">{"".join(parts)}</div><script>{code}</script>'
 

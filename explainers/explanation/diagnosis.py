@@ -150,20 +150,18 @@ def non_finite(evidence: Evidence) -> Finding | None:
     """Report the first tensor that is not finite: layers come before scores, then gradients, then the map."""
     layer, scores, values = evidence.broken_layer, evidence.scores, evidence.signed
     if layer is not None:
-        part, first = "layer", f"Layer {layer!r} is the first with NaN or infinite outputs, so no map is reliable."
+        part, first = "layer", f"Layer {layer!r} is the first with NaN or infinite outputs"
     elif scores is not None and not scores.isfinite().all():
-        part, wrong = "scores", int((~scores.isfinite()).sum())
-        first = f"The model's scores are NaN or infinite ({wrong} of {scores.numel()}), so no map is reliable."
+        wrong = int((~scores.isfinite()).sum())
+        part, first = "scores", f"The model's scores are NaN or infinite ({wrong} of {scores.numel()})"
     elif evidence.gradient_norm is not None and not math.isfinite(evidence.gradient_norm):
-        part = "gradient"
-        first = "The gradient is NaN or infinite although the scores are finite, so the map is not reliable."
+        part, first = "gradient", "The gradient is NaN or infinite although the scores are finite"
     elif bad := int((~values.isfinite()).sum()):
-        part = "map"
-        first = (
-            f"{bad} of {values.numel()} values of the {evidence.method} map are NaN or infinite, so it is not reliable."
-        )
+        part, first = "map", f"{bad} of {values.numel()} values of the {evidence.method} map are NaN or infinite"
     else:
         return None
+    results = {"gradient": "the map is not reliable", "map": "it is not reliable"}
+    first = f"{first}, so {results.get(part, 'no map is reliable')}."
     sentence = f"{first} Check the image and the weights. In half precision, try float32."
     return Finding("non_finite", sentence, facts={"part": part, "layer": layer})
 

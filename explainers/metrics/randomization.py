@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -231,19 +232,10 @@ def randomization_test(
             raise BadOption("The network has no weights to randomize. Give a network with weights.")
         test = _Test(copy, images, fixed, maps, groups if order != "logit" else groups[:1], order, seeds, seed, loop)
         test.run()
-    return Randomization(
-        steps=tuple(group.name for group in test.groups),
-        **test.means(),
-        method=maps.name,
-        layer=maps.layer if isinstance(maps.layer, str) else None,
-        target=describe_target(fixed, len(images)),
-        order=order,
-        by_size=maps.by_size,
-        done=test.done,
-        total=test.total,
-        options={**options, "seeds": seeds, "seed": seed},
-        seconds=time.monotonic() - start,
-    )
+    steps = tuple(group.name for group in test.groups)
+    where = maps.layer if isinstance(maps.layer, str) else None, describe_target(fixed, len(images)), order
+    cost: dict[str, Any] = {"options": {**options, "seeds": seeds, "seed": seed}, "seconds": time.monotonic() - start}
+    return Randomization(steps, *test.means().values(), maps.name, *where, maps.by_size, test.done, test.total, **cost)
 
 
 def _fixed(network: nn.Module, images: Tensor, target: TargetLike) -> Target:
@@ -286,16 +278,15 @@ class _Maps:
 
     def __call__(self, network: nn.Module, images: Tensor, target: Target, inside: Progress | None) -> Tensor:
         if self.method is not None:
-            named: dict[str, Any] = {"progress": inside} if inside is not None and self.method.long else {}
-            found = explain(
-                self.method.name, network, images, target, layer=self.layer, compare=False, **self.options, **named
-            )
+            given = {"layer": self.layer, "compare": False, **self.options}
+            given |= {"progress": inside} if inside is not None and self.method.long else {}
+            found = explain(self.method.name, network, images, target, **given)
             self.layer = found.layer if self.method.takes_layer else self.layer
             return place(found.raw, found.placement) if found.raw.ndim == 3 else found.map
-        given = {} if self.layer is None else {"layer": self.layer}
+        at = {} if self.layer is None else {"layer": self.layer}
         classes = torch.tensor(describe_target(target, len(images))) if isinstance(target, Logit) else target
         with torch.set_grad_enabled(self.grad):
-            maps = self.function(network, images.clone(), classes, **given, **self.options)  # type: ignore[operator]
+            maps = self.function(network, images.clone(), classes, **at, **self.options)  # type: ignore[operator]
         if not isinstance(maps, Tensor) or maps.ndim not in (3, 4) or len(maps) != len(images):
             form = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
             raise BadOption(f"{self.name} returned {form}. It must return maps [N, h, w] or [N, C, H, W].")
@@ -330,7 +321,7 @@ class _Test:
 
     def run(self) -> None:
         """Run all steps, or as many as the time allows."""
-        try:
+        with suppress(_Stopped):
             self.original = self._map()
             self.started = True
             before = self.copy.outputs(self.images)
@@ -342,8 +333,6 @@ class _Test:
                     "because its forward uses the modules of the original. Give a network whose forward uses self."
                 )
             self.loop.run(self.total, 1, self._work, lambda: self.means()["signed"])
-        except _Stopped:
-            pass
 
     def _work(self, chunk: range) -> None:
         for unit in chunk:
@@ -359,8 +348,8 @@ class _Test:
         self.copy.randomize(self.groups[k].modules, self.seed + s)
 
     def _map(self) -> Tensor:
-        is_watched = self.loop.progress is not None or self.loop.budget is not None
-        return self.maps(self.copy.network, self.images, self.target, self._report_method if is_watched else None)
+        watches = self.loop.progress is not None or self.loop.budget is not None
+        return self.maps(self.copy.network, self.images, self.target, self._report_method if watches else None)
 
     def _report_method(self, partial: Partial) -> None:
         """Report progress of a long method within a step. The first step always completes."""

@@ -168,7 +168,9 @@ def evaluator(
                 settings = replace(settings, score=kind.score)
             trial = Trial(run, loop, cover, [], settings, region, {})
             findings = [finding for _, finding in record.findings]
-            yield Evaluator(trial, OwnMaps(model, run, settings.magnitude, grad), chosen, metric_options, findings)
+            yield Evaluator(
+                trial, OwnMaps(model, run, loop, settings.magnitude, grad), chosen, metric_options, findings
+            )
 
 
 @dataclass(eq=False)

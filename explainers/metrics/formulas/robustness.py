@@ -244,12 +244,9 @@ class _Comparisons:
         values = self.values[:, :, statistic]
         is_constant = _is_constant(self.trial.maps)
         found = self._measurement(values.nanmean(1)).exclude(is_constant, "the map is constant")
-        is_undefined = found.values.isnan().to(is_constant.device) & ~is_constant & ~self.is_broken & self.is_started
+        is_started = bool(self.values.isfinite().any()) or self.is_complete
+        is_undefined = found.values.isnan().to(is_constant.device) & ~is_constant & ~self.is_broken & is_started
         return found.exclude(is_undefined, "the compared part of the map is constant")
-
-    @property
-    def is_started(self) -> bool:
-        return bool(self.values.isfinite().any()) or self.is_complete
 
     def _measurement(self, values: Tensor) -> Measurement:
         found = Measurement(values, is_complete=self.is_complete, is_sampled=True)
