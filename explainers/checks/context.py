@@ -124,11 +124,13 @@ def unchanged(model: nn.Module, images: Tensor, act: Callable[[], T], when: str)
     return result
 
 
-CHECKS: dict[str, Callable[[Context], Outcome]] = {}
+Checked = Callable[[Context, nn.Module, Tensor], Outcome]
+"""A check gets a fresh model and fresh images of the context."""
+CHECKS: dict[str, Checked] = {}
 """All checks by name, in order. If the first one fails, the others are skipped."""
 
 
-def check(function: Callable[[Context], Outcome]) -> Callable[[Context], Outcome]:
+def check(function: Checked) -> Checked:
     """Register a check in `CHECKS` under the name of its function."""
     CHECKS[function.__name__] = function
     return function

@@ -93,7 +93,7 @@ def check_explainer(
             try:
                 if done and done[0].passed is False:
                     raise Skip("Skipped because the first check failed.")
-                number, message = check(context)
+                number, message = check(context, context.model(), context.images())
                 done.append(Check(name, True, message, number))
             except Skip as skipped:
                 done.append(Check(name, None, str(skipped)))

@@ -233,9 +233,10 @@ def randomization_test(
         test = _Test(copy, images, fixed, maps, groups if order != "logit" else groups[:1], order, seeds, seed, loop)
         test.run()
     steps = tuple(group.name for group in test.groups)
-    where = maps.layer if isinstance(maps.layer, str) else None, describe_target(fixed, len(images)), order
-    cost: dict[str, Any] = {"options": {**options, "seeds": seeds, "seed": seed}, "seconds": time.monotonic() - start}
-    return Randomization(steps, *test.means().values(), maps.name, *where, maps.by_size, test.done, test.total, **cost)
+    found: dict[str, Any] = {**test.means(), "options": {**options, "seeds": seeds, "seed": seed}, "order": order}
+    found |= {"target": describe_target(fixed, len(images)), "seconds": time.monotonic() - start}
+    found |= {"layer": maps.layer if isinstance(maps.layer, str) else None, "by_size": maps.by_size}
+    return Randomization(steps=steps, method=maps.name, done=test.done, total=test.total, **found)
 
 
 def _fixed(network: nn.Module, images: Tensor, target: TargetLike) -> Target:
