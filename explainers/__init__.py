@@ -38,8 +38,8 @@ from pathlib import Path
 
 from explainers.checks.report import check_explainer
 from explainers.detections import DetrDetections, YoloDetections
-from explainers.display.channels import show_channels
 from explainers.display.display import Display
+from explainers.display.figure import show_channels
 from explainers.errors import (
     BadImages,
     BadOption,
@@ -60,9 +60,8 @@ from explainers.experiments.interventions.changes import AddNoise, Clamp, Scale,
 from explainers.experiments.interventions.intervene import Intervention, intervene
 from explainers.experiments.interventions.patching import patch_effects
 from explainers.experiments.smallest_region import SmallestRegion, smallest_region
-from explainers.explanation.result import Explanation
+from explainers.explanation.result import Explanation, show
 from explainers.explanation.run import explain
-from explainers.explanation.show import show
 from explainers.explanation.smoothing import Augment, Smoothed, smooth
 from explainers.hooks.capture import capture, input_gradients
 from explainers.hooks.edit import edit_gradients, edit_inputs, edit_outputs

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from explainers.maps.pixels import one_for_each, pixels
+from explainers.maps.arrays import one_for_each, pixels
 
 MARGIN = 0.02
 """How far values may leave [0, 1] through interpolation."""

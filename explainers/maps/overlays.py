@@ -31,8 +31,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.errors import BadOption, shorten
+from explainers.maps.arrays import pixels, to_pillow
 from explainers.maps.color_maps import BLUE, RED, color_map
-from explainers.maps.pixels import pixels, to_pillow
 from explainers.maps.resize import blur, resize
 from explainers.options import check_keywords
 from explainers.placement import Placement, place

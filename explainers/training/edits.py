@@ -38,8 +38,7 @@ from explainers.errors import BadOption, WrongType, shorten
 from explainers.hooks.calls import Edit
 from explainers.hooks.edit import edit_gradients, edit_together
 from explainers.options import LayerName
-from explainers.training.parameters import Params, gather, match_parameters, not_sharded_inside
-from explainers.training.scaler import Scaler, scale_of
+from explainers.training.parameters import Params, Scaler, gather, match_parameters, not_sharded_inside, scale_of
 
 Edits = dict[Tensor | tuple[nn.Module, LayerName], Edit]
 

@@ -14,8 +14,7 @@ from explainers.hooks.edit import watch_gradients
 from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.options import LayerName
 from explainers.training.log import STATISTICS, GradientLog
-from explainers.training.parameters import gather, match_names, not_sharded_inside
-from explainers.training.scaler import Scaler, scale_of
+from explainers.training.parameters import Scaler, gather, match_names, not_sharded_inside, scale_of
 
 INSTEAD = (
     "After backward, read parameter.grad.full_tensor(), or for FullyShardedDataParallel read parameter.grad in `with "

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from explainers.errors import UnsupportedOperation
-from explainers.experiments.arithmetic.moves import follow, unravel
-from explainers.experiments.arithmetic.recording import Operation, Recorder, Ref
+from explainers.experiments.arithmetic.recording import Operation, Recorder, Ref, follow, unravel
 from explainers.experiments.arithmetic.sums import WeightedSum, is_sum, weighted_sum
 from explainers.network.dtypes import to_cpu_float64
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from explainers.errors import UnsupportedOperation
-from explainers.experiments.arithmetic.moves import OUTSIDE, follow, unravel
-from explainers.experiments.arithmetic.recording import Operation, Recorder, Ref
+from explainers.experiments.arithmetic.recording import OUTSIDE, Operation, Recorder, Ref, follow, unravel
 from explainers.network.dtypes import to_cpu_float64
 
 MEANS = frozenset("mean avg_pool2d _adaptive_avg_pool2d upsample_bilinear2d sum".split())

@@ -11,8 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from explainers.display.display import Display, Displayed, class_name, paragraphs, table_html
-from explainers.experiments.interventions.changes import Change, Constant, Function, Swap, as_function, describe_change
-from explainers.experiments.interventions.selection import select
+from explainers.experiments.interventions.changes import (
+    Change,
+    Constant,
+    Function,
+    Swap,
+    as_function,
+    describe_change,
+    select,
+)
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.edit import edit_outputs

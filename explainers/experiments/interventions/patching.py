@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from explainers.experiments.interventions.changes import Swap
-from explainers.experiments.interventions.selection import chosen_channels, position_numbers
+from explainers.experiments.interventions.changes import Swap, chosen_channels, position_numbers
 from explainers.hooks.cleanup import restores_state
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
