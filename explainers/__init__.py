@@ -69,9 +69,8 @@ from explainers.layers.layer import Layer
 from explainers.layers.lookup import default_layer, list_layers
 from explainers.maps.boxes import Region, regions
 from explainers.maps.frames import overlay_frames
-from explainers.maps.fusion import fuse
 from explainers.maps.overlays import overlay
-from explainers.maps.resize import resize
+from explainers.maps.resize import fuse, resize
 from explainers.methods import *  # noqa: F403
 from explainers.methods.cams.activation_cams import Factors, feature_factors
 from explainers.methods.cams.combined import grad_cam_sweep, sweep

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from explainers.display.encoding import escape, has_pillow
+from explainers.display.display import escape, has_pillow
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -10,10 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.display.display import NO_PILLOW, Display, class_name, name_classes, table_html, target_name
-from explainers.display.encoding import escape, has_pillow
-from explainers.display.figure import SIDE, MapFigure, maps_html
-from explainers.display.inputs import Shown, given_images, network_inputs
+from explainers.display.display import (
+    NO_PILLOW,
+    Display,
+    class_name,
+    escape,
+    has_pillow,
+    name_classes,
+    table_html,
+    target_name,
+)
+from explainers.display.figure import SIDE, MapFigure, Shown, given_images, maps_html, network_inputs
 from explainers.explanation.facts import Explained
 from explainers.probabilities import UNITS, WORDS
 from explainers.registry import METHODS

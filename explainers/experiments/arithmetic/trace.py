@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadImages, BadOption, NoSpatialOutput, UnsupportedModel, UnsupportedOperation, shorten
 from explainers.experiments.arithmetic.recording import Recorder, unravel
-from explainers.experiments.arithmetic.steps import Step, Walk, walk
-from explainers.experiments.arithmetic.sums import WeightedSum
+from explainers.experiments.arithmetic.sums import Step, Walk, WeightedSum, walk
 from explainers.experiments.interventions.changes import check_cell, position_numbers
 from explainers.hooks.cleanup import restores_state
 from explainers.layers.layout import LayerLayout, nothing_spatial

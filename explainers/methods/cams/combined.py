@@ -17,8 +17,7 @@ from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import default_layer, stages
 from explainers.layers.score_kind import score_kind
-from explainers.maps.fusion import fuse
-from explainers.maps.resize import resize
+from explainers.maps.resize import fuse, resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.network.eval_view import one_call

@@ -63,7 +63,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
         >>> holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
     """
-    from explainers.metrics.significance import holm as adjust  # torch takes seconds to start
+    from explainers.metrics.comparison import holm as adjust  # torch takes seconds to start
 
     return adjust(list(p_values)) if p_values else []
 

@@ -14,9 +14,8 @@ from PIL import Image
 from torch import nn
 
 from explainers import BadOption, Contrast, Explanation, Probability, explain, show, show_channels, unit
-from explainers.display.display import target_name
-from explainers.display.encoding import packed_map
-from explainers.display.inputs import IMAGENET, network_inputs
+from explainers.display.display import packed_map, target_name
+from explainers.display.figure import IMAGENET, network_inputs
 from explainers.explanation.figures import figures
 from explainers.findings import Finding
 from explainers.maps.overlays import overlay
