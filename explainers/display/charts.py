@@ -103,12 +103,7 @@ def mean_curve(curves: Tensor) -> list[tuple[float, float]]:
 
 
 def line_chart(
-    title: str,
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    x: str,
-    y: str,
-    logarithmic: bool = False,
+    title: str, lines: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str, logarithmic: bool = False
 ) -> list[Chart]:
     """Return a chart of named lines of (x, y) points, or none if no value is finite.
 

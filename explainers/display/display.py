@@ -100,25 +100,22 @@ def _in_rows(images: Sequence[Image.Image]) -> Image.Image:
 def table_html(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return a table; columns of text are aligned left, numbers right, and missing values are empty."""
     is_text = [any(isinstance(row[k], str) for row in rows) for k in range(len(heads))]
-    head = "".join(_cell("th", name, left) for name, left in zip(heads, is_text, strict=True))
-    body = "".join(
-        f"<tr>{''.join(_cell('td', value, left) for value, left in zip(row, is_text, strict=True))}</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
+    def line(tag: str, row: Sequence[Any]) -> str:
+        kinds = [' class="saliscope-text"' if left else "" for left in is_text]
+        cells = (f"<{tag}{kind}>{escape(_text(value))}</{tag}>" for kind, value in zip(kinds, row, strict=True))
+        return f"<tr>{''.join(cells)}</tr>"
 
-def _cell(tag: str, value: Any, left: bool) -> str:
-    kind = ' class="saliscope-text"' if left else ""
-    return f"<{tag}{kind}>{escape(_text(value))}</{tag}>"
+    body = "".join(line("td", row) for row in rows)
+    return f"<table><thead>{line('th', heads)}</thead><tbody>{body}</tbody></table>"
 
 
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, bool) or not isinstance(value, float):
-        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return "not measured" if math.isnan(value) else f"{value:.4g}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else "not measured" if math.isnan(value) else f"{value:.4g}"
 
 
 def findings_html(sentences: Iterable[str]) -> str:

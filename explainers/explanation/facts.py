@@ -75,8 +75,7 @@ def facts_of(explanation: Explained, index: int) -> Facts:
     findings = explanation.findings[index] if index < len(explanation.findings) else []
     probabilities = explanation.probabilities
     correlation = next((f.facts.get("correlation") for f in findings if f.code == "class_insensitive"), None)
-    known = probabilities is not None and probabilities.ndim == 2
-    shares = tuple(probabilities[index].tolist()) if known and probabilities is not None else ()
+    shares = () if probabilities is None or probabilities.ndim != 2 else tuple(probabilities[index].tolist())
     return Facts(
         is_control=method is not None and method.family == "control",
         has_planes=method is not None and (method.planes or not method.gives_map),
@@ -127,9 +126,8 @@ def _scale(target_score: float | None, scores: Tensor | None, index: int) -> flo
     """Return the size of the score: its magnitude, or the standard deviation of all scores if it is larger."""
     if target_score is None or not math.isfinite(target_score):
         return None
-    spread = 0.0
-    if scores is not None and scores.ndim == 2 and scores.shape[1] > 1:
-        spread = float(scores[index].detach().double().std())
+    several = scores is not None and scores.ndim == 2 and scores.shape[1] > 1
+    spread = float(scores[index].detach().double().std()) if several and scores is not None else 0.0
     return max(abs(target_score), spread if math.isfinite(spread) else 0.0)
 
 

@@ -89,21 +89,14 @@ def adjust(tables: Sequence[Comparisons]) -> list[dict[str, dict[str, Comparison
     flat = [each for table in tables for by_control in table.values() for each in by_control.values()]
     adjusted = holm([each.p for each in flat])
     left = sum(not math.isnan(p) and p >= LEVEL for p in adjusted)
-    found = iter(
-        replace(each, p_adjusted=p, verdict=_verdict(each, p, left)) for each, p in zip(flat, adjusted, strict=True)
-    )
-    return [
-        {metric: {control: next(found) for control in by_control} for metric, by_control in table.items()}
-        for table in tables
-    ]
-
-
-def _verdict(comparison: Comparison, p: float, left: int) -> str:
-    """Return the verdict for an adjusted p-value; `left` comparisons are not significant."""
-    if math.isnan(p) or p < LEVEL:
-        return comparison.verdict
-    # The smallest p-value among `left` comparisons must be below LEVEL / left.
-    return "few" if smallest_p(comparison.images) * left >= LEVEL else "level"
+    found = []
+    for each, p in zip(flat, adjusted, strict=True):
+        verdict = each.verdict
+        if p >= LEVEL:  # the smallest p-value among `left` comparisons must be below LEVEL / left
+            verdict = "few" if smallest_p(each.images) * left >= LEVEL else "level"
+        found.append(replace(each, p_adjusted=p, verdict=verdict))
+    rest = iter(found)
+    return [{name: {each: next(rest) for each in controls} for name, controls in table.items()} for table in tables]
 
 
 def results_of(comparisons: Comparisons) -> dict[str, dict[str, str]]:
@@ -149,18 +142,13 @@ def sign_flip_test(differences: Tensor) -> float:
     # Sums that differ only by rounding are ties.
     limit = float(values.sum().abs()) - 1e-9 * float(values.abs().sum())
     if len(values) <= EXACT:
-        return float((_all_sums(values).abs() >= limit).double().mean())
+        sums = values[:1].sum()[None]  # for all signs of the other values: changing all signs changes no size
+        for value in values[1:]:
+            sums = torch.cat([sums + value, sums - value])
+        return float((sums.abs() >= limit).double().mean())
     signs = _random_signs(len(values))
     extreme = sum(int(((chunk.double() @ values).abs() >= limit).sum()) for chunk in signs.split(CHUNK))
     return (1 + extreme) / (1 + len(signs))
-
-
-def _all_sums(values: Tensor) -> Tensor:
-    """Return the sums for all signs of the other values: changing all signs does not change the size of a sum."""
-    sums = values[:1].sum()[None]
-    for value in values[1:]:
-        sums = torch.cat([sums + value, sums - value])
-    return sums
 
 
 @lru_cache(maxsize=1)

@@ -141,18 +141,20 @@ def _methods(names: Any, model: nn.Module, images: Tensor) -> list[Method]:
 
     Errors   BadOption for a named method that does not
     """
+
+    def why_not(method: Method) -> str | None:
+        reason = method.applies(model) or (f"It returns {method.returns}, not a map." if not method.gives_map else None)
+        return reason or ("It explains images, not videos." if images.ndim == 5 and not method.videos else None)
+
     if names is None:
-        candidates = (each for each in METHODS.values() if each.family != "control" and each.gives_map)
-        return [each for each in candidates if each.applies(model) is None and (each.videos or images.ndim == 4)]
+        return [each for each in METHODS.values() if each.family != "control" and why_not(each) is None]
     if isinstance(names, (str, Method)) or callable(names):
         names = [names]
     if not isinstance(names, (list, tuple)) or not names:
         raise BadOption(f"methods={shorten(names)} is not valid. Give a list of names: ['grad_cam', 'saliency'].")
     chosen = list({found.name: found for found in map(find, names)}.values())
     for each in chosen:
-        reason = each.applies(model) or (f"It returns {each.returns}, not a map." if not each.gives_map else None)
-        reason = reason or ("It explains images, not videos." if images.ndim == 5 and not each.videos else None)
-        if reason:
+        if reason := why_not(each):
             raise BadOption(f"Cannot use {each.name}. {reason}")
     return chosen
 

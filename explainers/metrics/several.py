@@ -89,15 +89,12 @@ def target_of(maps: Mapping[str, Any], target: TargetLike) -> TargetLike:
                 f"maps[{first!r}] explains {shorten(known[first].target)} and maps[{name!r}] "
                 f"{shorten(known[name].target)}. Give target=, the target of all maps."
             )
-    return _own_target(known[first])
-
-
-def _own_target(maps: Explanation) -> TargetLike:
-    if any(finding.code in CHOSEN for findings in maps.findings for finding in findings):
+    own = known[first]
+    if any(finding.code in CHOSEN for findings in own.findings for finding in findings):
         return None  # chosen by the network's output, which gives the same target again
-    if isinstance(maps.target, str):
-        raise BadOption(f"The target of the explanation, {maps.target}, is stored only as text. Give target= again.")
-    return maps.target
+    if isinstance(own.target, str):
+        raise BadOption(f"The target of the explanation, {own.target}, is stored only as text. Give target= again.")
+    return own.target
 
 
 def score_of(maps: Mapping[str, Any], score: str) -> str:

@@ -238,7 +238,7 @@ def _layer(name: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def _zeros(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> list[Finding | None]:
+def _zeros(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> list[Finding]:
     """Return the findings "dead" (gradients before hooks) and "frozen" (gradients after hooks)."""
     dead: dict[str, float] = {}
     frozen: dict[str, float] = {}
@@ -258,17 +258,22 @@ def _zeros(rows: Sequence[Row], names: Sequence[str], limit: float, window: int)
             dead[name] = arrived
         elif left >= limit > arrived:
             frozen[name] = left
-    return [_dead(dead, names, by_name, limit), _frozen(frozen, names, by_name, limit)]
+    found = []
+    for shares, statistics_of, describe in (
+        (dead, lambda row: row.arrived, _dead),
+        (frozen, lambda row: row.statistics, _frozen),
+    ):
+        if shares:
+            first = next((name for name in names if name in shares), next(iter(shares)))
+            when = f"in every step since step {_since(by_name[first], statistics_of, limit)}"
+            if len(shares) > 1:
+                when += f" (also for {len(shares) - 1} other parameter{'s' * (len(shares) > 2)})"
+            found.append(describe(first, when, shares, by_name))
+    return found
 
 
-def _dead(
-    shares: Mapping[str, float], names: Sequence[str], by_name: Mapping[str, Sequence[Row]], limit: float
-) -> Finding | None:
-    if not shares:
-        return None
+def _dead(first: str, when: str, shares: Mapping[str, float], by_name: Mapping[str, Sequence[Row]]) -> Finding:
     # A dead unit also zeroes its column of the next layer's weight gradient, so the first layer is the cause.
-    first, others = _first(shares, names)
-    since = _since(by_name[first], lambda row: row.arrived, limit)
     if shares[first] < 1:
         why = "units that are not activated by any input of the batch do not learn"
     elif len(shares) == len(by_name) and min(shares.values()) == 1:
@@ -280,27 +285,21 @@ def _dead(
         why = "it receives no gradient, because all its units are dead or a later operation stops the gradient"
     return Finding(
         "dead",
-        f"At least {shares[first]:.0%} of the gradient of {first!r} is exactly zero in every step since step {since}"
-        f"{others}: {why}. Use a leaky ReLU instead of the ReLU, or a lower learning rate from the start.",
+        f"At least {shares[first]:.0%} of the gradient of {first!r} is exactly zero {when}: {why}. Use a leaky ReLU "
+        "instead of the ReLU, or a lower learning rate from the start.",
         {"torch.nn.LeakyReLU": {"negative_slope": 0.01}},
     )
 
 
-def _frozen(
-    shares: Mapping[str, float], names: Sequence[str], by_name: Mapping[str, Sequence[Row]], limit: float
-) -> Finding | None:
-    if not shares:
-        return None
-    first, others = _first(shares, names)
-    since = _since(by_name[first], lambda row: row.statistics, limit)
+def _frozen(first: str, when: str, shares: Mapping[str, float], by_name: Mapping[str, Sequence[Row]]) -> Finding:
     much = "the" if shares[first] == 1 else f"at least {shares[first]:.0%} of the"
     norm = by_name[first][-1].arrived.get("norm")
     known = "" if norm is None else f" (norm before hooks: {norm:.3g})"
     what = "it is frozen" if shares[first] == 1 else "that part is frozen"
     return Finding(
         "frozen",
-        f"Gradient hooks set {much} gradient of {first!r}{known} to zero in every step since step {since}{others}: "
-        f"{what} and does not learn. If that is not intended, remove the hook (freeze, a factor of 0 or a mask).",
+        f"Gradient hooks set {much} gradient of {first!r}{known} to zero {when}: {what} and does not learn. If that is "
+        "not intended, remove the hook (freeze, a factor of 0 or a mask).",
     )
 
 
@@ -312,12 +311,6 @@ def _since(rows: Sequence[Row], statistics_of: Callable[[Row], Mapping[str, floa
             break
         step = row.step
     return step
-
-
-def _first(shares: Mapping[str, float], names: Sequence[str]) -> tuple[str, str]:
-    """Return the first parameter, and a text with the number of other ones."""
-    first = next((name for name in names if name in shares), next(iter(shares)))
-    return first, f" (also for {len(shares) - 1} other parameter{'s' * (len(shares) > 2)})" if len(shares) > 1 else ""
 
 
 def _slope(values: Sequence[float]) -> float:

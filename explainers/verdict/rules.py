@@ -101,10 +101,7 @@ CLAUSES = {
     "level": ("Not significantly different by any metric, and better than another control.", "not than {names}"),
     "level_only": ("Not significantly different by any metric, and better than none.", "not better than {names}"),
     "worse": ("Worse by one metric or more, and better by none; the metrics if only some.", "worse than {names}"),
-    "divided": (
-        "Better by one metric and worse by another.",
-        "better and worse than {names}, depending on the metric",
-    ),
+    "divided": ("Better by one metric and worse by another.", "better and worse than {names}, depending on the metric"),
     "few": ("With so few images, no difference could be significant.", "too few images to compare with {names}"),
     "unknown": ("A value is missing.", "not compared with {names}"),
     "same": ("The method does not use the class.", "is the same for every class"),
@@ -269,10 +266,7 @@ RULES: tuple[Rule, ...] = (
         "The map has the same value everywhere, so it shows no position.",
     ),
     Rule(
-        "nothing_positive",
-        "No value is above 0.",
-        lambda facts: facts.range[1] <= 0,
-        "The map has no positive values.",
+        "nothing_positive", "No value is above 0.", lambda facts: facts.range[1] <= 0, "The map has no positive values."
     ),
     Rule(
         "too_small",

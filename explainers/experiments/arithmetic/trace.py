@@ -220,7 +220,10 @@ def _path(recorder: Recorder, start: Walk, count: int, names: dict[int, str]) ->
         index = unravel(flat, products.shape)
         source, positions = total._sources[0]
         position = int(positions.reshape(-1)[flat])
-        channel, cell = _place(recorder.value(source).shape, position)
+        at = unravel(position, recorder.value(source).shape)
+        is_grid = len(at) == 4 and len(recorder.value(source)) == 1  # [1, K, h, w]; tokens have only a channel
+        channel = at[1] if is_grid else at[-1] if len(at) in (2, 3) else None
+        cell = (at[2], at[3]) if is_grid else None
         factors = float(total.inputs[index]), float(total.weights[index])
         found.append(PathStep(total.name, total.kind, index, channel, cell, *factors))
         try:
@@ -228,11 +231,3 @@ def _path(recorder: Recorder, start: Walk, count: int, names: dict[int, str]) ->
         except UnsupportedOperation:  # the path ends at an operation without products, such as a sort
             break
     return tuple(found)
-
-
-def _place(shape: torch.Size, position: int) -> tuple[int | None, tuple[int, int] | None]:
-    """Return channel and cell of a flat position in a tensor [1, K, h, w], or only the channel in one of tokens."""
-    at = unravel(position, shape)
-    if len(shape) == 4 and shape[0] == 1:
-        return at[1], (at[2], at[3])
-    return (at[-1] if len(shape) in (2, 3) else None), None
