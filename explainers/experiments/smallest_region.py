@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,15 +95,21 @@ def smallest_region(
     if goal not in GOALS:
         raise BadOption(f"goal={shorten(goal)} is not valid. Give 'keep', 'half' or 'change'.")
     check_score(score)
-    wanted = None if target is None else _classes(target, len(images))
+    given = None if target is None else as_target(target, len(images))
+    if given is not None and not isinstance(given, Logit):
+        raise BadTarget(
+            f"target={shorten(target)} is not a class, but a prediction is kept or changed. Give the index of a class."
+        )
     model = model if forward is None else wrap_forward(model, forward, images)
     if isinstance(maps, (str, Method)) or callable(maps):
-        maps = explain(maps, model, images, wanted, compare=False)
+        maps = explain(maps, model, images, given, compare=False)
     ranks = pixel_ranks(maps.placed if isinstance(maps, Explanation) else maps, images)
     with open_run(model, images, several=True) as run:
         cover = baseline_of(run.images, baseline)
         first = run.forward.scores(run.images)
-        classes = first.argmax(1) if wanted is None else torch.tensor(wanted, device=first.device)
+        classes = first.argmax(1)
+        if given is not None:
+            classes = torch.tensor(given.classes, device=first.device).expand(len(images))
         if int(classes.max()) >= first.shape[1]:
             raise BadTarget(out_of_range(int(classes.max()), first.shape[1]))
         kind = score_kind(run.view, run.images, first, score).score if goal == "half" else None
@@ -133,19 +138,6 @@ def smallest_region(
     mask = ranks < counts[:, None, None]
     fraction = mask.float().flatten(1).mean(1)
     return SmallestRegion(goal, mask, fraction, classes.tolist(), scores, is_reached(scores), passes + 1)
-
-
-def _classes(target: Any, count: int) -> list[int]:
-    """Return one class for each image.
-
-    Errors   BadTarget
-    """
-    given = as_target(target, count)
-    if not isinstance(given, Logit):
-        raise BadTarget(
-            f"target={shorten(target)} is not a class, but a prediction is kept or changed. Give the index of a class."
-        )
-    return [given.classes] * count if isinstance(given.classes, int) else list(given.classes)
 
 
 def _bisect(

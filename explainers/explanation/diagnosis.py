@@ -101,6 +101,8 @@ def statistics(evidence: Evidence) -> dict[str, Any]:
     names = ("target_score", "probability", "gradient_norm", "promised_sum", "stability")
     known = {name: getattr(evidence, name) for name in names}
     share = (finite < 0).double()
+    shown = raw if raw.shape == map.shape else map
+    highest = torch.where(shown.isfinite(), shown, -math.inf).argmax()
     of_values: dict[str, Callable[[], Tensor]] = {
         "min": finite.min,
         "max": finite.max,
@@ -110,17 +112,10 @@ def statistics(evidence: Evidence) -> dict[str, Any]:
     return {
         **{name: float(compute()) if finite.numel() else math.nan for name, compute in of_values.items()},
         "entropy": _entropy(map.detach().double()),
-        "peak": _peak(raw if raw.shape == map.shape else map),
+        "peak": tuple(int(index) for index in torch.unravel_index(highest, shown.shape)),
         "non_finite": int(values.numel() - finite.numel()),
         **{name: value for name, value in known.items() if value is not None},
     }
-
-
-def _peak(map: Tensor) -> tuple[int, ...]:
-    """Return the position of the highest finite value."""
-    frame, cell = divmod(int(torch.where(map.isfinite(), map, -math.inf).argmax()), math.prod(map.shape[-2:]))
-    row_and_column = divmod(cell, map.shape[-1])
-    return (frame, *row_and_column) if map.ndim == 3 else row_and_column
 
 
 def _entropy(map: Tensor) -> float:

@@ -167,7 +167,12 @@ def report(explanation: Explained, images: Any = None, labels: Sequence[str] | N
     if predictions := _predictions(explanation, labels):
         heads = ("image", "class", "score", "probability")
         parts += ["<h2>Most likely classes</h2>", table_html(heads, predictions)]
-    parts += ["<h2>Settings</h2>", table_html(("setting", "value"), _settings(explanation, labels))]
+    target, shape = target_name(explanation.target, labels), " x ".join(map(str, explanation.map.shape))
+    settings = {"method": explanation.method, "layer": explanation.layer, "target": target, **explanation.options}
+    settings |= {"score": explanation.score, "map": shape, "device": explanation.device}
+    settings |= {"seconds": f"{explanation.seconds:.3f}"}
+    listed = [(name, str(value)) for name, value in settings.items() if value is not None]
+    parts += ["<h2>Settings</h2>", table_html(("setting", "value"), listed)]
     if explanation.statistics:
         table = explanation.statistics
         plain = (int, float, str, type(None))
@@ -187,17 +192,3 @@ def _predictions(explanation: Explained, labels: Sequence[str] | None) -> list[l
             share = None if probabilities is None else float(probabilities[n, index])
             rows.append([n, class_name(index, labels), float(values[index]), share])
     return rows
-
-
-def _settings(explanation: Explained, labels: Sequence[str] | None) -> list[tuple[str, str]]:
-    values = {
-        "method": explanation.method,
-        "layer": explanation.layer,
-        "target": target_name(explanation.target, labels),
-        **explanation.options,
-        "score": explanation.score,
-        "map": " x ".join(map(str, explanation.map.shape)),
-        "device": explanation.device,
-        "seconds": f"{explanation.seconds:.3f}",
-    }
-    return [(name, str(value)) for name, value in values.items() if value is not None]

@@ -108,7 +108,7 @@ def smooth(
         >>> smooth_grad_cam(model, images, 281, layer="layer4").mean.shape
         torch.Size([1, 7, 7])
     """
-    function = find(method) if isinstance(method, str) else method
+    function = method if callable(method) else find(method)
     name = str(getattr(function, "name", None) or getattr(function, "__name__", "the method"))
     keywords = set(inspect.signature(getattr(function, "function", function)).parameters)
     if sum(varied is not None for varied in (sigma, augment or None, baselines)) != 1:
@@ -117,7 +117,13 @@ def smooth(
         raise BadOption(f"sigma={shorten(sigma)} is not valid. Give a share of the image's range from 0 to 1.")
     if baselines is not None and "baseline" not in keywords:
         raise BadOption(f"{name} has no option 'baseline'. Use sigma= or augment= instead.")
-    count = _sample_count(samples, baselines)
+    if baselines is not None and (isinstance(baselines, (str, Tensor)) or not len(baselines)):
+        raise BadOption("baselines must be a non-empty sequence. Give several, such as ('zeros', 'blur', 0.5).")
+    count = len(baselines) if baselines is not None else _SAMPLES if samples is None else samples
+    if baselines is not None and samples not in (None, count):
+        raise BadOption(f"samples={shorten(samples)} does not match {count} baselines. Omit samples.")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise BadOption(f"samples={shorten(samples)} is not valid. Give an integer of at least 1.")
     kind = Augment() if augment is True else augment or None
 
     @restores_state
@@ -159,20 +165,6 @@ def smooth(
 
     smoothed.__name__ = f"smooth_{name}"
     return smoothed
-
-
-def _sample_count(samples: int | None, baselines: Sequence[Baseline] | None) -> int:
-    if baselines is not None:
-        if isinstance(baselines, (str, Tensor)) or not len(baselines):
-            raise BadOption("baselines must be a non-empty sequence. Give several, such as ('zeros', 'blur', 0.5).")
-        if samples is not None and samples != len(baselines):
-            raise BadOption(f"samples={shorten(samples)} does not match {len(baselines)} baselines. Omit samples.")
-        return len(baselines)
-    if samples is None:
-        return _SAMPLES
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise BadOption(f"samples={shorten(samples)} is not valid. Give an integer of at least 1.")
-    return samples
 
 
 @dataclass(eq=False)

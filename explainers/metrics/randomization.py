@@ -221,12 +221,21 @@ def randomization_test(
             f"randomization_test compares maps of images [N, C, H, W]; images has shape {tuple(images.shape)}. For "
             "videos and volumes, compare the maps with those of a copy of the network with random weights."
         )
+    if isinstance(target, Unit):
+        raise BadTarget(
+            f"The target is a unit of {shorten(target.layer)}, which does not depend on the weights after that layer. "
+            "Give a class, or a function of the network's output."
+        )
     view = eval_view(model)
     maps = _Maps(method, model, layer, options)
     with ordinary_tensors(), torch.no_grad():
         copy = RandomizedCopy(view)
         images = images.detach().clone()
-        fixed = _fixed(copy.network, images, target)
+        with open_run(copy.network, images, target) as run:
+            run.scoring.score_inputs()
+            # None becomes the top classes of the trained network.
+            fixed = run.scoring.target if target is None else as_target(target, len(images))
+        assert fixed is not None, "score_inputs sets it"
         groups = weight_groups(copy.network, images, MAX_STEPS)[::-1]
         if not groups:
             raise BadOption("The network has no weights to randomize. Give a network with weights.")
@@ -237,19 +246,6 @@ def randomization_test(
     found |= {"target": describe_target(fixed, len(images)), "seconds": time.monotonic() - start}
     found |= {"layer": maps.layer if isinstance(maps.layer, str) else None, "by_size": maps.by_size}
     return Randomization(steps=steps, method=maps.name, done=test.done, total=test.total, **found)
-
-
-def _fixed(network: nn.Module, images: Tensor, target: TargetLike) -> Target:
-    """Return the target with fixed classes: None becomes the top classes of the trained network."""
-    if isinstance(target, Unit):
-        raise BadTarget(
-            f"The target is a unit of {shorten(target.layer)}, which does not depend on the weights after that layer. "
-            "Give a class, or a function of the network's output."
-        )
-    with open_run(network, images, target) as run:
-        run.scoring.score_inputs()
-        assert run.scoring.target is not None, "score_inputs sets it"
-        return run.scoring.target if target is None else as_target(target, len(images))
 
 
 class _Maps:

@@ -103,7 +103,7 @@ def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], 
     rows, columns = (tuple(line + shift for line in each) for each, shift in zip(last, offset, strict=True))
     name, added = names.get(w.data_ptr(), ""), 0.0 if bias is None else float(recorder.value(bias)[out])
     patch = range(first, first + count), rows, columns, recorder.made_by(moved[0]) is None
-    weights = to_cpu_float64(w[out])
+    weights = to_cpu_float64(w[out].detach())
     return WeightedSum("convolution", name, inputs, weights, added, moved[1] != OUTSIDE, *patch, (moved,))
 
 
@@ -151,7 +151,9 @@ def _linear(recorder: Recorder, operation: Operation, at: tuple[int, ...], names
     inputs, moved = _read(recorder, source, row * x.shape[-1] + torch.arange(x.shape[-1]))
     added = 0.0 if bias is None else float(recorder.value(bias)[at[-1]])
     name = names.get(w.data_ptr(), "")
-    return WeightedSum("linear", name, inputs, to_cpu_float64(w[at[-1]]), added, moved[1] != OUTSIDE, _sources=(moved,))
+    return WeightedSum(
+        "linear", name, inputs, to_cpu_float64(w[at[-1]].detach()), added, moved[1] != OUTSIDE, _sources=(moved,)
+    )
 
 
 def _mean(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:
@@ -168,7 +170,7 @@ def _mean(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: 
 
 def _read(recorder: Recorder, ref: Ref, positions: Tensor) -> tuple[Tensor, tuple[Ref, Tensor]]:
     """Return the values at flat positions (0 outside), and the positions in the tensor from which they were moved."""
-    values = to_cpu_float64(recorder.value(ref)).reshape(-1)[positions.clamp(min=0).flatten()].reshape(positions.shape)
+    values = to_cpu_float64(recorder.value(ref).detach()).reshape(-1)[positions.clamp(min=0)]
     found, moved, _ = follow(recorder, ref, positions.flatten())
     return torch.where(positions == OUTSIDE, 0.0, values), (found, moved.reshape(positions.shape))
 

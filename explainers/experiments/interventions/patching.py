@@ -73,7 +73,11 @@ def patch_effects(
             for index, branch in enumerate(branches):
 
                 def patch(copies: Tensor, source: Tensor = sources[index]) -> Tensor:
-                    return _patch(copies.movedim(axis, 1), chosen, at.tolist(), source).movedim(1, axis)
+                    moved = copies.movedim(axis, 1)
+                    flat = moved.flatten(2).clone()  # copy i gets the values of `source` at position `at[i]`
+                    for row, position in enumerate(at.tolist()):
+                        flat[row, chosen, position] = source[:, position].to(flat)
+                    return flat.reshape(moved.shape).movedim(1, axis)
 
                 effects[index, cells.start : cells.stop] = branch.values(patch, len(cells)) - scores[index]
 
@@ -81,11 +85,3 @@ def patch_effects(
         largest = max_tensor_count(numbers.numel(), copy, activations.device)
         loop.run(numbers.numel(), loop.suffix_rows(largest=largest), work, lambda: effects.reshape(-1, *numbers.shape))
     return effects.reshape(-1, *numbers.shape)
-
-
-def _patch(copies: Tensor, channels: list[int], positions: list[int], source: Tensor) -> Tensor:
-    """Return the copies [n, K, ...]; in copy i, `positions[i]` of the channels has the values of `source` [k, P]."""
-    flat = copies.flatten(2).clone()
-    for row, position in enumerate(positions):
-        flat[row, channels, position] = source[:, position].to(flat)
-    return flat.reshape(copies.shape)
