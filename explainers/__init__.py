@@ -57,8 +57,7 @@ from explainers.experiments.arithmetic.trace import PathStep, ValueTrace, trace_
 from explainers.experiments.compare_models import ModelComparison, compare_models
 from explainers.experiments.describe import Description, LayerDescription, describe
 from explainers.experiments.interventions.changes import AddNoise, Clamp, Scale, Swap
-from explainers.experiments.interventions.intervene import Intervention, intervene
-from explainers.experiments.interventions.patching import patch_effects
+from explainers.experiments.interventions.intervene import Intervention, intervene, patch_effects
 from explainers.experiments.smallest_region import SmallestRegion, smallest_region
 from explainers.explanation.result import Explanation, show
 from explainers.explanation.run import explain
@@ -93,9 +92,15 @@ from explainers.placement import Placement, place
 from explainers.registry import METHODS, Method, MethodName
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.diagnosis import diagnose_training
-from explainers.training.edits import add_gradient_noise, clip_gradients, freeze, replace_gradient, scale_gradients
+from explainers.training.edits import (
+    add_gradient_noise,
+    clip_gradients,
+    freeze,
+    record_gradients,
+    replace_gradient,
+    scale_gradients,
+)
 from explainers.training.log import GradientLog
-from explainers.training.record import record_gradients
 from explainers.verdict.rules import Verdict
 
 __version__ = Path(__file__).with_name("version.txt").read_text(encoding="utf-8").strip()

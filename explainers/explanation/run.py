@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import Evidence, diagnose, statistics
-from explainers.explanation.result import Explanation
-from explainers.explanation.rows import add_missing, add_missing_inputs, join_images
+from explainers.explanation.result import Explanation, add_missing, add_missing_inputs, join_images
 from explainers.findings import Finding, Record, recording
 from explainers.hooks.cleanup import restores_state
 from explainers.layers.layer import Layer
