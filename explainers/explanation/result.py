@@ -1,4 +1,4 @@
-"""`Explanation`, the result of `explain`: a map with its scores, statistics and findings; `show`, and joined batches."""
+"""`Explanation`, the result of `explain`: a map with its scores, statistics and findings; `show`; whole batches."""
 
 from __future__ import annotations
 

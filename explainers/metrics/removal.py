@@ -16,8 +16,8 @@ from explainers.hooks.cleanup import restores_state
 from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.metrics.candidates import Maps, name_method
 from explainers.metrics.metric import METRICS, EvaluationSettings, Trial
+from explainers.metrics.recommendation import score_of, target_of
 from explainers.metrics.run import evaluator
-from explainers.metrics.several import score_of, target_of
 from explainers.network.dtypes import to_float64
 from explainers.network.eval_view import outside_call
 from explainers.network.forward_wrapper import Forward

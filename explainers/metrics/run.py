@@ -22,8 +22,15 @@ from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps, name_method
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts, means_of_controls
 from explainers.metrics.metric import METRICS, EvaluationSettings, Measurement, Metric, Trial, find_metric, find_metrics
-from explainers.metrics.recommendation import Recommendation
-from explainers.metrics.several import by_name, in_map, overloaded, rank_evaluations, score_of, target_of
+from explainers.metrics.recommendation import (
+    Recommendation,
+    by_name,
+    in_map,
+    overloaded,
+    rank_evaluations,
+    score_of,
+    target_of,
+)
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
