@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.cases import CPU, OURS, cases
 from benchmarks.timing import processor_time, race
-from explainers.network.fast.fused_copy import computes_bf16
+from explainers.call.fused_copy import computes_bf16
 
 HEAD = "| case | library | bare forward passes: median (min–max) | peak memory, MB |\n|---|---|---|---|"
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import explainers
 from benchmarks.timing import UNIT
-from explainers.network.fast.fused_copy import computes_bf16
+from explainers.call.fused_copy import computes_bf16
 
 Contenders = dict[str, Callable[[], object]]
 """One call of the method by name."""

@@ -36,7 +36,16 @@ Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored
 
 from pathlib import Path
 
+from explainers.backward.rectifiers.before_activation import BeforeActivation
+from explainers.blocks.partition import Block, Blocks, BlockStep, SkipConnection, network_blocks
+from explainers.call.batch_size import keep_freed_memory, release_freed_memory
+from explainers.call.layers import default_layer, list_layers
+from explainers.call.loop import Partial, largest_batch
+from explainers.call.score_kind import detect_score
+from explainers.call.text_encoder import text_embedding
 from explainers.checks.report import check_explainer
+from explainers.default_targets import classes_by_area, detections_by_score, is_background, pixel_classes
+from explainers.derived_targets import Contrast, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.detections import DetrDetections, YoloDetections
 from explainers.display.display import Display
 from explainers.display.figure import show_channels
@@ -51,6 +60,7 @@ from explainers.errors import (
     UnsupportedModel,
     UnsupportedOperation,
     WrongType,
+    is_out_of_memory,
 )
 from explainers.experiments.arithmetic.sums import WeightedSum
 from explainers.experiments.arithmetic.trace import PathStep, ValueTrace, trace_attention, trace_value
@@ -58,39 +68,44 @@ from explainers.experiments.compare_models import ModelComparison, compare_model
 from explainers.experiments.describe import Description, LayerDescription, describe
 from explainers.experiments.interventions.changes import AddNoise, Clamp, Scale, Swap
 from explainers.experiments.interventions.intervene import Intervention, intervene, patch_effects
-from explainers.experiments.smallest_region import SmallestRegion, smallest_region
+from explainers.experiments.smallest_region import SmallestRegion, pixel_ranks, smallest_region
 from explainers.explanation.result import Explanation, show
 from explainers.explanation.run import explain
 from explainers.explanation.smoothing import Augment, Smoothed, smooth
+from explainers.findings import Finding
 from explainers.hooks.capture import capture, input_gradients
 from explainers.hooks.edit import edit_gradients, edit_inputs, edit_outputs
+from explainers.layers.center_fields import center_receptive_fields
 from explainers.layers.layer import Layer
-from explainers.layers.lookup import default_layer, list_layers
 from explainers.maps.boxes import Region, regions
+from explainers.maps.color_maps import color_map
 from explainers.maps.frames import overlay_frames
 from explainers.maps.overlays import overlay
-from explainers.maps.resize import fuse, resize
+from explainers.maps.resize import fuse, rank_correlation, resize
 from explainers.methods import *  # noqa: F403
 from explainers.methods.cams.activation_cams import Factors, feature_factors
 from explainers.methods.cams.combined import grad_cam_sweep, sweep
+from explainers.methods.features import channel_contributions
 from explainers.methods.gradients.bias_gradients import FullGradients, full_gradients
+from explainers.metrics.comparison import holm
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.judge import judge
-from explainers.metrics.metric import METRICS, Metric
+from explainers.metrics.metric import METRICS, Metric, find_metric
 from explainers.metrics.randomization import Randomization, randomization_test
 from explainers.metrics.recommend import recommend
-from explainers.metrics.recommendation import Recommendation
+from explainers.metrics.recommendation import RankedMap, Recommendation
 from explainers.metrics.removal import Removal, remove_brightest
 from explainers.metrics.run import evaluate
 from explainers.nested import register_output
-from explainers.network.text_encoder import text_embedding
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Regression, Similarity
-from explainers.passes.batches.memory import keep_freed_memory
-from explainers.passes.loop import Partial
+from explainers.perturbation.baselines import baseline_of
+from explainers.perturbation.imputation import impute
+from explainers.perturbation.segments import connected_components
 from explainers.placement import Placement, place
+from explainers.probabilities import check_score, declared_score, probabilities_of, score_unit
 from explainers.registry import METHODS, Method, MethodName
-from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
+from explainers.targets import Logit, Target
 from explainers.training.diagnosis import diagnose_training
 from explainers.training.edits import (
     add_gradient_noise,
@@ -101,7 +116,8 @@ from explainers.training.edits import (
     scale_gradients,
 )
 from explainers.training.log import GradientLog
-from explainers.verdict.rules import Verdict
+from explainers.verdict.facts import Facts
+from explainers.verdict.rules import Verdict, describe_results, judge_facts
 
 __version__ = Path(__file__).with_name("version.txt").read_text(encoding="utf-8").strip()
 __all__ = [
@@ -113,6 +129,10 @@ __all__ = [
     "BadImages",
     "BadOption",
     "BadTarget",
+    "BeforeActivation",
+    "Block",
+    "BlockStep",
+    "Blocks",
     "BoxScores",
     "Choice",
     "Clamp",
@@ -121,10 +141,12 @@ __all__ = [
     "DetrDetections",
     "Display",
     "Evaluation",
+    "ExplainerError",
     "Explanation",
     "Factors",
+    "Facts",
+    "Finding",
     "FullGradients",
-    "ExplainerError",
     "GradientLog",
     "Intervention",
     "Layer",
@@ -146,16 +168,19 @@ __all__ = [
     "Probability",
     "Randomization",
     "Range",
+    "RankedMap",
     "Recommendation",
     "Region",
     "Regression",
     "Removal",
     "Scale",
     "Similarity",
+    "SkipConnection",
     "SmallestRegion",
     "Smoothed",
     "Sum",
     "Swap",
+    "Target",
     "Through",
     "Unit",
     "UnsupportedModel",
@@ -166,41 +191,66 @@ __all__ = [
     "WrongType",
     "YoloDetections",
     "add_gradient_noise",
+    "baseline_of",
     "capture",
+    "center_receptive_fields",
+    "channel_contributions",
     "check_explainer",
+    "check_score",
+    "classes_by_area",
     "clip_gradients",
+    "color_map",
     "compare_models",
+    "connected_components",
+    "declared_score",
     "default_layer",
     "describe",
+    "describe_results",
+    "detect_score",
+    "detections_by_score",
     "diagnose_training",
     "edit_gradients",
     "edit_inputs",
     "edit_outputs",
     "evaluate",
     "explain",
-    "freeze",
     "feature_factors",
+    "find_metric",
+    "freeze",
     "full_gradients",
     "fuse",
     "grad_cam_sweep",
+    "holm",
+    "impute",
     "input_gradients",
     "intervene",
+    "is_background",
+    "is_out_of_memory",
     "judge",
+    "judge_facts",
     "keep_freed_memory",
+    "largest_batch",
     "list_layers",
+    "network_blocks",
     "overlay",
     "overlay_frames",
     "patch_effects",
+    "pixel_classes",
+    "pixel_ranks",
     "place",
+    "probabilities_of",
     "randomization_test",
+    "rank_correlation",
     "recommend",
     "record_gradients",
     "regions",
     "register_output",
+    "release_freed_memory",
     "remove_brightest",
     "replace_gradient",
     "resize",
     "scale_gradients",
+    "score_unit",
     "show",
     "show_channels",
     "smallest_region",

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.class_indices import select
-from explainers.errors import BadTarget
+from explainers.derived_targets import LogProbability, Probability, Unit
+from explainers.errors import BadOption, BadTarget, check_type
 from explainers.findings import note_finding
 from explainers.output_targets import BoxScores, MaskScores, are_detections
-from explainers.outputs import class_maps_of, scores_in, scores_of
-from explainers.targets import Logit, LogProbability, Probability, Target, Unit
+from explainers.outputs import class_maps_of, scores_in
+from explainers.targets import Logit, Target, scores_of, select
 
 BACKGROUND = ("__background__", "background")
 """Names of the class of a segmentation network that is explained only on request."""
@@ -71,30 +71,77 @@ def resolve_target(target: Target | None, output: Any, count: int, model: nn.Mod
     return Logit(scores_of(output).argmax(1))
 
 
-def pixel_classes(maps: Tensor) -> Tensor:
-    """Return the class of every pixel [N, H, W] of class maps [N, K, H, W].
+def pixel_classes(output: Any) -> Tensor:
+    """Return the class of every pixel [N, H, W] by the output of a segmentation network.
 
-    A single map is that of class 0 against nothing, which is -1: scores above 0, or probabilities above 0.5.
+    The output is a tensor of class maps [N, K, H, W], {"out": maps}, an object with `logits`, or one with classes and a
+    mask for each query. A single map is that of class 0 against nothing, which is -1: scores above 0, or probabilities
+    above 0.5.
+
+    Returns  int64 (n, h, w)
+    Errors   BadTarget for another output
+
+    Example
+        >>> pixel_classes({"out": torch.tensor([[[[1.0, 2.0]], [[3.0, 0.0]]]])})
+        tensor([[[1, 0]]])
     """
+    maps = class_maps_of(output)
     if maps.shape[1] > 1:
         return maps.argmax(1)
     are_probabilities = bool(((maps >= 0) & (maps <= 1)).all())
     return (maps[:, 0] > (0.5 if are_probabilities else 0.0)).long() - 1
 
 
-def classes_by_area(classes: Tensor, background: Collection[int] = ()) -> dict[int, int]:
-    """Return the number of pixels of each class in the classes of pixels [H, W]: largest first, the background last."""
+def classes_by_area(classes: Tensor, last: Collection[int] = ()) -> dict[int, int]:
+    """Return the number of pixels of each class in the classes of pixels [H, W], the largest class first.
+
+    Classes in `last`, such as the background, come after all others. Pixels of class -1 belong to none.
+
+    Errors   WrongType
+
+    Example
+        >>> classes_by_area(torch.tensor([[0, 0, 0], [2, 2, 1]]), last={0})
+        {2: 2, 1: 1, 0: 3}
+    """
+    check_type("classes", classes, Tensor, "a tensor of the classes of all pixels [H, W]")
+    check_type("last", last, Collection, "a set or a list of classes")
     labels, counts = torch.unique(classes[classes >= 0], return_counts=True)
     pairs = zip(labels.tolist(), counts.tolist(), strict=True)
-    return dict(sorted(pairs, key=lambda pair: (pair[0] in background, -pair[1])))
+    return dict(sorted(pairs, key=lambda pair: (pair[0] in last, -pair[1])))
 
 
 def detections_by_score(found: Mapping[str, Tensor]) -> list[int]:
-    """Return the rows of an image's detections, best first; boxes without area, at the image's edge, are left out."""
+    """Return the rows of an image's detections, best first; boxes without area, at the image's edge, are left out.
+
+    `found` has "boxes" [n, 4] (left, top, right, bottom) and "scores" [n], as the detectors of torchvision return them.
+
+    Errors   WrongType; BadOption if it lacks one of them
+
+    Example
+        >>> boxes = torch.tensor([[0.0, 0, 5, 5], [2, 2, 2, 9], [1, 1, 3, 3]])
+        >>> detections_by_score({"boxes": boxes, "scores": torch.tensor([0.4, 0.9, 0.7])})
+        [2, 0]
+    """
+    check_type("found", found, Mapping, 'the detections of one image: {"boxes": boxes, "scores": scores}')
+    if not {"boxes", "scores"} <= found.keys():
+        raise BadOption(f"found has {', '.join(map(repr, found)) or 'nothing'}. Give 'boxes' [n, 4] and 'scores' [n].")
     boxes = found["boxes"]
     has_area = (boxes[:, 2:] > boxes[:, :2]).all(1).tolist()
     order: list[int] = found["scores"].argsort(descending=True, stable=True).tolist()
     return [row for row in order if has_area[row]]
+
+
+def is_background(name: str) -> bool:
+    """Return whether a class of a segmentation network is the background, by its name, in any case.
+
+    Errors   WrongType
+
+    Example
+        >>> is_background("Background"), is_background("dog")
+        (True, False)
+    """
+    check_type("name", name, str, "the name of a class")
+    return name.lower() in BACKGROUND
 
 
 def background_of(model: nn.Module | None) -> frozenset[int]:
@@ -106,7 +153,7 @@ def background_of(model: nn.Module | None) -> frozenset[int]:
         return frozenset({0})
     names = getattr(getattr(model, "config", None), "id2label", None)
     found = names.items() if isinstance(names, Mapping) else ()
-    return frozenset(int(label) for label, name in found if str(name).lower() in BACKGROUND)
+    return frozenset(int(label) for label, name in found if is_background(str(name)))
 
 
 def _class_maps(output: Any) -> Tensor | None:

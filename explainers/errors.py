@@ -116,6 +116,20 @@ def kind_of(value: object) -> str:
     return _KINDS.get(name) or f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
+def check_type(name: str, value: object, wanted: type | tuple[type, ...], what: str) -> None:
+    """Check the type of an argument; `what` says what to give instead.
+
+    Errors   WrongType
+    """
+    if not isinstance(value, wanted):
+        raise wrong_type(name, value, what)
+
+
+def wrong_type(name: str, value: object, what: str) -> WrongType:
+    """Return the error for an argument of a wrong type; `what` says what to give instead."""
+    return WrongType(f"{name} is {kind_of(value)}. Give {what}.")
+
+
 def no_module(model: object) -> WrongType:
     """Return the error for a model that is not an nn.Module, or a module that only contains the network."""
     inner = next(
@@ -146,7 +160,14 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out: a dedicated exception class, or a RuntimeError with a message of an allocator."""
+    """Return whether memory ran out: a dedicated exception class, or a RuntimeError with a message of an allocator.
+
+    Methods then try smaller batches. The error is raised if a single row does not fit.
+
+    Example
+        >>> is_out_of_memory(MemoryError()), is_out_of_memory(ValueError("out of memory"))
+        (True, False)
+    """
     message = str(error).lower()
     is_memory_error = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return is_memory_error or (isinstance(error, RuntimeError) and any(phrase in message for phrase in _OUT_OF_MEMORY))

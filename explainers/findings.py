@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -201,26 +201,30 @@ def note_halves(first: Tensor, second: Tensor) -> None:
         record.stability = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
+@dataclass
+class Counts:
+    """How many samples of a loop were computed, of how many, and what stopped it."""
+
+    done: int = 0
+    total: int = 0
+    stopped_by: str = ""
+
+
 @contextmanager
-def counting_samples() -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a function that records how many samples of a loop were computed, of how many, and what stopped it.
-
-    A loop inside a sample of another loop does not count.
-    """
-    record = _record.get()
-
-    def note(done: int, total: int, stopped_by: str) -> None:
-        if record is not None and record.loops == 1:
-            record.done, record.total = record.done + done, record.total + total
-            record.stopped_by = stopped_by or record.stopped_by
-
-    if record is not None:
-        record.loops += 1
+def counting_samples() -> Iterator[Counts]:
+    """Record the counts of a loop, which the block sets. A loop inside a sample of another loop does not count."""
+    record, counts = _record.get(), Counts()
+    if record is None:
+        yield counts
+        return
+    record.loops += 1
     try:
-        yield note
+        yield counts
+        if record.loops == 1:
+            record.done, record.total = record.done + counts.done, record.total + counts.total
+            record.stopped_by = counts.stopped_by or record.stopped_by
     finally:
-        if record is not None:
-            record.loops -= 1
+        record.loops -= 1
 
 
 def note_layer(name: str) -> None:

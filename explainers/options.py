@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor, nn
+from typing_extensions import is_typeddict
 
 from explainers.errors import BadOption, nearest, shorten
 
@@ -149,6 +150,8 @@ def check_keywords(function: Callable[P, R]) -> Callable[P, R]:
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     """Return the annotated keywords of `function`, in the order of its signature."""
     hints = get_type_hints(function, include_extras=True)
+    for shared in [each for hint in hints.values() for each in get_args(hint) if is_typeddict(each)]:
+        hints |= get_type_hints(shared, include_extras=True)  # of **options: Unpack[...]; see keywords.py
     options: dict[str, Option] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints.get(name)

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.class_indices import count_mismatch, out_of_range
 from explainers.errors import BadTarget, kind_of, shorten
 from explainers.options import whole_number, whole_numbers
 from explainers.outputs import EMBEDDINGS, class_maps_of, describe_output, named, tensors_in
-from explainers.targets import Target
+from explainers.targets import Target, count_mismatch, out_of_range
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,15 +31,9 @@ def named(output: Any, *names: str) -> Any:
     return None
 
 
-def scores_of(output: Any) -> Tensor:
-    """Return the scores [N, K] of a model's output: a tensor, or an object with `logits` (GoogLeNet's named tuple).
-
-    Errors   BadTarget, which suggests a target function for this output
-    """
-    scores = scores_in(output)
-    if not isinstance(scores, Tensor) or scores.ndim != 2:
-        raise BadTarget(f"The model returned {describe_output(output)}, not scores [N, K]. {_remedy(output)}")
-    return scores
+def no_scores(output: Any) -> BadTarget:
+    """Return the error for an output without scores [N, K], which suggests a target function for it."""
+    return BadTarget(f"The model returned {describe_output(output)}, not scores [N, K]. {_remedy(output)}")
 
 
 def scores_in(output: Any) -> Any:

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption, BadTarget, nearest, shorten
+from explainers.errors import BadOption, BadTarget, nearest, shorten, wrong_type
+from explainers.targets import scores_of
 
 SCORES = ("softmax", "sigmoid", "identity", "log", "logit")
 WORDS = {"softmax": "softmax probability", "sigmoid": "sigmoid probability", "identity": "output probability"}
@@ -34,7 +36,18 @@ _declared: ContextVar[str | None] = ContextVar("declared_score", default=None)
 
 @contextmanager
 def declared_score(score: str | None) -> Iterator[None]:
-    """Convert the scores of all networks that run inside the block in this way; None changes nothing."""
+    """Convert the scores of all networks that run inside the block in this way; None changes nothing.
+
+    This is the option `score` of `explain` for calls that do not have it, such as those of a single method.
+
+    Returns  nothing
+
+    Example
+        >>> with declared_score("sigmoid"):
+        ...     maps = saliency(model, images, Probability(281))
+        >>> maps.shape
+        torch.Size([1, 3, 224, 224])
+    """
     token = _declared.set(score if score is not None else _declared.get())
     try:
         yield
@@ -57,15 +70,36 @@ def declared() -> str | None:
     return _declared.get()
 
 
-def check_score(score: object) -> None:
-    """Check the option `score`; None means that it is detected.
+def score_unit(score: str | None = None) -> str:
+    """Return the unit of the scores of a network, given how they become probabilities (the option `score`).
 
-    Errors   BadOption
+    Returns  "logit", "probability", "log-probability", or "score" for those that have no probabilities
+
+    Example
+        >>> score_unit("softmax"), score_unit("identity")
+        ('logit', 'probability')
+    """
+    return UNITS.get(score or "", "logit")
+
+
+def check_score(score: object, output: Any = None) -> None:
+    """Check the option `score`, and with a network's `output` also that its scores suit it; None means it is detected.
+
+    Errors   BadOption; BadTarget for an output without scores [N, K]
+
+    Example
+        >>> check_score("softmax", torch.tensor([[0.1, 0.2]]))
+        >>> check_score("identity", torch.tensor([[7.0, -2.0]]))
+        Traceback (most recent call last):
+        ...
+        explainers.errors.BadOption: score='identity' says that the network returns probabilities, but its scores ...
     """
     if score is not None and (not isinstance(score, str) or score not in SCORES):
         hint = nearest(str(score), SCORES)
         known = ", ".join(SCORES)
         raise BadOption(f"score={shorten(score)} is not valid. {hint}Choose one of {known}, or None to detect it.")
+    if isinstance(score, str) and output is not None:
+        check_probabilities(scores_of(output), score)
 
 
 def default_score(count: int) -> str:
@@ -93,7 +127,19 @@ def check_probabilities(scores: Tensor, score: str) -> None:
 
 
 def probabilities_of(scores: Tensor, score: str | None = None) -> Tensor | None:
-    """Return the probabilities [..., K] of scores [..., K], or None if `score` is "logit"."""
+    """Return the probabilities [..., K] of scores [..., K], or None if `score` is "logit".
+
+    `score` is as in `explain`; without it, several scores are logits of exclusive classes, and a single one of a label.
+
+    Errors   WrongType, BadOption for another `score`
+
+    Example
+        >>> probabilities_of(torch.tensor([[0.0, 0.0]]))
+        tensor([[0.5000, 0.5000]])
+    """
+    if not isinstance(scores, Tensor):
+        raise wrong_type("scores", scores, "a tensor [..., K]")
+    check_score(score)
     score = score or default_score(scores.shape[-1])
     if score == "softmax":
         return scores.softmax(-1)

@@ -5,42 +5,27 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
-import torch
 from torch import Tensor, nn
 
+from explainers.call.method import check_calls, check_keywords_of
+from explainers.dtypes import no_gradient, quantized_class
 from explainers.errors import (
-    BadImages,
     BadOption,
-    BadTarget,
-    ExplainerError,
-    UnsupportedModel,
-    WrongType,
     kind_of,
     nearest,
-    no_module,
     shorten,
 )
-from explainers.findings import note_raw, pause_recording
-from explainers.hooks.cleanup import restores_state
-from explainers.hooks.locate import one_layer, why_no_hooks
-from explainers.layers.layout import GridChanged
-from explainers.layers.profile import forget_profiles
-from explainers.network.dtypes import no_gradient, why_no_gradient
-from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call, packing_of
-from explainers.network.forward_wrapper import wrap_forward
-from explainers.network.image_check import validate_images
-from explainers.options import LayerName, Option, options_of, unknown_keyword
-from explainers.passes.each_image import BatchSplit, finite_images, finite_outputs, run_each_image, run_some_images
-from explainers.passes.loop import Partial, Progress
-from explainers.perturbation.several_inputs import STACKED, attribute_inputs, refuse_detached_inputs
-from explainers.targets import TargetLike, Through
+from explainers.hooks.locate import unwrap, why_no_hooks
+from explainers.keywords import signature_of
+from explainers.options import LayerName, Option, options_of
+from explainers.perturbation.several_inputs import STACKED, attribute_inputs
+from explainers.targets import TargetLike
 
 F = TypeVar("F", bound=Callable[..., Any])
-_MISSING: Any = object()
 
 MAPS = ("grid", "pixels", "heat")
 """Kinds of results that are one map per image, or pixel attributions that can be reduced to one map."""
@@ -113,8 +98,8 @@ class Method:
         """Return None if the method supports this model, else a message with the reason."""
         if self.takes_layer and (reason := why_no_hooks(model)):
             return reason
-        if self.gradients and (reason := why_no_gradient(model)):
-            return reason
+        if self.gradients and (name := quantized_class(frozenset(map(type, unwrap(model).modules())))):
+            return no_gradient(name)
         return self.needs(model) if self.needs else None
 
 
@@ -172,11 +157,23 @@ def method(
     """
 
     def register(function: F) -> F:
-        options, parameters = options_of(function), inspect.signature(function).parameters
+        shown: Any = function
+        shown.__signature__ = signature_of(function)
+        options, parameters = options_of(function), shown.__signature__.parameters
         relu = parameters["relu"].default if "relu" in parameters else None
         uses_gradients = family in _WITH_GRADIENTS if gradients is None else gradients
         placed = returns in _AT_LAYERS
-        validated = _validate_calls(function, options, parameters, uses_gradients, placed, reads_class, videos)
+        validated = check_calls(
+            function,
+            options,
+            parameters,
+            gradients=uses_gradients,
+            placed=placed,
+            reads_class=reads_class,
+            videos=videos,
+            stacked=function.__name__ in STACKED,
+            attribute_inputs=_attribute_inputs,
+        )
         METHODS[function.__name__] = Method(
             name=function.__name__,
             title=title,
@@ -205,179 +202,18 @@ def method(
     return register
 
 
-def _validate_calls(
-    function: Callable[..., Any],
-    options: Mapping[str, Option],
-    parameters: Mapping[str, inspect.Parameter],
-    gradients: bool,
-    placed: bool,
-    reads_class: bool,
-    videos: bool,
-) -> Callable[..., Any]:
-    """Wrap a function so that model, images and options are checked first and the final ReLU is applied last.
-
-    `placed` methods return the cells of a layer; the layer's placement is recorded with their result.
-
-    The keywords `forward` and `through` of every method are handled here: they are merged into the model and the
-    target, so the function itself always gets None for both.
-    """
-
-    @restores_state
-    @functools.wraps(function)
-    def method(model: Any = _MISSING, images: Any = _MISSING, target: TargetLike = None, **keywords: Any) -> Any:
-        if images is _MISSING or model is _MISSING:
-            raise _missing(function.__name__, parameters, keywords, "model" if model is _MISSING else "images")
-        if isinstance(images, tuple):
-            chosen = METHODS[function.__name__]
-            return attribute_inputs(method, chosen, model, images, target, keywords)
-        if "forward" in keywords:
-            model = wrap_forward(model, keywords.pop("forward"), images)
-        with one_call(model) as view:
-            again, is_stacked = functools.partial(method, model), function.__name__ in STACKED
-            run_some = functools.partial(run_some_images, again, images, target, keywords, stacked=is_stacked)
-            if images is None or view.checked is not images:
-                try:
-                    check_images(model, images)
-                except BadImages:
-                    if (rows := finite_images(model, images)) is None:
-                        raise
-                    return run_some(rows)
-            if images.ndim == 5 and not videos:
-                raise BadImages(_no_videos(function.__name__, images))
-            if gradients and view.quantized:
-                raise UnsupportedModel(no_gradient(view.quantized))
-            rectify, given = _check_keywords(function, options, parameters, keywords)
-            if (through := given.pop("through", None)) is not None:
-                if not reads_class:
-                    raise BadTarget(
-                        f"{function.__name__} does not use gradients of the score, so through=(layer, channels) would "
-                        "have no effect. Omit through, or choose a gradient method such as grad_cam."
-                    )
-                target = _restrict_target(target, through)
-            packing = packing_of(images)
-            if given.get("progress") is not None:
-                of_layer = view if placed else None
-                given["progress"] = _wrap_progress(given["progress"], of_layer, rectify, has_map=packing is None)
-            outer, view.splits, view.failed, view.placement = (view.splits, view.failed), True, [], None
-            try:
-                raw = function(model, images, target, **given)
-            except GridChanged:  # by a hook of the user since the network was profiled
-                forget_profiles(view)
-                raw = function(model, images, target, **given)
-            except BatchSplit:
-                raw, view.placement = run_each_image(again, images, target, keywords, stacked=is_stacked)
-                return raw
-            except Exception as error:
-                refused = isinstance(error, ExplainerError) and not view.failed  # before any forward pass
-                if refused or (rows := finite_outputs(model, view.network, images)) is None:
-                    raise
-                return run_some(rows)
-            finally:
-                failed, (view.splits, view.failed) = view.failed, outer
-            if packing is not None and gradients:
-                refuse_detached_inputs(model, images, target, packing, raw)
-            if failed and bool(failed[0].any()):
-                raw = raw.masked_fill(failed[0].view(-1, *[1] * (raw.ndim - 1)), torch.nan)
-            if not placed:  # only passes inside the method read a layer
-                view.placement = None
-            note_raw(raw, view.placement)
-            return raw.relu() if rectify else raw
-
-    return method
-
-
-def _check_keywords(
-    function: Callable[..., Any],
-    options: Mapping[str, Option],
-    parameters: Mapping[str, inspect.Parameter],
-    keywords: Mapping[str, Any],
-) -> tuple[bool, dict[str, Any]]:
-    """Return whether to apply the final ReLU, and the keywords for the function, which never applies it itself.
-
-    Errors   BadOption for a keyword that the function does not have, or a value that it does not accept
-    """
-    for name, value in keywords.items():
-        if name in options:
-            options[name].check(value)
-        elif name not in parameters:
-            raise _unknown(function.__name__, parameters, name)
-        elif name == "progress" and not (value is None or callable(value)):
-            raise BadOption(f"progress={shorten(value)} is not valid. Give a function that takes a Partial, or None.")
-    given = dict(keywords)
-    if not isinstance(given.get("layer"), (str, nn.Module, type(None))):
-        given["layer"] = one_layer(given["layer"])
-    rectify = bool(given.pop("relu", "relu" in parameters and parameters["relu"].default))
-    return rectify, given
-
-
-def _unknown(function: str, parameters: Iterable[str], name: str) -> BadOption:
-    positional = ("model", "images", "target")
-    return unknown_keyword(function, name, parameters, [each for each in parameters if each not in positional])
-
-
-def _missing(
-    function: str, parameters: Mapping[str, inspect.Parameter], keywords: Mapping[str, Any], argument: str
-) -> Exception:
-    """Return the error for a call without model or images, which may be misspelled among the keywords."""
-    for name in keywords:
-        if name not in parameters:
-            return _unknown(function, parameters, name)
-    return WrongType(f"{function} needs the argument {argument!r}: {function}(model, images).")
-
-
 def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
     """Return whether the method with these keywords ends in a ReLU, for passes that compute several maps at once.
 
     Errors   BadOption, as for a call of the method
     """
-    return _check_keywords(chosen.function, chosen.options, inspect.signature(chosen.function).parameters, keywords)[0]
+    return check_keywords_of(chosen.function, chosen.options, inspect.signature(chosen.function).parameters, keywords)[
+        0
+    ]
 
 
-def _wrap_progress(progress: Progress, view: EvalView | None, rectify: bool, *, has_map: bool) -> Progress:
-    """Wrap the caller's function so that it gets maps after the ReLU, and runs outside this call's context.
-
-    `view` has the placement of the maps, if they are those of a layer. Set `has_map` to False if partial maps
-    would be those of several inputs in one tensor.
-    """
-
-    def report(partial: Partial) -> Any:
-        shown = partial if has_map else replace(partial, map=None)
-        if shown.map is not None:
-            placement = shown.placement if view is None else view.placement
-            shown = replace(shown, map=shown.map.relu() if rectify else shown.map, placement=placement)
-        with outside_call(), pause_recording():
-            return progress(shown)
-
-    return report
-
-
-def _restrict_target(target: TargetLike, through: Any) -> Through:
-    if not isinstance(through, (tuple, list)) or len(through) != 2:
-        raise BadOption(
-            f"through={shorten(through)} is not valid. Give (layer, channels), for example ('layer3', [17])."
-        )
-    return Through(target, through[0], through[1])
-
-
-def check_images(model: nn.Module, images: Tensor) -> None:
-    """Check that the images are a finite float batch [N, C, H, W] with the model's device and dtype.
-
-    Videos and volumes are [N, C, T, H, W].
-
-    Errors   WrongType if model is not an nn.Module or images is not a tensor, BadImages otherwise
-    """
-    if not isinstance(model, nn.Module):
-        raise no_module(model)
-    validate_images(model, images)
-    note_checked(model, images)
-
-
-def _no_videos(name: str, images: Tensor) -> str:
-    """Return the message for a method that does not accept videos and volumes."""
-    return (
-        f"{name} explains images [N, C, H, W], not videos and volumes; images has shape {tuple(images.shape)}. Use "
-        "another method, such as grad_cam, integrated_gradients, occlusion or rise."
-    )
+def _attribute_inputs(method: Callable[..., Any], name: str, *call: Any) -> Any:
+    return attribute_inputs(method, METHODS[name], *call)
 
 
 def find(chosen: MethodLike) -> Method:

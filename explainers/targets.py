@@ -1,25 +1,22 @@
 """Targets: the scalar score per image that a method explains, computed from the model's output.
 
 A target is a small frozen dataclass that maps the model's output to scores [N]. `as_target` converts the forms that a
-caller may give (an int, a list, a Target, a function); `resolve_target` in default_targets.py chooses one if none is
-given. Classes are fixed once, from the clean images, so that every noisy or masked variant of an image is scored for
-the same class.
+caller may give (an int, a list, a Target, a function); default_targets.py chooses one if none is given. Classes are
+fixed once, from the clean images, so that every noisy or masked variant of an image is scored for the same class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from explainers.class_indices import class_indices, count_mismatch, select
 from explainers.errors import BadTarget, WrongType, shorten
 from explainers.options import LayerName, whole_number, whole_numbers
-from explainers.outputs import scores_of
-from explainers.probabilities import check_score, default_score, log_probability_of, no_probabilities, probabilities_of
+from explainers.outputs import no_scores, scores_in
 
 TargetFunction = Callable[[Any], Tensor]
 TargetLike = int | Sequence[int] | Tensor | TargetFunction | None
@@ -55,7 +52,9 @@ class Target:
 
 
 @dataclass(frozen=True)
-class _OfClasses(Target):
+class OfClasses(Target):
+    """A target that reads one class for all images, or one class per image."""
+
     classes: int | tuple[int, ...]
 
     def __init__(self, classes: int | Sequence[int] | Tensor) -> None:
@@ -71,256 +70,12 @@ class _OfClasses(Target):
             raise count_mismatch(f"{len(self.classes)} classes were", count, "one class for all (an int)")
 
 
-class Logit(_OfClasses):
+class Logit(OfClasses):
     """The model's score of a class: an int for all images, or one class per image."""
 
     def __call__(self, output: Any) -> Tensor:
         """Return the scores [N], in the model's units (logits)."""
         return select(scores_of(output), self.classes)
-
-
-@dataclass(frozen=True, init=False, repr=False)
-class _OfProbabilities(_OfClasses):
-    score: str | None = None
-
-    def __init__(self, classes: int | Sequence[int] | Tensor, score: str | None = None) -> None:
-        super().__init__(classes)
-        check_score(score)
-        if score == "logit":
-            raise no_probabilities()
-        object.__setattr__(self, "score", score)
-
-    @property
-    def reads_probability(self) -> bool:
-        return self.score is None
-
-    def __repr__(self) -> str:
-        score = "" if self.score in (None, "softmax") else f", score={self.score!r}"
-        return f"{type(self).__name__}(classes={self.classes!r}{score})"
-
-    def rows(self, image_indices: Sequence[int]) -> Target:
-        if isinstance(self.classes, int):
-            return self
-        return type(self)([self.classes[i] for i in image_indices], self.score)
-
-    def with_score(self, score: str | None) -> Target:
-        return type(self)(self.classes, score) if self.score is None and score is not None else self
-
-    def _scores(self, output: Any) -> Tensor:
-        scores = scores_of(output)
-        if self.score == "softmax" and scores.shape[1] == 1:
-            raise BadTarget("The model returns one score, and the softmax of one score is always 1. Omit score.")
-        return scores
-
-
-class Probability(_OfProbabilities):
-    """Probability of a class. It saturates: near 0 and 1 its gradient vanishes, unlike that of the logit.
-
-    `score` says how scores become probabilities, as in `explain`: "softmax", "sigmoid", or "identity" for a network
-    that returns probabilities. None: methods detect it; outside of a method it is the softmax, or the sigmoid of a
-    single score.
-    """
-
-    def __call__(self, output: Any) -> Tensor:
-        """Return the probabilities [N], in [0, 1]."""
-        probabilities = probabilities_of(self._scores(output), self.score)
-        assert probabilities is not None, "__init__ refuses the score for which there are none"
-        return select(probabilities, self.classes)
-
-
-class LogProbability(_OfProbabilities):
-    """Logarithm of the probability of a class; `score` as in `Probability`."""
-
-    def __call__(self, output: Any) -> Tensor:
-        """Return the log-probabilities [N], at most 0."""
-        scores = self._scores(output)
-        if (self.score or default_score(scores.shape[1])) == "softmax":
-            return select(scores.log_softmax(1), self.classes)
-        return log_probability_of(select(scores, self.classes), scores, self.score)
-
-
-@dataclass(frozen=True)
-class Contrast(Target):
-    """Logit of `class_` minus the mean logit of `against`: evidence for `class_` that does not support the others."""
-
-    class_: int
-    against: int | tuple[int, ...]
-
-    def __init__(self, class_: int, against: int | Sequence[int]) -> None:
-        own, others = class_indices(class_), class_indices(against)
-        if not isinstance(own, int):
-            raise BadTarget(f"class_ is {shorten(class_)}; Contrast takes one class for all images. Give an int.")
-        if others in ((), own, (own,)):
-            raise BadTarget(f"against is {shorten(against)}; give one class other than {own}, or several.")
-        object.__setattr__(self, "class_", own)
-        object.__setattr__(self, "against", others)
-
-    def __call__(self, output: Any) -> Tensor:
-        """Return the differences [N], in logits."""
-        scores = scores_of(output)
-        others = (self.against,) if isinstance(self.against, int) else self.against
-        for index in (self.class_, *others):
-            select(scores, index)
-        return scores[:, self.class_] - scores[:, list(others)].mean(1)
-
-
-@dataclass(frozen=True)
-class Sum(Target):
-    """The sum of several targets."""
-
-    targets: tuple[Target, ...]
-
-    def __init__(self, *targets: Target | int | Sequence[int] | Tensor | TargetFunction) -> None:
-        if not targets or any(each is None for each in targets):
-            raise BadTarget(f"Sum{targets!r} is not valid. Give one or more targets: Sum(Logit(3), Logit(4)).")
-        given = tuple(as_target(each) for each in targets)
-        for each in given:
-            if isinstance(each, (Unit, Through)):
-                raise BadTarget(
-                    f"Sum adds targets of the model's output, but {type(each).__name__} is a target of a layer. Use it "
-                    "without Sum."
-                )
-        object.__setattr__(self, "targets", given)
-
-    def __call__(self, output: Any) -> Tensor:
-        """Return the sums [N]."""
-        return torch.stack([target(output) for target in self.targets]).sum(0)
-
-    def __repr__(self) -> str:
-        return f"Sum({', '.join(map(repr, self.targets))})"
-
-    @property
-    def reads_probability(self) -> bool:
-        return any(each.reads_probability for each in self.targets)
-
-    def rows(self, image_indices: Sequence[int]) -> Target:
-        return Sum(*(each.rows(image_indices) for each in self.targets))
-
-    def with_score(self, score: str | None) -> Target:
-        return Sum(*(each.with_score(score) for each in self.targets))
-
-    def check(self, count: int) -> None:
-        for each in self.targets:
-            each.check(count)
-
-
-@dataclass(frozen=True)
-class Unit(Target):
-    """The activation of one channel of a layer. The forward pass ends at that layer.
-
-    `at` is a cell (row, column), or (frame, row, column) of a video, "max" for the strongest cell of each clean image,
-    or None for the channel's mean.
-    """
-
-    layer: LayerName
-    channel: int
-    at: tuple[int, ...] | str | None = None
-    cells: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
-
-    def __repr__(self) -> str:
-        return f"Unit(layer={shorten(self.layer)}, channel={self.channel}, at={self.at!r})"
-
-    def check(self, count: int) -> None:
-        if whole_number(self.channel) is None:
-            raise BadTarget(f"channel={shorten(self.channel)} is not valid. Give the index of one channel, from 0.")
-        is_named = self.at is None or (isinstance(self.at, str) and self.at == "max")
-        if not is_named and self._cell() is None:
-            raise BadTarget(f"at={shorten(self.at)} is not valid. Give None, a cell (row, column), or 'max'.")
-
-    def _cell(self) -> tuple[int, ...] | None:
-        cell = None if isinstance(self.at, str) else whole_numbers(self.at)
-        return cell if cell is not None and len(cell) in (2, 3) else None
-
-    def fixed(self, maps: Tensor, count: int) -> Unit:
-        """Return the target with "max" resolved to the strongest cell of each image, also used for its variants."""
-        channel, at = self._channel(maps), self.at
-        sides = tuple(channel.shape[1:])
-        if at is None:
-            return self
-        if isinstance(at, str):
-            peaks = torch.unravel_index(channel.flatten(1).argmax(1), sides)
-            return replace(self, cells=tuple(zip(*(indices.tolist() for indices in peaks), strict=True)))
-        cell = self._cell() or ()
-        if len(cell) != len(sides) or not all(0 <= index < side for index, side in zip(cell, sides, strict=True)):
-            *frames, rows, columns = (f"0 to {side - 1}" for side in sides)
-            first = f"frames {frames[0]}, rows {rows}" if frames else f"rows {rows}"
-            raise BadTarget(f"Cell {at} does not exist: layer {shorten(self.layer)} has {first} and columns {columns}.")
-        return replace(self, cells=(cell,) * count)
-
-    def __call__(self, output: Any) -> Tensor:
-        """Return the activations [N], in the layer's units; `output` is the output of the layer, [N, K, h, w]."""
-        channel = self._channel(output)
-        if not self.cells:
-            return channel.mean(tuple(range(1, channel.ndim)))
-        return channel[(range(len(channel)), *zip(*self.cells, strict=True))]
-
-    def rows(self, image_indices: Sequence[int]) -> Target:
-        return replace(self, cells=tuple(self.cells[i] for i in image_indices)) if self.cells else self
-
-    def _channel(self, maps: Tensor) -> Tensor:
-        maps = maps[:, :, None, None] if maps.ndim == 2 else maps
-        channel = whole_number(self.channel)
-        if channel is None or not 0 <= channel < maps.shape[1]:
-            raise BadTarget(_no_channel(self.channel, self.layer, maps.shape[1]))
-        return maps[:, channel]
-
-
-def unit(layer: LayerName, channel: int, at: tuple[int, ...] | str | None = None) -> Unit:
-    """Create a target for one channel of a layer: at a cell (row, column), at its strongest cell ("max"), or its mean.
-
-    Returns  a `Unit`, for every gradient and perturbation method
-
-    Example
-        >>> saliency(model, images, unit("layer3", channel=17, at="max")).shape
-        torch.Size([1, 3, 224, 224])
-    """
-    return Unit(layer, channel, at)
-
-
-@dataclass(frozen=True)
-class Through(Target):
-    """`target` with gradients that flow only through the chosen channels of `layer`.
-
-    If every path passes through the layer, the maps of all channels sum to the map of the target itself.
-    """
-
-    target: TargetLike
-    layer: LayerName
-    channels: tuple[int, ...]
-
-    def __init__(self, target: TargetLike, layer: LayerName, channels: int | Sequence[int]) -> None:
-        one = whole_number(channels)
-        chosen = whole_numbers(channels) if one is None else (one,)
-        if not chosen:
-            raise BadTarget(
-                f"channels={shorten(channels)} is not valid. Give one channel of {shorten(layer)}, or several: [17]."
-            )
-        if isinstance(target, Through):
-            raise BadTarget("The target is already a Through. Give through=(layer, channels) for only one layer.")
-        object.__setattr__(self, "target", target)
-        object.__setattr__(self, "layer", layer)
-        object.__setattr__(self, "channels", chosen)
-
-    def __repr__(self) -> str:
-        return f"Through(target={shorten(self.target)}, layer={shorten(self.layer)}, channels={self.channels})"
-
-    def check(self, count: int) -> None:
-        if self.target is not None:
-            as_target(self.target, count)
-
-    def only(self, gradient: Tensor, axis: int) -> Tensor:
-        """Return the gradient at the layer, set to zero in all other channels.
-
-        Errors   BadTarget for a channel that does not exist
-        """
-        count = gradient.shape[axis]
-        for channel in self.channels:
-            if not 0 <= channel < count:
-                raise BadTarget(_no_channel(channel, self.layer, count))
-        kept = torch.zeros_like(gradient).movedim(axis, 0)
-        chosen = list(dict.fromkeys(self.channels))
-        kept[chosen] = gradient.movedim(axis, 0)[chosen]
-        return kept.movedim(0, axis)
 
 
 @dataclass(frozen=True)
@@ -367,5 +122,64 @@ def describe_target(target: Target, count: int) -> list[int] | str:
     return repr(target)
 
 
-def _no_channel(channel: Any, layer: LayerName, count: int) -> str:
-    return f"Channel {shorten(channel)} does not exist: layer {shorten(layer)} has channels 0 to {count - 1}."
+def count_mismatch(given: str, count: int, instead: str) -> BadTarget:
+    """Return the error for a number of classes, embeddings or masks that differs from the number of images."""
+    return BadTarget(f"{given} given for {count} image{'s' * (count > 1)}. Give {instead} or one for each image.")
+
+
+def class_indices(classes: Any) -> int | tuple[int, ...]:
+    """Convert integers, sequences, tensors and arrays to one class for all images, or one class per image.
+
+    Errors   BadTarget for a negative class or a tensor that does not hold class indices; WrongType for anything else
+    """
+    if type(classes) is int and classes >= 0:
+        return classes
+    if isinstance(classes, Tensor):
+        if classes.is_floating_point() or classes.dtype == torch.bool or classes.ndim > 1 or classes.is_meta:
+            raise BadTarget(
+                f"target is a {classes.dtype} tensor of shape {tuple(classes.shape)} on {classes.device}; "
+                "give class indices as a 1-d LongTensor."
+            )
+        if classes.ndim == 1 and min(indices := classes.tolist(), default=0) >= 0:
+            return tuple(indices)
+    one = whole_number(classes)
+    several = whole_numbers(classes) if one is None else (one,)
+    if several is None:
+        raise WrongType(
+            f"target is {shorten(classes)}; give a class index, one index for each image, a Target such as Logit(3), "
+            "or a function from the model's output to [N]."
+        )
+    for index in several:
+        if index < 0:
+            raise BadTarget(f"Class {index} is negative. Give class indices from 0.")
+    return several if one is None else one
+
+
+def select(scores: Tensor, classes: int | tuple[int, ...]) -> Tensor:
+    """Return the scores [N] of one class, or of one class per image.
+
+    Errors   BadTarget for a class that the scores do not have
+    """
+    count = scores.shape[1]
+    if isinstance(classes, int) and classes < count:
+        return scores[:, classes]
+    for index in (classes,) if isinstance(classes, int) else classes:
+        if index >= count:
+            raise BadTarget(out_of_range(index, count))
+    columns = torch.tensor(classes, device=scores.device).expand(len(scores))
+    return scores.gather(1, columns[:, None])[:, 0]
+
+
+def out_of_range(index: int, count: int) -> str:
+    return f"Class {index} does not exist: the model returns {count} scores, so classes are 0 to {count - 1}."
+
+
+def scores_of(output: Any) -> Tensor:
+    """Return the scores [N, K] of a model's output: a tensor, or an object with `logits` (GoogLeNet's named tuple).
+
+    Errors   BadTarget, which suggests a target function for this output
+    """
+    scores = output if isinstance(output, Tensor) else scores_in(output)
+    if not isinstance(scores, Tensor) or scores.ndim != 2:
+        raise no_scores(output)
+    return scores

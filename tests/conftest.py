@@ -25,7 +25,7 @@ APP_TESTS = ("tests/saliscope/browser", *(f"tests/saliscope/page/test_{name}.py"
 GROUPS = (
     APP_TESTS,
     # They need the same process servers, which import torch's distributed packages and compiler.
-    ("tests/explainers/passes/test_sharded.py", "tests/explainers/hooks/test_training_distributed.py"),
+    ("tests/explainers/call/test_sharded.py", "tests/explainers/hooks/test_training_distributed.py"),
 )
 """Files that one worker runs, because they share what takes long."""
 

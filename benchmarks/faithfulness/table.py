@@ -15,7 +15,6 @@ from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.measure import CONTROLS, METRICS
 from benchmarks.faithfulness.questions import question
 from explainers.metrics.comparison import LEVEL, holm, mean_and_error, sign_flip_test
-from explainers.metrics.randomization import ALL_LAYERS, LAST_LAYER
 
 ROOT = Path(__file__).parents[2]
 COSTS = ROOT / "saliscope" / "session" / "methods" / "costs.json"
@@ -67,7 +66,9 @@ def verdict(cache: Cache, name: str) -> Verdict:
         values = [row[end] for row in rows_of_test if row[end] is not None]
         found[end] = round(sum(values) / len(values), 3) if values else None
     if found["logit"] is not None and found["cascade"] is not None:
-        last, all_layers = abs(found["logit"]) < LAST_LAYER, abs(found["cascade"]) < ALL_LAYERS
+        limits = explainers.Randomization
+        last = abs(found["logit"]) < limits.LAST_LAYER
+        all_layers = abs(found["cascade"]) < limits.ALL_LAYERS
         found |= {"depends_on_last_layer": last, "depends_on_weights": last and all_layers}
     return found
 

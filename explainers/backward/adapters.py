@@ -8,13 +8,13 @@ weights: with adapters of two convolutions and a linear layer, the default map o
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from explainers.backward.lrp_rules import Affine
+from explainers.backward.operations import Outputs
 
 Positions = tuple[int, int]
 """The numbers of the first and the last layer with weights that one affine layer stands for."""
@@ -27,8 +27,6 @@ class _Term:
     `is_single` is True for one layer, which the second layer of an adapter may follow.
     """
 
-    output: weakref.ref[Tensor]
-    version: int
     affine: Affine
     positions: Positions
     base: Tensor | None = None
@@ -36,41 +34,37 @@ class _Term:
     is_single: bool = False
 
 
-class AdapterTerms:
+class AdapterTerms(Outputs[_Term]):
     """The outputs in one forward pass that can be terms of an adapted layer."""
-
-    def __init__(self) -> None:
-        self._terms: dict[int, _Term] = {}
-
-    def clear(self) -> None:
-        self._terms.clear()
 
     def add_layer(self, output: Tensor, affine: Affine, position: int, weight: Tensor) -> None:
         """Record the output of a layer with these weights, and of the layer before it if nothing is between them."""
-        before = self._get(affine.x)
+        before = self.get(affine.x)
         if before is not None and before.is_single and _follows(before.affine, affine):
-            positions = before.positions[0], position
-            self._set(output, _after(before.affine, affine), positions, is_adapted=True)
+            self[output] = _Term(_after(before.affine, affine), (before.positions[0], position), is_adapted=True)
         else:
-            self._set(output, affine, (position, position), base=weight, is_single=True)
+            self[output] = _Term(affine, (position, position), base=weight, is_single=True)
 
     def scale(self, output: Tensor, x: Any, factor: Any) -> None:
         """Record output = factor · x for a number, or a constant with one element for all or for each channel."""
-        term = self._get(x)
-        if term is not None and output.shape == x.shape and (scaled := _scale(term.affine, factor)) is not None:
-            self._set_affine(output, term, scaled)
+        term = self.get(x)
+        if term is None or output.shape != x.shape or (value := _by_channel(term.affine, factor)) is None:
+            return
+        weight, bias = term.affine.weight * value.unsqueeze(1), term.affine.bias
+        affine = replace(term.affine, weight=weight, bias=None if bias is None else bias * value)
+        self[output] = replace(term, affine=affine)
 
     def shift(self, output: Tensor, x: Any, constant: Any, sign: float) -> None:
         """Record output = x + sign · constant for a number, or a constant as in `scale`."""
-        term = self._get(x)
+        term = self.get(x)
         if term is None or output.shape != x.shape or (value := _by_channel(term.affine, constant)) is None:
             return
         bias = 0 if term.affine.bias is None else term.affine.bias
-        self._set_affine(output, term, replace(term.affine, bias=bias + sign * value))
+        self[output] = replace(term, affine=replace(term.affine, bias=bias + sign * value))
 
     def merge(self, a: Any, b: Any, sign: float) -> tuple[Affine, Positions] | None:
         """Return a + sign · b as one layer with its positions, if one is a layer and the other its adapter."""
-        first, second = self._get(a), self._get(b)
+        first, second = self.get(a), self.get(b)
         if first is None or second is None or not (first.is_adapted or second.is_adapted):
             return None
         bases = [term.base for term in (first, second) if term.base is not None]
@@ -87,23 +81,8 @@ class AdapterTerms:
 
     def add_merged(self, output: Tensor, affine: Affine, positions: Positions, a: Any, b: Any) -> None:
         """Record the output of `merge` of a and b, to which more adapters may be added."""
-        base = next(term.base for term in (self._get(a), self._get(b)) if term is not None and term.base is not None)
-        self._set(output, affine, positions, base=base, is_adapted=True)
-
-    def _set_affine(self, output: Tensor, term: _Term, affine: Affine) -> None:
-        """Record the output as a term with other weights or another bias."""
-        kind = {"base": term.base, "is_adapted": term.is_adapted, "is_single": term.is_single}
-        self._set(output, affine, term.positions, **kind)
-
-    def _set(self, output: Tensor, affine: Affine, positions: Positions, **kind: Any) -> None:
-        self._terms[id(output)] = _Term(weakref.ref(output), output._version, affine, positions, **kind)
-
-    def _get(self, tensor: Any) -> _Term | None:
-        term = self._terms.get(id(tensor))
-        output = None if term is None else term.output()
-        if term is None or output is None:
-            return None
-        return term if output is tensor and output._version == term.version else None
+        base = next(term.base for term in (self.get(a), self.get(b)) if term is not None and term.base is not None)
+        self[output] = _Term(affine, positions, base=base, is_adapted=True)
 
 
 def _by_channel(affine: Affine, constant: Any) -> Tensor | None:
@@ -121,14 +100,6 @@ def _by_channel(affine: Affine, constant: Any) -> Tensor | None:
     shape = [1] * (len(channels) - constant.ndim) + [*constant.shape]
     is_constant = shape[-len(channels) :] == [*channels] and constant.numel() == channels[0]
     return constant.reshape(channels) if is_constant else None
-
-
-def _scale(affine: Affine, factor: Any) -> Affine | None:
-    value = _by_channel(affine, factor)
-    if value is None:
-        return None
-    bias = None if affine.bias is None else affine.bias * value
-    return replace(affine, weight=affine.weight * value.unsqueeze(1), bias=bias)
 
 
 def _after(first: Affine, second: Affine) -> Affine:

@@ -14,7 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from explainers.backward.operations import Call
-from explainers.passes.attention import operations as attention_ops
+from explainers.call.attention import operations as attention_ops
+
+Dims = tuple[int, ...]
+Normalize = Callable[[Tensor, Dims, Tensor | None, Tensor | None, float], Tensor]
 
 
 def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -38,20 +41,18 @@ def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
         return attention_ops.multi_head_attention(attend, arguments)
 
 
+def attention(call: Call) -> Tensor:
+    """Run `F.scaled_dot_product_attention` as single operations."""
+    with call.mode:
+        return attention_ops.scaled_dot_product_attention(*call.args, **call.kwargs)
+
+
 def _addcmul(call: Call) -> Tensor:
-    """Return input + value · a b."""
+    """Return input + value · a b, or a / b for `addcdiv`."""
     x, a, b, value = call.bind_arguments("input", "tensor1", "tensor2", "value", value=1)
     with call.mode:
-        product = a * b
-        return x + (product if value == 1 else value * product)
-
-
-def _addcdiv(call: Call) -> Tensor:
-    """Return input + value · a / b."""
-    x, a, b, value = call.bind_arguments("input", "tensor1", "tensor2", "value", value=1)
-    with call.mode:
-        quotient = a / b
-        return x + (quotient if value == 1 else value * quotient)
+        term = a * b if call.name == "addcmul" else a / b
+        return x + (term if value == 1 else value * term)
 
 
 def _addmm(call: Call) -> Tensor:
@@ -135,6 +136,33 @@ def _rms_norm(call: Call) -> Tensor:
         return x if weight is None else x * weight
 
 
+def normalize_with(call: Call, normalize: Normalize) -> Tensor:
+    """Apply `normalize(x, dims, weight, bias, eps)` to a layer norm, or to a group norm with an axis for the groups."""
+    if call.name == "layer_norm":
+        names = ("input", "normalized_shape", "weight", "bias", "eps")
+        x, shape, weight, bias, eps = call.bind_arguments(*names, eps=1e-5)
+        return normalize(x, tuple(range(-len(shape), 0)), weight, bias, eps)
+    x, groups, weight, bias, eps = call.bind_arguments("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
+    channels = (groups, -1, *[1] * (x.ndim - 2))
+    weight, bias = (None if values is None else values.view(channels) for values in (weight, bias))
+    return normalize(x.unflatten(1, (groups, -1)), tuple(range(2, x.ndim + 1)), weight, bias, eps).flatten(1, 2)
+
+
+def _norm_layer(call: Call) -> Tensor:
+    """Return w (x − mean) / sqrt(variance + ε) + b."""
+
+    def normalize(x: Tensor, dims: Dims, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        x = x - x.mean(dims, keepdim=True)
+        # Again, so that constants become exactly 0 without the rounding error of the first mean.
+        x = x - x.detach().mean(dims, keepdim=True)
+        x = x * ((x * x).mean(dims, keepdim=True) + eps).rsqrt()
+        x = x if weight is None else x * weight
+        return x if bias is None else x + bias
+
+    with call.mode:
+        return normalize_with(call, normalize)
+
+
 def _instance_norm(call: Call) -> Tensor:
     names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
     x, mean, variance, weight, bias, own, _, eps = call.bind_arguments(*names, use_input_stats=True, eps=1e-5)
@@ -176,7 +204,8 @@ def _local_response_norm(call: Call) -> Tensor:
 
 
 DECOMPOSED: dict[str, Callable[[Call], Any]] = {"multi_head_attention_forward": multi_head, "softmin": _softmin}
-DECOMPOSED |= {"addcmul": _addcmul, "addcdiv": _addcdiv, "lerp": _lerp, "norm": _norm, "glu": _glu}
+DECOMPOSED |= {"scaled_dot_product_attention": attention, "layer_norm": _norm_layer, "group_norm": _norm_layer}
+DECOMPOSED |= {"addcmul": _addcmul, "addcdiv": _addcmul, "lerp": _lerp, "norm": _norm, "glu": _glu}
 DECOMPOSED |= dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), _addmm)
 DECOMPOSED |= dict.fromkeys(("var", "std", "var_mean", "std_mean"), _moments)
 DECOMPOSED |= {"normalize": _normalize, "rms_norm": _rms_norm, "instance_norm": _instance_norm}

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from explainers.backward.decompositions import DECOMPOSED
-from explainers.backward.deeplift_rules import LAYERS, RULES, SELECTIONS, Rule, constant_weights
+from explainers.backward.deeplift_rules import LAYERS, RULES, SELECTIONS, Rule, constant_weights, is_discrete, select
 from explainers.backward.operations import STRUCTURE, Call, Interception, tensors
 from explainers.backward.plain_output import refuse_failure, refuse_other_output
 from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
+from explainers.call.run import Run
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, UnsupportedOperation
 from explainers.findings import note_finding, note_gradient, note_promised_sum
 from explainers.nested import map_tensors
-from explainers.passes.run import Run
-from explainers.passes.tensors import at_least_float32
 
 _LINEAR = (
     "Add AdaptiveAvgPool2D AdaptiveAvgPool3D AvgPool2D AvgPool3D Col2Im Cumsum IndexAdd MkldnnAdaptiveAvgPool2D Mean "
@@ -59,7 +59,11 @@ class Rescale(Interception):
         self._tape: list[tuple[str, list[Tensor]]] = []
         self._at = 0
         self.rules = {name: self._record_or_replay(rule) for name, rule in RULES.items()}
-        self.rules |= DECOMPOSED | dict.fromkeys(LAYERS, constant_weights) | dict.fromkeys(SELECTIONS, self._select)
+        self.rules |= (
+            DECOMPOSED
+            | dict.fromkeys(LAYERS, constant_weights)
+            | dict.fromkeys(SELECTIONS, self._record_or_replay(select, is_discrete))
+        )
 
     @contextmanager
     def replay(self) -> Iterator[None]:
@@ -80,36 +84,22 @@ class Rescale(Interception):
         super().release()
         self._tape.clear()
 
-    def _record_or_replay(self, rule: Rule) -> Callable[[Call], Any]:
+    def _record_or_replay(
+        self, rule: Rule, chooses: Callable[[Tensor], bool] = lambda tensor: True
+    ) -> Callable[[Call], Any]:
+        """Return the rule, called in the image run with the chosen tensors of the same call in the baseline run."""
+
         def run(call: Call) -> Any:
-            inputs = call.tensors
+            inputs = list(filter(chooses, call.tensors))
+            if not inputs:
+                return call.call_original()
             if not self._replays:
-                self._record(call.name, inputs)
+                self._tape.append((call.name, [tensor.detach().clone() for tensor in inputs]))
                 return call.call_original()
             before = self._read_record(call.name, inputs)
             return rule(call, before) if call.depends_on_image else call.call_original()
 
         return run
-
-    def _select(self, call: Call) -> Any:
-        """Treat a selection as linear if its conditions and indices equal those of the baseline."""
-        chosen = [tensor for tensor in call.tensors if not (tensor.is_floating_point() or tensor.is_complex())]
-        if not chosen:
-            return call.call_original()
-        if not self._replays:
-            self._record(call.name, chosen)
-            return call.call_original()
-        before = self._read_record(call.name, chosen)
-        if not call.depends_on_image:
-            return call.call_original()
-        if not all(map(torch.equal, chosen, before)):
-            what = "indices" if chosen[0].dtype != torch.bool else "condition"
-            verb = "differ" if what == "indices" else "differs"
-            raise self.refuse(call.name, f"whose {what} {verb} between input and baseline")
-        return call.call_original() if not call.in_place else call.out_of_place()(*call.tensors)
-
-    def _record(self, name: str, inputs: list[Tensor]) -> None:
-        self._tape.append((name, [tensor.detach().clone() for tensor in inputs]))
 
     def _read_record(self, name: str, inputs: list[Tensor]) -> list[Tensor]:
         """Return the baseline's tensors of the same call; each entry is read once, and its memory released."""

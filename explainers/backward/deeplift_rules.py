@@ -16,17 +16,15 @@ Source   Shrikumar et al. 2017, eqs. 1 to 3 and 9 (rescale), arXiv:1704.02685. P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explainers.backward.operations import Call, get_mark, mark, with_custom_backward
-from explainers.backward.vjp import vjp
-from explainers.passes.attention import operations as attention_ops
-from explainers.passes.tensors import at_least_float32
+from explainers.backward.operations import Call, get_mark, mark, vjp, with_custom_backward
+from explainers.call.scores import at_least_float32
 
 ELEMENTWISE = (
     "abs asinh atan ceil celu clamp clamp_max clamp_min clip cos cosh elu erf erfc exp exp2 expm1 floor gelu "
@@ -75,52 +73,44 @@ def _elementwise(call: Call, before: list[Tensor]) -> Tensor:
         raise call.mode.refuse(f"{call.name} of two values that depend on the image")
     function = call.out_of_place()
     result = elementwise(lambda x: function(x, *(other.detach().to(x.dtype) for other in others)), x, before[0])
-    return mark(result, "inverse") if is_inverse(call) else result
+    # A negative power of x is that of 1 / x.
+    exponent = call.bind_arguments("input", "exponent")[1] if call.name == "pow" else 0
+    negative = isinstance(exponent, (int, float)) and exponent < 0
+    return mark(result, "inverse") if negative or call.name in ("rsqrt", "reciprocal", "rdiv") else result
 
 
-def is_inverse(call: Call) -> bool:
-    """Check whether the operation is 1 / x or a negative power of x."""
-    if call.name == "pow":
-        exponent = call.bind_arguments("input", "exponent")[1]
-        return isinstance(exponent, (int, float)) and exponent < 0
-    return call.name in ("rsqrt", "reciprocal", "rdiv")
-
-
-def _winners(x: Tensor, before: Tensor, winner: Tensor, winner_before: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index of the element p of the last dimension that gets Δmax, and its multiplier m_p = Δmax / Δx_p.
+def _winner(x: Tensor, before: Tensor, winner: Tensor, winner_before: Tensor) -> Tensor:
+    """Return the maxima at the indices `winner` of the last dimension, with Δmax = m_p Δx_p at one element p of each.
 
     This is the image's winner if the maximum increased, the baseline's if it decreased, and preferably an element that
     won both times: in a constant baseline all elements tie. Then |Δx_p| >= |Δmax|, so no multiplier is above 1.
     """
-    x, before = at_least_float32(x), at_least_float32(before)
-    top, top_before = x.gather(-1, winner), before.gather(-1, winner_before)
+    now, then = at_least_float32(x.detach()), at_least_float32(before)
+    top, top_before = now.gather(-1, winner), then.gather(-1, winner_before)
     at = torch.where(top >= top_before, winner, winner_before)
-    at = torch.where(x.gather(-1, winner_before) == top, winner_before, at)
-    at = torch.where(before.gather(-1, winner) == top_before, winner, at)
-    change = (x - before).gather(-1, at)
-    return at, torch.where(change == 0, 1, (top - top_before) / torch.where(change == 0, 1, change))
+    at = torch.where(now.gather(-1, winner_before) == top, winner_before, at)
+    at = torch.where(then.gather(-1, winner) == top_before, winner, at)
+    change = (now - then).gather(-1, at)
+    multipliers = torch.where(change == 0, 1, (top - top_before) / torch.where(change == 0, 1, change))
+
+    def scatter(g: Tensor) -> list[Tensor]:
+        gradient = torch.zeros_like(now).scatter_add_(-1, at, at_least_float32(g) * multipliers)
+        return [gradient.to(g.dtype)]
+
+    return with_custom_backward(lambda x: x.gather(-1, winner), scatter, x)
 
 
 def _max_pool(call: Call, before: list[Tensor]) -> Any:
-    """Apply Δmax = m_p Δx_p at the winner p of each window."""
     if call.kwargs.get("return_indices"):
         raise call.mode.refuse(f"{call.name} that returns indices")
     function, x = getattr(F, call.name), call.tensors[0]
     args, kwargs = call.args[1:], {**call.kwargs, "return_indices": True}
     kwargs.pop("input", None)
-    dims, shape = int(call.name[-2]), x.shape
-    with torch.no_grad():
-        top, winner = function(x.detach(), *args, **kwargs)
-        _, winner_before = function(before[0], *args, **kwargs)
-        flat = [tensor.flatten(-dims) for tensor in (x.detach(), before[0], winner, winner_before)]
-        at, multipliers = _winners(flat[0], flat[1], flat[2], flat[3])
-
-    def scatter(g: Tensor) -> list[Tensor]:
-        gradient = torch.zeros(flat[0].shape, dtype=multipliers.dtype, device=multipliers.device)
-        gradient.scatter_add_(-1, at, at_least_float32(g).flatten(-dims) * multipliers)
-        return [gradient.view(shape).to(g.dtype)]
-
-    return with_custom_backward(lambda _: top, scatter, x)
+    dims = int(call.name[-2])
+    _, winner = function(x.detach(), *args, **kwargs)
+    _, winner_before = function(before[0], *args, **kwargs)
+    flat = [tensor.flatten(-dims) for tensor in (x, before[0], winner, winner_before)]
+    return _winner(flat[0], flat[1], flat[2], flat[3]).view(winner.shape)
 
 
 def _max(call: Call, before: list[Tensor]) -> Any:
@@ -133,15 +123,8 @@ def _max(call: Call, before: list[Tensor]) -> Any:
     reduced = [d % x.ndim for d in reduced]
     order = [d for d in range(x.ndim) if d not in reduced] + reduced
     values, values_before = (sign * tensor.permute(order).flatten(-len(reduced)) for tensor in (x, before[0]))
-    with torch.no_grad():
-        top, winner = values.detach().max(-1, keepdim=True)
-        at, multipliers = _winners(values, values_before, winner, values_before.argmax(-1, keepdim=True))
-
-    def scatter(g: Tensor) -> list[Tensor]:
-        gradient = torch.zeros(values.shape, dtype=multipliers.dtype, device=multipliers.device)
-        return [gradient.scatter_(-1, at, at_least_float32(g)[..., None] * multipliers).to(g.dtype)]
-
-    result = sign * with_custom_backward(lambda _: top[..., 0], scatter, values)
+    winner, winner_before = (each.detach().argmax(-1, keepdim=True) for each in (values, values_before))
+    result = sign * _winner(values, values_before, winner, winner_before)[..., 0]
     result = result.view([1 if d in reduced else n for d, n in enumerate(x.shape)]) if keepdim else result
     if call.name in ("amax", "amin") or dims is None:
         return result
@@ -174,21 +157,8 @@ def constant_weights(call: Call) -> Any:
     return call.call_original()
 
 
-def product(function: Callable[..., Tensor], factors: Sequence[Tensor], before: Sequence[Tensor]) -> Tensor:
-    """Apply a function that is linear in each of two factors; the multiplier of one is the mean of the other."""
-    means = [(at_least_float32(a) + at_least_float32(b)) / 2 for a, b in zip(factors, before, strict=True)]
-
-    def backward(g: Tensor) -> list[Tensor]:
-        with torch.enable_grad(), torch.autocast(g.device.type, enabled=False):
-            leaves = [mean.clone().requires_grad_() for mean in means]
-            value = function(*leaves)
-        return [gradient.to(g.dtype) for gradient in torch.autograd.grad(value, leaves, at_least_float32(g))]
-
-    return with_custom_backward(function, backward, *factors)
-
-
 def _product(call: Call, before: list[Tensor]) -> Tensor:
-    """Apply the product rule; the product is linear if only one factor depends on the image."""
+    """The multiplier of one factor is the mean of the other; the product is linear if only one depends on the image."""
     inputs = call.tensors
     if sum(factor.requires_grad for factor in inputs) < 2:
         return call.call_original() if not call.in_place else call.out_of_place()(*inputs)
@@ -201,7 +171,16 @@ def _product(call: Call, before: list[Tensor]) -> Tensor:
         if inverse[0] != inverse[1]:
             first, second = (1, 0) if inverse[0] else (0, 1)
             return scale_by_inverse(inputs[first], inputs[second], before[first], before[second])
-    return product(call.out_of_place(), inputs, before)
+    function = call.out_of_place()
+    means = [(at_least_float32(a) + at_least_float32(b)) / 2 for a, b in zip(inputs, before, strict=True)]
+
+    def backward(g: Tensor) -> list[Tensor]:
+        with torch.enable_grad(), torch.autocast(g.device.type, enabled=False):
+            leaves = [mean.clone().requires_grad_() for mean in means]
+            value = function(*leaves)
+        return [gradient.to(g.dtype) for gradient in torch.autograd.grad(value, leaves, at_least_float32(g))]
+
+    return with_custom_backward(function, backward, *inputs)
 
 
 def scale_by_inverse(x: Tensor, scale: Tensor, before: Tensor, scale_before: Tensor) -> Tensor:
@@ -263,13 +242,10 @@ def _logarithmic_mean(gap: Tensor) -> Tensor:
     return torch.where(gap == 0, 1, -torch.expm1(-gap) / torch.where(gap == 0, 1, gap))
 
 
-def _softmax_of(x: Tensor, before: Tensor, dim: int) -> Tensor:
-    """Return exp(x − log sum exp x)."""
-    return elementwise(torch.exp, x - _logsumexp_of(x, before, dim), before.log_softmax(dim))
-
-
 def _softmax(call: Call, before: list[Tensor]) -> Tensor:
-    return _softmax_of(call.tensors[0], before[0], call.bind_arguments("input", "dim")[1])
+    """Return exp(x − log sum exp x)."""
+    x, dim = call.tensors[0], call.bind_arguments("input", "dim")[1]
+    return elementwise(torch.exp, x - _logsumexp_of(x, before[0], dim), before[0].log_softmax(dim))
 
 
 def _log_softmax(call: Call, before: list[Tensor]) -> Tensor:
@@ -286,87 +262,30 @@ def _logsumexp(call: Call, before: list[Tensor]) -> Tensor:
     return result if keepdim else result.squeeze(dim)
 
 
-def _attention(call: Call, before: list[Tensor]) -> Tensor:
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    query, key, value, mask, _, causal, scale, grouped = call.bind_arguments(*names, is_causal=False, enable_gqa=False)
-    if mask is not None and mask.requires_grad:
-        raise call.mode.refuse("attention with a mask that depends on the image")
-    query_before, key_before, value_before = before[:3]
-    if grouped:
-        key, value, key_before, value_before = (
-            attention_ops.repeat_heads(query, heads) for heads in (key, value, key_before, value_before)
-        )
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    keys, keys_before = key.transpose(-2, -1) * scale, key_before.transpose(-2, -1) * scale
-    scores, scores_before = _product_pair(torch.matmul, (query, keys), (query_before, keys_before))
-    mask = attention_ops.causal_mask(scores) if causal else mask
-    no_key: Tensor | None = None
-    if mask is not None:
-        mask = attention_ops.additive_mask(mask, scores.dtype)
-        no_key = (mask == -torch.inf).all(-1, keepdim=True)
-        mask = mask.masked_fill(no_key, 0)
-        scores, scores_before = scores + mask, scores_before + mask
-    weights, weights_before = _softmax_of(scores, scores_before, -1), scores_before.softmax(-1)
-    if no_key is not None:  # torch returns 0 for a query that cannot attend to any key
-        weights, weights_before = (each.masked_fill(no_key, 0) for each in (weights, weights_before))
-    return _product_pair(torch.matmul, (weights, value), (weights_before, value_before))[0]
-
-
-def _product_pair(
-    function: Callable[..., Tensor], factors: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Return the product on the image and on the baseline."""
-    return product(function, factors, before), function(*before)
-
-
-# Norms
-
-
-def standardize(x: Tensor, before: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
-    """Compute (x − mean) / sqrt(variance + eps) over `dims` from a difference, its square, a power and a product."""
-    centered, centered_before = (_center(each, dims) for each in (x, before))
-    squares, squares_before = _product_pair(torch.mul, (centered, centered), (centered_before, centered_before))
-    variance, variance_before = squares.mean(dims, keepdim=True), squares_before.mean(dims, keepdim=True)
-    scale = elementwise(lambda v: (v + eps).rsqrt(), variance, variance_before)
-    return scale_by_inverse(centered, scale, centered_before, (variance_before + eps).rsqrt())
-
-
-def _center(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Subtract the mean twice, so that constants become exactly 0 without the rounding error of the first mean."""
-    x = x - x.mean(dims, keepdim=True)
-    return x - x.detach().mean(dims, keepdim=True)
-
-
-def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    x = x if weight is None else x * weight
-    return x if bias is None else x + bias
-
-
-def _layer_norm(call: Call, before: list[Tensor]) -> Tensor:
-    names = ("input", "normalized_shape", "weight", "bias", "eps")
-    x, shape, weight, bias, eps = call.bind_arguments(*names, eps=1e-5)
-    return _affine(standardize(x, before[0], tuple(range(-len(shape), 0)), eps), weight, bias)
-
-
-def _group_norm(call: Call, before: list[Tensor]) -> Tensor:
-    x, groups, weight, bias, eps = call.bind_arguments("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
-    x, x_before = x.unflatten(1, (groups, -1)), before[0].unflatten(1, (groups, -1))
-    result = standardize(x, x_before, tuple(range(2, x.ndim)), eps).flatten(1, 2)
-    shape = (-1, *[1] * (result.ndim - 2))
-    return _affine(result, None if weight is None else weight.view(shape), None if bias is None else bias.view(shape))
-
-
 def _batch_norm(call: Call, before: list[Tensor]) -> Tensor:
     if call.bind_arguments("input", "running_mean", "running_var", "weight", "bias", "training", training=False)[5]:
         raise call.mode.refuse("batch norm with batch statistics")
     return call.call_original()
 
 
+def is_discrete(tensor: Tensor) -> bool:
+    """Return whether a tensor contains conditions or indices."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def select(call: Call, before: list[Tensor]) -> Any:
+    """Treat a selection as linear if its conditions and indices equal those of the baseline."""
+    chosen = list(filter(is_discrete, call.tensors))
+    if not all(map(torch.equal, chosen, before)):
+        verb = "indices differ" if chosen[0].dtype != torch.bool else "condition differs"
+        raise call.mode.refuse(call.name, f"whose {verb} between input and baseline")
+    return call.out_of_place()(*call.tensors) if call.in_place else call.call_original()
+
+
 RULES: dict[str, Rule] = dict.fromkeys(ELEMENTWISE.split(), _elementwise)
 RULES |= dict.fromkeys(_POOLS.split(), _max_pool) | {"mul": _product, "div": _quotient}
 RULES |= dict.fromkeys("bilinear bmm dot einsum inner matmul mm mv outer tensordot".split(), _product)
 RULES |= {"softmax": _softmax, "log_softmax": _log_softmax, "logsumexp": _logsumexp}
-RULES |= {"scaled_dot_product_attention": _attention, "layer_norm": _layer_norm, "group_norm": _group_norm}
 RULES |= {"batch_norm": _batch_norm}
 RULES |= dict.fromkeys(("amax", "amin", "max", "min"), _max) | dict.fromkeys(("maximum", "minimum"), _larger)
 LAYERS = ["linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))]

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.backward.decompositions import attention
 from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
 from explainers.backward.operations import Call, mark, with_custom_backward
-from explainers.passes.attention import operations as attention_ops
-from explainers.passes.tensors import at_least_float32
+from explainers.call.scores import at_least_float32
 
 
 class AttentionRelevance(Relevance):
@@ -33,6 +33,7 @@ class AttentionRelevance(Relevance):
     def __init__(self, network: nn.Module, method: str, rule_map: RuleMap, parameters: RuleParameters) -> None:
         super().__init__(network, method, rule_map, parameters)
         self.rules["softmax"] = self._skip_constants(self._softmax)
+        self.rules["scaled_dot_product_attention"] = self._skip_constants(attention)
 
     def _softmax(self, call: Call) -> Tensor:
         """Return the softmax, with relevance for its logits; a logit of -inf has none."""
@@ -49,17 +50,6 @@ class AttentionRelevance(Relevance):
             return [(values * (r - shares * r.sum(dim, keepdim=True))).to(relevance.dtype)]
 
         return with_custom_backward(function, redistribute, x)
-
-    def _attention(self, call: Call) -> Tensor:
-        """Run attention as single operations."""
-        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        query, key, value, mask, _, causal, scale, grouped = call.bind_arguments(
-            *names, is_causal=False, enable_gqa=False
-        )
-        with call.mode:
-            return attention_ops.scaled_dot_product_attention(
-                query, key, value, mask, is_causal=causal, scale=scale, enable_gqa=grouped
-            )
 
     def _activation(self, call: Call) -> Tensor:
         """Pass relevance on unchanged, also into a sigmoid, which is a constant gate in LRP."""

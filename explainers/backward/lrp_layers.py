@@ -8,7 +8,6 @@ Source   Bach et al. 2015
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 
 from explainers.backward.adapters import AdapterTerms, Positions
 from explainers.backward.lrp_rules import Affine, RuleMap, RuleParameters, excitation
-from explainers.backward.operations import Call, Interception, get_mark, mark, with_custom_backward
-from explainers.passes.tensors import at_least_float32
+from explainers.backward.operations import Call, Interception, Outputs, get_mark, mark, with_custom_backward
+from explainers.call.scores import at_least_float32
 
 LAYERS = {"linear": "Linear"} | {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)}
 LAYERS |= {f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)}
@@ -41,8 +40,8 @@ class LayerRelevance(Interception):
         super().__init__(network, method, known)
         self.rule_map, self.parameters, self.contrast = rule_map, parameters, contrast
         self._count = 0
-        self._affine: dict[int, tuple[weakref.ref[Tensor], int, Affine, Positions]] = {}
-        self._norms: dict[int, tuple[weakref.ref[Tensor], int, Tensor, Tensor, Tensor]] = {}
+        self._affine = Outputs[tuple[Affine, Positions]]()
+        self._norms = Outputs[tuple[Tensor, Tensor, Tensor]]()
         self.adapters = AdapterTerms()
 
     def release(self) -> None:
@@ -77,7 +76,7 @@ class LayerRelevance(Interception):
         position, self._count = self._count, self._count + 1
         result = self._with_rule(affine, call.call_original(), (position, position))
         if "transpose" not in call.name:
-            self._affine[id(result)] = weakref.ref(result), result._version, affine, (position, position)
+            self._affine[result] = affine, (position, position)
             self.adapters.add_layer(result, affine, position, weight)
         return result
 
@@ -100,12 +99,10 @@ class LayerRelevance(Interception):
 
     def _with_norm_before(self, affine: Affine, operation: str, options: dict[str, Any]) -> Affine:
         """Merge a batch norm s x + t directly before the layer: w (s x + t) + b = (w s) x + (w t + b)."""
-        norm = self._norms.get(id(affine.x))
-        if norm is None or not _unchanged(affine.x, *norm[:2]):
+        norm, x = self._norms.get(affine.x), affine.x
+        if norm is None or operation not in ("linear", "conv2d") or (operation == "linear" and x.ndim != 2):
             return affine
-        if operation not in ("linear", "conv2d") or (operation == "linear" and affine.x.ndim != 2):
-            return affine
-        before, scale, shift = norm[2:]
+        before, scale, shift = norm
         groups = int(options.get("groups", 1))
         scales = scale.view(groups, -1).repeat_interleave(len(affine.weight) // groups, 0)
         weight = affine.weight * scales.view(*affine.weight.shape[:2], *[1] * (affine.weight.ndim - 2))
@@ -123,9 +120,9 @@ class LayerRelevance(Interception):
         shift = (0 if bias is None else bias) - mean * scale
         scale, shift = scale.to(x.dtype), shift.to(x.dtype)
         output = call.call_original()
-        layer = self._affine.get(id(x))
-        if layer and _unchanged(x, *layer[:2]) and x.ndim == layer[2].weight.ndim:
-            before, positions = layer[2:]
+        layer = self._affine.get(x)
+        if layer and x.ndim == layer[0].weight.ndim:
+            before, positions = layer
             channels = (-1, *[1] * (x.ndim - 2))
             bias = shift.view(channels)
             bias = bias if before.bias is None else before.bias * scale.view(channels) + bias
@@ -140,7 +137,7 @@ class LayerRelevance(Interception):
             kinds = ("BatchNorm", kind)
             affine = Affine(lambda x, w: x * w, x, scale.view(channels), shift.view(channels), name, kinds, x._version)
             result = self._with_rule(affine, output)
-        self._norms[id(result)] = weakref.ref(result), result._version, x, scale, shift
+        self._norms[result] = x, scale, shift
         return result
 
     def merge_adapter(self, a: Any, b: Any, sign: float) -> Tensor | None:
@@ -149,7 +146,7 @@ class LayerRelevance(Interception):
         if merged is None:
             return None
         result = self._with_rule(merged[0], (a + b * sign).detach(), merged[1])
-        self._affine[id(result)] = weakref.ref(result), result._version, *merged
+        self._affine[result] = merged
         self.adapters.add_merged(result, *merged, a, b)
         return result
 
@@ -158,7 +155,3 @@ def mark_linear(result: Tensor, *inputs: Any, gates: bool = False) -> Tensor:
     """Mark a linear operation's result: mixed heads are attention weights; with `gates`, 1 - gate is a gate."""
     marks = {get_mark(each) for each in inputs if isinstance(each, Tensor) and each.requires_grad}
     return mark(result, *marks) if marks == {"weights"} or (gates and marks == {"gate"}) else result
-
-
-def _unchanged(tensor: Tensor, reference: weakref.ref[Tensor], version: int) -> bool:
-    return reference() is tensor and tensor._version == version

@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from explainers.backward.decompositions import DECOMPOSED
+from explainers.backward.decompositions import DECOMPOSED, normalize_with
 from explainers.backward.lrp_layers import LAYERS, LayerRelevance, mark_linear
 from explainers.backward.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
 from explainers.backward.operations import STRUCTURE, Call, get_mark, mark, with_custom_backward
-from explainers.passes.tensors import at_least_float32
+from explainers.call.scores import at_least_float32
 
 _WINNERS = (
     "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Amin Kthvalue Max Maximum MaxPool2DWithIndices "
@@ -74,7 +74,7 @@ class Relevance(LayerRelevance):
         rules |= dict.fromkeys(_SUMS, self._add) | dict.fromkeys(("div", "rdiv"), self._div) | {"mul": self._mul}
         if rule_map is not None:
             rules |= dict.fromkeys(("softmax", "rsqrt", "reciprocal"), self._factor)
-            rules |= {"layer_norm": self._layer_norm, "group_norm": self._group_norm}
+            rules |= {"layer_norm": self._norm_layer, "group_norm": self._norm_layer}
             rules["scaled_dot_product_attention"] = self._attention
         composed = DECOMPOSED if rule_map else {name: DECOMPOSED[name] for name in _EXCITING}
         self.rules = {name: self._skip_constants(rule) for name, rule in (composed | rules).items()}
@@ -139,17 +139,8 @@ class Relevance(LayerRelevance):
 
         return mark_linear(with_custom_backward(compute, redistribute, x), x)
 
-    def _layer_norm(self, call: Call) -> Tensor:
-        names = ("input", "normalized_shape", "weight", "bias", "eps")
-        x, shape, weight, bias, eps = call.bind_arguments(*names, eps=1e-5)
-        return self._normalize(x, tuple(range(-len(shape), 0)), weight, bias, eps)
-
-    def _group_norm(self, call: Call) -> Tensor:
-        x, groups, weight, bias, eps = call.bind_arguments("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
-        channels = (groups, -1, *[1] * (x.ndim - 2))
-        grouped = x.unflatten(1, (groups, -1))
-        weight, bias = (None if values is None else values.view(channels) for values in (weight, bias))
-        return self._normalize(grouped, tuple(range(2, grouped.ndim)), weight, bias, eps).flatten(1, 2)
+    def _norm_layer(self, call: Call) -> Tensor:
+        return normalize_with(call, self._normalize)
 
     def _normalize(
         self, x: Tensor, dims: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +25,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
+from explainers.call.batch_norm import guard_batch_norms
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.nested import TRANSFORM, is_transformed, list_tensors
 
+T = TypeVar("T")
 VJP = Callable[[Tensor], Sequence[Tensor | None]]
 
 STRUCTURE = frozenset(
@@ -68,6 +71,38 @@ class CustomBackward(torch.autograd.Function):
 def with_custom_backward(compute: Callable[..., Tensor], vjp: VJP, *inputs: Tensor) -> Tensor:
     """Return `compute(*inputs)` with `vjp` as its backward."""
     return CustomBackward.apply(compute, vjp, *inputs)
+
+
+def vjp(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return f(x), detached, and a function from the gradient at the output to that at x, which may be called again.
+
+    This replaces `torch.func.vjp`, whose first call imports torch._dynamo, which takes seconds.
+    """
+    with torch.enable_grad():
+        leaf = x.detach().clone().requires_grad_()
+        y = function(leaf)
+    guard_batch_norms(y)
+    return y.detach(), lambda gradient: torch.autograd.grad(y, leaf, gradient, retain_graph=True)[0]
+
+
+class Outputs(Generic[T]):
+    """What is known about tensors of one forward pass, until they are modified or freed."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Tensor], int, T]] = {}
+
+    def __setitem__(self, tensor: Tensor, value: T) -> None:
+        self._known[id(tensor)] = weakref.ref(tensor), tensor._version, value
+
+    def get(self, tensor: Any) -> T | None:
+        """Return what is known about a tensor, or None."""
+        reference, version, value = self._known.get(id(tensor), (None, 0, None))
+        is_same = isinstance(tensor, Tensor) and reference is not None and reference() is tensor
+        return value if is_same and tensor._version == version else None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._known.clear()
 
 
 def mark(tensor: Tensor, word: str) -> Tensor:

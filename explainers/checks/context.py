@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from explainers.checks.fixtures import changes, snapshot, tiny, tiny_transformer
 from explainers.errors import shorten
+from explainers.keywords import signature_of
 
 T = TypeVar("T")
 Outcome = tuple[float | None, str]
@@ -47,7 +47,7 @@ class Context:
         name = getattr(self.function, "name", None) or getattr(self.function, "__name__", shorten(self.function))
         self.name = str(name)
         inner = getattr(self.function, "function", self.function)
-        self.keywords = set(inspect.signature(inner).parameters)
+        self.keywords = set(signature_of(inner).parameters)
         if self.is_built_in:
             # A few steps and samples are enough for the small built-in images, and keep the many checks fast.
             small = {"window": 6, "stride": 4, "steps": 6, "samples": 12}

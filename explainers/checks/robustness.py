@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.layers import default_layer, list_layers
 from explainers.checks.context import CLOSE, Context, Fail, Outcome, Skip, agree, check, distance_of, unchanged
 from explainers.checks.fixtures import Fault, Pause
 from explainers.checks.results import attempt, ordinary_use
 from explainers.hooks.locate import find_hook_point, unwrap
-from explainers.layers.lookup import default_layer, list_layers
 
 EXPECTED_ERRORS = (ValueError, TypeError)
 CONCURRENT_USES = 4

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images
+from explainers.call.layers import list_layers
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
 from explainers.display.display import Display, Displayed, class_name, folded, paragraphs, table_html
+from explainers.dtypes import to_float64
 from explainers.errors import BadImages, BadOption, BadTarget, shorten
 from explainers.explanation.run import explain
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import only_tensor
-from explainers.layers.lookup import list_layers
 from explainers.maps.resize import rank_correlation, resize
-from explainers.network.dtypes import to_float64
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
-from explainers.registry import MAPS, MethodLike, check_images, find
+from explainers.registry import MAPS, MethodLike, find
 from explainers.students_t import t_quantile
 
 MOST = 8
@@ -115,7 +115,7 @@ class ModelComparison(Displayed):
         )
 
 
-@restores_state
+@torch.inference_mode(False)
 def compare_models(
     model_a: nn.Module,
     model_b: nn.Module,

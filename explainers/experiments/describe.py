@@ -12,19 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images, one_call
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.loop import now
+from explainers.call.profile import unchecked_profile
 from explainers.display.display import Display, Displayed, paragraphs, table_html
 from explainers.hooks.calls import Calls
-from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point
 from explainers.layers.center_fields import center_fields
 from explainers.layers.layer import layout_of
-from explainers.layers.profile import Profile, unchecked_profile
+from explainers.layers.profile import Profile
 from explainers.nested import list_tensors
-from explainers.network.eval_view import one_call
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import check_keywords
-from explainers.passes.loop import now
-from explainers.registry import check_images
 
 Times = dict[tuple[str, int], tuple[float, int]]
 """Seconds and bytes of the output, by the dotted name of a module and the number of its call."""
@@ -118,7 +117,7 @@ def _joined(sizes: tuple[int, ...] | None) -> str:
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def describe(
     model: nn.Module, images: Tensor, *, receptive_fields: bool = True, forward: Forward | None = None
 ) -> Description:
@@ -140,7 +139,7 @@ def describe(
     check_images(model, images)
     model = model if forward is None else wrap_forward(model, forward, images)
     image = images[:1]
-    with ordinary_tensors(), torch.no_grad(), one_call(model) as view:
+    with torch.inference_mode(False), torch.no_grad(), one_call(model) as view:
         layers = unchecked_profile(view, image)
         times, seconds = _timed_pass(view.network, image)
         of_fields = _receptive_fields(view.network, image, layers) if receptive_fields else {}

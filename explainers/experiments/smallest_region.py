@@ -8,21 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from explainers.class_indices import out_of_range
-from explainers.errors import BadOption, BadTarget, shorten
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.run import open_run
+from explainers.call.score_kind import score_kind
+from explainers.dtypes import to_float64
+from explainers.errors import BadOption, BadTarget, check_type, kind_of, shorten
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
-from explainers.hooks.cleanup import restores_state
-from explainers.layers.score_kind import score_kind
 from explainers.maps.resize import resize
-from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, check_keywords
-from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of
 from explainers.probabilities import check_score, probabilities_of
-from explainers.registry import Method, MethodLike, check_images
-from explainers.targets import Logit, as_target
+from explainers.registry import Method, MethodLike
+from explainers.targets import Logit, as_target, out_of_range
 
 GOALS = ("keep", "half", "change")
 
@@ -58,7 +57,7 @@ class SmallestRegion:
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def smallest_region(
     model: nn.Module,
     images: Tensor,
@@ -167,12 +166,24 @@ def _bisect(
 
 
 def pixel_ranks(maps: Tensor, images: Tensor) -> Tensor:
-    """Return the position [N, H, W] of each pixel in the order of its map, from 0; equal values in reading order."""
+    """Return the position of each pixel in the order of its map, from 0 for the highest value.
+
+    `maps` [N, h, w] are resized to the images; equal values are in reading order. `smallest_region` uses this order.
+
+    Returns  int64 (n, height, width)
+    Errors   BadOption for maps of another shape, constant maps, and values that are not finite
+
+    Example
+        >>> pixel_ranks(torch.tensor([[[0.1, 0.4], [0.3, 0.2]]]), torch.zeros(1, 3, 2, 2))
+        tensor([[[3, 0],
+                 [1, 2]]])
+    """
+    check_type("images", images, Tensor, "images [N, C, H, W]")
     if not isinstance(maps, Tensor) or maps.ndim != 3 or len(maps) != len(images) or images.ndim != 4:
-        given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
+        given = f"of shape {tuple(maps.shape)}" if isinstance(maps, Tensor) else kind_of(maps)
         raise BadOption(
-            f"smallest_region takes one map [h, w] for each of the {len(images)} images, not {given}. Give the map of "
-            "explain, or reduce pixel attributions with .sum(1)."
+            f"maps is {given}. Give one map [h, w] for each of the {len(images)} images: the map of explain, or pixel "
+            "attributions reduced with .sum(1)."
         )
     values = maps.detach().to(images.device)
     values = resize(values if values.is_floating_point() else values.float(), tuple(images.shape[-2:])).flatten(1)

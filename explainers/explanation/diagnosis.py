@@ -17,7 +17,7 @@ from torch import Tensor
 
 from explainers.findings import Finding
 from explainers.probabilities import probabilities_of
-from explainers.verdict.facts import ALIKE
+from explainers.verdict.facts import Facts
 
 # The gradient of a probability this close to 0 or 1 is below a thousandth of that of its logit, and float32 may round
 # it to zero.
@@ -36,13 +36,13 @@ class Evidence:
 
     `map` is the map as drawn, `signed` the same before its ReLU, `raw` the result before any ReLU or reduction;
     `scores` [K] the model's output, which become probabilities by `score`, one of SCORES; `probability_target` says
-    that the target is a probability or its logarithm, `target` is the class index if the target is one; `promised_sum`
-    the sum of the raw values that the method guarantees (completeness, conservation); `relu` the method's option of
-    that name, None if it has none; `reads_class` says whether the map depends on the target; `size` is the shorter side
-    of the image, `sides` its rows and columns, `trained_size` the shorter side of the images that the network was
-    trained on; `correlation` the rank correlation with the map of the class `runner_up`; `earlier_layer` the next
-    earlier stage, for remedies; `broken_layer` the first layer whose output is not finite; `stability` the correlation
-    of the maps of two halves of the samples.
+    that the target is a probability or its logarithm, `target` is the class index if the target is one;
+    `promised_sum` the sum of the raw values that the method guarantees (completeness, conservation); `relu` the
+    method's option of that name, None if it has none; `reads_class` says whether the map depends on the target;
+    `size` is the shorter side of the image, `sides` its rows and columns, `trained_size` the shorter side of the
+    images that the network was trained on; `correlation` the rank correlation with the map of the class
+    `runner_up`; `find_earlier_layer` looks up the next earlier stage, for remedies; `broken_layer` the first layer
+    whose output is not finite; `stability` the correlation of the maps of two halves of the samples.
     """
 
     map: Tensor
@@ -64,9 +64,14 @@ class Evidence:
     trained_size: int | None = None
     correlation: float | None = None
     runner_up: int | None = None
-    earlier_layer: str | None = None
+    find_earlier_layer: Callable[[], str | None] | None = None
     broken_layer: str | None = None
     stability: float | None = None
+
+    @cached_property
+    def earlier_layer(self) -> str | None:
+        """The next earlier stage, for remedies."""
+        return None if self.find_earlier_layer is None else self.find_earlier_layer()
 
     @cached_property
     def probabilities(self) -> Tensor | None:
@@ -97,25 +102,24 @@ def statistics(evidence: Evidence) -> dict[str, Any]:
     """
     map, raw = evidence.map, evidence.raw
     values = raw.detach().double().flatten()
+    drawn = raw if raw.shape == map.shape else map
+    # The position of the highest finite value.
+    frame, cell = divmod(int(torch.where(drawn.isfinite(), drawn, -math.inf).argmax()), math.prod(drawn.shape[-2:]))
+    row_and_column = divmod(cell, drawn.shape[-1])
     finite = values[values.isfinite()]
-    names = ("target_score", "probability", "gradient_norm", "promised_sum", "stability")
-    known = {name: getattr(evidence, name) for name in names}
-    share = (finite < 0).double()
-    shown = raw if raw.shape == map.shape else map
-    highest = torch.where(shown.isfinite(), shown, -math.inf).argmax()
-    of_values: dict[str, Callable[[], Tensor]] = {
-        "min": finite.min,
-        "max": finite.max,
-        "sum": finite.sum,
-        "negative_share": share.mean,
-    }
-    return {
-        **{name: float(compute()) if finite.numel() else math.nan for name, compute in of_values.items()},
+    found = {
+        "min": float(finite.min()) if finite.numel() else math.nan,
+        "max": float(finite.max()) if finite.numel() else math.nan,
+        "sum": float(finite.sum()) if finite.numel() else math.nan,
+        "negative_share": float((finite < 0).double().mean()) if finite.numel() else math.nan,
         "entropy": _entropy(map.detach().double()),
-        "peak": tuple(int(index) for index in torch.unravel_index(highest, shown.shape)),
+        "peak": row_and_column if map.ndim == 2 else (frame, *row_and_column),
         "non_finite": int(values.numel() - finite.numel()),
-        **{name: value for name, value in known.items() if value is not None},
     }
+    for name in ("target_score", "probability", "gradient_norm", "promised_sum", "stability"):
+        if (value := getattr(evidence, name)) is not None:
+            found[name] = value
+    return found
 
 
 def _entropy(map: Tensor) -> float:
@@ -138,7 +142,11 @@ def diagnose(evidence: Evidence) -> list[Finding]:
     """
     if broken := non_finite(evidence):
         return [broken]
-    return [finding for detect in DETECTORS if (finding := detect(evidence))]
+    found = []
+    for detect in DETECTORS:
+        if (finding := detect(evidence)) is not None:
+            found.append(finding)
+    return found
 
 
 def non_finite(evidence: Evidence) -> Finding | None:
@@ -297,7 +305,7 @@ def transposed(evidence: Evidence) -> Finding | None:
 def class_insensitive(evidence: Evidence) -> Finding | None:
     """Report a map that hardly differs from that of the runner-up class."""
     correlation = evidence.correlation
-    if correlation is None or not correlation > ALIKE:
+    if correlation is None or not correlation > Facts.ALIKE:
         return None
     return Finding(
         "class_insensitive",

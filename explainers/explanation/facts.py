@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from explainers.findings import Finding
 from explainers.placement import Placements, place
-from explainers.probabilities import ROUNDING, UNITS, probabilities_of
+from explainers.probabilities import probabilities_of, score_unit
 from explainers.registry import METHODS, Method
 from explainers.verdict.facts import Facts
 from explainers.verdict.rules import Verdict, judge_facts
@@ -58,7 +57,11 @@ class Explained:
     @property
     def verdicts(self) -> list[Verdict]:
         """What the numbers of each map support without tests; `judge` adds those of `evaluate`."""
-        return [judge_facts(facts_of(self, index)) for index in range(len(self.map))]
+        return [judge_facts(self.facts(index)) for index in range(len(self.map))]
+
+    def facts(self, index: int) -> Facts:
+        """Return what is known about the map of one image without further passes of the network."""
+        return facts_of(self, index)
 
     @property
     def by_size(self) -> bool:
@@ -84,22 +87,15 @@ def facts_of(explanation: Explained, index: int) -> Facts:
         total=size_of(method, plane),
         adds_up=method is None or _adds_up(method),
         score=_scale(statistics.get("target_score"), explanation.scores, index),
-        unit=UNITS.get(explanation.score or "", "logit"),
+        unit=score_unit(explanation.score),
         done=explanation.done,
         planned=explanation.total,
         samples=samples_of(method, explanation.options, explanation.total),
         stability=statistics.get("stability"),
-        probabilities=shares,
-        exclusive=are_exclusive(shares, explanation.score),
         reads_class=method is None or method.reads_class,
         correlation=correlation,
         caution="" if method is None else method.caution,
-    )
-
-
-def are_exclusive(probabilities: Sequence[float], score: str | None) -> bool:
-    """Return whether probabilities are those of exclusive classes, which sum to 1; a sigmoid gives others."""
-    return score != "sigmoid" and abs(sum(probabilities) - 1) < ROUNDING
+    ).with_probabilities(shares, explanation.score)
 
 
 def _adds_up(method: Method) -> bool:

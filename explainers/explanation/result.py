@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from explainers.call.images import first_broken_value
 from explainers.display.display import Display, Displayed
 from explainers.errors import BadOption, WrongType, kind_of, shorten
 from explainers.explanation.diagnosis import Evidence, statistics
@@ -23,7 +24,6 @@ from explainers.maps.arrays import one_for_each
 from explainers.maps.frames import overlay_frames
 from explainers.maps.overlays import overlay
 from explainers.maps.resize import resize
-from explainers.network.image_check import first_broken_value
 from explainers.placement import Placement, Placements, join_placements, spread_placements
 from explainers.targets import TargetLike, as_target, describe_target
 

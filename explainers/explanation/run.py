@@ -14,27 +14,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.compiled import compiling
+from explainers.call.current import one_call, packing_of
+from explainers.call.each_image import finite_images, select_rows
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.nan_check import first_broken_layer
+from explainers.call.profile import known_profile
+from explainers.call.score_kind import ScoreKind, score_kind
+from explainers.call.view import EvalView
+from explainers.derived_targets import LogProbability, Probability, Through
+from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import Evidence, diagnose, statistics
 from explainers.explanation.result import Explanation, add_missing, add_missing_inputs, join_images
 from explainers.findings import Finding, Record, recording
-from explainers.hooks.cleanup import restores_state
 from explainers.layers.layer import Layer
-from explainers.layers.profile import known_profile
-from explainers.layers.score_kind import ScoreKind, score_kind
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
-from explainers.network.dtypes import to_cpu_float64
-from explainers.network.eval_view import EvalView, one_call, packing_of
-from explainers.network.fast.compiled import compiling
-from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.network.inputs import inputs_of
-from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, unknown_keyword, whole_number
-from explainers.passes.each_image import finite_images, select_rows
 from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
 from explainers.registry import MAPS, Method, MethodLike, find
-from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, ThroughLike, describe_target
+from explainers.targets import Logit, TargetLike, ThroughLike, describe_target
 
 _OF_THE_CALL = ("layer", "progress", "budget")
 """Keywords that are not stored with the map. The layer is stored separately, by its name."""
@@ -47,7 +47,7 @@ OF_COMPLETE_MAPS = frozenset(
 """Codes of findings that do not hold for a map whose method was stopped."""
 
 
-@restores_state
+@torch.inference_mode(False)
 def explain(
     method: MethodLike,
     model: nn.Module,
@@ -89,7 +89,8 @@ def explain(
         torch.Size([1, 7, 7])
     """
     chosen = find(method)
-    several = inputs_of(images)
+    given: Any = images
+    several: tuple[Tensor, ...] | None = given if isinstance(given, tuple) else None
     each: Callable[..., Any] = functools.partial(explain, chosen)
     call: dict[str, Any] = {"layer": layer, "reduce": reduce, "through": through, "forward": forward, "score": score}
     call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
@@ -106,8 +107,11 @@ def explain(
     if compile and "precision" not in chosen.parameters:
         raise BadOption(f"{chosen.name} scores no variants of the image, so compile=True has no effect. Omit it.")
     options, score = _check(chosen, options, layer, reduce, score, trained_size)
-    at = {"layer": layer, "through": through}
-    keywords = options | {name: value for name, value in at.items() if value is not None}
+    keywords = dict(options)
+    if layer is not None:
+        keywords["layer"] = layer
+    if through is not None:
+        keywords["through"] = through
     how = reduce or chosen.reduce
     restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
     inputs, passed = several or (images,), keywords
@@ -115,19 +119,20 @@ def explain(
         model, images, passed = pack_call(chosen.name, model, several, {"forward": forward, **keywords})
     elif forward is not None:
         model = wrap_forward(model, forward, images)
-    with one_call(model) as view, declared_score(score), compiling() if compile else nullcontext():
+    how_scored = nullcontext() if score is None else declared_score(score)
+    with one_call(model) as view, how_scored, compiling() if compile else nullcontext():
         comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in MAPS
         view.graphs = {} if comparable else None  # shares one forward pass between both classes
-        found = _run(chosen, model, images, target, passed, how)
+        found = _run(chosen, model, images, target, passed, how, packed=several is not None)
         comparisons = _compare(found, chosen, model, images, passed, how) if comparable else [None] * len(found)
         view.graphs = None
         kind, context = _context(found, chosen, view, images)
     context["relu"] = options.get("relu", chosen.relu)
     context["trained_size"] = trained_size or _own_size(view.model)
     explanations = []
-    for maps, given, comparison in zip(found, inputs, comparisons, strict=True):
-        evidence = _evidence(maps, chosen, given, comparison, restricted, context)
-        explanations.append(_explanation(maps, chosen, given, options, keywords, how, evidence, kind))
+    for maps, of_input, comparison in zip(found, inputs, comparisons, strict=True):
+        each_image = _evidence(maps, chosen, of_input, comparison, restricted, context)
+        explanations.append(_explanation(maps, chosen, of_input, options, keywords, how, each_image, kind))
     return explanations[0] if several is None else tuple(explanations)  # type: ignore[return-value]
 
 
@@ -155,7 +160,8 @@ def _check(
     own = chosen.options.get("score")
     if own is not None and score in own.choices:
         options, score = {**options, "score": score}, None
-    check_score(score)
+    if score is not None:
+        check_score(score)
     if reduce is not None and reduce not in REDUCTIONS:
         raise BadOption(f"reduce={shorten(reduce)} is not valid. Choose one of {', '.join(REDUCTIONS)}.")
     if trained_size is not None and (whole_number(trained_size) or 0) < 1:
@@ -175,14 +181,21 @@ class _Maps:
 
 
 def _run(
-    chosen: Method, model: nn.Module, images: Tensor, target: TargetLike, keywords: dict[str, Any], how: str
+    chosen: Method,
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike,
+    keywords: dict[str, Any],
+    how: str,
+    *,
+    packed: bool,
 ) -> list[_Maps]:
     """Return the maps of the images, or those of each input of a network with several."""
     start = time.perf_counter()
     with recording() as record:
         result = chosen.function(model, images, target, **keywords)
     seconds = time.perf_counter() - start
-    packing = packing_of(images)
+    packing = packing_of(images) if packed else None
     if packing is not None:
         record.gradient_norms = record.promised_sums = None  # of all inputs together
         parts = packing.split(result)
@@ -194,13 +207,25 @@ def _run(
 def _compare(
     found: list[_Maps], chosen: Method, model: nn.Module, images: Tensor, keywords: dict[str, Any], how: str
 ) -> list[tuple[Tensor, Tensor] | None]:
-    """Return each runner-up class and the rank correlation with its map, or None if the maps cannot be compared."""
-    runner_up = _runner_up(found[0].record, [maps.signed for maps in found])
-    if runner_up is None:
+    """Return each image's runner-up, its most likely class except for the target, and the correlation with its map.
+
+    The result is None if the maps cannot be compared.
+    """
+    scores, target = found[0].record.scores, found[0].record.target
+    if not isinstance(target, Logit) or scores is None or scores.shape[1] < 2:
         return [None] * len(found)
-    others = _run(chosen, model, images, runner_up, keywords, how)
-    pairs = zip(found, others, strict=True)
-    return [(runner_up, rank_correlation(maps.signed, other.signed)) for maps, other in pairs]
+    finite = scores.isfinite().all(1)
+    for maps in found:
+        finite = finite & maps.signed.isfinite().flatten(1).all(1)
+    if not bool(finite.any()):
+        return [None] * len(found)
+    own = torch.tensor(target.classes, device=scores.device).expand(len(scores))
+    runner_up = scores.scatter(1, own[:, None], float("-inf")).argmax(1)
+    others = _run(chosen, model, images, runner_up, keywords, how, packed=len(found) > 1)
+    compared: list[tuple[Tensor, Tensor] | None] = []
+    for maps, other in zip(found, others, strict=True):
+        compared.append((runner_up, rank_correlation(maps.signed, other.signed)))
+    return compared
 
 
 def _context(
@@ -211,12 +236,14 @@ def _context(
     Errors   BadOption if the given score does not suit the scores
     """
     record = found[0].record
-    reliable = chosen.returns == "channels" or all(bool(maps.shown.isfinite().all()) for maps in found)
+    reliable = True
+    for maps in found:
+        reliable &= chosen.returns == "channels" or bool(maps.shown.isfinite().all())
     kind = None if record.scores is None else score_kind(view, images, record.scores)
     return kind, {
         "score": declared() if kind is None else kind.score,
         "broken_layer": None if reliable else first_broken_layer(view.given, images),
-        "earlier_layer": _stage_before(view, images, record.layer) if record.layer else None,
+        "find_earlier_layer": functools.partial(_stage_before, view, images, record.layer),
     }
 
 
@@ -234,13 +261,16 @@ def _evidence(
     shown, raw = found.shown.detach().cpu(), found.raw.detach().cpu()
     signed = raw if found.signed is found.raw else shown
     scores = None if record.scores is None else to_cpu_float64(record.scores.detach())
-    runners_up, correlations = (_numbers(each, len(images)) for each in comparison or (None, None))
-    known = (record.target_scores, record.gradient_norms, record.promised_sums, record.stability)
-    target_scores, gradient_norms, promised_sums, stabilities = (_numbers(each, len(images)) for each in known)
-    is_broken = [not bool(each.isfinite().all()) for each in shown]
+    known = (*(comparison or (None, None)), record.target_scores, record.gradient_norms)
+    numbers: list[list[Any]] = []
+    for values in (*known, record.promised_sums, record.stability):
+        numbers.append([None] * len(images) if values is None else values.tolist())
+    runners_up, correlations, target_scores, gradient_norms, promised_sums, stabilities = numbers
     described = describe_target(record.target, len(images)) if record.target else None
-    return [
-        Evidence(
+    found_evidence = []
+    for n in range(len(images)):
+        is_broken = not bool(shown[n].isfinite().all())
+        evidence = Evidence(
             map=shown[n],
             signed=signed[n],
             raw=raw[n],
@@ -258,10 +288,10 @@ def _evidence(
             correlation=correlations[n],
             runner_up=runners_up[n],
             stability=stabilities[n],
-            **(context if is_broken[n] else {**context, "broken_layer": None}),
+            **(context if is_broken else {**context, "broken_layer": None}),
         )
-        for n in range(len(images))
-    ]
+        found_evidence.append(evidence)
+    return found_evidence
 
 
 def _explanation(
@@ -274,13 +304,24 @@ def _explanation(
     evidence: list[Evidence],
     kind: ScoreKind | None,
 ) -> Explanation:
-    record = found.record
-    resolved = {name: options.get(name, option.default) for name, option in chosen.options.items()} | record.options
+    record, resolved = found.record, {}
+    for name, option in chosen.options.items():
+        resolved[name] = options.get(name, option.default)
+    resolved |= record.options
     if chosen.returns in ("pixels", "features"):
         resolved["reduce"] = how
-    has_findings = chosen.returns != "channels"
-    stopped = [_stopped_early(record)] if record.stopped_by else []
+    kept = dict(keywords)
+    for name in _OF_THE_CALL:
+        kept.pop(name, None)
     of_scores = [] if kind is None or kind.finding is None else [kind.finding]
+    findings = []
+    for n, each in enumerate(evidence):
+        own = [] if chosen.returns == "channels" else diagnose(each)
+        if record.findings:
+            own = _own_findings(record, n) + own
+        if record.stopped_by:
+            own = [_stopped_early(record), *(each for each in own if each.code not in OF_COMPLETE_MAPS)]
+        findings.append(own + of_scores)
     return Explanation(
         method=chosen.name,
         layer=record.layer,
@@ -290,18 +331,9 @@ def _explanation(
         raw=found.raw,
         scores=record.scores,
         seconds=found.seconds,
-        keywords={name: value for name, value in keywords.items() if name not in _OF_THE_CALL},
-        statistics=[statistics(each) for each in evidence],
-        findings=[
-            stopped
-            + [
-                finding
-                for finding in _own_findings(record, n) + (diagnose(each) if has_findings else [])
-                if not (stopped and finding.code in OF_COMPLETE_MAPS)
-            ]
-            + of_scores
-            for n, each in enumerate(evidence)
-        ],
+        keywords=kept,
+        statistics=list(map(statistics, evidence)),
+        findings=findings,
         score=evidence[0].score,
         device=str(found.raw.device),
         images=images.detach(),
@@ -333,23 +365,6 @@ def _as_map(chosen: Method, raw: Tensor, how: str) -> Tensor:
     return raw[:, None] if chosen.returns == "channels" else raw
 
 
-def _runner_up(record: Record, signed: list[Tensor]) -> Tensor | None:
-    """Return each image's most likely class other than the target, or None if the maps cannot be compared."""
-    scores, target = record.scores, record.target
-    if not isinstance(target, Logit) or scores is None or scores.shape[1] < 2:
-        return None
-    finite = [values.isfinite().flatten(1).all(1) for values in (scores, *signed)]
-    if not bool(torch.stack(finite).all(0).any()):
-        return None
-    own = torch.tensor(target.classes, device=scores.device).expand(len(scores))
-    return scores.scatter(1, own[:, None], float("-inf")).argmax(1)
-
-
-def _numbers(values: Tensor | None, count: int) -> list[Any]:
-    """Return the numbers of all images, None for each if they are not known."""
-    return [None] * count if values is None else values.tolist()
-
-
 def _own_findings(record: Record, image: int) -> list[Finding]:
     """Return the method's own findings about one image, each only once."""
     own: list[Finding] = []
@@ -367,7 +382,7 @@ def _own_size(network: nn.Module) -> int | None:
     return size if isinstance(size, int) and size > 0 else None
 
 
-def _stage_before(view: EvalView, images: Tensor, layer: str) -> str | None:
+def _stage_before(view: EvalView, images: Tensor, layer: str | None) -> str | None:
     """Return the last stage before `layer` with a finer grid, if a profile of the model is already known."""
     layers: list[Layer] = known_profile(view, images) or []
     index = next((i for i, each in enumerate(layers) if each.name == layer), None)

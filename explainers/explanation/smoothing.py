@@ -9,7 +9,6 @@ The map is robust at positions with a large mean and a small deviation.
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,19 +20,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from explainers.call.current import check_images, one_call
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.loop import Loop, Partial, Progress
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, shorten
-from explainers.hooks.cleanup import ordinary_tensors, restores_state
+from explainers.keywords import signature_of
 from explainers.maps.resize import reduce_channels
-from explainers.network.eval_view import one_call
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline
-from explainers.passes.loop import Loop, Partial, Progress
-from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import Placements, place
-from explainers.registry import Method, check_images, find
+from explainers.registry import Method, find
 from explainers.targets import TargetLike
 
 Explainer = Callable[..., Tensor]
@@ -110,7 +109,7 @@ def smooth(
     """
     function = method if callable(method) else find(method)
     name = str(getattr(function, "name", None) or getattr(function, "__name__", "the method"))
-    keywords = set(inspect.signature(getattr(function, "function", function)).parameters)
+    keywords = set(signature_of(getattr(function, "function", function)).parameters)
     if sum(varied is not None for varied in (sigma, augment or None, baselines)) != 1:
         raise BadOption("Give exactly one of sigma, augment and baselines, such as sigma=0.15.")
     if sigma is not None and (isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 <= sigma <= 1):
@@ -126,7 +125,7 @@ def smooth(
         raise BadOption(f"samples={shorten(samples)} is not valid. Give an integer of at least 1.")
     kind = Augment() if augment is True else augment or None
 
-    @restores_state
+    @torch.inference_mode(False)
     def smoothed(
         model: nn.Module,
         images: Tensor,
@@ -144,7 +143,7 @@ def smooth(
         check_images(model, images)
         if kind is not None and images.ndim == 5:
             raise BadOption("augment= transforms images [N, C, H, W], not videos and volumes. Give sigma= instead.")
-        with ordinary_tensors(), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             images = images.detach().clone()
             if target is None:
                 with open_run(model, images) as run:

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.hooks.cleanup import HookStack, undo_hook
 from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import only_tensor, with_only_tensor
 
@@ -27,9 +26,7 @@ class Calls:
         self.thread = threading.get_ident()
         self.counts: dict[int, int] = {}
         self._on_start = on_start
-        start = self._start
-        stack.callback(undo_hook(model, "_forward_pre_hooks", start))
-        model.register_forward_pre_hook(start, prepend=True)
+        stack.callback(model.register_forward_pre_hook(self._start, prepend=True).remove)
 
     def _start(self, module: nn.Module, inputs: Any) -> None:
         if threading.get_ident() == self.thread:
@@ -48,8 +45,7 @@ class Calls:
             counts[key] = k + 1
             return act(k, inputs) if point.call in (None, k) else None
 
-        stack.callback(undo_hook(point.module, "_forward_pre_hooks", hook))
-        point.module.register_forward_pre_hook(hook)
+        stack.callback(point.module.register_forward_pre_hook(hook).remove)
 
     def after(self, stack: ExitStack, point: HookPoint, act: Callable[[int, Any], Any]) -> None:
         """Call `act(k, output)` after each call k of the point's module, or only after the call it names."""
@@ -62,8 +58,7 @@ class Calls:
             counts[key] = k + 1
             return act(k, output) if point.call in (None, k) else None
 
-        stack.callback(undo_hook(point.module, "_forward_hooks", hook))
-        point.module.register_forward_hook(hook)
+        stack.callback(point.module.register_forward_hook(hook).remove)
 
 
 @contextmanager
@@ -73,7 +68,7 @@ def replaced_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]]
     If an output contains a single tensor, such as a tuple of a tensor and None, the function receives that tensor and
     returns its replacement.
     """
-    with HookStack() as stack:
+    with ExitStack() as stack:
         replace_outputs(network, edits, stack)
         yield
 

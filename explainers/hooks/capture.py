@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from explainers.errors import WrongType, shorten
 from explainers.hooks.calls import Calls
 from explainers.hooks.checkpoints import run_checkpoints_directly
-from explainers.hooks.cleanup import HookStack
 from explainers.hooks.locate import find_hook_point, unwrap, unwrap_for_hooks
 from explainers.hooks.records import Records, refuse_transformed
 from explainers.nested import map_tensors
@@ -67,7 +66,7 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
         for records in (found.outputs, found.inputs, found.gradients):
             records.clear()
 
-    with HookStack() as stack:
+    with ExitStack() as stack:
         for records in (found.outputs, found.inputs, found.gradients):
             stack.callback(records.freeze)
         model = unwrap_for_hooks(model, stack)
@@ -147,7 +146,7 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
         found.grad_input.clear()
         found.grad_output.clear()
 
-    with HookStack() as stack:
+    with ExitStack() as stack:
         model = unwrap_for_hooks(model, stack)
         calls = Calls(model, stack, start)
         for site in [find_hook_point(model, layer) for layer in _as_list(layers)]:

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from explainers.errors import BadOption, WrongType, shorten
 from explainers.hooks.calls import Calls, Edit, replace_outputs
 from explainers.hooks.checkpoints import run_checkpoints_directly
-from explainers.hooks.cleanup import HookStack, Undo, undo_hook
 from explainers.hooks.distributed import reducing_wrapper, refuse_sharded, runs_distributed
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, Watch, queue_of_this_thread
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
@@ -59,7 +58,7 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
         >>> torch.equal(scores[0], model.fc.bias)
         True
     """
-    with HookStack() as stack:
+    with ExitStack() as stack:
         model = unwrap_for_hooks(model, stack)
         points = [(find_hook_point(model, layer), edit) for layer, edit in _items(edits)]
         replace_outputs(model, points, stack)
@@ -88,7 +87,7 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
         changed = edit(given[0] if len(given) == 1 else given)
         return changed if changed is None or isinstance(changed, tuple) else (changed,)
 
-    with HookStack() as stack:
+    with ExitStack() as stack:
         model = unwrap_for_hooks(model, stack)
         calls = Calls(model, stack)
         for layer, edit in _items(edits):
@@ -117,7 +116,7 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
         >>> model.fc.bias.grad[281]
         tensor(3.)
     """
-    with HookStack() as stack:
+    with ExitStack() as stack:
         for key, edit in _items(edits):
             checked = _validate_result(edit)
             if isinstance(key, Tensor):
@@ -141,7 +140,7 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
     Errors   BadOption when a tensor takes no gradient, or is not a leaf
     Source   torch.Tensor.register_hook, queue_callback of PyTorch's engine
     """
-    with HookStack() as stack:
+    with ExitStack() as stack:
         queue = queue_of_this_thread()
         queue.enter(GradientEdit({id(tensor): tensor for tensor in tensors}, joint=edit), stack)
         for tensor in tensors:
@@ -184,7 +183,7 @@ def watch_gradients(
         for handle in handles:
             handle.remove()
 
-    with HookStack() as stack:
+    with ExitStack() as stack:
         for name, tensor in tensors.items():
             _watch_tensor(name, tensor, observe, stack)
         if model is not None and layers:
@@ -224,8 +223,7 @@ def _watch_tensor(name: str, tensor: Tensor, observe: Observer, stack: ExitStack
         unedited[:] = [gradient]
 
     _hook_tensor(tensor, report, stack, observes=True, arrived=store_averaged)
-    stack.callback(undo_hook(tensor, "_backward_hooks", store))
-    _hook_first(tensor, store)
+    stack.callback(_hook_first(tensor, store).remove)
 
 
 def _hook_first(tensor: Tensor, hook: Callable[[Tensor], None]) -> Any:
@@ -233,11 +231,9 @@ def _hook_first(tensor: Tensor, hook: Callable[[Tensor], None]) -> Any:
     handle = tensor.register_hook(hook)
     hooks: dict[int, Any] = tensor._backward_hooks  # type: ignore[assignment]
     *others, (key, registered) = hooks.items()
-    try:
-        hooks.clear()  # the engine uses the underlying dict order, which `move_to_end` does not change
-        hooks[key] = registered
-    finally:  # an interrupt must not lose the user's hooks
-        hooks.update(others)
+    hooks.clear()  # the engine uses the underlying dict order, which `move_to_end` does not change
+    hooks[key] = registered
+    hooks.update(others)
     return handle
 
 
@@ -270,9 +266,8 @@ def _hook_tensor(
 
 
 def _hook_while_open(tensor: Tensor, hook: Edit, stack: ExitStack) -> None:
-    """Register a hook on a tensor until the stack is closed, which removes it also after an interrupt."""
-    stack.callback(undo_hook(tensor, "_backward_hooks", hook))
-    tensor.register_hook(hook)
+    """Register a hook on a tensor until the stack is closed."""
+    stack.callback(tensor.register_hook(hook).remove)
 
 
 def _hook_accumulation(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> None:
@@ -281,8 +276,7 @@ def _hook_accumulation(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -
     def note(parameter: Tensor) -> None:
         queue.note_accumulated(parameter)
 
-    stack.callback(undo_hook(tensor, "_post_accumulate_grad_hooks", note))
-    tensor.register_post_accumulate_grad_hook(note)
+    stack.callback(tensor.register_post_accumulate_grad_hook(note).remove)
 
 
 def _watch_wrapper(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> None:
@@ -301,7 +295,7 @@ def _watch_wrapper(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> No
             for handle in watch.handles:
                 handle.remove()
 
-    stack.callback(Undo(leave))
+    stack.callback(leave)
     watch.blocks.append(block)
     if not watch.handles:
         parameters = [parameter for parameter in wrapper._module_parameters if parameter.requires_grad]

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from explainers.errors import BadOption
-from explainers.hooks.cleanup import Undo
 from explainers.hooks.distributed import reducing_wrapper
 from explainers.hooks.reduced_gradients import (
     STEPPED,
@@ -109,7 +108,7 @@ class GradientQueue:
             self.touched = {key: version for key, version in self.touched.items() if key in remaining}
             self.reduced.keep({key for each in self.edits for key in each.tensors})
 
-        stack.callback(Undo(leave))
+        stack.callback(leave)
         self.entered += 1
         entry.number = self.entered
         self.edits.append(entry)

@@ -8,14 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from explainers.errors import LayerNotFound, NoSpatialOutput
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point
 from explainers.layers.flow.positions import even
-from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
-from explainers.layers.receptive import receptive_field
-from explainers.network.eval_view import eval_view
+from explainers.layers.layout import Grid, LayerLayout, channel_axis, nothing_spatial
+from explainers.layers.receptive import Span, receptive_field, receptive_fields
 from explainers.placement import Placement
 
 
@@ -47,13 +46,13 @@ class Layer:
     """Whether the score depends on its positions; False if it only depends on the class token."""
     frames: int = field(default=1, repr=False)
     _order: tuple[int, ...] = field(default=(), repr=False)
-    _model: Any = field(default=None, repr=False, compare=False)
+    _network: Any = field(default=None, repr=False, compare=False)
     _input: tuple[int, ...] = field(default=(), repr=False, compare=False)
     _lost: str = field(default="", repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the model, to which a pickled layer does not refer."""
-        return {**self.__dict__, "_model": None}
+        return {**self.__dict__, "_network": None}
 
     def __deepcopy__(self, memo: Any) -> Layer:
         return self  # nothing in it can change
@@ -67,6 +66,11 @@ class Layer:
     def depth(self) -> int:
         """The number of modules that contain this one, counting the network."""
         return self.name.count(".") + bool(self.name)
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of `shape` along which the channels lie: 1, or the last one for tokens and channels-last layouts."""
+        return channel_axis(self.layout)
 
     @property
     def centers(self) -> tuple[tuple[float, ...], ...] | None:
@@ -91,23 +95,35 @@ class Layer:
             return None
         return tuple(1 - 2 * (sum(b < a for a, b in pairwise(at)) > len(at) / 2) for at in centers)
 
-    @restores_state
+    @torch.inference_mode(False)
     def receptive_field(self, cell: Grid) -> tuple[int, ...]:
         """Return the box (left, top, right, bottom) of input pixels on which `cell` (row, column) can depend.
 
         For a video or volume, it is (left, top, start, right, bottom, end) of a cell (frame, row, column).
         """
-        model = self._model() if self._model else None
-        if model is None:
-            raise LayerNotFound(
-                f"The model of layer {self.name!r} no longer exists, or the layer was pickled, which does not include "
-                "the model. Call list_layers(model, images) again."
-            )
-        if self.grid is None:
-            raise NoSpatialOutput(nothing_spatial(self.name, self.shape, self._lost))
-        images = next((p for p in model.parameters()), torch.zeros(())).new_zeros(1, *self._input)
-        network = eval_view(model).network
-        return receptive_field(network, images, layout_of(self, find_hook_point(network, self.name)), cell)
+        return receptive_field(*open_layer(self), cell)
+
+    @torch.inference_mode(False)
+    def receptive_fields(self, seconds: float = math.inf) -> tuple[list[Span], list[Span]] | None:
+        """Return the receptive fields of all cells: (top, bottom) of each row and (left, right) of each column.
+
+        Returns  None if the columns of a field depend on its row, or if it takes more than `seconds` of processor time
+        """
+        return receptive_fields(*open_layer(self), seconds)
+
+
+def open_layer(layer: Layer) -> tuple[nn.Module, Tensor, LayerLayout]:
+    """Return the network, images of the size that the layer was listed for, and the layer's layout."""
+    network = layer._network() if layer._network else None
+    if network is None:
+        raise LayerNotFound(
+            f"The model of layer {layer.name!r} no longer exists, or the layer was pickled, which does not include "
+            "the model. Call list_layers(model, images) again."
+        )
+    if layer.grid is None:
+        raise NoSpatialOutput(nothing_spatial(layer.name, layer.shape, layer._lost))
+    images = next((p for p in network.parameters()), torch.zeros(())).new_zeros(1, *layer._input)
+    return network, images, layout_of(layer, find_hook_point(network, layer.name))
 
 
 def layout_of(layer: Layer, point: HookPoint) -> LayerLayout:

@@ -50,7 +50,7 @@ class LayerLayout(HookPoint):
 
         Errors   GridChanged if the tensor has another grid
         """
-        maps = self._to_rows(tensor)
+        maps = tensor if self.layout in ("NCHW", "NCTHW") else self._to_rows(tensor)
         if self.grid is None:
             return maps
         if self.frames > 1:

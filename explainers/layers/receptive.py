@@ -22,14 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from explainers.hooks.calls import replaced_outputs
-from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import did_not_run, ran_repeatedly
+from explainers.layers.flow.decisions import Decisions
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
-from explainers.network.decisions import Decisions
-from explainers.network.dtypes import to_float64
 
 Box = tuple[int, ...]
 Span = tuple[int, int]
@@ -53,26 +52,6 @@ def receptive_field(network: nn.Module, images: Tensor, at: LayerLayout, cell: G
             f"Pass {names} from {(0,) * len(sides)} to {tuple(side - 1 for side in sides)}."
         )
     return _box(maps, leaf, *cell)
-
-
-def stride(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[float, float]:
-    """Return the layer's vertical and horizontal stride in input pixels.
-
-    Returns  (rows, columns): the distance between the receptive fields of two central cells if the borders clip
-             neither, else image size / grid size (exact if divisible).
-    Errors   as `receptive_field`
-    """
-    maps, leaf = _follow(network, images, at)
-    size, (rows, columns) = leaf.shape[-2:], maps.shape[-2:]
-    row, column = (rows - 1) // 2, (columns - 1) // 2
-    box, next_box = (_box(maps, leaf, min(row + k, rows - 1), min(column + k, columns - 1)) for k in (0, 1))
-
-    def along(axis: int, cells: int) -> float:
-        start, end = box[1 - axis], next_box[3 - axis]
-        inside = start > 0 and end < size[axis] and cells > 1
-        return float(next_box[1 - axis] - start) if inside else size[axis] / cells
-
-    return along(0, rows), along(1, columns)
 
 
 def receptive_fields(
@@ -161,7 +140,7 @@ def follow_layers(network: nn.Module, images: Tensor, layers: Sequence[LayerLayo
         return record
 
     points = [(find_hook_point(network, at.name), recorder(found)) for at, found in zip(layers, outputs, strict=True)]
-    with ordinary_tensors(), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         leaf = torch.ones(images[:1].shape, dtype=images.dtype, device=images.device, requires_grad=True)
         batch = leaf * 1
         with replaced_outputs(network, points), decisions.watch(batch), _DependencyGraph():
@@ -180,7 +159,7 @@ def layer_maps(at: LayerLayout, outputs: list[Any], images: Tensor) -> Tensor:
             f"The receptive field of layer {at.name!r} depends on the image, because the network reads values of the "
             f"image before it ({outputs[0]}) and may decide by them. Choose an earlier layer."
         )
-    with ordinary_tensors(), torch.enable_grad():  # permuting the axes is part of the graph
+    with torch.inference_mode(False), torch.enable_grad():  # permuting the axes is part of the graph
         maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
     if not isinstance(maps, Tensor) or maps.ndim != images.ndim:
         raise NoSpatialOutput(nothing_spatial(at.name, tuple(getattr(maps, "shape", ()))))
@@ -192,7 +171,7 @@ def _box(maps: Tensor, leaf: Tensor, *cell: int) -> Box:
     nothing = (0,) * (2 * len(cell))
     if not maps.requires_grad:
         return nothing
-    with ordinary_tensors(), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         gradient: Tensor | None = torch.autograd.grad(
             cell_value(maps, *cell), leaf, retain_graph=True, allow_unused=True
         )[0]
@@ -242,13 +221,13 @@ class _DependencyGraph(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "").removesuffix("_with_indices")
         first = args[0] if args else kwargs.get("input", kwargs.get("query"))
         if isinstance(first, Tensor) and first.is_floating_point():
             if name.rstrip("_") in _ELEMENTWISE:
                 return first.clone()
             if name in _RULES:
-                return _RULES[name](*args, **kwargs)
+                return _RULES[name](func, *args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -259,143 +238,113 @@ _ELEMENTWISE = frozenset(
     "alpha_dropout feature_alpha_dropout feature_dropout".split()
 )
 
-
-def _window_sum(
-    x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], pads: list[int]
-) -> Tensor:
-    """Sum over windows per channel, in float64, since rounding of some algorithms leaks out of the window."""
-    planes = functional.pad(to_float64(x).flatten(0, 1)[:, None], pads)
-    ones = planes.new_ones(1, 1, *kernel)
-    convolution: Callable[..., Tensor] = (torch.conv1d, torch.conv2d, torch.conv3d)[len(kernel) - 1]
-    summed = convolution(planes, ones, None, tuple(stride), 0, tuple(dilation))
-    return summed.to(x.dtype).to(x.device).view(*x.shape[:2], *summed.shape[2:])
+# Windows. Sums are in float64, since rounding of some algorithms leaks out of the window.
 
 
-def _per_dimension(value: Any, count: int) -> list[int]:
-    """Return one number per dimension from a number or a sequence; an empty list stays empty."""
-    values = [int(v) for v in value] if isinstance(value, Sequence) else [int(value)]
-    return values * count if len(values) == 1 else values
-
-
-def _conv(
-    input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:  # fmt: skip
-    kernel = list(weight.shape[2:])
-    count = len(kernel)
-    dilations = _per_dimension(dilation, count)
-    if isinstance(padding, str):
-        total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilations, kernel, strict=True)]
-        ends = [(t // 2, t - t // 2) for t in total]
-    else:
-        ends = [(p, p) for p in _per_dimension(padding, count)]
-    batch = input if input.ndim == count + 2 else input[None]
-    grouped = batch.unflatten(1, (groups, -1)).sum(dim=2)
-    pads = [pad for pair in reversed(ends) for pad in pair]
-    sums = _window_sum(grouped, kernel, _per_dimension(stride, count), dilations, pads)
-    output = _repeat(sums, weight.shape[0] // groups)
-    return output if input.ndim == count + 2 else output[0]
-
-
-def _repeat(x: Tensor, times: int) -> Tensor:
-    """Repeat each channel `times` times, after a reset, which is cheaper before the repetition.
-
-    The result is a copy, since an expanded view does not support in-place additions.
-    """
-    return _reset(x)[:, :, None].expand(-1, -1, times, *x.shape[2:]).flatten(1, 2).contiguous()
-
-
-def _conv_transpose(
-    input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
-    groups: int = 1, dilation: Any = 1,
-) -> Tensor:  # fmt: skip
-    count = weight.ndim - 2
-    batch = input if input.ndim == count + 2 else input[None]
+def _conv(func: Any, input: Tensor, weight: Tensor, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    """Sum over the windows and the channels of a group."""
+    is_transposed = "transpose" in func.__name__
+    names = ["stride", "padding", "dilation", "groups"]
+    names = [*names[:2], "output_padding", "groups", "dilation"] if is_transposed else names
+    options = dict(zip(names, args, strict=False)) | kwargs
+    groups = options.pop("groups", 1)
+    batch = input if input.ndim == weight.ndim else input[None]
     planes = to_float64(batch.unflatten(1, (groups, -1)).sum(dim=2)).flatten(0, 1)[:, None]
-    transpose = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)[count - 1]
-    ones = planes.new_ones(1, 1, *weight.shape[2:])
-    sums = transpose(planes, ones, None, stride, padding, output_padding, 1, dilation).to(input.dtype)
-    sums = sums.to(input.device).view(len(batch), groups, *sums.shape[2:])
-    output = _repeat(sums, weight.shape[1])
-    return output if input.ndim == count + 2 else output[0]
+    sums = func(planes, planes.new_ones(1, 1, *weight.shape[2:]), **options).to(input.device, input.dtype)
+    sums = _reset(sums.view(len(batch), groups, *sums.shape[2:]))
+    # The reset is cheaper before the repetition. A copy, since an expanded view does not support in-place additions.
+    times = weight.shape[1] if is_transposed else len(weight) // groups
+    output = sums[:, :, None].expand(-1, -1, times, *sums.shape[2:]).flatten(1, 2).contiguous()
+    return output if batch is input else output[0]
 
 
-def _max_pool(
-    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:  # fmt: skip
-    count = len(kernel_size) if isinstance(kernel_size, Sequence) and len(kernel_size) > 1 else input.ndim - 2
-    kernel, pad, dilations = (_per_dimension(value, count) for value in (kernel_size, padding, dilation))
-    strides = _per_dimension(stride, count) if stride not in (None, [], ()) else kernel
-    if set(dilations) == {1} and not return_indices:
-        average = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[count - 1]
-        return average(input, tuple(kernel), tuple(strides), tuple(pad), ceil_mode)
-    pool: Callable[..., Any] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[count - 1]
-    pooled = pool(input.detach(), kernel, strides, pad, dilations, ceil_mode=ceil_mode, return_indices=return_indices)
-    sizes = (pooled[0] if return_indices else pooled).shape[-count:]
-    batch = input if input.ndim == count + 2 else input[None]
-    pads: list[int] = []
-    for i in reversed(range(count)):
-        # With `ceil_mode`, the last window may extend beyond the padding.
-        extent = (sizes[i] - 1) * strides[i] + dilations[i] * (kernel[i] - 1) + 1
-        pads += [pad[i], max(pad[i], extent - batch.shape[2 + i] - pad[i])]
-    sums = _window_sum(batch, kernel, strides, dilations, pads)
-    for i in range(count):
-        sums = sums.narrow(2 + i, 0, sizes[i])
-    output = _reset(sums if input.ndim == count + 2 else sums[0])
-    return (output, pooled[1]) if return_indices else output
+def _max_pool(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    options = dict(zip(("kernel_size", "stride", "padding", "dilation"), args, strict=False)) | kwargs
+    count = int(func.__name__.partition("pool")[2][0])
+
+    def sizes(name: str, default: Any) -> list[int]:
+        value = options.get(name)
+        value = default if value in (None, [], ()) else value
+        return [int(each) for each in value] * (count // len(value)) if isinstance(value, Sequence) else [value] * count
+
+    kernel, pads, dilations = sizes("kernel_size", 1), sizes("padding", 0), sizes("dilation", 1)
+    strides = sizes("stride", kernel)
+    pooled = func(input.detach(), *args, **kwargs)
+    ends: list[int] = []
+    for i, side in enumerate((pooled[0] if isinstance(pooled, tuple) else pooled).shape[-count:]):
+        extent = (side - 1) * strides[i] + dilations[i] * (kernel[i] - 1) + 1
+        ends = [pads[i], extent - input.shape[i - count] - pads[i], *ends]  # the windows may not reach the border
+    planes = to_float64(input).reshape(-1, 1, *input.shape[-count:])
+    convolution: Any = (torch.conv1d, torch.conv2d, torch.conv3d)[count - 1]
+    ones = planes.new_ones(1, 1, *kernel)
+    sums = convolution(functional.pad(planes, ends), ones, None, strides, 0, dilations)
+    return _with_indices(sums.view(*input.shape[:-count], *sums.shape[2:]).to(input.device, input.dtype), pooled)
 
 
-def _linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+def _adaptive_max_pool(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    pooled = func(input.detach(), *args, **kwargs)
+    shape = (pooled[0] if isinstance(pooled, tuple) else pooled).shape
+    pools: Any = (functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d)
+    count = int(func.__name__.partition("pool")[2][0])
+    return _with_indices(pools[count - 1](input, shape[-count:]), pooled)
+
+
+def _with_indices(sums: Tensor, pooled: Any) -> Any:
+    """Return the dependency of max pooling, with the indices that it returned, if any."""
+    return (_reset(sums), *pooled[1:]) if isinstance(pooled, tuple) else _reset(sums)
+
+
+def _linear(_: Any, input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
     return _reset(input.sum(dim=-1, keepdim=True)).repeat_interleave(weight.shape[0], dim=-1)
 
 
+# Statistics: every value depends on all values of its mean and deviation.
+
+
+def _norm(x: Tensor, dims: Sequence[int]) -> Tensor:
+    return x + x.mean(dim=list(dims), keepdim=True)
+
+
 def _batch_norm(
-    input: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
-    training: bool = False, *_: Any, **__: Any,
+    _: Any, input: Tensor, mean: Any = None, var: Any = None, weight: Any = None, bias: Any = None,
+    training: bool = False, *__: Any, **___: Any,
 ) -> Tensor:  # fmt: skip
-    return input + _mean(input, [0, *range(2, input.ndim)]) if training else input.clone()
+    return _norm(input, [0, *range(2, input.ndim)]) if training else input.clone()
 
 
-def _instance_norm(
-    input: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
-    use_input_stats: bool = True, *_: Any, **__: Any,
-) -> Tensor:  # fmt: skip
-    return input + _mean(input, list(range(2, input.ndim))) if use_input_stats else input.clone()
+def _instance_norm(_: Any, input: Tensor, *__: Any, use_input_stats: bool = True, **___: Any) -> Tensor:
+    return _norm(input, range(2, input.ndim)) if use_input_stats else input.clone()
 
 
-def _layer_norm(input: Tensor, normalized_shape: Sequence[int], *_: Any, **__: Any) -> Tensor:
-    return input + _mean(input, list(range(-len(normalized_shape), 0)))
+def _layer_norm(_: Any, input: Tensor, normalized_shape: Sequence[int], *__: Any, **___: Any) -> Tensor:
+    return _norm(input, range(-len(normalized_shape), 0))
 
 
-def _group_norm(input: Tensor, num_groups: int, *_: Any, **__: Any) -> Tensor:
-    grouped = input.unflatten(1, (num_groups, -1))
-    return (grouped + _mean(grouped, list(range(2, grouped.ndim)))).flatten(1, 2)
+def _group_norm(_: Any, input: Tensor, num_groups: int, *__: Any, **___: Any) -> Tensor:
+    return _norm(input.unflatten(1, (num_groups, -1)), range(2, input.ndim + 1)).flatten(1, 2)
 
 
-def _mean(x: Tensor, dims: list[int]) -> Tensor:
-    return x.mean(dim=dims, keepdim=True)
+# Attention
 
 
-def _softmax(input: Tensor, dim: int = -1, *_: Any, **__: Any) -> Tensor:
+def _softmax(_: Any, input: Tensor, dim: int = -1, *__: Any, **___: Any) -> Tensor:
     """Let all scores depend on each other, except for those that a mask reduces to less than 1e-20."""
     shown = (torch.softmax(input.detach(), dim) > 1e-20).to(input.dtype)
-    return _reset(input + _mean(input * shown, [dim])) * shown
+    return _reset(_norm(input * shown, [dim])) * shown
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _attention(func: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`scaled_dot_product_attention`: a query depends on the values that the mask allows."""
     mask = args[0] if args else kwargs.get("attn_mask")
     causal = args[2] if len(args) > 2 else kwargs.get("is_causal", False)
     scores = query.mean(dim=-1, keepdim=True) + key.mean(dim=-1, keepdim=True).transpose(-1, -2)
-    if causal:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril() if causal else mask
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    return _reset(_softmax(scores) @ _reset(value))
+    return _reset(_softmax(func, scores) @ _reset(value))
 
 
-def _multi_head(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+def _multi_head(_: Any, query: Tensor, key: Tensor, value: Tensor, *__: Any, **kwargs: Any) -> tuple[Tensor, None]:
     """`multi_head_attention_forward`, tokens first: a token depends on those that a mask [L, S] allows."""
     mask = kwargs.get("attn_mask")
     shown = query.new_ones(len(query), len(key))
@@ -405,16 +354,8 @@ def _multi_head(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs:
     return _reset(query.mean(dim=-1, keepdim=True) + tokens).expand_as(query), None
 
 
-def _adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    count = len(output_size) if isinstance(output_size, Sequence) else input.ndim - 2
-    pools = (functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d)
-    output = _reset(pools[count - 1](input, output_size))
-    return (output, torch.zeros_like(output, dtype=torch.long)) if return_indices else output
-
-
 _RULES: dict[str, Callable[..., Any]] = {
-    **{f"conv{n}d": _conv for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": _conv_transpose for n in (1, 2, 3)},
+    **{f"{kind}{n}d": _conv for kind in ("conv", "conv_transpose") for n in (1, 2, 3)},
     **{f"max_pool{n}d": _max_pool for n in (1, 2, 3)},
     **{f"adaptive_max_pool{n}d": _adaptive_max_pool for n in (1, 2, 3)},
     "linear": _linear,

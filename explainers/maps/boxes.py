@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption, shorten
 from explainers.maps.resize import resize
-from explainers.network.dtypes import to_float64
 from explainers.options import check_keywords
-from explainers.perturbation.segments import components
+from explainers.perturbation.segments import connected_components
 from explainers.placement import Placement
 
 
@@ -67,7 +67,7 @@ def regions(
     top, total = float(values.max()), float(values.clamp(min=0).sum())
     if top <= 0:
         return []
-    labels = components((values >= threshold * top).long().cpu()).to(values.device)
+    labels = connected_components((values >= threshold * top).long().cpu()).to(values.device)
     parts = []
     for label in labels[values >= threshold * top].unique().tolist():
         mask = labels == label

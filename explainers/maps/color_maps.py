@@ -48,6 +48,10 @@ def color_map(name: str) -> Tensor:
     Returns  uint8 `[256, 3]`, RGB, from low to high; "signed" is white at entry 128 = `round(255 * 0.5)`, and changes
              linearly to `BLUE` (entries 0 and 1) and `RED` (255).
     Errors   BadOption for another name.
+
+    Example
+        >>> color_map("signed")[[0, 128, 255]].tolist()
+        [[40, 122, 235], [255, 255, 255], [228, 50, 40]]
     """
     if not isinstance(name, str) or name not in COLORS:
         hint = nearest(str(name), COLORS)

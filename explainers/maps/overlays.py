@@ -1,4 +1,4 @@
-"""Maps as images: the overlay on an image, the color bar, the sprite of all channels.
+"""Maps as images: the overlay on an image, and the color bar.
 
 One set of constants, `RULE`, controls how every map in the project is drawn. `saliscope/page/static/drawing/paint.js`
 uses the same constants and arithmetic for the page. The image is muted, not the map:
@@ -340,37 +340,6 @@ def _draw_labels(
         if share in (0, 1) or length + 2 * draw.textlength("  ") <= free:
             at = left + share * (right - left - length)
             draw.text((round(max(start, at) if share else at), top), text, fill=ink)
-
-
-def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw each channel as a small grayscale image, normalized to its own range.
-
-    Returns  (planes, low, high): planes uint8 `[K, c, c]` for square grids, else in the grid's aspect ratio, with no
-             side above `cell`: larger grids are averaged, smaller ones are not enlarged. A plane's value v means
-             `low + v / 255 * (high - low)`; low and high are float32 `[K]`, of the averaged plane. A constant channel
-             is 0 with low = high. Values that are not finite are drawn as 0 and excluded from the range, which is NaN
-             if no value is finite.
-    Errors   BadOption for another shape; BadOption for a cell below 1.
-    """
-    if features.ndim != 3 or not features.numel():
-        given = tuple(features.shape)
-        raise BadOption(f"sprite takes the channels [K, h, w] of one image, not {given}. Give features[0].")
-    if cell < 1:
-        raise BadOption(f"Invalid cell={shorten(cell)}. Give an integer of at least 1.")
-    planes = features.detach().float()
-    height, width = planes.shape[1:]
-    shrink = max(height, width, cell) / cell
-    if shrink > 1:
-        smaller = max(1, round(height / shrink)), max(1, round(width / shrink))
-        planes = functional.adaptive_avg_pool2d(planes, smaller)
-    finite = planes.isfinite()
-    low = torch.where(finite, planes, math.inf).amin(dim=(1, 2))
-    high = torch.where(finite, planes, -math.inf).amax(dim=(1, 2))
-    span = torch.where(high > low, high - low, 1.0)[:, None, None]
-    shares = (planes - low[:, None, None]) / span * 255
-    empty = ~finite.any(dim=2).any(dim=1)
-    shares = torch.where(finite, shares, 0.0).round().clamp(0, 255)
-    return shares.to(torch.uint8), low.masked_fill(empty, torch.nan), high.masked_fill(empty, torch.nan)
 
 
 def _check_limits(limits: tuple[float, float]) -> tuple[float, float]:

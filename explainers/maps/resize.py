@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption, WrongType, kind_of, shorten
-from explainers.network.dtypes import float64_device, to_float64
+from explainers.dtypes import float64_device, to_float64
+from explainers.errors import BadOption, WrongType, kind_of, shorten, wrong_type
 from explainers.options import check_keywords, whole_numbers
 from explainers.placement import Placement, Placements, place
 
@@ -153,14 +153,24 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     """Compute Spearman's rank correlation of each pair of maps over all cells.
 
+    `a` and `b` are batches of maps of the same shape, [N, ...].
+
     Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; ties get their mean rank. NaN if a map
              is constant or not finite.
-    Errors   BadOption if the shapes differ.
+    Errors   WrongType; BadOption if the shapes differ.
     Source   Spearman 1904; with ties: Pearson's correlation of mean ranks.
+
+    Example
+        >>> maps = grad_cam(model, images, 281)
+        >>> rank_correlation(maps, 2 * maps)
+        tensor([1.], dtype=torch.float64)
     """
+    for name, maps in (("a", a), ("b", b)):
+        if not isinstance(maps, Tensor):
+            raise wrong_type(name, maps, "a tensor of maps [N, ...]")
     if a.shape != b.shape or a.ndim < 2:
         raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
-    rows = torch.stack([to_float64(maps.detach().flatten(1)) for maps in (a, b)])
+    rows = torch.stack((to_float64(a.detach().flatten(1)), to_float64(b.detach().flatten(1))))
     ordered, order = rows.sort(dim=-1)
     count = rows.shape[-1]
     position = torch.arange(count, device=rows.device).expand_as(rows)

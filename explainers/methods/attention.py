@@ -17,12 +17,13 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from explainers.network.forward_wrapper import Forward
+from explainers.call.attention.record import mean_token_gradients, record_attention, why_not
+from explainers.keywords import Call
 from explainers.options import Choice, Range
-from explainers.passes.attention.record import mean_token_gradients, record_attention, why_not
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 _FUSED: dict[str, Callable[..., Tensor]] = {"mean": Tensor.mean, "max": Tensor.amax, "min": Tensor.amin}
 
@@ -46,8 +47,7 @@ def attention_rollout(
     discard_ratio: Annotated[
         float, Range(0, 0.99, 0.05, help="fraction of each block's lowest weights set to 0")
     ] = 0.0,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Attention rollout: the product of the blocks' attention matrices with residual connections, 0.5 A + 0.5 I.
 
@@ -97,12 +97,7 @@ def _rows(matrix: Tensor) -> Tensor:
     paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679",
 )
 def transformer_attribution(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]
 ) -> Tensor:
     """Transformer attribution: positive gradient-weighted attention, averaged over heads, propagated over blocks.
 
@@ -144,8 +139,7 @@ def le_grad(
     target: TargetLike = None,
     *,
     score: Annotated[str, Choice("logit", "mean_token", help="score that is differentiated in every block")] = "logit",
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """LeGrad: the positive gradient of the score at the attention weights, mean over heads, tokens and blocks.
 
@@ -182,14 +176,7 @@ def le_grad(
     needs=why_not,
     paper="Zhao et al. 2024, arXiv:2502.18816",
 )
-def grad_eclip(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
-) -> Tensor:
+def grad_eclip(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Grad-ECLIP: the gradient at the last attention, with similarities of queries and keys instead of its weights.
 
         ReLU(Σ_queries λ Σ_heads G),  λ = (c - min c) / (max c - min c),  c = cos(query, key)

@@ -6,30 +6,31 @@ model. The target is validated and then ignored.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from explainers.network.forward_wrapper import Forward
+from explainers.call.run import open_run
+from explainers.keywords import Call
 from explainers.options import Range, Seed
-from explainers.passes.run import open_run
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
-_SCALE_FREE = "A control is independent of the network, so its values do not scale with the score."
-_PAPER = "Adebayo et al. 2018, arXiv:1810.03292"
-
-
-@method(
+_control = partial(
+    method,
     family="control",
     returns="heat",
-    title="Random",
-    paper=_PAPER,
+    paper="Adebayo et al. 2018, arXiv:1810.03292",
     signed=False,
     reads_class=False,
-    scale_free=_SCALE_FREE,
+    scale_free="A control is independent of the network, so its values do not scale with the score.",
 )
+
+
+@_control(title="Random")
 def random_control(
     model: nn.Module,
     images: Tensor,
@@ -37,8 +38,7 @@ def random_control(
     *,
     cells: Annotated[int, Range(1, 4096, help="random cells along the shorter side")] = 7,
     seed: Seed = 0,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Random control: uniform random numbers in square cells, the same for all images of a size.
 
@@ -59,23 +59,8 @@ def random_control(
         return random_map(run.images, cells, seed)
 
 
-@method(
-    family="control",
-    returns="heat",
-    title="Edges",
-    paper=_PAPER,
-    signed=False,
-    reads_class=False,
-    scale_free=_SCALE_FREE,
-)
-def edge_control(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
-) -> Tensor:
+@_control(title="Edges")
+def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Edge control: the magnitude of the image's Sobel gradient at each pixel, over all channels.
 
     `forward` and `through` are as in `explain`.
@@ -93,15 +78,7 @@ def edge_control(
         return edge_map(run.images)
 
 
-@method(
-    family="control",
-    returns="heat",
-    title="Center",
-    paper=_PAPER,
-    signed=False,
-    reads_class=False,
-    scale_free=_SCALE_FREE,
-)
+@_control(title="Center")
 def center_control(
     model: nn.Module,
     images: Tensor,
@@ -110,8 +87,7 @@ def center_control(
     width: Annotated[
         float, Range(0.01, 10, 0.01, help="standard deviation of the blob, as a fraction of each side")
     ] = 0.25,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Center control: a centered Gaussian blob, since most photos show their object in the center.
 

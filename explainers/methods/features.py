@@ -6,17 +6,19 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.at_layer import activation_and_score
+from explainers.call.attention.record import attention_at, patches_of, why_not
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.run import features, open_run
+from explainers.dtypes import to_float64
+from explainers.keywords import Call, Limits
 from explainers.methods.cams.score_cams import channel_drops
-from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Choice, LayerName, Range
-from explainers.passes.at_layer import activation_and_score, features
-from explainers.passes.attention.record import attention_at, patches_of, why_not
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
+from explainers.options import Choice, LayerName, Range, check_keywords
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(
@@ -31,13 +33,7 @@ from explainers.targets import TargetLike, ThroughLike
     "Use Grad-CAM instead.",
 )
 def feature_maps(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, **call: Unpack[Call]
 ) -> Tensor:
     """Feature maps: the layer's output, one map per channel; independent of the target.
 
@@ -73,8 +69,7 @@ def token_pca(
     *,
     layer: LayerName | None = None,
     components: Annotated[int, Range(1, 64, help="principal components, largest variance first")] = 3,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Token PCA: the first principal components of an image's tokens (or positions); independent of the target.
 
@@ -124,8 +119,7 @@ def attention_heads(
     query: Annotated[
         str, Choice("class", "mean", help="attention of the class token, or the mean over all patches")
     ] = "class",
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Attention heads: the attention weights of each head of a block, one map per head; independent of the target.
 
@@ -158,11 +152,7 @@ def channel_effects(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Limits],
 ) -> Tensor:
     """Channel effects: the drop of the score when one channel of the layer is set to zero, for each channel.
 
@@ -181,7 +171,39 @@ def channel_effects(
         >>> channel_effects(model, images, 281, layer="layer4").shape
         torch.Size([1, 512])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, loop=loop) as run:
+    with open_run(model, images, target, cost=cost) as run:
         layout, activations, scores = activation_and_score(run, layer)
-        return channel_drops(run, layout, activations, scores, loop, lambda drops: drops[:, None])
+        return channel_drops(run, layout, activations, scores, lambda drops: drops[:, None])
+
+
+@check_keywords
+@torch.inference_mode(False)
+def channel_contributions(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    forward: Forward | None = None,
+) -> Tensor:
+    """Compute gradient × activation of each channel of a layer: the first-order estimate of `channel_effects`.
+
+        Σ_ij A_k,ij ∂y/∂A_k,ij
+
+    The sum is over the whole output of the layer, including class and register tokens. `forward` is as in `explain`.
+
+    Returns  (n, k) float64, in logits; on the CPU if the device has no float64
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel, BadTarget
+    Source   Molchanov et al. 2017, equation 7, arXiv:1611.06440
+
+    Example
+        >>> channel_contributions(model, images, 281, layer="layer4").shape
+        torch.Size([1, 512])
+    """
+    check_images(model, images)
+    model = model if forward is None else wrap_forward(model, forward, images)
+    with open_run(model, images, target) as run:
+        layout = run.layer_layout(layer)
+        activations, gradients = run.backward.at([layout], run.images)[layout.name]
+        products = to_float64(activations.detach()) * to_float64(gradients)
+        return products.movedim(layout.channel_axis, 1).flatten(2).sum(2)

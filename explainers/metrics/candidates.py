@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import outside_call
+from explainers.call.loop import Partial, Progress, StopLoop
+from explainers.call.run import Run
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, WrongType, kind_of
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.findings import pause_recording
 from explainers.maps.arrays import Arrays, as_tensor, check_dimensions
 from explainers.maps.resize import reduce_channels, resize
-from explainers.network.eval_view import outside_call
-from explainers.passes.loop import Loop, Partial, Progress, StopLoop
-from explainers.passes.run import Run
-from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.placement import place
 from explainers.registry import METHODS, Method, find, find_function
@@ -83,7 +83,6 @@ class OwnMaps:
 
     model: nn.Module
     run: Run
-    loop: Loop
     magnitude: bool
     grad: bool
 
@@ -99,8 +98,8 @@ class OwnMaps:
         again: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
         if isinstance(maps, str):
             limits: dict[str, Any] = {"progress": inside} if METHODS[maps].long else {}
-            if limits and self.loop.left < math.inf:  # a long method stops when the call stops
-                limits["budget"] = max(self.loop.left, 1e-3)
+            if limits and self.run.loop.left < math.inf:  # a long method stops when the call stops
+                limits["budget"] = max(self.run.loop.left, 1e-3)
             explanation = explain(maps, self.model, x, self.run.scoring.target, compare=False, **limits)
         if explanation is not None:
             raw, heat = _values(explanation), explanation.placed
@@ -149,9 +148,9 @@ class OwnMaps:
 
     def _stop_with_call(self, partial: Partial) -> None:
         """Abort a run of a long method when the call stops: its partial map cannot be compared with the full one."""
-        progress = self.loop.progress
+        progress = self.run.loop.progress
         stopped = progress is not None and progress(Partial(0.0, None, 0, partial.total)) is False
-        if stopped or not self.loop.affords():
+        if stopped or not self.run.loop.affords():
             raise StopLoop
 
     def _call_function(self, function: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:

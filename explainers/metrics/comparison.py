@@ -22,7 +22,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from explainers.network.dtypes import to_cpu_float64
+from explainers.dtypes import to_cpu_float64
+from explainers.errors import WrongType, shorten
 from explainers.students_t import t_tail
 from explainers.verdict.facts import Facts
 from explainers.verdict.rules import Verdict, judge_facts
@@ -194,12 +195,22 @@ def random_map_test(difference: float, random: Tensor, *, is_mean: bool, roundin
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values adjusted for their number; NaN stays NaN and is not counted.
+    """Return the p-values adjusted for their number, by Holm's correction; NaN stays NaN and is not counted.
 
+    The probability of one adjusted p-value or more below a level is at most that level if nothing has an effect.
+
+    Errors   WrongType
     Source   Holm 1979, Scandinavian Journal of Statistics 6(2)
+
+    Example
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
     """
-    order = sorted((p, k) for k, p in enumerate(p_values) if not math.isnan(p))
-    adjusted, largest = list(p_values), 0.0
+    try:
+        adjusted, largest = list(map(float, p_values)), 0.0
+    except (TypeError, ValueError):
+        raise WrongType(f"p_values is {shorten(p_values)}. Give a list of numbers.") from None
+    order = sorted((p, k) for k, p in enumerate(adjusted) if not math.isnan(p))
     for rank, (p, k) in enumerate(order):
         largest = max(largest, min(1.0, p * (len(order) - rank)))
         adjusted[k] = largest

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from explainers.display.charts import Chart, charts_html, charts_images, line_chart, mean_curve
@@ -25,8 +26,8 @@ from explainers.display.display import (
 )
 from explainers.errors import BadOption
 from explainers.findings import Finding
-from explainers.metrics.comparison import Comparison, adjust, compare, judge_comparisons, mean_and_error
-from explainers.metrics.metric import METRICS, Measurement
+from explainers.metrics.comparison import Comparison, adjust, compare, judge_comparisons, mean_and_error, results_of
+from explainers.metrics.metric import METRICS, Measurement, ranks
 from explainers.probabilities import UNITS, WORDS
 from explainers.verdict.facts import CONTROLS
 from explainers.verdict.rules import Verdict, describe_results
@@ -101,6 +102,26 @@ class Evaluation(Displayed):
         """What the comparisons with the controls support; `judge` adds what else is known about the maps."""
         return judge_comparisons(self.comparisons)
 
+    @property
+    def results(self) -> dict[str, dict[str, str]]:
+        """The verdict of each comparison, by metric and control, as in `Facts.comparisons`."""
+        return results_of(self.comparisons)
+
+    def pixel_ranks(self) -> Tensor:
+        """Return the rank of each pixel of the maps, [N, H, W] int32, 0 for the first one that is deleted or inserted.
+
+        Equal values are in random order, given by the seed of the evaluation.
+        """
+        return torch.stack([ranks(each, int(self.options["seed"])) for each in self.maps])
+
+    def mean_and_error(self, metric: str, control: str | None = None) -> tuple[float, float]:
+        """Return the mean of a metric over the images that have a value, and its standard error s / √n.
+
+        Of the map, or of a control. The error is NaN for fewer than two images.
+        """
+        values = self.values[metric] if control is None else self.controls[metric][control]
+        return mean_and_error(values[values.isfinite()])
+
     def compare(self, metric: str, control: str) -> Comparison:
         """Return the comparison with one control by one metric, adjusted for the number of all comparisons."""
         return self.comparisons[metric][control]
@@ -142,7 +163,7 @@ class Evaluation(Displayed):
         if not len(known):
             reason = next((reason for reason in self.reasons[metric] if reason), "no value")
             return f"{title}: {reason}"
-        mean, error = mean_and_error(known)
+        mean, error = self.mean_and_error(metric)
         number = f"{mean:.3g}" if len(known) == 1 else f"{mean:.3g} ± {error:.2g} over {len(known)} images"
         found = {control: each.verdict for control, each in self.comparisons.get(metric, {}).items()}
         return f"{title} {number}" + (f": {describe_results(found)}" if found else "")

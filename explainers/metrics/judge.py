@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from explainers.errors import BadImages, WrongType, kind_of
-from explainers.explanation.facts import facts_of
 from explainers.explanation.result import Explanation
-from explainers.metrics.comparison import results_of
 from explainers.metrics.evaluation import Evaluation
-from explainers.metrics.randomization import ALL_LAYERS, Randomization
+from explainers.metrics.randomization import Randomization
 from explainers.verdict.rules import Verdict, judge_facts
 
 
@@ -46,21 +43,10 @@ def judge(
             raise BadImages(f"The {name} is of {len(tested)} images, the explanation of {count}. Give the same ones.")
     found = []
     for index in range(count):
-        facts = facts_of(explanation, index)
+        facts = explanation.facts(index)
         if evaluation is not None:
-            facts = replace(facts, comparisons=results_of(evaluation[index].comparisons))
+            facts = replace(facts, comparisons=evaluation[index].results)
         if randomization is not None:
-            facts = replace(facts, depends_on_weights=depends_on_weights(randomization[index], facts.reads_class))
+            facts = replace(facts, depends_on_weights=randomization[index].depends_on_weights(facts.reads_class))
         found.append(judge_facts(facts))
     return found
-
-
-def depends_on_weights(test: Randomization, reads_class: bool = True) -> bool | None:
-    """Return the result of the randomization test, None if it has none.
-
-    A class-agnostic method does not depend on the last layer, so only the end of a cascade counts.
-    """
-    if reads_class or test.order != "cascade":
-        return test.passes
-    correlation = test.after_all_layers
-    return None if math.isnan(correlation) else abs(correlation) < ALL_LAYERS

@@ -15,15 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
+from explainers.call.run import Run
+from explainers.call.scores import at_least_float32
+from explainers.derived_targets import Probability
 from explainers.errors import BadOption, nearest, shorten
 from explainers.metrics.candidates import Candidate
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Option, options_of
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run
-from explainers.passes.tensors import at_least_float32
 from explainers.registry import name_key
-from explainers.targets import Logit, Probability, Target, TargetLike
+from explainers.targets import Logit, Target, TargetLike
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,6 +289,10 @@ def find_metric(name: str) -> Metric:
     """Return the metric with that name or title, without case, hyphens, underscores and spaces.
 
     Errors   BadOption with similar names
+
+    Example
+        >>> find_metric("Shift stability").name
+        'shift_stability'
     """
     if isinstance(name, str) and name not in METRICS:
         key = name_key(name)

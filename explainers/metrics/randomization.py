@@ -7,28 +7,28 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from explainers.blocks.weights import WeightGroup, weight_groups
+from explainers.call.current import check_images, eval_view
+from explainers.call.loop import Loop, Partial, Progress
+from explainers.call.run import open_run
+from explainers.derived_targets import Unit
 from explainers.display.charts import charts_html, charts_images, line_chart
 from explainers.display.display import Display, Displayed, folded, paragraphs, table_html, target_name
 from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, shorten
 from explainers.explanation.run import explain
-from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import find_hook_point, unwrap
-from explainers.layers.blocks.weights import WeightGroup, weight_groups
 from explainers.maps.resize import rank_correlation, reduce_channels, resize, ssim
 from explainers.metrics.evaluation import as_slice
-from explainers.network.eval_view import eval_view
-from explainers.network.randomized_copy import RandomizedCopy
+from explainers.metrics.randomized_copy import RandomizedCopy
 from explainers.options import Choice, LayerName, Range, Seed, options_of
-from explainers.passes.loop import Loop, Partial, Progress
-from explainers.passes.run import open_run
 from explainers.placement import place
-from explainers.registry import METHODS, Method, check_images, find
-from explainers.targets import Logit, Target, TargetLike, Unit, as_target, describe_target
+from explainers.registry import METHODS, Method, find
+from explainers.targets import Logit, Target, TargetLike, as_target, describe_target
 
 ORDERS = ("cascade", "independent", "logit")
 MAX_STEPS = 12
@@ -36,13 +36,6 @@ MapFunction = Callable[[nn.Module, Tensor, Any], Tensor]
 """(model, images, target) -> maps [N, h, w] or attributions [N, C, H, W]."""
 
 STATISTICS = ("signed", "magnitude", "ssim", "absolute", "blank")
-LAST_LAYER, ALL_LAYERS = 0.8, 0.5
-"""Thresholds of the rank correlation: below them, a map depends on the weights of the last layer, or of all layers.
-
-On EfficientNet-Lite0 and four images, the plain gradient, input x gradient and DeepLIFT have 0.49 to 0.56 after the
-last layer and 0.05 to 0.18 at the end. Guided backpropagation, deconvnet and excitation backpropagation have 0.99 to
-1.00 and 0.21 to 0.45, maps that ignore the network 1.00 and 1.00.
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +48,15 @@ class Randomization(Displayed):
     is 1 for a map that only changes its sign between seeds; `blank` [steps, N] is the fraction of seeds with a constant
     map. `by_size`: the map has one attribution per pixel and is drawn by magnitude. `done` of `total` maps were
     computed.
+    """
+
+    LAST_LAYER: ClassVar[float] = 0.8
+    ALL_LAYERS: ClassVar[float] = 0.5
+    """Limits of the rank correlation: below them, a map depends on the weights of the last layer, or of all layers.
+
+    On EfficientNet-Lite0 and four images, the plain gradient, input x gradient and DeepLIFT have 0.49 to 0.56 after the
+    last layer and 0.05 to 0.18 at the end. Guided backpropagation, deconvnet and excitation backpropagation have 0.99
+    to 1.00 and 0.21 to 0.45, maps that ignore the network 1.00 and 1.00.
     """
 
     steps: tuple[str, ...]
@@ -104,17 +106,28 @@ class Randomization(Displayed):
         The correlation must fall below `LAST_LAYER` after the last layer and, in a cascade, below `ALL_LAYERS` at the
         end.
         """
-        known = [(self.after_last_layer, LAST_LAYER)]
-        known += [(self.after_all_layers, ALL_LAYERS)] if self.order == "cascade" else []
+        known = [(self.after_last_layer, self.LAST_LAYER)]
+        known += [(self.after_all_layers, self.ALL_LAYERS)] if self.order == "cascade" else []
         if any(abs(value) >= limit for value, limit in known) or self.turns:
             return False
         return None if any(math.isnan(value) for value, _ in known) else True
+
+    def depends_on_weights(self, reads_class: bool = True) -> bool | None:
+        """Return whether a map depends on the weights, None if unknown, by the verdict of the test for its method.
+
+        A class-agnostic method (`METHODS[name].reads_class` is False) does not depend on the last layer, so only the
+        end of a cascade counts.
+        """
+        if reads_class or self.order != "cascade":
+            return self.passes
+        correlation = self.after_all_layers
+        return None if math.isnan(correlation) else abs(correlation) < self.ALL_LAYERS
 
     @property
     def turns(self) -> bool:
         """Whether only the sign of the map changes, between seeds or images."""
         checked = self.absolute[[0, -1] if self.order == "cascade" else [0]]
-        return bool((checked.nanmean(1) >= LAST_LAYER).any()) and abs(self.after_last_layer) < LAST_LAYER
+        return bool((checked.nanmean(1) >= self.LAST_LAYER).any()) and abs(self.after_last_layer) < self.LAST_LAYER
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return one row for each image and step."""
@@ -132,9 +145,9 @@ class Randomization(Displayed):
             return f"{self.method}: the randomization test has no result, because {reason}."
         unknown = "has not completed" if self.done < self.total else "has no verdict in"
         verdict = {True: "passes", False: "fails", None: unknown}[self.passes]
-        found = f"{self.after_last_layer:.2f} after randomizing {self.steps[0]} (limit {LAST_LAYER})"
+        found = f"{self.after_last_layer:.2f} after randomizing {self.steps[0]} (limit {self.LAST_LAYER})"
         if self.order == "cascade" and not math.isnan(self.after_all_layers):
-            found += f", {self.after_all_layers:.2f} after randomizing all weights (limit {ALL_LAYERS})"
+            found += f", {self.after_all_layers:.2f} after randomizing all weights (limit {self.ALL_LAYERS})"
         elif self.order == "independent":
             means = self.correlation.nanmean(1)
             found += f"; least affected by {self.steps[int(means.nan_to_num(-2).argmax())]} ({float(means.max()):.2f})"
@@ -162,7 +175,7 @@ class Randomization(Displayed):
         )
 
 
-@restores_state
+@torch.inference_mode(False)
 def randomization_test(
     model: nn.Module,
     images: Tensor,
@@ -179,7 +192,7 @@ def randomization_test(
 ) -> Randomization:
     """Model parameter randomization test: does the map change when the weights are randomized?
 
-    The weights of a private copy are randomized (see network/randomized_copy.py), block by block from the output to the
+    The weights of a private copy are randomized (see metrics/randomized_copy.py), block by block from the output to the
     input in at most `MAX_STEPS` steps, starting with the last layer that has weights. `order` "cascade" keeps earlier
     blocks randomized, so that no trained weights are left at the end; "independent" randomizes one block at a time;
     "logit" randomizes only the last layer. Each map, for the class of the trained network and at the same layer, is
@@ -228,7 +241,7 @@ def randomization_test(
         )
     view = eval_view(model)
     maps = _Maps(method, model, layer, options)
-    with ordinary_tensors(), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
         copy = RandomizedCopy(view)
         images = images.detach().clone()
         with open_run(copy.network, images, target) as run:

@@ -10,26 +10,26 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images, one_call, outside_call
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.layers import stages
+from explainers.call.loop import Partial, Progress, check_progress
+from explainers.call.run import AtLayer, activations_and_gradients_of
 from explainers.errors import BadOption, ExplainerError, shorten
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.findings import pause_recording
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
-from explainers.layers.lookup import stages
 from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.metrics.metric import METRICS, EvaluationSettings, find_metrics
 from explainers.metrics.recommendation import PartialRecommendation, RankedMap, Recommendation, rank_maps
 from explainers.metrics.run import Evaluator, evaluate, evaluator
-from explainers.network.eval_view import one_call, outside_call
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, options_of, unknown_keyword
-from explainers.passes.at_layer import AtLayer, activations_and_gradients_of
-from explainers.passes.loop import Partial, Progress, check_progress
 from explainers.placement import place
-from explainers.registry import METHODS, Method, MethodLike, check_images, find, rectifies
+from explainers.registry import METHODS, Method, MethodLike, find, rectifies
 from explainers.targets import Target, TargetLike, describe_target
 
 SHORT = 5
@@ -47,7 +47,7 @@ TOLERANCE = 1e-4
 """Largest difference between two maps, as a share of their maximum, that rounding may cause."""
 
 
-@restores_state
+@torch.inference_mode(False)
 def recommend(
     model: nn.Module,
     images: Tensor,

@@ -15,9 +15,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol, overload
 import torch
 from torch import Tensor, nn
 
+from explainers.call.loop import Partial
 from explainers.default_targets import CHOSEN
 from explainers.display.charts import charts_html, charts_images
 from explainers.display.display import Display, Displayed, folded, paragraphs, table_html, target_name
+from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, ExplainerError, nearest, shorten
 from explainers.explanation.result import Explanation
 from explainers.maps.arrays import Arrays
@@ -26,8 +28,6 @@ from explainers.metrics.candidates import Maps
 from explainers.metrics.comparison import Comparisons, adjust, judge_comparisons, mean_and_error
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import METRICS, Metric
-from explainers.network.dtypes import to_cpu_float64
-from explainers.passes.loop import Partial
 from explainers.targets import TargetLike
 from explainers.verdict.rules import Verdict
 
@@ -149,6 +149,11 @@ class Recommendation(Displayed):
             found[a, b] = float(rank_correlation(*pair)) if int(known.sum()) > 2 else math.nan
         return found
 
+    @staticmethod
+    def describe_agreement(correlation: float) -> str:
+        """Return whether two metrics with this rank correlation "agree", "partly agree" or "disagree"."""
+        return "agree" if correlation > AGREE else "disagree" if correlation < DISAGREE else "partly agree"
+
     def to_rows(self) -> list[dict[str, Any]]:
         """Return one row for each map: method, layer, seconds, each metric and the verdict for each control."""
         table = []
@@ -195,7 +200,7 @@ class Recommendation(Displayed):
         best = f"Best by {METRICS[a].title.lower()}: {self.winners[a].name}; by {titles[1]}: {self.winners[b].name}."
         if math.isnan(rho):
             return best
-        verb = "agree" if rho > AGREE else "disagree" if rho < DISAGREE else "partly agree"
+        verb = self.describe_agreement(rho)
         return f"{titles[0]} and {titles[1]} {verb} on the order (rank correlation {rho:.2f}). {best}"
 
     def _table(self, most: int) -> list[str]:

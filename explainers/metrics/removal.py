@@ -10,23 +10,23 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import outside_call
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Partial, Progress, check_progress
+from explainers.derived_targets import Probability
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption
 from explainers.findings import pause_recording
-from explainers.hooks.cleanup import restores_state
 from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.metrics.candidates import Maps, name_method
 from explainers.metrics.metric import METRICS, EvaluationSettings, Trial
 from explainers.metrics.recommendation import score_of, target_of
 from explainers.metrics.run import evaluator
-from explainers.network.dtypes import to_float64
-from explainers.network.eval_view import outside_call
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed, check_keywords, options_of
-from explainers.passes.loop import Partial, Progress, check_progress
 from explainers.perturbation.baselines import NAMES
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.probabilities import SCORES, WORDS
-from explainers.targets import Logit, Probability, TargetLike, describe_target
+from explainers.targets import Logit, TargetLike, describe_target
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Removal:
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def remove_brightest(
     model: nn.Module,
     images: Tensor,

@@ -12,10 +12,13 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from explainers.call.current import check_images, one_call, outside_call
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.loop import Partial, Progress, check_progress
+from explainers.call.run import open_run
+from explainers.call.score_kind import score_kind
 from explainers.errors import BadOption, shorten
 from explainers.findings import Finding, pause_recording, recording
-from explainers.hooks.cleanup import restores_state
-from explainers.layers.score_kind import score_kind
 from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
@@ -31,16 +34,11 @@ from explainers.metrics.recommendation import (
     score_of,
     target_of,
 )
-from explainers.network.eval_view import one_call, outside_call
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
-from explainers.outputs import scores_of
-from explainers.passes.loop import Loop, Partial, Progress, check_progress
-from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.probabilities import SCORES, declared_score
-from explainers.registry import METHODS, check_images
-from explainers.targets import Logit, TargetLike, describe_target
+from explainers.registry import METHODS
+from explainers.targets import Logit, TargetLike, describe_target, scores_of
 
 MAP_SHARE = 0.5
 """Share of the progress for computing the maps of a long method, before they are evaluated."""
@@ -59,7 +57,7 @@ class PartialEvaluation(Partial):
 
 @overloaded
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def evaluate(
     model: nn.Module,
     images: Tensor,
@@ -144,7 +142,7 @@ def evaluator(
     The scores of the images and of their baselines, and the values of the controls, are computed only once. `first` are
     maps that are validated before any computation.
     """
-    loop = Loop(settings.batch_size, None, settings.budget)
+    cost = {name: getattr(settings, name) for name in ("batch_size", "precision", "budget")}
     chosen = find_metrics(settings.metrics)
     for name, option in options_of(evaluate).items():
         option.check(getattr(settings, name))
@@ -164,7 +162,7 @@ def evaluator(
         region = None if settings.region is None else region_masks(settings.region, images)
         with ExitStack() as stack:
             with recording() as record:
-                opened = open_run(model, images, settings.target, many=True, precision=settings.precision, loop=loop)
+                opened = open_run(model, images, settings.target, many=True, cost=cost)
                 run = stack.enter_context(opened)
                 run.forward.refuse_through()
                 cover = baseline_of(run.images, settings.baseline, settings.seed)
@@ -173,11 +171,9 @@ def evaluator(
                 given = None if settings.score == "probability" else settings.score
                 kind = score_kind(run.view, run.images, scores_of(run.scoring.clean_output), given)
                 settings = replace(settings, score=kind.score)
-            trial = Trial(run, loop, cover, [], settings, region, {})
+            trial = Trial(run, run.loop, cover, [], settings, region, {})
             findings = [finding for _, finding in record.findings]
-            yield Evaluator(
-                trial, OwnMaps(model, run, loop, settings.magnitude, grad), chosen, metric_options, findings
-            )
+            yield Evaluator(trial, OwnMaps(model, run, settings.magnitude, grad), chosen, metric_options, findings)
 
 
 @dataclass(eq=False)

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explainers.errors import BadOption, kind_of, shorten
-from explainers.network.eval_view import packing_of
+from explainers.call.current import packing_of
+from explainers.errors import BadOption, kind_of, shorten, wrong_type
 from explainers.options import Baseline
 
 NAMES = ("zeros", "blur", "mean", "noise")
@@ -34,7 +34,14 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     its maximum).
 
     Errors   BadOption for an unknown name, a tensor of another shape or device, or values that are not finite and real
+
+    Example
+        >>> baseline_of(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]), "mean")
+        tensor([[[[3., 3.],
+                  [3., 3.]]]])
     """
+    if not isinstance(images, Tensor):
+        raise wrong_type("images", images, "a tensor [N, C, H, W]")
     if isinstance(baseline, Tensor):
         refuse_values("baseline", baseline, images)
         try:
@@ -109,27 +116,18 @@ def _of_each_input(images: Tensor, function: Callable[[Tensor], Tensor]) -> Tens
 
 
 def _blur(images: Tensor, share: float = 1.0) -> Tensor:
-    """Apply a Gaussian blur, σ a sixteenth of the shorter side times `share`, with replicated borders."""
-    side = min(images.shape[-2:])
-    kernel = _gaussian(side, share).to(images)
-    radius = len(kernel) // 2
-    planes = images.flatten(0, -3)[:, None]
-    planes = F.conv2d(F.pad(planes, (radius, radius, 0, 0), mode="replicate"), kernel.view(1, 1, 1, -1))
-    planes = F.conv2d(F.pad(planes, (0, 0, radius, radius), mode="replicate"), kernel.view(1, 1, -1, 1))
-    blurred = planes[:, 0].view_as(images)
-    if images.ndim == 4:
-        return blurred
-    kernel = _gaussian(images.shape[2], share).to(images)
-    radius = len(kernel) // 2
-    lines = blurred.movedim(2, -1)
-    mixed = F.conv1d(F.pad(lines.flatten(0, -2)[:, None], (radius, radius), mode="replicate"), kernel.view(1, 1, -1))
-    return mixed.view_as(lines).movedim(-1, 2).contiguous()
+    """Apply a Gaussian blur, σ a sixteenth of the shorter side (of a video's frames) times `share`, to each axis.
 
-
-def _gaussian(side: int, share: float) -> Tensor:
-    """Return a Gaussian kernel, σ a sixteenth of the side times `share`, in float64."""
-    sigma = share * max(side / 16, 0.5)
-    radius = min(int(3 * sigma + 0.5), side)
-    offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
-    kernel = torch.exp(-(offsets**2) / (2 * sigma**2))
-    return kernel / kernel.sum()
+    Borders are replicated.
+    """
+    for axis in range(images.ndim - 1, 1, -1):
+        side = min(images.shape[-2:]) if axis >= images.ndim - 2 else images.shape[axis]
+        sigma = share * max(side / 16, 0.5)
+        radius = min(int(3 * sigma + 0.5), side)
+        offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
+        kernel = torch.exp(-(offsets**2) / (2 * sigma**2))
+        kernel = (kernel / kernel.sum()).to(images).view(1, 1, -1)
+        lines = images.movedim(axis, -1)
+        padded = F.pad(lines.flatten(0, -2)[:, None], (radius, radius), mode="replicate")
+        images = F.conv1d(padded, kernel).view(lines.shape).movedim(-1, axis)
+    return images.contiguous()

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from explainers.network.dtypes import to_cpu_float64
-from explainers.passes.loop import Loop
-from explainers.passes.run import Run
+from explainers.call.run import Run
+from explainers.dtypes import to_cpu_float64
 from explainers.perturbation.segments import Parts, blend
 
 
@@ -52,9 +51,7 @@ class CoalitionScorer:
         like = self.run.images
         return values.to(torch.float64 if like.dtype == torch.float64 else torch.float32).to(like.device)
 
-    def evaluate(
-        self, coalitions: list[Tensor], loop: Loop, solve: Callable[[int, Tensor], Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
+    def evaluate(self, coalitions: list[Tensor], solve: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Score the coalitions of all images, as many as the loop allows.
 
         `solve(index, scores)` converts the scores of an image's first coalitions to its map [H, W].
@@ -75,6 +72,7 @@ class CoalitionScorer:
         def maps() -> Tensor:
             return torch.stack([solve(index, values[:reached]) for index, values in enumerate(scores)])
 
+        loop = self.run.loop
         loop.run(max(map(len, coalitions)), loop.rows(), work, maps)
         return maps(), [values[:reached] for values in scores]
 

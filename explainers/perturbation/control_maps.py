@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.passes.tensors import at_least_float32
+from explainers.call.scores import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
 
 

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from explainers.errors import BadOption, check_type
+
 TOLERANCE = 2e-3
 """The solver stops when the largest change of a step is below this fraction of the image's range.
 
@@ -32,8 +34,24 @@ _STEPS, _DEEPEST, _AT_ONCE = 50, 6, 400_000
 def impute(images: Tensor, removed: Tensor) -> Tensor:
     """Impute the pixels of images [B, C, H, W] where `removed` [B, H, W] is true from all other pixels.
 
-    Every image must keep at least one pixel. Each image is solved independently of the others in the batch.
+    Every image must keep at least one pixel. Each image is solved independently of the others in the batch. This is
+    the imputation of the metric "road", without its noise.
+
+    Returns  the images, with the weighted means of their neighbors for the removed pixels
+    Errors   WrongType; BadOption for a mask of another shape or type
+    Source   Rong et al. 2022, section 4, arXiv:2202.00449
+
+    Example
+        >>> removed = torch.zeros(1, 3, 3, dtype=torch.bool)
+        >>> removed[0, 1, 1] = True
+        >>> impute(torch.ones(1, 1, 3, 3), removed)[0, 0, 1]
+        tensor([1., 1., 1.])
     """
+    check_type("images", images, Tensor, "a tensor of images [B, C, H, W]")
+    check_type("removed", removed, Tensor, "a bool tensor [B, H, W]")
+    if images.ndim != 4 or removed.dtype != torch.bool or removed.shape != (len(images), *images.shape[2:]):
+        wanted = (len(images), *images.shape[2:])
+        raise BadOption(f"removed is {removed.dtype} of shape {tuple(removed.shape)}. Give bool of shape {wanted}.")
     # Small batches keep the tensors in the cache of each thread: on the CPU a third faster than batches of 8 at 224 px.
     fitting = _AT_ONCE * torch.get_num_threads() // images[0].numel()
     size = max(1, fitting) if images.device.type == "cpu" else len(images)

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import BadOption, nearest, shorten
+from explainers.dtypes import to_cpu_float64
+from explainers.errors import BadOption, check_type, nearest, shorten
 from explainers.layers.flow.axes import kinds_of
-from explainers.network.dtypes import to_cpu_float64
 
 Masks = Tensor | int | tuple[int, ...] | str
 """Segments: "superpixels", "grid", a grid's size, labels (integers) or masks (bool or float)."""
@@ -94,7 +94,7 @@ def _slic(image: Tensor, count: int, compactness: float) -> Tensor:
     positions = torch.stack([y, x]).double() * (compactness / side)
     points = torch.cat([colors / math.sqrt(channels), positions]).flatten(1).T
     labels = _clusters(points, grid(height, width, rows, columns).flatten(), rows, columns).view(height, width)
-    return _merge_small(components(labels), height * width / (rows * columns) / 4)
+    return _merge_small(connected_components(labels), height * width / (rows * columns) / 4)
 
 
 def _clusters(points: Tensor, home: Tensor, rows: int, columns: int) -> Tensor:
@@ -119,8 +119,22 @@ def _clusters(points: Tensor, home: Tensor, rows: int, columns: int) -> Tensor:
     return labels
 
 
-def components(labels: Tensor) -> Tensor:
-    """Label the 4-connected components of equal labels, numbered in reading order."""
+def connected_components(labels: Tensor) -> Tensor:
+    """Label the 4-connected components of equal integer labels [H, W], numbered from 0 in reading order.
+
+    Labels must be on the CPU.
+
+    Returns  int64 (h, w)
+    Errors   WrongType; BadOption for another shape
+
+    Example
+        >>> connected_components(torch.tensor([[5, 5, 0], [0, 5, 0]]))
+        tensor([[0, 0, 1],
+                [2, 0, 1]])
+    """
+    check_type("labels", labels, Tensor, "a tensor of labels [H, W]")
+    if labels.ndim != 2 or not labels.numel():
+        raise BadOption(f"labels has shape {tuple(labels.shape)}. Give the labels [H, W] of one image.")
     height, width = labels.shape
     first = torch.arange(height * width)
     pairs = _neighbor_pairs(height, width)

@@ -1,6 +1,6 @@
 """Calls with several inputs of a network: `saliency(model, (image, depth))`.
 
-Methods that attribute pixels explain all inputs together: these are packed into one tensor (network/inputs.py), and the
+Methods that attribute pixels explain all inputs together: these are packed into one tensor (call/inputs.py), and the
 result is split into one attribution for each. The sum over all of them is complete. Other methods read the rows and
 columns of an image, so they explain one input while the others keep their values, one image of the batch after the
 other. Those that explain a layer return its map once, on the grid of the first input that the layer depends on.
@@ -15,15 +15,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from explainers.call.each_image import finite_rows, is_dense_batch, option_of_images, run_each_image, target_of_images
+from explainers.call.inputs import OneInput, Packing, SeveralInputs, check_inputs, with_inputs
+from explainers.call.loop import Partial
 from explainers.errors import BadOption, ExplainerError, NoSpatialOutput, shorten
-from explainers.findings import pause_recording, scatter_rows
-from explainers.network.inputs import OneInput, Packing, SeveralInputs, check_inputs, with_inputs
-from explainers.passes import graph
-from explainers.passes.each_image import finite_rows, is_dense_batch, option_of_images, run_each_image, target_of_images
-from explainers.passes.loop import Partial
-from explainers.passes.run import open_run
+from explainers.findings import scatter_rows
 from explainers.perturbation.baselines import baseline_of, refuse_values
-from explainers.targets import Target, TargetLike, Through, as_target
+from explainers.targets import Target, TargetLike, as_target
 
 T = TypeVar("T")
 
@@ -194,26 +192,3 @@ def explain_each_input(
 def _share_of(progress: Callable[[Partial], Any], index: int, count: int) -> Callable[[Partial], Any]:
     """Return the caller's function for one of several inputs, whose fraction is that of the whole call."""
     return lambda partial: progress(replace(partial, fraction=(index + partial.fraction) / count))
-
-
-def refuse_detached_inputs(model: nn.Module, images: Tensor, target: TargetLike, packing: Packing, map: Tensor) -> None:
-    """Raise an error if the score depends on an input without a gradient, so that its attribution is 0 by mistake.
-
-    Errors   UnsupportedModel
-    """
-    silent = [index for index, part in enumerate(packing.split(map)) if not bool(part.any())]
-    if not silent or isinstance(target, Through):
-        return
-    with pause_recording(), open_run(model, images, target) as run:
-        gradients, rows = packing.split(run.backward.gradient(run.images)), range(len(images))
-        for index in silent:
-            if bool(gradients[index].any()):
-                continue
-
-            def scores(changed: Tensor, index: int = index) -> Tensor:
-                parts = [*packing.split(run.images)]
-                parts[index] = packing.split(changed)[index]
-                return run.scoring.score(run.forward(packing.pack(parts)), rows)
-
-            with torch.no_grad():
-                graph.refuse_detached(run.view.network, run.images, scores, (), name=f"input {index}")

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from explainers.display.charts import charts_html, charts_images, line_chart
 from explainers.display.display import Display, Displayed, findings_html, paragraphs
-from explainers.network.dtypes import float64_device
+from explainers.dtypes import float64_device
 from explainers.training.diagnosis import Row, diagnose_training
 
 # Values converted at a time on the CPU: their float64 copy fits into the cache, and torch does not start more threads.

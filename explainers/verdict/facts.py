@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from explainers.probabilities import ROUNDING
 
 TINY = 1e-4
 """A map whose values add up to less than this share of the score is too small to interpret.
@@ -19,8 +22,6 @@ ODDS, EVEN = 3.0, 0.97
 entropy of the probabilities is above `EVEN` of the largest possible one. For two classes, that is 60%."""
 UNDECIDED = 0.1
 """Independent labels have no preference if all probabilities are this close to one half."""
-ALIKE, PARTLY = 0.99, 0.5
-"""Rank correlation with the runner-up's map above which a map hardly, or only partly, depends on the class."""
 
 CONTROLS = {"random": "random maps", "edge": "edge maps", "center": "a centered blob"}
 """The controls in sentences."""
@@ -38,6 +39,10 @@ class Facts:
     number. `correlation` is that with the map of the runner-up class; `depends_on_weights` the result of the
     randomization test. `caution` is the warning of the method.
     """
+
+    ALIKE: ClassVar[float] = 0.99
+    PARTLY: ClassVar[float] = 0.5
+    """Rank correlation with the runner-up's map above which a map hardly, or only partly, depends on the class."""
 
     is_control: bool = False
     has_planes: bool = False
@@ -65,6 +70,22 @@ class Facts:
         if self.total is None or not self.score or not math.isfinite(self.total) or not math.isfinite(self.score):
             return None
         return self.total / abs(self.score)
+
+    def with_probabilities(self, probabilities: Sequence[float], score: str | None) -> Facts:
+        """Return a copy with the probabilities of a network, whose scores are converted as `score` says.
+
+        The classes are exclusive if the probabilities sum to 1. Those of a sigmoid are not, whatever their sum.
+        """
+        exclusive = score != "sigmoid" and abs(sum(probabilities) - 1) < ROUNDING
+        return replace(self, probabilities=probabilities, exclusive=exclusive)
+
+    @property
+    def class_dependence(self) -> str:
+        """How the map depends on the class: "hardly", "partly", "depends", or an empty string if it is unknown."""
+        r = self.correlation
+        if not self.reads_class or r is None or math.isnan(r):
+            return ""
+        return "hardly" if r > self.ALIKE else "partly" if r > self.PARTLY else "depends"
 
     @property
     def is_stopped(self) -> bool:

@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from explainers.verdict.facts import ALIKE, CONTROLS, EVEN, ODDS, PARTLY, SIGNAL, TINY, UNDECIDED, Facts, has_preference
+from explainers.errors import check_type
+from explainers.verdict.facts import CONTROLS, EVEN, ODDS, SIGNAL, TINY, UNDECIDED, Facts, has_preference
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,18 @@ class Rule:
 
 
 def judge_facts(facts: Facts) -> Verdict:
-    """Return the verdict on a map about which these facts are known."""
+    """Return the verdict on a map about which these facts are known.
+
+    Errors   WrongType
+
+    Example
+        >>> judge_facts(Facts(probabilities=[0.26, 0.25, 0.25, 0.24])).code
+        'no_preference'
+    """
+    check_type("facts", facts, Facts, "Facts(...), or Explanation.facts(index)")
     rule = next(rule for rule in RULES if rule.holds(facts))
     results, sentence, mark = facts.results, rule.sentence(facts), rule.mark
-    fails = facts.depends_on_weights is False or _class_clause(facts) == "hardly"
+    fails = facts.depends_on_weights is False or facts.class_dependence == "hardly"
     tested = rule.code in ("better", "partly")
     if fails and (tested or rule.code in ("not_better", "untested")):
         mark = "bad"
@@ -84,16 +93,19 @@ def judge_facts(facts: Facts) -> Verdict:
 
 
 def describe_results(comparisons: Mapping[str, str]) -> str:
-    """Return the results by control in words: "better than random maps, not than edge maps or a centered blob"."""
+    """Return the results by control in words. A result is the `verdict` of a `Comparison`.
+
+    Errors   WrongType
+
+    Example
+        >>> describe_results({"random": "better", "edge": "level", "center": "level"})
+        'better than random maps, not than edge maps or a centered blob'
+    """
+    check_type("comparisons", comparisons, Mapping, "a mapping from controls to results")
     return _controls(Facts(comparisons={"": comparisons}))
 
 
-def describe_preference(probabilities: Sequence[float], exclusive: bool = True) -> str:
-    """Return the sentence about a network without a preference for some class, and an empty string for others."""
-    if has_preference(probabilities, exclusive) is not False:
-        return ""
-    rule = next(rule for rule in RULES if rule.code == "no_preference")
-    return rule.sentence(Facts(probabilities=probabilities, exclusive=exclusive))
+# Values of the templates
 
 
 CLAUSES = {
@@ -106,11 +118,14 @@ CLAUSES = {
     "unknown": ("A value is missing.", "not compared with {names}"),
     "same": ("The method does not use the class.", "is the same for every class"),
     "hardly": (
-        f"The rank correlation with the runner-up's map is above {ALIKE:g}; of the weights: the randomization test "
-        "fails.",
+        f"The rank correlation with the runner-up's map is above {Facts.ALIKE:g}; of the weights: the randomization "
+        "test fails.",
         "hardly depends on {names}",
     ),
-    "partly": (f"The rank correlation with the runner-up's map is above {PARTLY:g}.", "partly depends on {names}"),
+    "partly": (
+        f"The rank correlation with the runner-up's map is above {Facts.PARTLY:g}.",
+        "partly depends on {names}",
+    ),
     "depends": ("It is lower; of the weights: the randomization test passes.", "depends on {names}"),
 }
 """The clauses of {controls} and {dependence}: by name, the condition and the words."""
@@ -150,18 +165,10 @@ def _with_metrics(facts: Facts, controls: Sequence[str], result: str) -> str:
     return " and than ".join(f"{_join(names)}{by}" for by, names in by_metrics.items())
 
 
-def _class_clause(facts: Facts) -> str:
-    """Return how the map depends on the class, a name in `CLAUSES`, or an empty string if it is unknown."""
-    r = facts.correlation
-    if not facts.reads_class or r is None or math.isnan(r):
-        return ""
-    return "hardly" if r > ALIKE else "partly" if r > PARTLY else "depends"
-
-
 def _dependence(facts: Facts) -> str:
     """Return the clause about class and weights, which starts with "; ", or an empty string if neither is known."""
     on: dict[str, list[str]] = {}
-    if clause := _class_clause(facts):
+    if clause := facts.class_dependence:
         on.setdefault(clause, []).append("the class")
     if facts.depends_on_weights is not None:
         on.setdefault("depends" if facts.depends_on_weights else "hardly", []).append("the weights")

@@ -348,7 +348,7 @@ def _exit_interrupted(code: Exit = Exit.INTERRUPTED) -> NoReturn:
 def _is_expected(error: Exception) -> bool:
     if isinstance(error, Refused):
         return True
-    from explainers.errors import ExplainerError  # torch takes seconds to start
+    from explainers import ExplainerError  # torch takes seconds to start
     from saliscope.zoo import ModelUnavailable  # as above
 
     return isinstance(error, (ExplainerError, ModelUnavailable, ImportError))

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 import explainers
-from explainers import Similarity
-from explainers.probabilities import declared_score, probabilities_of
+from explainers import Similarity, declared_score, probabilities_of
 from saliscope.datasets.decoding import DecodedBatch
 from saliscope.datasets.items import Item
 from saliscope.datasets.sentences import embed, find_sentences, target_of

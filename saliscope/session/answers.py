@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     import explainers
-    from explainers.targets import Target
+    from explainers import Target
     from saliscope import zoo
     from saliscope.images.bands import BandChoice
     from saliscope.zoo.text import Sentences
@@ -67,9 +67,9 @@ class LoadedModel:
             return "score"
         if self.encodes_text:
             return MEASURE
-        from explainers.probabilities import UNITS  # torch takes seconds to start
+        from explainers import score_unit  # torch takes seconds to start
 
-        return "logit" if self.detects_objects else UNITS.get(self.score, "logit")
+        return "logit" if self.detects_objects else score_unit(self.score)
 
     def name_of(self, label: int) -> str:
         """Return the name of a class, or its index if it has no name."""

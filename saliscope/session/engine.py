@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL import Image
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     import explainers
-    from explainers.options import Option
+    from explainers import Option
 
 R = TypeVar("R")
 ApplyEdit = Callable[["Settings", Image.Image, "torch.Tensor"], tuple["Settings", Image.Image, "torch.Tensor"]]
@@ -406,11 +405,11 @@ def message_of(error: Exception, unknown: str) -> str:
     """Return the message of a known error, or log the error and return `unknown`."""
     if isinstance(error, Refused):
         return str(error)
-    from explainers.errors import ExplainerError, is_out_of_memory  # torch takes seconds to start
+    import explainers  # torch takes seconds to start
 
-    if isinstance(error, ExplainerError):
+    if isinstance(error, explainers.ExplainerError):
         return messages.plain(str(error))
-    if is_out_of_memory(error):
+    if explainers.is_out_of_memory(error):
         return messages.OUT_OF_MEMORY
     if means_full_disk(error):
         return messages.FULL_DISK
@@ -423,9 +422,10 @@ def message_of(error: Exception, unknown: str) -> str:
 
 def save_array(values: torch.Tensor, path: Any) -> None:
     """Write a tensor as `.npy`."""
-    from explainers.explanation.npz import npy_bytes  # torch takes seconds to start
+    import numpy as np  # takes 0.1 s to import
 
-    Path(path).write_bytes(npy_bytes(values.float()))
+    with open(path, "wb") as file:
+        np.save(file, values.detach().float().cpu().numpy())
 
 
 def plain(value: Any) -> Any:

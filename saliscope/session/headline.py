@@ -16,8 +16,7 @@ from saliscope.session.verdict import no_preference, verdict_of
 if TYPE_CHECKING:
     import torch
 
-    from explainers import Method
-    from explainers.verdict.rules import Verdict
+    from explainers import Method, Verdict
     from saliscope.session.answers import Answer, Refining
 
 MOST = 0.5

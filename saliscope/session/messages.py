@@ -184,10 +184,8 @@ def changed_settings(text: str) -> str:
 
 def layer_choice(layer: Any) -> str:
     """Return the label of a layer."""
-    from explainers.layers.layout import channel_axis  # torch takes seconds to start
-
     height, width = layer.grid
-    size = layer_size(height, width, layer.shape[channel_axis(layer.layout)])
+    size = layer_size(height, width, layer.shape[layer.channel_axis])
     return f"{layer.name} · {size}{' · stage' if layer.stage else ''}"
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     import explainers
-    from explainers.targets import Target
+    from explainers import Target
     from saliscope.session.answers import LoadedModel
 
 R = TypeVar("R")
@@ -43,7 +43,7 @@ except ImportError:
 
 def _on_network(name: str, function: Callable[..., Any], images: torch.Tensor, **keywords: Any) -> Any:
     """Call `function(network, images, ...)` with the named network and return its result on the CPU."""
-    from explainers.probabilities import declared_score  # torch takes seconds to start
+    from explainers import declared_score  # torch takes seconds to start
 
     loaded = model_cache.load(name)
     device, network = model_cache.device_of_call(loaded), loaded.model.network
@@ -163,9 +163,8 @@ def _evaluate(
     batch_size: int, explanation: explainers.Explanation, network: Any, images: torch.Tensor, **keywords: Any
 ) -> explainers.Evaluation:
     import explainers  # torch takes seconds to start
-    from explainers.passes.loop import largest_batch  # torch takes seconds to start
 
-    with largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
+    with explainers.largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
         return explainers.evaluate(network, images, explanation, **keywords)
 
 
@@ -180,9 +179,8 @@ def _remove(
     batch_size: int, maps: torch.Tensor, network: Any, images: torch.Tensor, **keywords: Any
 ) -> explainers.Removal:
     import explainers  # torch takes seconds to start
-    from explainers.passes.loop import largest_batch  # torch takes seconds to start
 
-    with largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
+    with explainers.largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
         return explainers.remove_brightest(network, images, maps, **keywords)
 
 
@@ -202,9 +200,8 @@ def _randomize(method: str, network: Any, images: torch.Tensor, **keywords: Any)
 def _explain_in_batches(batch_size: int, method: str, *values: Any, **keywords: Any) -> explainers.Explanation:
     """Call `explainers.explain` with a limited batch size."""
     import explainers  # torch takes seconds to start
-    from explainers.passes.loop import largest_batch  # torch takes seconds to start
 
-    with largest_batch(batch_size):
+    with explainers.largest_batch(batch_size):
         return explainers.explain(method, *values, **keywords)
 
 
@@ -219,9 +216,8 @@ def recommend(
 def _recommend(batch_size: int, *values: Any, **keywords: Any) -> explainers.Recommendation:
     """Call `explainers.recommend` with a limited batch size."""
     import explainers  # torch takes seconds to start
-    from explainers.passes.loop import largest_batch  # torch takes seconds to start
 
-    with largest_batch(batch_size):
+    with explainers.largest_batch(batch_size):
         return explainers.recommend(*values, **keywords)
 
 
@@ -298,7 +294,6 @@ def measure_gradients(
     import torch  # torch takes seconds to start
 
     import explainers  # torch takes seconds to start
-    from explainers.outputs import scores_of  # torch takes seconds to start
 
     results: dict[str, R] = {}
 
@@ -310,8 +305,7 @@ def measure_gradients(
 
     with torch.enable_grad(), explainers.edit_gradients({(network, name): recording(name) for name in layers}):
         inputs = images.detach().clone().requires_grad_()
-        output = network(inputs)
-        score = scores_of(output)[:, target] if isinstance(target, int) else target(output)
+        score = (explainers.Logit(target) if isinstance(target, int) else target)(network(inputs))
         torch.autograd.grad(score.sum(), inputs)  # does not change `.grad` of the parameters
     return results
 
@@ -347,7 +341,7 @@ def scores(name: str, images: torch.Tensor) -> torch.Tensor:
 
 def probabilities(loaded: LoadedModel, scores: torch.Tensor) -> torch.Tensor:
     """Return the probabilities of the classes, or the scores if they have none."""
-    from explainers.probabilities import probabilities_of  # torch takes seconds to start
+    from explainers import probabilities_of  # torch takes seconds to start
 
     # The sigmoid of several confident labels is 1 in float32, which would hide their order.
     found = probabilities_of(scores.double() if loaded.score == "sigmoid" else scores, loaded.score)
@@ -387,14 +381,12 @@ def pixel_classes(name: str, images: torch.Tensor) -> torch.Tensor:
 
     Errors   Refused for an output without scores [1, K, h, w]
     """
-    from explainers.default_targets import pixel_classes as classes_of  # torch takes seconds to start
-    from explainers.errors import BadTarget  # torch takes seconds to start
-    from explainers.outputs import class_maps_of  # torch takes seconds to start
+    import explainers  # torch takes seconds to start
 
     output = run(name, _forward, images)
     try:
-        return classes_of(class_maps_of(output))[0]
-    except BadTarget as error:
+        return explainers.pixel_classes(output)[0]
+    except explainers.BadTarget as error:
         raise Refused(object_messages.no_pixel_scores(output)) from error
 
 

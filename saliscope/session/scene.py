@@ -33,10 +33,7 @@ from saliscope.session.text_messages import quoted
 if TYPE_CHECKING:
     import torch
 
-    from explainers.layers.blocks.partition import Blocks
-    from explainers.layers.layer import Layer
-    from explainers.options import Option
-    from explainers.targets import Target
+    from explainers import Blocks, Layer, Option, Target
     from saliscope import zoo
 
 MOST = 50
@@ -46,7 +43,7 @@ LEAST = 0.005
 SIDE = 256
 """Longer side in pixels at which connected regions are computed; 520 pixels would take a second."""
 WITHOUT_MAP = frozenset({"no grid", "one cell", "unused"})
-"""Reasons for which a block has no Grad-CAM, by `explainers.layers.blocks.partition.Why`."""
+"""Reasons for which a block has no Grad-CAM, by the `why` of its `BlockStep`."""
 _blocks: weakref.WeakKeyDictionary[zoo.Model, Blocks] = weakref.WeakKeyDictionary()
 
 
@@ -54,7 +51,7 @@ def options(loaded: LoadedModel) -> dict[str, Option]:
     """Return the options of a request that belong to the network instead of the method."""
     if loaded.model.task != "detection":
         return {}
-    from explainers.options import Option  # torch takes seconds to start
+    from explainers import Option  # torch takes seconds to start
 
     return {MIN_SCORE: Option(MIN_SCORE, 0.5, "float", 0.01, 1.0, 0.01, help="detections below this score are ignored")}
 
@@ -74,13 +71,7 @@ def unit(name: str, loaded: LoadedModel) -> tuple[str, int] | None:
         return None
     channel, path = int(match[1]), match[2]
     layer = next((layer for layer in loaded.layers if layer.name == path), None)
-    return (path, channel) if layer and channel < layer.shape[_channel_axis(layer)] else None
-
-
-def _channel_axis(layer: Layer) -> int:
-    from explainers.layers.layout import channel_axis  # torch takes seconds to start
-
-    return channel_axis(layer.layout)
+    return (path, channel) if layer and channel < layer.shape[layer.channel_axis] else None
 
 
 def target_of(settings: Settings) -> int | Target | None:
@@ -140,12 +131,12 @@ def network_blocks(loaded: LoadedModel) -> Blocks:
     """Return the blocks of a network, computed once."""
     import torch  # torch takes seconds to start
 
-    from explainers.layers.blocks import partition  # torch takes seconds to start
+    import explainers  # torch takes seconds to start
 
     model = loaded.model
     if model not in _blocks:
         images = torch.zeros(1, model.channels, *model.size, device=loaded.device)
-        _blocks[model] = partition.network_blocks(model.network, images)
+        _blocks[model] = explainers.network_blocks(model.network, images)
     return _blocks[model]
 
 
@@ -195,14 +186,13 @@ def _detections(settings: Settings, images: torch.Tensor) -> list[DetectedObject
     import torch  # torch takes seconds to start
 
     import explainers  # torch takes seconds to start
-    from explainers.default_targets import detections_by_score  # torch takes seconds to start
 
     boxes, labels, scores = network_calls.detections(settings.loaded.name, images)
     overlap = least_overlap(settings)
     sides = torch.tensor([*images.shape[:1:-1]] * 2)
     counts: dict[int, int] = {}
     objects = []
-    for row in detections_by_score({"boxes": boxes, "scores": scores})[:MOST]:
+    for row in explainers.detections_by_score({"boxes": boxes, "scores": scores})[:MOST]:
         label = int(labels[row])
         counts[label] = count = counts.get(label, 0) + 1
         rank = count if count > 1 else 0
@@ -215,7 +205,7 @@ def _detections(settings: Settings, images: torch.Tensor) -> list[DetectedObject
 
 def _regions(settings: Settings, images: torch.Tensor) -> list[DetectedObject]:
     """Return the classes by area, the background last, each followed by its connected regions if there are several."""
-    from explainers.default_targets import classes_by_area  # torch takes seconds to start
+    from explainers import classes_by_area  # torch takes seconds to start
 
     classes = network_calls.pixel_classes(settings.loaded.name, images)
     loaded = settings.loaded
@@ -235,13 +225,13 @@ def _connected(classes: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
     """Return class and mask of connected regions, largest first, for classes with several of at least `LEAST`."""
     from torch.nn import functional  # torch takes seconds to start
 
-    from explainers.perturbation.segments import components  # torch takes seconds to start
+    from explainers import connected_components  # torch takes seconds to start
 
     height, width = classes.shape
     scale = min(1.0, SIDE / max(height, width))
     size = max(1, round(scale * height)), max(1, round(scale * width))
     small = functional.interpolate(classes[None, None].float(), size)[0, 0].long()
-    numbers = components(small)
+    numbers = connected_components(small)
     counts = numbers.flatten().bincount()
     large = [k for k in counts.argsort(descending=True, stable=True).tolist() if counts[k] >= LEAST * numbers.numel()]
     regions = functional.interpolate(numbers[None, None].float(), (height, width))[0, 0].long()
@@ -281,7 +271,7 @@ def nearer_layer(scene: Scene, images: torch.Tensor) -> Settings | None:
 
 def note_other_layer(answer: Answer, wanted: str) -> Answer:
     """Return the answer with a finding that it uses another layer than requested."""
-    from explainers.findings import Finding  # torch takes seconds to start
+    from explainers import Finding  # torch takes seconds to start
 
     finding = Finding("other_layer", messages.other_layer(wanted, answer.settings.layer))
     findings = [[finding, *row] for row in answer.explanation.findings]
@@ -290,6 +280,6 @@ def note_other_layer(answer: Answer, wanted: str) -> Answer:
 
 def is_background(loaded: LoadedModel, label: int) -> bool:
     """Return whether this class of a segmentation network is the background."""
-    from explainers.default_targets import BACKGROUND  # torch takes seconds to start
+    from explainers import is_background as is_named_background  # torch takes seconds to start
 
-    return loaded.model.task == "segmentation" and loaded.name_of(label) in BACKGROUND
+    return loaded.model.task == "segmentation" and is_named_background(loaded.name_of(label))

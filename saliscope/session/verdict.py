@@ -10,8 +10,7 @@ from saliscope.session import messages
 if TYPE_CHECKING:
     import torch
 
-    from explainers.verdict.facts import Facts
-    from explainers.verdict.rules import Verdict
+    from explainers import Facts, Verdict
     from saliscope.session.answers import Answer, LoadedModel
 
 PARTS = 1000
@@ -20,17 +19,10 @@ PARTS = 1000
 
 def facts_of(step: Answer) -> Facts:
     """Return what is known about the map of an answer without tests."""
-    import explainers.explanation.facts as library  # torch takes seconds to start
-
+    loaded = step.settings.loaded
     explanation = step.explanation if step.planes else replace(step.explanation, map=step.map[None])
-    found = library.facts_of(explanation, 0)
-    shares = probabilities(step.probabilities, step.settings.loaded)
-    found = replace(
-        found,
-        unit=messages.measure(step.settings),
-        probabilities=shares,
-        exclusive=library.are_exclusive(shares, step.settings.loaded.score),
-    )
+    found = replace(explanation.facts(0), unit=messages.measure(step.settings))
+    found = found.with_probabilities(probabilities(step.probabilities, loaded), loaded.score)
     if step.share < 1 and not found.is_stopped:
         found = replace(found, done=round(step.share * PARTS), planned=PARTS)
     return found
@@ -38,7 +30,7 @@ def facts_of(step: Answer) -> Facts:
 
 def verdict_of(step: Answer) -> Verdict:
     """Return the verdict on the map of an answer without tests."""
-    from explainers.verdict.rules import judge_facts  # torch takes seconds to start
+    from explainers import judge_facts  # torch takes seconds to start
 
     return judge_facts(facts_of(step))
 
@@ -54,7 +46,7 @@ def no_preference(values: torch.Tensor | None, loaded: LoadedModel) -> str:
     shares = probabilities(values, loaded)
     if not shares:
         return ""
-    from explainers.explanation.facts import are_exclusive  # torch takes seconds to start
-    from explainers.verdict.rules import describe_preference  # torch takes seconds to start
+    from explainers import Facts, judge_facts  # torch takes seconds to start
 
-    return describe_preference(shares, are_exclusive(shares, loaded.score))
+    verdict = judge_facts(Facts().with_probabilities(shares, loaded.score))
+    return verdict.sentence if verdict.code == "no_preference" else ""

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-from explainers.layers.score_kind import score_of_network
-from explainers.network.eval_view import one_call
-from explainers.probabilities import default_score
+from explainers import detect_score
 
 MAX_ASPECT = 4
 """More elongated images are cropped first: resizing the shorter side of a 20,000 x 1 image needs gigabytes."""
@@ -256,8 +254,7 @@ class Model:
             return self.score
         device = next((tensor.device for tensor in self.network.parameters()), None)
         noise = torch.rand(1, self.channels, *self.size, generator=torch.Generator().manual_seed(0))
-        with one_call(self.network) as view:
-            return score_of_network(view, noise.to(device)) or default_score(len(self.labels))
+        return detect_score(self.network, noise.to(device), len(self.labels))
 
     @property
     def size(self) -> tuple[int, int]:

@@ -17,9 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, BadTarget
-from explainers.outputs import describe_output, scores_of
-from explainers.probabilities import check_probabilities, check_score
+from explainers import BadOption, BadTarget, check_score
 from saliscope.zoo import checkpoints, text
 from saliscope.zoo.model import Model, Preparation, Task
 
@@ -129,7 +127,7 @@ def _check_text(model: Model, custom: Overrides, labels: Sequence[str] | None, o
         )
     if not isinstance(output, Tensor) or output.ndim != 2:
         raise BadOverride(
-            f"{model.name!r} returns {describe_output(output)} for one image. A network with a tokenizer must return "
+            f"{model.name!r} returns {_shape(output)} for one image. A network with a tokenizer must return "
             "an embedding [1, D], or have a method encode_image or get_image_features that does"
         )
     for sentence in ("a photo of a dog", "a cat"):
@@ -146,9 +144,7 @@ def _score(model: Model, custom: Overrides, task: Task, output: Any) -> str | No
     """
     score = model.score if custom.score is None else custom.score
     try:
-        check_score(score)
-        if score is not None and task == "classification":
-            check_probabilities(scores_of(output), score)
+        check_score(score, output if task == "classification" else None)
     except BadOption as error:
         raise BadOverride(str(error)) from error
     return score
@@ -293,6 +289,11 @@ def _takes_videos(network: nn.Module) -> bool:
     return isinstance(next((layer for layer in network.modules() if isinstance(layer, kinds)), None), nn.Conv3d)
 
 
+def _shape(output: Any) -> list[int] | str:
+    """Return the shape of an output that is a tensor, or the name of its type."""
+    return list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+
+
 def _task(name: str, output: Any) -> tuple[Task, int]:
     """Return the task of the network, determined from its output, and its number of classes (0 if unknown).
 
@@ -303,8 +304,9 @@ def _task(name: str, output: Any) -> tuple[Task, int]:
     logits = getattr(output, "logits", output)
     scores = logits["out"] if isinstance(logits, dict) and "out" in logits else logits
     if not isinstance(scores, Tensor) or scores.ndim not in (2, 4) or len(scores) != 1:
-        shape = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise BadOverride(f"{name!r} returns {shape} for one image. A classifier must return scores [1, classes]")
+        raise BadOverride(
+            f"{name!r} returns {_shape(scores)} for one image. A classifier must return scores [1, classes]"
+        )
     if not bool(scores.isfinite().all()):
         raise BadOverride(f"{name!r} returns NaN or infinity for a test image. Check its weights, mean and std")
     return ("classification" if scores.ndim == 2 else "segmentation"), scores.shape[1]

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from explainers import Similarity, text_embedding
-from explainers.outputs import EMBEDDINGS, named
 from saliscope.zoo.model import Model, Tokenize
 
 BAR = " | "
 """Separates the explained sentence from a second one for comparison."""
 MORE = " dog"
 """A word that is appended to find out whether the tokenizer reads the end of a sentence."""
+
+EMBEDDINGS = ("image_embeds", "image_features", "pooler_output")
+"""Names of an image's embedding in an output with several tensors."""
 
 
 class BadSentence(ValueError):
@@ -73,7 +75,10 @@ class ImageEncoder(nn.Module):
         """Return the embeddings of images."""
         model: Any = self.model
         output = model.encode_image(images) if hasattr(model, "encode_image") else model.get_image_features(images)
-        return output if isinstance(output, Tensor) else named(output, *EMBEDDINGS, "pooler_output")
+        if isinstance(output, Tensor):
+            return output
+        found = (output.get(name) if isinstance(output, dict) else getattr(output, name, None) for name in EMBEDDINGS)
+        return next((each for each in found if each is not None), None)
 
     def get_text_features(self, **tokens: Any) -> Any:
         """Return the embeddings of tokens, as `explainers.text_embedding` calls it."""

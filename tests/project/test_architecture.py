@@ -36,7 +36,9 @@ def box(dotted: str) -> str | None:
         return None
     if part in LEAVES.split() and part not in PACKAGES:
         return "leaves"
-    return part if part in PACKAGES or part == "registry" else "explainers"
+    if part in ("registry", "keywords"):
+        return "registry"
+    return part if part in PACKAGES else "explainers"
 
 
 def graph() -> dict[str, set[str]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import networkx as nx  # a requirement of torch
 
-from tests.project.sources import ROOT, files, folder_graphs, imports, module_graph, module_of
+from tests.project.sources import ROOT, files, folder_graphs, imports, module_graph, module_of, parse
 
-LEAVES = "errors nested options outputs probabilities class_indices targets output_targets detections default_targets"
-LEAVES += " findings placement students_t verdict"
+LEAVES = "errors nested options outputs probabilities targets derived_targets output_targets detections dtypes"
+LEAVES += " default_targets findings placement students_t verdict"
 PAGE = "channels maps rail trust ranking lab batch api share erase models"
 
 
@@ -23,8 +24,8 @@ ORDER = [
     *(
         within("explainers", names)
         for names in (
-            *("hooks", "network", "layers", "passes", "backward perturbation", "maps", "registry", "display"),
-            *("methods explanation training", "checks metrics experiments"),
+            *("hooks", "layers", "probe", "unusual", "call", "keywords blocks", "backward perturbation", "maps"),
+            *("registry", "display", "methods explanation training", "checks metrics experiments"),
         )
     ),
     ["explainers"],
@@ -46,7 +47,7 @@ RANKS = {name: rank for rank, group in enumerate([BASE, *ORDER]) for name in gro
 BATCH = "saliscope.page.batch"
 """The only part of the page that imports `datasets`."""
 LIBRARIES = {
-    "explainers": {"explainers", "torch"},
+    "explainers": {"explainers", "torch", "typing_extensions"},  # a requirement of torch
     "models": {"torch", "torchvision"},
     "app.py": {"saliscope"},
 }
@@ -93,6 +94,37 @@ def wrong_libraries(root: Path = ROOT) -> list[str]:
     return wrong
 
 
+def wrong_names(root: Path = ROOT) -> list[str]:
+    """Names of `explainers` that `saliscope` uses although they are not public; `models` and app.py use none."""
+    import explainers
+
+    public = {*explainers.__all__, "__version__", "__file__"}
+    wrong = []
+    for path in files("saliscope", root):
+        imported = [(each.name.partition("."), each.line) for each in imports(path)]
+        used = [(name, line) for (package, _, name), line in imported if package == "explainers" and name]
+        used += library_attributes(path)
+        wrong += [f"{module_of(path, root)}:{line} uses explainers.{name}" for name, line in used if name not in public]
+    return wrong
+
+
+def library_attributes(path: Path) -> list[tuple[str, int]]:
+    """Return the attributes of `explainers` that a file reads, with their lines."""
+    tree = parse(path)
+    aliases = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "explainers"
+    }
+    return [
+        (node.attr, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases
+    ]
+
+
 def cycles(folder: str, root: Path = ROOT) -> list[set[str]]:
     """Files that import each other, and for each package its files and packages that do."""
     graphs = [module_graph(folder, root), *folder_graphs(folder, root).values()]
@@ -111,6 +143,11 @@ def test_packages_use_only_their_libraries() -> None:
     assert wrong_libraries() == []
 
 
+def test_only_public_names_of_the_library_are_used() -> None:
+    """What the page or a data set needs is public, with its docstring and example, or belongs to them."""
+    assert wrong_names() == []
+
+
 def test_nothing_imports_itself_through_others() -> None:
     """Imports in functions and for types count too: two files that import each other are one."""
     for folder in ("explainers", "saliscope", "benchmarks"):
@@ -122,6 +159,9 @@ def test_planted_imports_are_found(tmp_path: Path) -> None:
         "explainers/maps/overlays": "from PIL import Image\n\ndef f():\n    import PIL, saliscope\n",
         "explainers/hooks/calls": "def f():\n    import explainers.maps.overlays\n",
         "saliscope/session/engine": "import gradio\nfrom saliscope.images import tiff\n",
+        "saliscope/zoo/model": "import explainers as x\n\nx.Layer.path, x.layers.layer, x._private\n",
+        "saliscope/zoo/text": "def f():\n    from explainers import Similarity, outputs\n",
+        "saliscope/zoo/net": "import torch, explainers.maps.resize\nfrom explainers.maps import resize as explain\n",
         "saliscope/page/lab/tab": "from saliscope.page.rail import tab\nfrom saliscope.datasets import run\n",
         "saliscope/a/one": "from saliscope.b import one\n",
         "saliscope/b/two": "def f():\n    from saliscope.a import two\n",
@@ -139,6 +179,13 @@ def test_planted_imports_are_found(tmp_path: Path) -> None:
         "maps.overlays:1 imports PIL.Image",
         "maps.overlays:4 imports saliscope",
         "session.engine:1 imports gradio",
+    ]
+    assert sorted(wrong_names(tmp_path)) == [
+        "saliscope.zoo.model:3 uses explainers._private",
+        "saliscope.zoo.model:3 uses explainers.layers",
+        "saliscope.zoo.net:1 uses explainers.maps.resize",
+        "saliscope.zoo.net:2 uses explainers.maps.resize",
+        "saliscope.zoo.text:2 uses explainers.outputs",
     ]
     (found,) = cycles("saliscope", tmp_path)
     assert found == {"saliscope.a", "saliscope.b"}, "the packages, but none of their files"

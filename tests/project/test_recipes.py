@@ -23,9 +23,9 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from explainers.network.forward_wrapper import Forward
+from explainers.call.forward_wrapper import Forward
 from explainers.options import Range
-from explainers.passes.run import open_run
+from explainers.call.run import open_run
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers.perturbation.segments import components
+from explainers import connected_components
 from saliscope.zoo import catalog
 from saliscope.zoo.downloads import Progress
 from saliscope.zoo.model import Model
@@ -83,7 +83,7 @@ class Detection(nn.Module):
         boxes, labels, scores = [], [], []
         for label, plane in enumerate(maps, 1):
             inside = plane.detach().cpu() > self.least
-            regions = components(inside.long())
+            regions = connected_components(inside.long())
             for region in regions[inside].unique():
                 rows, columns = torch.nonzero(regions == region, as_tuple=True)
                 ends = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1

@@ -1,6 +1,6 @@
 """The catalog of unusual networks: a network, what is special about it, and what must hold for all methods.
 
-`tests/explainers/passes/test_kinds.py` explains each of them by a method of each family. Other tests only need the
+`tests/explainers/call/test_kinds.py` explains each of them by a method of each family. Other tests only need the
 kinds that their methods treat differently.
 """
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explainers import Layer
-from explainers.passes.loop import Loop
-from explainers.passes.run import open_run
+from explainers.call.run import open_run
 
 # Networks this small run faster on one thread, and other processes may want the other cores.
 torch.set_num_threads(1)
@@ -424,7 +423,7 @@ class Scaled(nn.Module):
 
 def check_once(model: nn.Module, images: Tensor) -> None:
     """Run the passes that check and profile a model once; tests that record passes start after them."""
-    with open_run(model, images, several=True, loop=Loop()):
+    with open_run(model, images, several=True, cost={}):
         pass
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from explainers.backward.rectifiers.relu_rules import skip
+from explainers.derived_targets import Unit
 from explainers.hooks.edit import edit_outputs
-from explainers.targets import Unit
 
 CUTTING = ("Hardtanh", "Clamp", "Relu", "Threshold", "Hardswish", "Hardsigmoid")
 """Starts of the names of graph nodes of functions that are constant in a part of their range."""
@@ -18,7 +18,15 @@ DEPTH = 6  # passing nodes after the activation
 
 
 class BeforeActivation(Unit):
-    """A `Unit` whose gradient skips the activation function at the end of its layer."""
+    """A `Unit` whose gradient skips the activation function at the end of its layer.
+
+    An activation function that cuts a value off, such as a ReLU6 at 6, has no gradient there. With this target, methods
+    show what the value before that function depends on.
+
+    Example
+        >>> saliency(model, images, BeforeActivation("layer4", 7, (3, 3))).shape
+        torch.Size([1, 3, 224, 224])
+    """
 
     def __call__(self, output: Any) -> Tensor:
         """Return the activations [N], in the units of the layer; their gradient is that before the activation."""
@@ -26,26 +34,26 @@ class BeforeActivation(Unit):
             skip(node)
         return super().__call__(output)
 
+    def value(self, model: nn.Module, images: Tensor) -> Tensor | None:
+        """Return the value before the activation function, of the first image.
 
-def value_before(network: Any, images: Tensor, unit: Unit) -> Tensor | None:
-    """Return the value before the activation function, or None if the layer does not end with one that cuts values.
+        Returns  a scalar in the units of the layer, NaN if it is not known (the graph of a ReLU has only its result);
+                 None if the layer does not end with a function that cuts values
+        """
+        values: list[Tensor | None] = []
 
-    The value is NaN if it is not known: the graph of a ReLU has only its result.
-    """
-    values: list[Tensor | None] = []
+        def read(output: Tensor) -> None:
+            node = _cutting_node(output)
+            if node is None:
+                values.append(None)
+            elif (before := getattr(node, "_saved_self", None)) is None:
+                values.append(output.new_tensor(float("nan")))
+            else:
+                values.append(self.fixed(before, len(images))(before)[0].detach())
 
-    def read(output: Tensor) -> None:
-        node = _cutting_node(output)
-        if node is None:
-            values.append(None)
-        elif (before := getattr(node, "_saved_self", None)) is None:
-            values.append(output.new_tensor(float("nan")))
-        else:
-            values.append(unit.fixed(before, len(images))(before)[0].detach())
-
-    with torch.enable_grad(), edit_outputs(network, {unit.layer: read}):
-        network(images.detach().clone().requires_grad_())
-    return values[0] if values else None
+        with torch.enable_grad(), edit_outputs(model, {self.layer: read}):
+            model(images.detach().clone().requires_grad_())
+        return values[0] if values else None
 
 
 def _cutting_node(output: Any) -> Any:

@@ -17,31 +17,19 @@ from torch.autograd.function import BackwardCFunction
 
 from explainers.backward.operations import describe_user_function, global_hooks, is_user_function
 from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
+from explainers.call.run import Run
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
-from explainers.passes.run import Run
 
 # (gradients at the inputs, gradients at the outputs) -> gradients at the inputs.
 Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | None, ...]]
 
 # Rectifiers: zero gradient outside an interval, one inside. ReLU6 and Hardtanh(0, b) are ReLUs with an upper limit.
 _RECTIFIERS = ("ReluBackward", "HardtanhBackward", "ThresholdBackward", "Clamp", "Maximum", "Fmax")
-_OTHERS = {
-    "SiluBackward": "SiLU",
-    "GeluBackward": "GELU",
-    "HardswishBackward": "Hardswish",
-    "LeakyReluBackward": "LeakyReLU",
-    "PreluBackward": "PReLU",
-    "EluBackward": "ELU",
-    "MishBackward": "Mish",
-    "SoftplusBackward": "Softplus",
-    "CeluBackward": "CELU",
-    "RreluWithNoiseBackward": "RReLU",
-    "LogSigmoidBackward": "LogSigmoid",
-    "SoftshrinkBackward": "Softshrink",
-    "HardshrinkBackward": "Hardshrink",
-    "AbsBackward": "abs",
-}
+_OTHERS = (
+    "SiLU GELU Hardswish LeakyReLU PReLU ELU Mish Softplus CELU RReLU LogSigmoid Softshrink Hardshrink abs".split()
+)
+"""Activations other than ReLU. The names of their graph nodes start alike, in other capitals."""
 _LIMITS = ("ClampMax", "Minimum", "Fmin")
 # What `HandwrittenReLUs` looks for: combinations of a tensor with its signs, and functions of signs with a gradient.
 _SELECTIONS = (
@@ -49,19 +37,7 @@ _SELECTIONS = (
     "MaskedFillBackward", "IndexPutBackward", "CopySlices", "AbsBackward", "SignBackward", "SgnBackward",
 )  # fmt: skip
 _HIDDEN = ("CompiledFunction", "DifferentiableGraph")
-_MODULES = (
-    nn.SiLU,
-    nn.GELU,
-    nn.Hardswish,
-    nn.LeakyReLU,
-    nn.PReLU,
-    nn.ELU,
-    nn.Mish,
-    nn.Softplus,
-    nn.CELU,
-    nn.SELU,
-    nn.RReLU,
-)
+_MODULES = (*(getattr(nn, name) for name in _OTHERS[:10]), nn.SELU)
 
 
 def guided(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
@@ -112,10 +88,8 @@ def hook_rectifiers(nodes: list[Any], rule: Rule, *, plain: bool = False) -> Non
             continue
         if kind == "rectifier" and _is_rectifier(name, node):
             rectifiers.append(node)
-        elif other := _other_limit(name, node):
+        elif other := _other_activation(name, node):
             activations.append(undefined_message(other))
-        elif activation := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
-            activations.append(undefined_message(activation))
         elif kind == "hidden":
             raise UnsupportedOperation(
                 f"The network hides operations in {node.name()}, so its ReLUs cannot be found. Use saliency or "
@@ -142,7 +116,8 @@ def _kind(full_name: str) -> str | None:
         return "selection"
     if name.startswith(_RECTIFIERS):
         return "rectifier"
-    return "activation" if name.startswith((*_OTHERS, *_LIMITS)) else None
+    is_other = name.startswith(_LIMITS) or name.lower().startswith(tuple(word.lower() for word in _OTHERS))
+    return "activation" if is_other else None
 
 
 def _may_select(name: str, node: Any) -> bool:
@@ -176,18 +151,17 @@ def _is_rectifier(name: str, node: Any) -> bool:
     return lowest is not None and _is_zero(lowest)
 
 
-def _other_limit(name: str, node: Any) -> str:
-    """Return the name of an operation with a kink at 0 or a threshold for which ReLU rules are not defined, or ""."""
-    if name.startswith("HardtanhBackward"):
-        return "Hardtanh"
-    if name.startswith("ThresholdBackward"):
-        return "Threshold"
-    highest: Any = None
+def _other_activation(name: str, node: Any) -> str:
+    """Return the name of an activation for which ReLU rules are not defined, or ""."""
+    limited: Any = None
     if name.startswith("ClampMaxBackward") or (name.startswith("ClampBackward") and node._saved_min is None):
-        highest = node._saved_max
+        limited = node._saved_max
     elif name.startswith(("MinimumBackward", "FminBackward")):
-        highest = _constant(node)
-    return "min(x, 0)" if highest is not None and _is_zero(highest) else ""
+        limited = _constant(node)
+    if limited is not None and _is_zero(limited):
+        return "min(x, 0)"
+    words = ("Hardtanh", "Threshold", *_OTHERS)
+    return next((word for word in words if name.lower().startswith(word.lower())), "")
 
 
 def _is_zero(limit: Any) -> bool:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from explainers.dtypes import to_cpu_float64
 from explainers.errors import UnsupportedOperation
 from explainers.experiments.arithmetic.recording import OUTSIDE, Operation, Recorder, Ref, follow, unravel
-from explainers.network.dtypes import to_cpu_float64
 
 MEANS = frozenset("mean avg_pool2d _adaptive_avg_pool2d upsample_bilinear2d sum".split())
 """Linear operations without parameters."""

@@ -9,18 +9,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from explainers.call.attention.watch import watch_attention
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.layers import layer_layout
+from explainers.call.run import Run, open_run
 from explainers.errors import BadImages, BadOption, NoSpatialOutput, UnsupportedModel, UnsupportedOperation, shorten
 from explainers.experiments.arithmetic.recording import Recorder, unravel
 from explainers.experiments.arithmetic.sums import Step, Walk, WeightedSum, walk
 from explainers.experiments.interventions.changes import check_cell, position_numbers
-from explainers.hooks.cleanup import restores_state
 from explainers.layers.layout import LayerLayout, nothing_spatial
-from explainers.layers.lookup import layer_layout
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords, whole_number
-from explainers.passes.attention.watch import watch_attention
-from explainers.passes.run import Run, open_run
-from explainers.registry import check_images
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +80,7 @@ class ValueTrace:
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def trace_value(
     model: nn.Module,
     image: Tensor,
@@ -130,7 +129,7 @@ def trace_value(
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def trace_attention(
     model: nn.Module, image: Tensor, layer: str, *, head: int = 0, query: int = 0, key: int = 0
 ) -> ValueTrace:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.call.tensors import match_quantization, single_tensor
 from explainers.errors import BadOption, NoSpatialOutput, UnsupportedModel, kind_of, shorten
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.options import whole_number, whole_numbers
-from explainers.passes.tensors import match_quantization, single_tensor
 
 Function = Callable[[Tensor], Tensor]
 """Receives the selected channels [N, k, ...] and returns their new values in the same shape."""

@@ -14,7 +14,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from explainers.call.at_layer import SuffixBatch, activation_and_score
+from explainers.call.batch_size import max_tensor_count
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.layers import layer_layout
+from explainers.call.loop import Progress
+from explainers.call.run import Run, open_run
+from explainers.call.score_kind import score_kind
+from explainers.call.scores import Edits, LayerLeaf, at_least_float32
+from explainers.call.tensors import single_tensor
 from explainers.display.display import Display, Displayed, class_name, paragraphs, table_html
+from explainers.dtypes import to_cpu_float64
 from explainers.experiments.interventions.changes import (
     Change,
     Constant,
@@ -27,26 +38,13 @@ from explainers.experiments.interventions.changes import (
     select,
 )
 from explainers.hooks.calls import replaced_outputs
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.edit import edit_outputs
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import layer_layout
-from explainers.layers.score_kind import score_kind
 from explainers.nested import concatenate_outputs
-from explainers.network.dtypes import to_cpu_float64
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName, check_keywords
-from explainers.outputs import scores_in, scores_of
-from explainers.passes.at_layer import SuffixBatch, activation_and_score
-from explainers.passes.batches.memory import max_tensor_count
-from explainers.passes.forward import Edits
-from explainers.passes.leaf import LayerLeaf
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, single_tensor
+from explainers.outputs import scores_in
 from explainers.probabilities import check_score, probabilities_of
-from explainers.registry import check_images
-from explainers.targets import TargetLike, describe_target, evaluate
+from explainers.targets import TargetLike, describe_target, evaluate, scores_of
 
 
 class ClassChange(NamedTuple):
@@ -143,7 +141,7 @@ class Intervention(Displayed):
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def intervene(
     model: nn.Module,
     images: Tensor,
@@ -264,7 +262,7 @@ def _of_rows(function: Function, rows: tuple[int, int], output: Tensor) -> Funct
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def patch_effects(
     model: nn.Module,
     images: Tensor,
@@ -298,9 +296,10 @@ def patch_effects(
     """
     check_images(model, images)
     Swap(others).check(images)
-    loop = Loop(batch_size, progress, budget)
+    cost = {"batch_size": batch_size, "progress": progress, "budget": budget}
     model = model if forward is None else wrap_forward(model, forward, images)
-    with open_run(model, images, target, loop=loop) as run:
+    with open_run(model, images, target, cost=cost) as run:
+        loop = run.loop
         layout, activations, scores = activation_and_score(run, layer)
         axis = layout.channel_axis
         chosen = list(chosen_channels(channels, activations.shape[axis], layout.name))

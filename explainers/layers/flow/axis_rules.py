@@ -20,7 +20,7 @@ from explainers.layers.flow.axes import (
     slice_axis,
 )
 from explainers.layers.flow.operation import Operation, Reads, Result, Rule, alike, along, contracted, dims_of
-from explainers.layers.flow.position_rules import POSITION_RULES
+from explainers.layers.flow.position_rules import POSITION_FAMILIES, POSITION_RULES
 from explainers.layers.flow.spectra import filtered
 
 
@@ -37,9 +37,10 @@ def has_rule(name: str) -> bool:
 
 
 def _rule(name: str) -> Rule | None:
-    name = name.rstrip("_")
+    name = name.strip("_")
     view = name.removesuffix("_copy")  # such as `transpose_copy`, which returns a copy instead of a view
-    return RULES.get(name) or RULES.get(name.lstrip("_")) or RULES.get(view)
+    family = (rule for start, rule in FAMILIES.items() if name.startswith(start) and not name.endswith("_backward"))
+    return RULES.get(name) or RULES.get(view) or next(family, None)
 
 
 def _keep_axes(operation: Operation) -> Result:
@@ -52,7 +53,7 @@ def _keep_axes(operation: Operation) -> Result:
             if axes and tensor.shape == output.shape
         )
         result.append(next(same, (OTHER,) * output.ndim))
-    reads = Reads.SAME if operation.name.rstrip("_").lstrip("_") in _ROW_WISE else Reads.ALL
+    reads = Reads.SAME if operation.name.strip("_") in _ROW_WISE else Reads.ALL
     return result, [reads] * len(operation.inputs)
 
 
@@ -117,8 +118,9 @@ def _transpose(operation: Operation) -> Result:
     return alike(operation, tuple(axes))
 
 
-def _unsqueeze(operation: Operation) -> Result:
-    axes, dim = list(operation.first), operation.argument(1, "dim")
+def _insert(operation: Operation) -> Result:
+    """`unsqueeze` and `stack`: a new axis."""
+    axes, dim = list(operation.first), operation.argument(1, "dim", 0)
     axes.insert(dim % (len(axes) + 1), OTHER)
     return alike(operation, tuple(axes))
 
@@ -126,13 +128,9 @@ def _unsqueeze(operation: Operation) -> Result:
 def _squeeze(operation: Operation) -> Result:
     dims = dims_of(operation.argument(1, "dim"), len(operation.first))
     if len(operation.shape) < len(operation.first):  # in place, so the input has the new shape already
-        removed = len(operation.first) - len(operation.shape)
-        kept = [axis for i, axis in enumerate(operation.first) if i not in dims]
-        return alike(operation, tuple(kept) if len(dims) == removed else (OTHER,) * len(operation.shape))
-    return alike(
-        operation,
-        tuple(axis for i, axis in enumerate(operation.first) if not (i in dims and operation.shape[i] == 1)),
-    )
+        return alike(operation, tuple(axis for i, axis in enumerate(operation.first) if i not in dims))
+    sizes = enumerate(zip(operation.first, operation.shape, strict=True))
+    return alike(operation, tuple(axis for i, (axis, size) in sizes if size != 1 or i not in dims))
 
 
 def _select(operation: Operation) -> Result:
@@ -196,12 +194,6 @@ def _cat(operation: Operation) -> Result:
     return alike(operation, tuple(axes))
 
 
-def _stack(operation: Operation) -> Result:
-    axes, dim = list(operation.first), operation.argument(1, "dim", 0)
-    axes.insert(dim % (len(axes) + 1), OTHER)
-    return alike(operation, tuple(axes))
-
-
 def _expand(operation: Operation) -> Result:
     """Handle `expand` and `repeat`: an axis of a new size contains copies of one entry, or of all."""
     output, known = operation.outputs[0], operation.first
@@ -224,11 +216,6 @@ def _reduce(operation: Operation) -> Result:
 
 
 _DIM_AT = {"linalg_vector_norm": 2, "norm": 2}
-
-
-def _project(operation: Operation) -> Result:
-    """Linear layers as one operation, such as quantized ones: the last axis contains new channels."""
-    return alike(operation, (*operation.first[:-1], OTHER))
 
 
 def _matmul(operation: Operation) -> Result:
@@ -279,8 +266,9 @@ def _recurrent(operation: Operation) -> Result:
     return results, [Reads.ALL] * len(operation.inputs)
 
 
-def _view_as_real(operation: Operation) -> Result:
-    return alike(operation, (*operation.first, OTHER))
+def _last(operation: Operation) -> Result:
+    """Linear layers as one operation, such as quantized ones, and `view_as_real`: the last axis has new entries."""
+    return alike(operation, (*operation.first[: operation.outputs[0].ndim - 1], OTHER))
 
 
 def _as_strided(operation: Operation) -> Result:
@@ -295,11 +283,6 @@ _ELEMENTWISE = (
 )
 _REDUCED = (
     "mean sum amax amin max min var std var_mean std_mean logsumexp linalg_vector_norm norm prod argmax argmin any"
-)
-_FUSED = (
-    "scaled_dot_product_flash_attention_for_cpu scaled_dot_product_flash_attention "
-    "scaled_dot_product_efficient_attention scaled_dot_product_attention_math scaled_dot_product_cudnn_attention "
-    "scaled_dot_product_fused_attention_overrideable"
 )
 
 
@@ -329,10 +312,11 @@ PARTS = frozenset({"split", "split_with_sizes", "unsafe_split", "unsafe_split_wi
 RULES: dict[str, Rule] = dict.fromkeys(_ELEMENTWISE.split(), _elementwise) | POSITION_RULES
 RULES |= dict.fromkeys(_REDUCED.split(), _reduce) | {"copy": _copy, "mul": _multiply}
 RULES |= dict.fromkeys(("view", "unsafe_view", "reshape", "reshape_alias", "flatten"), _view)
-RULES |= {"permute": _permute, "transpose": _transpose, "t": _transpose, "unsqueeze": _unsqueeze, "squeeze": _squeeze}
-RULES |= dict.fromkeys(("select", "unbind"), _select) | {"slice": _slice, "narrow": _slice}
-RULES |= dict.fromkeys(PARTS, _split)
-RULES |= {"cat": _cat, "stack": _stack, "expand": _expand, "repeat": _expand, "as_strided": _as_strided}
-RULES |= dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _matmul) | dict.fromkeys(_FUSED.split(), _attention)
-RULES |= {"linear": _project, "view_as_real": _view_as_real}
+RULES |= {"permute": _permute, "transpose": _transpose, "t": _transpose, "squeeze": _squeeze}
+RULES |= dict.fromkeys(("unsqueeze", "stack"), _insert) | dict.fromkeys(("expand", "repeat"), _expand)
+RULES |= dict.fromkeys(("select", "unbind"), _select) | {"slice": _slice, "narrow": _slice, "cat": _cat}
+RULES |= dict.fromkeys(PARTS, _split) | dict.fromkeys(("linear", "view_as_real"), _last) | {"as_strided": _as_strided}
+RULES |= dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _matmul)
 RULES |= dict.fromkeys(("mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent)
+FAMILIES: dict[str, Rule] = POSITION_FAMILIES | {"scaled_dot_product": _attention}
+"""Rules of all operations whose names start alike."""

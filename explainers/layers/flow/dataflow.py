@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, full_axis, kinds_of, lost_axis, resize_axis, why_lost
 from explainers.layers.flow.axis_rules import PARTS, has_rule, lose_time, propagate_axes
 from explainers.layers.flow.cost import Cost
+from explainers.layers.flow.decisions import NEW
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
 from explainers.layers.flow.unknown import check_positions
 from explainers.nested import is_transformed
-from explainers.network.decisions import NEW
 
 
 class Value(NamedTuple):
@@ -52,7 +52,7 @@ class Graph:
     names: list[str] = field(default_factory=lambda: [""])
     weights: list[int] = field(default_factory=lambda: [0])
     on_grid: list[bool] = field(default_factory=lambda: [True])
-    _dominators: list[int] = field(default_factory=lambda: [0])
+    dominators: list[int] = field(default_factory=lambda: [0])
 
     def add(self, edges: Iterable[Edge], name: str = "", weights: int = 0, on_grid: bool = False) -> int:
         """Add a node; its immediate dominator is the last node on all of its paths from the image."""
@@ -66,17 +66,17 @@ class Graph:
             other = edge.node
             while meeting != other:
                 if meeting > other:
-                    meeting = self._dominators[meeting]
+                    meeting = self.dominators[meeting]
                 else:
-                    other = self._dominators[other]
-        self._dominators.append(meeting)
+                    other = self.dominators[other]
+        self.dominators.append(meeting)
         return node
 
     def nodes_on_all_paths(self, node: int) -> set[int]:
         """Return the nodes on every path from the image to `node`, including `node`."""
         passed = {node}
         while node:
-            node = self._dominators[node]
+            node = self.dominators[node]
             passed.add(node)
         return passed
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from explainers.dtypes import to_float64
 from explainers.layers.flow.axes import (
     OTHER,
     SPATIAL,
@@ -24,11 +25,13 @@ from explainers.layers.flow.axes import (
 from explainers.layers.flow.operation import Operation, Reads, Result, Rule, alike, along, dims_of
 from explainers.layers.flow.positions import Positions
 from explainers.layers.flow.spectra import conjugate, transform
-from explainers.network.dtypes import to_float64
 
 
 def _resize_axes(operation: Operation) -> Result:
-    """Pooling, resizing, and other operations that keep the kinds of axes: an axis of a new size covers the same."""
+    """Pooling, resizing, and other operations that keep the kinds of axes: an axis of a new size covers the same.
+
+    Also resizing with `align_corners`, which is off by less than half a cell.
+    """
     results = []
     for output in operation.outputs:
         axes = [
@@ -132,12 +135,6 @@ def _pool(operation: Operation) -> Result:
 
 
 _POOL_ARGUMENTS = (1, "kernel_size"), (2, "stride"), (3, "padding")
-
-
-def _interpolate(operation: Operation) -> Result:
-    """Resizing covers what its input covers, also with `align_corners`, which is off by less than half a cell."""
-    count = next(n for n in (1, 2, 3) if f"{n}d" in operation.name)
-    return _move_axes(operation, count, lambda i, count, positions: positions.spread(count))
 
 
 def _flip(operation: Operation) -> Result:
@@ -329,28 +326,18 @@ def _lost_by(operation: Operation) -> str:
     return why_lost(operation.first) or operation.name * any(axis.kinds & SPATIAL for axis in operation.first)
 
 
-_RESIZED = (
-    "adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d adaptive_max_pool2d adaptive_avg_pool3d adaptive_max_pool3d "
-    "fractional_max_pool2d fractional_max_pool3d cumsum view_as_complex"
-)
-_POOLED = "max_pool2d max_pool2d_with_indices avg_pool2d max_pool3d_with_indices avg_pool3d"
-_INTERPOLATED = (
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d upsample_linear1d "
-    "upsample_trilinear3d upsample_nearest_exact1d upsample_nearest_exact2d upsample_nearest_exact3d "
-    "upsample_bilinear2d_aa upsample_bicubic2d_aa"
-)
-_PADDED = (
-    "constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
-    "replication_pad3d"
-)
 _WRITTEN = (
     "index_put index_put_impl index_copy index_add index_reduce scatter scatter_add scatter_reduce masked_scatter put "
     "slice_scatter select_scatter"
 )
 
-POSITION_RULES: dict[str, Rule] = dict.fromkeys(_RESIZED.split(), _resize_axes)
-POSITION_RULES |= dict.fromkeys(_POOLED.split(), _pool) | dict.fromkeys(_INTERPOLATED.split(), _interpolate)
-POSITION_RULES |= dict.fromkeys(("convolution", "mkldnn_convolution"), _convolve) | dict.fromkeys(_PADDED.split(), _pad)
+POSITION_FAMILIES: dict[str, Rule] = dict.fromkeys(
+    ("upsample_", "adaptive_", "mkldnn_adaptive_", "fractional_max_pool"), _resize_axes
+)
+POSITION_FAMILIES |= dict.fromkeys(("max_pool", "avg_pool"), _pool)
+POSITION_FAMILIES |= dict.fromkeys(("constant_pad", "reflection_pad", "replication_pad"), _pad)
+POSITION_RULES: dict[str, Rule] = dict.fromkeys(("cumsum", "view_as_complex"), _resize_axes)
+POSITION_RULES |= dict.fromkeys(("convolution", "mkldnn_convolution"), _convolve)
 POSITION_RULES |= {"flip": _flip, "roll": _roll, "grid_sampler_2d": _warp, "grid_sampler_3d": _warp}
 POSITION_RULES |= dict.fromkeys(("sort", "topk", "msort"), _sort)
 POSITION_RULES |= dict.fromkeys(("fft_r2c", "fft_c2r", "fft_c2c"), transform)

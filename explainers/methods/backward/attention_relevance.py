@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Annotated
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.backward.lrp import relevance
 from explainers.backward.lrp_attention import AttentionRelevance
 from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import RULES, RuleLike, RuleMap, RuleParameters
 from explainers.backward.operations import why_not
+from explainers.call.run import open_run
+from explainers.keywords import Call
 from explainers.methods.backward.relevance import ZeroBias
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, Range
-from explainers.passes.run import open_run
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 LayerRule = Annotated[RuleLike, Choice(*RULES, help="rule of linear layers and convolutions")]
 Epsilon = Annotated[float, Range(0, 10, 0.01, help="ε: stabilizer added to the denominator")]
@@ -39,8 +40,7 @@ def attn_lrp(
     epsilon: Epsilon = 0.0,
     gamma: Gamma = 0.25,
     zero_bias: ZeroBias = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """AttnLRP: LRP that also redistributes relevance to queries and keys, through the attention weights.
 
@@ -84,8 +84,7 @@ def cp_lrp(
     epsilon: Epsilon = 0.0,
     gamma: Gamma = 0.25,
     zero_bias: ZeroBias = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """CP-LRP: LRP with constant attention weights and standard deviations, so that only values receive relevance.
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.backward import operations
 from explainers.backward.lrp import winning_probability
 from explainers.backward.rectifiers.relu_rules import deconv, guided, rectified_gradient, why_not
-from explainers.network.forward_wrapper import Forward
-from explainers.passes.run import open_run
+from explainers.call.run import open_run
+from explainers.keywords import Call
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(
@@ -26,14 +27,7 @@ from explainers.targets import TargetLike, ThroughLike
     caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges or a "
     "centered blob. Use Grad-CAM instead.",
 )
-def guided_backprop(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
-) -> Tensor:
+def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Guided backpropagation: at every ReLU the backward pass keeps positive gradients at positive inputs.
 
         R_in = [x > 0] ∘ ReLU(R_out)
@@ -66,14 +60,7 @@ def guided_backprop(
     caution="On EfficientNet-Lite0, its maps were hardly better than random cells and show the network's strides more "
     "than the image. Use guided Grad-CAM instead.",
 )
-def deconvnet(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
-) -> Tensor:
+def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Deconvnet: at every ReLU the backward pass keeps positive gradients, regardless of the input.
 
         R_in = ReLU(R_out)
@@ -112,8 +99,7 @@ def excitation_backprop(
     contrast: Annotated[
         bool, "Contrastive: evidence for the class minus evidence against it in the last layer"
     ] = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Excitation backprop: the probability that a top-down winner-take-all search ends at an input value.
 

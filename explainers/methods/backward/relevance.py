@@ -9,22 +9,22 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.backward.deeplift import deep_lift_of, note_gap
 from explainers.backward.lrp import relevance
 from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import COMPOSITES, RULES, RuleLike, RuleMap, RuleParameters
 from explainers.backward.operations import why_not
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, shorten
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.keywords import Call, Cost
+from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 ZeroBias = Annotated[bool, "Leave biases out of the denominators, so that they absorb no relevance"]
 
@@ -45,8 +45,7 @@ def deep_lift(
     *,
     baseline: Annotated[Baseline, Choice(*NAMES, help="reference input")] = "zeros",
     seed: Seed = 0,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """DeepLIFT: the difference of the score from a baseline, propagated backward through differences of activations.
 
@@ -90,12 +89,7 @@ def deep_lift_shap(
         Baseline, Choice(*NAMES, help="reference inputs; noise: a random one for each sample")
     ] = "noise",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """DeepLIFT SHAP: the mean of DeepLIFT over many baselines, which approximates Shapley values.
 
@@ -113,8 +107,7 @@ def deep_lift_shap(
         >>> deep_lift_shap(model, images, 281, samples=4).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, cost=cost) as run:
         run.scoring.score_inputs()
         count, rows_of = _baselines(run, baseline, samples, seed)
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
@@ -128,13 +121,13 @@ def deep_lift_shap(
             nonlocal done
             for index in range(len(total)):
                 rows = rows_of(index, chunk)
-                attributions, difference = loop.run_in_halves(partial(attribute, index), rows, [index] * len(rows))
+                attributions, difference = run.loop.run_in_halves(partial(attribute, index), rows, [index] * len(rows))
                 total[index] += attributions.sum(0)
                 differences[index] += difference.sum()
                 sizes[index] += difference.abs().sum()
             done = chunk.stop
 
-        loop.run(count, loop.rows(passes=4), work, lambda: (total / done).sum(1))
+        run.loop.run(count, run.loop.rows(passes=4), work, lambda: (total / done).sum(1))
         note_gap(total / done, differences / done, sizes / done)
         return total / done
 
@@ -182,8 +175,7 @@ def lrp(
     low: Tensor | float | None = None,
     high: Tensor | float | None = None,
     zero_bias: ZeroBias = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """LRP: the score is redistributed backward, layer by layer, in proportion to the contributions of the inputs.
 

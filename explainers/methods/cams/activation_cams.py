@@ -17,18 +17,20 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.run import activations_and_gradients, features
+from explainers.call.scores import cell_axes
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption
-from explainers.hooks.cleanup import restores_state
+from explainers.keywords import Call
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
-from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, Seed, check_keywords
-from explainers.passes.at_layer import activations_and_gradients, features
-from explainers.passes.tensors import cell_axes
-from explainers.registry import METHODS, check_images, method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.registry import METHODS, method
+from explainers.targets import TargetLike
 
 Relu = Annotated[bool, "Keep positive values only (ReLU)"]
 # Maximum number of positions; their kernel matrix takes 0.5 GB.
@@ -44,8 +46,7 @@ def cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """CAM: the head's class weights times the activations before global average pooling.
 
@@ -87,8 +88,7 @@ def eigen_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Eigen-CAM: first principal component of the activations; independent of the target.
 
@@ -116,8 +116,7 @@ def eigen_grad_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Eigen-Grad-CAM: first principal component of gradient times activation, which makes Eigen-CAM class-specific.
 
@@ -145,8 +144,7 @@ def seg_eigen_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Seg-Eigen-CAM: first principal component of the activations weighted by the gradient's magnitude.
 
@@ -186,8 +184,7 @@ def kpca_cam(
     kernel: Annotated[str, Choice("sigmoid", "rbf", help="kernel between spatial positions")] = "sigmoid",
     gamma: Annotated[float | None, Range(0, 1000, help="γ of the kernel; empty: 1 / channels")] = None,
     relu: Relu = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """KPCA-CAM: first kernel principal component of the activations; independent of the target.
 
@@ -237,8 +234,7 @@ def fem(
     form: Annotated[
         str, Choice("activations", "cells", help="sum of activations, or of positions above the threshold")
     ] = "activations",
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """FEM: activations above mean + threshold × standard deviation of their channel; independent of the target.
 
@@ -286,8 +282,7 @@ def deep_feature_factorization(
     layer: LayerName | None = None,
     components: Annotated[int, Range(1, 64, help="non-negative factors")] = 5,
     seed: Seed = 0,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Deep feature factorization: non-negative factors of the activations, each a map and a channel direction.
 
@@ -324,7 +319,7 @@ class Factors:
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def feature_factors(
     model: nn.Module,
     images: Tensor,

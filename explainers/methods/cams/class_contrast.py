@@ -12,23 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.call.scores import at_least_float32
 from explainers.default_targets import resolve_target
+from explainers.derived_targets import LogProbability, Probability, Through, Unit
 from explainers.errors import BadTarget, shorten
 from explainers.findings import note_scores
-from explainers.outputs import scores_of
-from explainers.passes.tensors import at_least_float32
 from explainers.probabilities import default_score, log_probability_of
-from explainers.targets import (
-    Logit,
-    LogProbability,
-    Probability,
-    Target,
-    TargetLike,
-    Through,
-    Unit,
-    as_target,
-    evaluate,
-)
+from explainers.targets import Logit, Target, TargetLike, as_target, evaluate, scores_of
 
 Combine = Callable[[Tensor, Tensor, Tensor, str], Tensor]
 """(own score [N], all scores [N, K], mask of the own column [N, K], one of SCORES) -> score [N]."""
@@ -137,21 +127,15 @@ def nearest_references(score: Tensor, scores: Tensor, own: Tensor, count: int) -
     return distances.sort(dim=1, stable=True).indices[:, : min(count, scores.shape[1] - 1)]
 
 
-def against_mean(strength: float, count: int) -> Combine:
-    """Create the contrast s - strength × mean of the nearest references' scores."""
+def against_nearest(strength: float, count: int, weighting: str) -> Combine:
+    """Create the contrast s - strength × reference, averaged over the scores of the nearest references.
+
+    The weights are equal, or with "likely" their probabilities, which have gradients.
+    """
 
     def combine(score: Tensor, scores: Tensor, own: Tensor, kind: str) -> Tensor:
         references = scores.gather(1, nearest_references(score, scores, own, count))
-        return score - strength * references.mean(1)
-
-    return combine
-
-
-def against_weighted(strength: float, count: int) -> Combine:
-    """Create Σ p (s - strength × reference) / Σ p over the nearest references; their probabilities p have gradients."""
-
-    def combine(score: Tensor, scores: Tensor, own: Tensor, kind: str) -> Tensor:
-        references = scores.gather(1, nearest_references(score, scores, own, count))
-        return score - strength * (references.softmax(1) * references).sum(1)
+        mean = (references.softmax(1) * references).sum(1) if weighting == "likely" else references.mean(1)
+        return score - strength * mean
 
     return combine

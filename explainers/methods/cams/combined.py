@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from explainers.backward.rectifiers.relu_rules import why_not
+from explainers.call.current import check_images, one_call
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.layers import default_layer, stages
+from explainers.call.run import Run, activations_and_gradients_of, layer_with_patch_gradients, open_run
+from explainers.call.score_kind import score_kind
+from explainers.call.scores import at_least_float32, maps_of
+from explainers.derived_targets import LogProbability, Probability
 from explainers.errors import BadOption, shorten
 from explainers.findings import note_layer
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
+from explainers.keywords import Call, SteadyCost
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import default_layer, stages
-from explainers.layers.score_kind import score_kind
 from explainers.maps.resize import fuse, resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS
-from explainers.network.eval_view import one_call
-from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import Choice, LayerName, Range, SteadyPrecision, check_keywords
-from explainers.outputs import scores_of
-from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, maps_of
+from explainers.options import Choice, LayerName, Range, check_keywords
 from explainers.probabilities import log_probability_of
-from explainers.registry import MethodLike, check_images, find, method, rectifies
-from explainers.targets import LogProbability, Probability, TargetLike, ThroughLike, as_target
+from explainers.registry import MethodLike, find, method, rectifies
+from explainers.targets import TargetLike, as_target, scores_of
 
 
-@restores_state
+@torch.inference_mode(False)
 def sweep(
     method: MethodLike,
     model: nn.Module,
@@ -137,8 +135,7 @@ def guided_grad_cam(
     *,
     layer: LayerName | None = None,
     interpolate: Annotated[str, Choice("bilinear", "nearest", help="interpolation of the Grad-CAM")] = "bilinear",
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Guided Grad-CAM: guided backpropagation times the upsampled Grad-CAM (with its ReLU).
 
@@ -174,8 +171,7 @@ def refine_cam(
     *,
     layers: Sequence[LayerName] | None = None,
     inner: Inner = "element_wise_grad_cam",
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """RefineCAM: the product of several layers' maps, with detail from early and class evidence from late layers.
 
@@ -214,12 +210,7 @@ def sess(
     inner: Inner = "grad_cam",
     scales: Annotated[int, Range(1, 24, help="number of scales; the first is the image's own size")] = 6,
     growth: Annotated[float, Range(0.05, 2, 0.05, help="scale increment, as a fraction of the image's size")] = 0.3,
-    batch_size: int | None = None,
-    precision: SteadyPrecision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[SteadyCost],
 ) -> Tensor:
     """SESS: the mean of CAM maps over sliding windows at growing scales, weighted by class probability.
 
@@ -247,8 +238,7 @@ def sess(
         for top in _window_starts(tall, height)
         for left in _window_starts(wide, width)
     ]
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
         mean = _WindowMean(run, layer_with_patch_gradients(run, layer), inner)
 
@@ -256,13 +246,12 @@ def sess(
             for index in range(len(images)):
                 mean.add(index, windows[chunk.start : chunk.stop])
 
-        loop.run(len(windows), loop.rows(passes=2), work, mean.map)
+        run.loop.run(len(windows), run.loop.rows(passes=2), work, mean.map)
         note_layer(mean.layout.name)
         return mean.map()
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(NamedTuple):
     """The top left corner of a window in an image resized to `within`."""
 
     within: tuple[int, int]
@@ -270,25 +259,17 @@ class _Window:
     left: int
 
 
-@dataclass
 class _WindowMean:
     """The mean of the window maps at each pixel, over the windows whose map is positive there."""
 
-    run: Run
-    layout: LayerLayout
-    inner: str
-    kind: str = field(init=False, default="logit")
-    total: Tensor = field(init=False)
-    counts: Tensor = field(init=False)
-    highest: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.total = at_least_float32(torch.zeros_like(self.run.images[:, 0]))
+    def __init__(self, run: Run, layout: LayerLayout, inner: str) -> None:
+        self.run, self.layout, self.inner, self.kind = run, layout, inner, "logit"
+        self.total = at_least_float32(torch.zeros_like(run.images[:, 0]))
         self.counts = torch.zeros_like(self.total)
         self.highest = torch.full_like(self.total[:, 0, 0], -torch.inf)
-        scores = self.run.scoring.clean_output
+        scores = run.scoring.clean_output
         if isinstance(scores, Tensor) and scores.ndim == 2:
-            self.kind = score_kind(self.run.view, self.run.images, scores).score
+            self.kind = score_kind(run.view, run.images, scores).score
 
     def add(self, index: int, windows: Sequence[_Window]) -> None:
         height, width = self.total.shape[1:]
@@ -296,9 +277,7 @@ class _WindowMean:
         resized = {w.within: _resize_images(x, w.within) for w in windows}
         batch = torch.cat([resized[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows])
         rows = [index] * len(windows)
-        loop = self.run.scoring.loop
-        assert loop is not None, "sess creates it"
-        known = loop.run_in_halves(self._log_probabilities, batch, rows)
+        known = self.run.loop.run_in_halves(self._log_probabilities, batch, rows)
         shares = self._relative_probabilities(index, known)
         raw, g = self.run.backward.at([self.layout], batch, rows)[self.layout.name]
         maps = FORMULAS[self.inner](maps_of(self.layout, raw), maps_of(self.layout, g)).relu()
@@ -326,9 +305,7 @@ class _WindowMean:
             return scores.log()
         if isinstance(self.run.scoring.target, LogProbability):
             return scores
-        if not isinstance(output, Tensor) or output.ndim != 2:
-            return torch.zeros_like(scores)
-        if self.kind == "logit":
+        if not isinstance(output, Tensor) or output.ndim != 2 or self.kind == "logit":
             return torch.zeros_like(scores)
         return log_probability_of(scores, at_least_float32(scores_of(output)), self.kind)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.run import activations_and_gradients
 from explainers.findings import note_finding
+from explainers.keywords import Call
 from explainers.methods.cams.class_contrast import (
-    against_mean,
-    against_weighted,
+    against_nearest,
     among_scores,
     derive_target,
     probability,
@@ -21,11 +23,9 @@ from explainers.methods.cams.class_contrast import (
 )
 from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.methods.cams.second_order import hessian_activations
-from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, LayerName, Range, Relu
-from explainers.passes.at_layer import activations_and_gradients
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(family="cam", returns="grid", title="ShapleyCAM", paper="Cai 2025, arXiv:2501.06261")
@@ -39,8 +39,7 @@ def shapley_cam(
         str, Choice("rest", "logit", "probability", help="score to explain; rest: logit + log-probability")
     ] = "rest",
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """ShapleyCAM: Grad-CAM with a second-order term, the Shapley value of a quadratic model of the score.
 
@@ -86,8 +85,7 @@ def finer_cam(
         str, Choice("even", "likely", help="weights of the references: equal, or their probabilities")
     ] = "even",
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Finer-CAM: Grad-CAM of the difference between the class's score and those of the most similar classes.
 
@@ -108,6 +106,6 @@ def finer_cam(
         >>> finer_cam(model, images, 281, layer="layer4", references=5).shape
         torch.Size([1, 7, 7])
     """
-    against = (against_mean if weighting == "even" else against_weighted)(strength, references)
-    a, g = activations_and_gradients(model, images, layer, derive_target(target, against))
+    against = derive_target(target, against_nearest(strength, references, weighting))
+    a, g = activations_and_gradients(model, images, layer, against)
     return FORMULAS["grad_cam"](a, g)

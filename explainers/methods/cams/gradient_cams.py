@@ -15,19 +15,18 @@ from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.run import activations_and_gradients, layer_with_patch_gradients, open_run
+from explainers.call.scores import cell_axes, maps_of
+from explainers.dtypes import float64_device, to_float64
 from explainers.findings import note_finding, note_gradient
-from explainers.network.dtypes import float64_device, to_float64
-from explainers.network.forward_wrapper import Forward
-from explainers.options import LayerName, Precision, Range, Relu, Seed
-from explainers.passes.at_layer import activations_and_gradients, layer_with_patch_gradients
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.tensors import cell_axes, maps_of
+from explainers.keywords import Call, Cost
+from explainers.options import LayerName, Range, Relu, Seed
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 
@@ -91,8 +90,7 @@ def grad_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Grad-CAM: each channel weighted by its mean gradient; positive evidence only.
 
@@ -109,8 +107,7 @@ def grad_cam(
         >>> grad_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
-    return _grad_cam(a, g)
+    return _grad_cam(*activations_and_gradients(model, images, layer, target))
 
 
 @_cam(_grad_cam_pp, title="Grad-CAM++", paper="Chattopadhay et al. 2018, arXiv:1710.11063")
@@ -121,8 +118,7 @@ def grad_cam_pp(
     *,
     layer: LayerName | None = None,
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """Grad-CAM++: channels weighted by their positive gradients, so that each of several instances of the class counts.
 
@@ -141,8 +137,7 @@ def grad_cam_pp(
         >>> grad_cam_pp(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
-    return _grad_cam_pp(a, g)
+    return _grad_cam_pp(*activations_and_gradients(model, images, layer, target))
 
 
 @_cam(_hires_cam, title="HiResCAM", paper="Draelos & Carin 2020, arXiv:2011.08891")
@@ -153,8 +148,7 @@ def hires_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = False,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """HiResCAM: gradient times activation, element by element, so that the map shows only what the model used.
 
@@ -171,8 +165,7 @@ def hires_cam(
         >>> hires_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
-    return _hires_cam(a, g)
+    return _hires_cam(*activations_and_gradients(model, images, layer, target))
 
 
 @_cam(
@@ -182,13 +175,7 @@ def hires_cam(
     paper="Gildenblat 2021, pytorch-grad-cam; Draelos & Carin 2020, arXiv:2011.08891",
 )
 def element_wise_grad_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, **call: Unpack[Call]
 ) -> Tensor:
     """Element-wise Grad-CAM: the positive part of gradient times activation, summed over the channels.
 
@@ -218,8 +205,7 @@ def layer_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """LayerCAM: each activation weighted by its own positive gradient; also suitable for early layers.
 
@@ -235,8 +221,7 @@ def layer_cam(
         >>> layer_cam(model, images, 281, layer="layer2").shape
         torch.Size([1, 28, 28])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
-    return _layer_cam(a, g)
+    return _layer_cam(*activations_and_gradients(model, images, layer, target))
 
 
 @_cam(_xgrad_cam, title="XGrad-CAM", paper="Fu et al. 2020, arXiv:2008.02312")
@@ -247,8 +232,7 @@ def xgrad_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """XGrad-CAM: each channel weighted by its gradients, averaged in proportion to its activations.
 
@@ -265,8 +249,7 @@ def xgrad_cam(
         >>> xgrad_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
-    return _xgrad_cam(a, g)
+    return _xgrad_cam(*activations_and_gradients(model, images, layer, target))
 
 
 @method(family="cam", returns="grid", title="Smooth Grad-CAM++", paper="Omeiza et al. 2019, arXiv:1908.01224")
@@ -282,12 +265,7 @@ def smooth_grad_cam_pp(
     ] = 0.15,
     seed: Seed = 0,
     relu: Relu = True,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Smooth Grad-CAM++: Grad-CAM++ with its gradients averaged over noisy copies of the image.
 
@@ -306,8 +284,7 @@ def smooth_grad_cam_pp(
         >>> smooth_grad_cam_pp(model, images, 281, layer="layer4", samples=4).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
         x, layout = run.images, layer_with_patch_gradients(run, layer, frames=True)
         raw, g = run.backward.at([layout], x, range(len(x)))[layout.name]
@@ -330,7 +307,7 @@ def smooth_grad_cam_pp(
         def best() -> Tensor:
             return _grad_cam_pp_from_powers(a, *(powers / done))
 
-        loop.run(samples, loop.rows(passes=2), work, best)
+        run.loop.run(samples, run.loop.rows(passes=2), work, best)
         if samples > 1 and sigma > 0:
             _note_constant_gradients(*powers[:2] / done)
         return best()

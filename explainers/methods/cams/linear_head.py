@@ -12,16 +12,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from explainers.call.at_layer import retry_with_repeated_batch
+from explainers.call.layers import list_layers
+from explainers.call.run import Run, open_run
+from explainers.call.scores import LayerLeaf, cell_axes, maps_of
 from explainers.errors import UnsupportedModel
 from explainers.findings import note_gradient
 from explainers.hooks.calls import replaced_outputs
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import list_layers
 from explainers.options import LayerName
-from explainers.passes.at_layer import retry_with_repeated_batch
-from explainers.passes.leaf import LayerLeaf
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import cell_axes, maps_of
 from explainers.targets import TargetLike
 
 
@@ -67,7 +66,7 @@ def _gradients(run: Run, layout: LayerLayout) -> tuple[Tensor, Tensor, Tensor]:
         rows, instead = range(len(run.images)), {layout.name: lambda output: _different_activations(output, layout)}
         return a, g, run.backward.at([layout], run.images, rows, replacements=instead)[layout.name][1]
 
-    if run.forward.is_row_by_row:
+    if run.view.is_row_by_row:
         return in_two_passes()
     return retry_with_repeated_batch(lambda: _gradients_in_one_pass(run, layout), in_two_passes)
 

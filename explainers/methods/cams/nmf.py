@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from explainers.network.dtypes import to_cpu_float64
+from explainers.dtypes import to_cpu_float64
 from explainers.perturbation.rng import PerImageGenerators
 
 # Maximum number of sweeps over all factors, and the relative change of the maps at which they stop.

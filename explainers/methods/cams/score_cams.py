@@ -11,28 +11,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.at_layer import SuffixBatch, activation_and_score
+from explainers.call.batch_size import max_tensor_count
+from explainers.call.loop import RetrySmaller
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
 from explainers.errors import is_out_of_memory
 from explainers.findings import note_finding
+from explainers.keywords import Cost, Limits, SteadyCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import resize
 from explainers.methods.cams.channel_groups import group_channels
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed, SteadyPrecision
-from explainers.passes.at_layer import SuffixBatch, activation_and_score
-from explainers.passes.batches.memory import max_tensor_count
-from explainers.passes.loop import Loop, Progress, RetrySmaller
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.options import Choice, LayerName, Range, Relu, Seed
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 Weights = Annotated[
     str, Choice("softmax", "increase", help="softmax of the scores (the paper), or score minus that of a blank image")
@@ -45,7 +46,13 @@ Channels = Annotated[
 ]
 Vary = Callable[[Tensor, int, Tensor], Tensor]
 """(masks [b, H, W], image index, number of the repeat [b]) -> factors of the image [b, H, W]."""
-_SCALE_FREE = "the channel weights are a softmax, which sums to 1 regardless of the size of the scores"
+_softmax_cam = partial(
+    method,
+    family="cam",
+    returns="grid",
+    gradients=False,
+    scale_free="the channel weights are a softmax, which sums to 1 regardless of the size of the scores",
+)
 
 
 @method(family="cam", returns="grid", gradients=False, title="Ablation-CAM", paper="Desai & Ramaswamy 2020, WACV")
@@ -56,11 +63,7 @@ def ablation_cam(
     *,
     layer: LayerName | None = None,
     relu: Relu = True,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Limits],
 ) -> Tensor:
     """Ablation-CAM: each channel weighted by the drop of the score when it is set to zero.
 
@@ -80,25 +83,17 @@ def ablation_cam(
         >>> ablation_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, loop=loop) as run:
+    with open_run(model, images, target, cost=cost) as run:
         layout, activations, scores = activation_and_score(run, layer)
         a = layout.to_maps(at_least_float32(activations))
 
         def weighted(drops: Tensor) -> Tensor:
             return torch.einsum("nk,nk...->n...", drops, a)
 
-        return weighted(channel_drops(run, layout, activations, scores, loop, weighted))
+        return weighted(channel_drops(run, layout, activations, scores, weighted))
 
 
-@method(
-    family="cam",
-    returns="grid",
-    gradients=False,
-    title="Score-CAM",
-    scale_free=_SCALE_FREE,
-    paper="Wang et al. 2020, arXiv:1910.01279",
-)
+@_softmax_cam(title="Score-CAM", paper="Wang et al. 2020, arXiv:1910.01279")
 def score_cam(
     model: nn.Module,
     images: Tensor,
@@ -108,12 +103,7 @@ def score_cam(
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Score-CAM: each channel weighted by the score of the image masked by it.
 
@@ -134,18 +124,13 @@ def score_cam(
         >>> score_cam(model, images, 281, layer="layer4", channels=16).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         masked = _MaskedScores(run, layer, channels, weights)
-        return masked.map(loop, 1, lambda masks, index, repeat: masks)
+        return masked.map(1, lambda masks, index, repeat: masks)
 
 
-@method(
-    family="cam",
-    returns="grid",
-    gradients=False,
+@_softmax_cam(
     title="SS-CAM",
-    scale_free=_SCALE_FREE,
     paper="Wang et al. 2020, arXiv:2006.14255",
     caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
     "Use Grad-CAM instead.",
@@ -164,12 +149,7 @@ def ss_cam(
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    batch_size: int | None = None,
-    precision: SteadyPrecision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[SteadyCost],
 ) -> Tensor:
     """SS-CAM: Score-CAM with the mean score over noisy copies of each mask.
 
@@ -190,25 +170,17 @@ def ss_cam(
         >>> ss_cam(model, images, 281, layer="layer4", channels=8, samples=2).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         generators = PerImageGenerators(len(images), seed, run.images.device)
 
         def vary(masks: Tensor, index: int, repeat: Tensor) -> Tensor:
             return masks + sigma * generators.normal_noise(index, len(masks), *masks.shape[1:]).to(masks)
 
-        return masked.map(loop, samples, vary)
+        return masked.map(samples, vary)
 
 
-@method(
-    family="cam",
-    returns="grid",
-    gradients=False,
-    title="IS-CAM",
-    scale_free=_SCALE_FREE,
-    paper="Naidu et al. 2020, arXiv:2010.03023",
-)
+@_softmax_cam(title="IS-CAM", paper="Naidu et al. 2020, arXiv:2010.03023")
 def is_cam(
     model: nn.Module,
     images: Tensor,
@@ -219,12 +191,7 @@ def is_cam(
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """IS-CAM: Score-CAM with the mean score over a path from the blank to the masked image.
 
@@ -245,11 +212,9 @@ def is_cam(
         >>> is_cam(model, images, 281, layer="layer4", channels=8, steps=2).shape
         torch.Size([1, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(
-            loop,
             steps,
             lambda masks, index, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, *[1] * (masks.ndim - 1)),
         )
@@ -259,32 +224,21 @@ def is_cam(
 _UNIFORM = 0.5
 
 
-@dataclass
 class _MaskedScores:
     """Sums of the scores of masked images by channel, and the resulting maps."""
 
-    run: Run
-    layer: LayerName | None
-    channels: int
-    weights: str
-    layout: LayerLayout = field(init=False)
-    a: Tensor = field(init=False)
-    blank: Tensor = field(init=False)
-    sums: Tensor = field(init=False)
-    counts: Tensor = field(init=False)
-    representative: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.layout, activations, _ = activation_and_score(self.run, self.layer)
+    def __init__(self, run: Run, layer: LayerName | None, channels: int, weights: str) -> None:
+        self.run, self.channels, self.weights = run, channels, weights
+        self.layout, activations, _ = activation_and_score(run, layer)
         self.a = self.layout.to_maps(at_least_float32(activations))
         self.sums = torch.zeros_like(self.a.flatten(2)[:, :, 0])
         self.counts = torch.zeros_like(self.sums)
         # The channel whose score each channel uses: itself, or the one with the most similar mask.
         self.representative = torch.arange(self.a.shape[1], device=self.a.device).repeat(len(self.a), 1)
-        blank = self.run.scoring.values(torch.zeros_like(self.run.images), range(len(self.a)))
+        blank = run.scoring.values(torch.zeros_like(run.images), range(len(self.a)))
         self.blank = blank[:, None].to(self.sums)
 
-    def map(self, loop: Loop, repeats: int, vary: Vary) -> Tensor:
+    def map(self, repeats: int, vary: Vary) -> Tensor:
         """Return the map after `repeats` passes for each channel; constant channels get the blank image's score."""
         planes = self.a.flatten(2)
         varying = [row.nonzero()[:, 0] for row in planes.amax(2) > planes.amin(2)]
@@ -298,7 +252,7 @@ class _MaskedScores:
                 if len(own):
                     self._add(index, channels[own % longest], own // longest, vary)
 
-        loop.run(repeats * longest, loop.rows(), work, lambda: self._map(varying))
+        self.run.loop.run(repeats * longest, self.run.loop.rows(), work, lambda: self._map(varying))
         self._note_uniform(varying)
         return self._map(varying)
 
@@ -366,7 +320,7 @@ def _masks(planes: Tensor, size: tuple[int, ...]) -> Tensor:
 
 
 def channel_drops(
-    run: Run, layout: LayerLayout, activations: Tensor, scores: Tensor, loop: Loop, shown: Callable[[Tensor], Tensor]
+    run: Run, layout: LayerLayout, activations: Tensor, scores: Tensor, shown: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Return the drop of the score when channel k is set to zero, for every image and channel, (n, k).
 
@@ -375,6 +329,7 @@ def channel_drops(
     axis = layout.channel_axis
     count = activations.shape[axis]
     drops = at_least_float32(scores.new_zeros(len(scores), count))
+    loop = run.loop
     repeats = loop.whole(loop.rows()) if loop.batch_size is None else sys.maxsize
     branches = [SuffixBatch(run, index, layout, repeats) for index in range(len(scores))]
 
@@ -397,7 +352,6 @@ def channel_drops(
             drops[index, channels.start : channels.stop] = scores[index] - branch.values(ablate, len(channels))
 
     copy = activations[0].numel() * activations.element_size()
-    loop.run(
-        count, loop.suffix_rows(largest=max_tensor_count(count, copy, activations.device)), work, lambda: shown(drops)
-    )
+    rows = loop.suffix_rows(largest=max_tensor_count(count, copy, activations.device))
+    loop.run(count, rows, work, lambda: shown(drops))
     return drops

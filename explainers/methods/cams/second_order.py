@@ -11,18 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from explainers.call.attention.operations import scaled_dot_product_attention
+from explainers.call.batch_norm import guard_batch_norms
+from explainers.call.run import Run, layer_with_patch_gradients, open_run
+from explainers.call.scores import LayerLeaf, maps_of
+from explainers.derived_targets import Through
 from explainers.errors import BadTarget
 from explainers.findings import note_gradient
 from explainers.hooks.calls import replaced_outputs
 from explainers.layers.layout import LayerLayout
-from explainers.network.batch_norm import guard_batch_norms
 from explainers.options import LayerName
-from explainers.passes.at_layer import layer_with_patch_gradients
-from explainers.passes.attention.operations import scaled_dot_product_attention
-from explainers.passes.leaf import LayerLeaf
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import maps_of
-from explainers.targets import TargetLike, Through
+from explainers.targets import TargetLike
 
 
 def hessian_activations(

@@ -15,24 +15,26 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.current import check_images
+from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.layers import list_layers
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
+from explainers.dtypes import to_float64
 from explainers.errors import UnsupportedModel
 from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
-from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, why_no_hooks
+from explainers.keywords import Call
 from explainers.layers.layer import Layer, layout_of
 from explainers.layers.layout import LayerLayout, channel_axis
-from explainers.layers.lookup import list_layers
 from explainers.maps.resize import resize
-from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import check_keywords
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
 from explainers.placement import Placement, place_axis
-from explainers.registry import check_images, method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.registry import method
+from explainers.targets import TargetLike
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,7 @@ def full_grad(
     target: TargetLike = None,
     *,
     magnitude: Annotated[bool, "Sum magnitudes, as in the paper; otherwise signed values that sum to the score"] = True,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **call: Unpack[Call],
 ) -> Tensor:
     """FullGrad: input × gradient and every bias × gradient, upsampled and summed.
 
@@ -103,7 +104,7 @@ def full_grad(
 
 
 @check_keywords
-@restores_state
+@torch.inference_mode(False)
 def full_gradients(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, forward: Forward | None = None
 ) -> FullGradients:

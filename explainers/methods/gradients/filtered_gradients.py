@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.loop import Loop
+from explainers.call.run import open_run
+from explainers.keywords import Cost
 from explainers.methods.gradients.noisy_gradients import Samples, smooth_grad
 from explainers.methods.gradients.path_integrals import Start, Steps, integrated_gradients
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Partial, Progress
-from explainers.passes.run import open_run
+from explainers.options import Choice, Range, Seed
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(
@@ -42,12 +43,7 @@ def forgrad(
     steps: Steps = None,
     baseline: Start = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """FORGrad: a low-pass filtered attribution, without the high frequencies caused by strides and pooling.
 
@@ -72,23 +68,24 @@ def forgrad(
     def filtered(attribution: Tensor) -> Tensor:
         return low_pass(attribution.abs(), cutoff).abs()
 
-    def watch(partial: Partial) -> Any:
-        assert progress is not None
-        return progress(partial if partial.map is None else replace(partial, map=filtered(partial.map)))
-
-    cost: dict[str, Any] = {"batch_size": batch_size, "budget": budget, "progress": watch if progress else None}
+    progress = cost.get("progress")
+    if progress is not None:
+        cost["progress"] = lambda partial: progress(
+            partial if partial.map is None else replace(partial, map=filtered(partial.map))
+        )
     if base == "smooth_grad":
-        noisy = smooth_grad(model, images, target, samples=samples, seed=seed, precision=precision, **cost)
+        noisy = smooth_grad(model, images, target, samples=samples, seed=seed, **cost)
         return filtered(noisy.abs().amax(1))
     if base == "integrated_gradients":
-        path: dict[str, Any] = {"steps": steps, "baseline": baseline, "seed": seed}
-        integrated = integrated_gradients(model, images, target, precision=precision, **path, **cost)
+        integrated = integrated_gradients(model, images, target, steps=steps, baseline=baseline, seed=seed, **cost)
         return filtered(integrated.sum(1))
-    with open_run(model, images, target, precision=precision) as run:
-        heat = filtered(run.backward.gradient(run.images).abs().amax(1))
+    loop = Loop(cost.get("batch_size"), cost.get("progress"), cost.get("budget"))
+    # Without variants of the images, so that `forward` may have one row of another input for each image.
+    with open_run(model, images, target, precision=cost.get("precision", "float32")) as run:
+        attribution = run.backward.gradient(run.images).abs().amax(1)
     # A single gradient cannot be stopped early; `progress` gets the result.
-    Loop(batch_size, progress, budget).run(1, 1, lambda chunk: None, lambda: heat)
-    return heat
+    loop.run(1, 1, lambda chunk: None, lambda: attribution)
+    return filtered(attribution)
 
 
 def low_pass(pixels: Tensor, cutoff: float) -> Tensor:

@@ -12,17 +12,17 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
+from explainers.keywords import Cost
 from explainers.methods.gradients.path_integrals import Start, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import spread
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Precision, Range
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.options import Range
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(
@@ -43,12 +43,7 @@ def guided_integrated_gradients(
     anchors: Annotated[int, Range(0, 100, help="anchor points on the straight path")] = 9,
     baseline: Start = "zeros",
     seed: Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")] = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Guided integrated gradients: on the path from the baseline, features with the smallest gradients change first.
 
@@ -68,14 +63,13 @@ def guided_integrated_gradients(
         >>> guided_integrated_gradients(model, images, 281, steps=4, anchors=1).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
         total, done = at_least_float32(torch.zeros_like(x)), 0
         segments = spread(anchors + 1)
-        groups = segments.split(loop.whole(loop.rows(passes=2)))
+        groups = segments.split(run.loop.whole(run.loop.rows(passes=2)))
         moves = max(1, round(steps / len(segments)))
         states: list[_Segments] = []
 
@@ -93,7 +87,7 @@ def guided_integrated_gradients(
         def attribution() -> Tensor:
             return total * (len(segments) * moves / max(1, done))
 
-        loop.run(len(groups) * (moves + 1), 1, work, lambda: attribution().sum(1))
+        run.loop.run(len(groups) * (moves + 1), 1, work, lambda: attribution().sum(1))
         if start_scores is not None:
             note_gap(attribution(), full - start_scores, {"steps": min(1000, 4 * steps)})
         return attribution()

@@ -18,22 +18,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from typing_extensions import Unpack
 
+from explainers.call.loop import Loop
+from explainers.call.run import Run, layer_with_patch_gradients, open_run
+from explainers.call.scores import at_least_float32, maps_of
+from explainers.dtypes import to_float64
 from explainers.findings import note_finding
+from explainers.keywords import Cost
 from explainers.layers.layout import LayerLayout
-from explainers.methods.gradients.layer_paths import NoiseSeed, token_sums
+from explainers.methods.gradients.layer_paths import NoiseSeed, scores_with, token_sums
 from explainers.methods.gradients.path_integrals import FIXED, GAP, Start, Steps, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import Bisection, Probe, bisect, spread
-from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward
-from explainers.options import LayerName, Precision
-from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, maps_of
+from explainers.options import LayerName
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 _BYTES = 2**29
 """Memory for the outputs and gradients at the points of one image; larger layers get fewer points, or 50 steps."""
@@ -54,12 +54,7 @@ def layer_conductance(
     steps: Steps = None,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Layer conductance: the integrated gradients of the image that flow through each unit of the layer.
 
@@ -82,8 +77,7 @@ def layer_conductance(
         >>> layer_conductance(model, images, 281, layer="layer4", steps=8).shape
         torch.Size([1, 512, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
@@ -103,10 +97,10 @@ def layer_conductance(
 
         if adaptive and limit > FIXED:
             sums = [_Conductance(complete, limit) for complete in rises.isfinite().tolist()]
-            whole = bisect(sums, loop, loop.rows(), probe, shown)
+            whole = bisect(sums, run.loop, run.loop.rows(), probe, shown)
             errors = [each.error for each in sums]
         else:
-            whole, errors = _even_steps(len(x), steps or FIXED, loop, probe, shown)
+            whole, errors = _even_steps(len(x), steps or FIXED, run.loop, probe, shown)
         attribution = maps_of(layout, whole)
         if measured:
             tokens = token_sums(layout, whole, attribution)
@@ -121,11 +115,7 @@ def _rises(run: Run, layout: LayerLayout, start: Tensor, outputs: Tensor, full: 
     They do if y(x) with the layer's outputs for b instead of those for x differs from y(b).
     """
     empty = run.scoring.values(start, range(len(start)))
-
-    def score_without(index: int) -> Tensor:
-        return SuffixBatch(run, index, layout).values(lambda copies: outputs[index : index + 1].to(copies), 1)
-
-    around = torch.cat([score_without(n) for n in range(len(start))]) - empty
+    around = scores_with(run, layout, outputs) - empty
     dtype = torch.bfloat16 if run.scoring.precision == "bf16" else run.images.dtype
     rounding = 32 * torch.finfo(dtype).eps * torch.maximum(full.abs(), empty.abs())
     complete = around.abs() <= _ALL_PATHS * (full - empty).abs() + rounding

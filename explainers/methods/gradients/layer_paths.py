@@ -10,29 +10,34 @@ Class and register tokens have no position in the image, so they and their contr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.at_layer import SuffixBatch, retry_with_repeated_batch
+from explainers.call.layers import stages
+from explainers.call.loop import now
+from explainers.call.run import Run, layer_with_patch_gradients, open_run
+from explainers.call.scores import at_least_float32, maps_of
+from explainers.dtypes import to_float64
 from explainers.findings import is_recording, note_finding
+from explainers.keywords import Cost
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import stages
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
-from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
-from explainers.network.dtypes import to_float64
-from explainers.network.forward_wrapper import Forward
-from explainers.options import LayerName, Precision, Range
-from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
-from explainers.passes.loop import Loop, Progress, Rows, now
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32, maps_of
+from explainers.methods.gradients.quadrature import (
+    Bisection,
+    bisect,
+    gauss_legendre,
+    weighted_mean,
+)
+from explainers.options import LayerName, Range
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 _TOLERATED = 0.05
 """Estimated error of a mean gradient, relative to it, above which a finding reports it."""
@@ -56,12 +61,7 @@ def layer_integrated_gradients(
     steps: GapSteps = None,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Layer integrated gradients: integrated gradients with the layer's output as the input.
 
@@ -81,22 +81,18 @@ def layer_integrated_gradients(
         >>> layer_integrated_gradients(model, images, 281, layer="layer4").shape
         torch.Size([1, 512, 7, 7])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.scoring.score_inputs()
         start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
         difference = run.forward.outputs(layout, x) - start
-        loop.measure_prefix(now(x.device) - started_at)
+        run.loop.measure_prefix(now(x.device) - started_at)
         run.plan_suffix(layout)
-        rows = loop.suffix_rows(passes=2)
+        rows = run.loop.suffix_rows(passes=2)
         # Class tokens are included until the end: without them, no integral would be complete.
         maps, whole = maps_of(layout, difference), at_least_float32(difference)
 
-        def score_at_start(index: int) -> Tensor:
-            return SuffixBatch(run, index, layout).values(lambda copies: start[index : index + 1], 1)
-
-        start_scores = torch.cat([score_at_start(n) for n in range(len(x))]) if measures_gap(target) else None
+        start_scores = scores_with(run, layout, start) if measures_gap(target) else None
 
         def at_points(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
             at = points.to(difference).view(-1, *[1] * (difference.ndim - 1))
@@ -107,14 +103,18 @@ def layer_integrated_gradients(
             return scores, at_least_float32(gradient) * whole[index]
 
         if steps is None and run.forward.through is None:
-            shares = integrate_by_gap(len(x), loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
+            bisections = [Bisection() for _ in x]
+            shares = bisect(bisections, run.loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
         else:
             points, weights = gauss_legendre(steps or FIXED)
 
             def gradients(index: int, chosen: Tensor) -> Tensor:
                 return at_points(index, points[chosen])[1]
 
-            shares = whole * _mean_gradient(run, layout, loop, rows, weights, gradients, maps)
+            def shown(mean: Tensor) -> Tensor:
+                return (maps_of(layout, mean) * maps).sum(1)
+
+            shares = whole * weighted_mean(len(x), run.loop, rows, weights, gradients, shown)
 
         attribution = maps_of(layout, shares)
         if start_scores is not None:
@@ -141,12 +141,7 @@ def internal_influence(
     steps: Steps = 50,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Internal influence: the mean gradient at the layer on the straight path of the image from a baseline.
 
@@ -168,20 +163,25 @@ def internal_influence(
         >>> internal_influence(model, images, 281, layer="layer3", steps=8).shape
         torch.Size([1, 256, 14, 14])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
         run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         points, weights = gauss_legendre(steps)
+        halves = _Halves(weights) if is_recording() else None
 
         def gradients(index: int, chosen: Tensor) -> Tensor:
             at = points[chosen].to(x).view(-1, *[1] * (x.ndim - 1))
             batch = start[index] + at * (x[index] - start[index])
-            return run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
+            g = run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
+            if halves is not None:
+                halves.add(index, chosen, at_least_float32(g), len(x))
+            return g
 
-        halves = _Halves(weights) if is_recording() else None
-        mean = _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm", halves=halves)
+        def shown(mean: Tensor) -> Tensor:
+            return reduce_channels(maps_of(layout, mean), "norm")
+
+        mean = weighted_mean(len(x), run.loop, run.loop.rows(), weights, gradients, shown)
         if halves is not None and (error := halves.error(mean)) is not None:
             _note_errors(maps_of(layout, mean), maps_of(layout, error), steps)
         run.use_layer(layout)
@@ -235,6 +235,15 @@ def _note_errors(mean: Tensor, error: Tensor, steps: int) -> None:
             )
 
 
+def scores_with(run: Run, layout: LayerLayout, outputs: Tensor) -> Tensor:
+    """Return the scores [N] of the images with these outputs of a layer [N, ...] instead of its own."""
+
+    def score(index: int) -> Tensor:
+        return SuffixBatch(run, index, layout).values(lambda copies: outputs[index : index + 1].to(copies), 1)
+
+    return torch.cat([score(index) for index in range(len(outputs))])
+
+
 def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | None:
     """Return the part [N] of a layer's values that is not in its maps, or None if there are no class tokens."""
     if layout.layout != "tokens":
@@ -244,9 +253,7 @@ def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | Non
 
 def _gradient_at(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return scores and the gradient at the layer if `outputs` [R, ...] replace the layer's output for the image."""
-    loop = run.scoring.loop
-    assert loop is not None, "every method with a path creates it"
-    return loop.run_in_halves(
+    return run.loop.run_in_halves(
         lambda part, _: _gradient_of_part(run, layout, index, part), outputs, [index] * len(outputs)
     )
 
@@ -262,39 +269,3 @@ def _gradient_of_part(run: Run, layout: LayerLayout, index: int, outputs: Tensor
 
     # One input row suffices, unless a path that bypasses the layer must be combined with all outputs.
     return retry_with_repeated_batch(lambda: gradient_of(one), lambda: gradient_of(one.expand(count, *one.shape[1:])))
-
-
-def _mean_gradient(
-    run: Run,
-    layout: LayerLayout,
-    loop: Loop,
-    rows: int | Rows,
-    weights: Tensor,
-    gradients: Callable[[int, Tensor], Tensor],
-    times: Tensor | float = 1.0,
-    how: str = "sum",
-    halves: _Halves | None = None,
-) -> Tensor:
-    """Compute the weighted mean [N, ...] of the layer's gradients at the points of a path, in the layer's layout.
-
-    Partial results are that mean times `times`, reduced over the channels by `how`.
-    """
-    count = len(run.images)
-    total: list[Tensor] = []
-    reached = 0.0
-    order = spread(len(weights))
-
-    def work(chunk: range) -> None:
-        nonlocal reached
-        chosen = order[chunk.start : chunk.stop]
-        for index in range(count):
-            g = at_least_float32(gradients(index, chosen))
-            if not total:
-                total.append(g.new_zeros(count, *g.shape[1:]))
-            total[0][index] += torch.tensordot(weights[chosen].to(g), g, 1)
-            if halves is not None:
-                halves.add(index, chosen, g, count)
-        reached += float(weights[chosen].sum())
-
-    loop.run(len(weights), rows, work, lambda: reduce_channels(maps_of(layout, total[0] / reached) * times, how))
-    return total[0] / reached

@@ -16,17 +16,17 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
 from explainers.findings import is_recording, note_halves
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.keywords import Cost
+from explainers.options import Range, Seed
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 Samples = Annotated[int, Range(1, 1000, help="noisy copies of the image")]
 Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")]
@@ -50,12 +50,7 @@ def smooth_grad(
     samples: Samples = 25,
     sigma: Sigma = 0.15,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """SmoothGrad: the mean gradient over noisy copies of the image, signed.
 
@@ -71,11 +66,8 @@ def smooth_grad(
         >>> smooth_grad(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        return _mean_over_noise(
-            run, samples, sigma, seed, loop, lambda gradients: gradients, lambda mean: mean.abs().amax(1)
-        )
+    with open_run(model, images, target, many=True, cost=cost) as run:
+        return _mean_over_noise(run, samples, sigma, seed, lambda gradients: gradients, lambda mean: mean.abs().amax(1))
 
 
 @method(
@@ -94,12 +86,7 @@ def smooth_grad_squared(
     samples: Samples = 25,
     sigma: Sigma = 0.15,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """SmoothGrad squared: the mean of the squared gradients over noisy copies of the image.
 
@@ -115,9 +102,8 @@ def smooth_grad_squared(
         >>> smooth_grad_squared(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        return _mean_over_noise(run, samples, sigma, seed, loop, Tensor.square, lambda mean: mean.sum(1))
+    with open_run(model, images, target, many=True, cost=cost) as run:
+        return _mean_over_noise(run, samples, sigma, seed, Tensor.square, lambda mean: mean.sum(1))
 
 
 @method(
@@ -137,12 +123,7 @@ def var_grad(
     sigma: Sigma = 0.15,
     unbiased: Annotated[bool, "Unbiased variance: divide by samples - 1"] = False,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """VarGrad: the variance of the gradients over noisy copies of the image.
 
@@ -160,13 +141,9 @@ def var_grad(
         >>> var_grad(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        mean, squares, done = (
-            at_least_float32(torch.zeros_like(run.images)),
-            at_least_float32(torch.zeros_like(run.images)),
-            0,
-        )
+    with open_run(model, images, target, many=True, cost=cost) as run:
+        mean, done = at_least_float32(torch.zeros_like(run.images)), 0
+        squares = torch.zeros_like(mean)
 
         def fold(index: int, gradients: Tensor, before: int) -> None:
             nonlocal done
@@ -180,7 +157,7 @@ def var_grad(
         def variance() -> Tensor:
             return squares / max(1, done - 1 if unbiased else done)
 
-        _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: variance().sum(1))
+        _visit_noisy_copies(run, samples, sigma, seed, fold, lambda: variance().sum(1))
         return variance()
 
 
@@ -189,7 +166,6 @@ def _mean_over_noise(
     samples: int,
     sigma: float,
     seed: int,
-    loop: Loop,
     value: Callable[[Tensor], Tensor],
     shown: Callable[[Tensor], Tensor],
 ) -> Tensor:
@@ -205,7 +181,7 @@ def _mean_over_noise(
             half[index] += values[before % 2 :: 2].sum(0)
         done = before + len(gradients)
 
-    _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: shown(total / done))
+    _visit_noisy_copies(run, samples, sigma, seed, fold, lambda: shown(total / done))
     if half is not None and done > 1:
         first = (done + 1) // 2
         note_halves(shown(half / first), shown((total - half) / (done - first)))
@@ -217,7 +193,6 @@ def _visit_noisy_copies(
     samples: int,
     sigma: float,
     seed: int,
-    loop: Loop,
     fold: Callable[[int, Tensor, int], None],
     best: Callable[[], Tensor],
 ) -> None:
@@ -233,4 +208,4 @@ def _visit_noisy_copies(
             noisy = x[index] + sigma * spans[index] * noise
             fold(index, run.backward.gradient(noisy, [index] * len(chunk)), chunk.start)
 
-    loop.run(samples, loop.rows(passes=2), work, best)
+    run.loop.run(samples, run.loop.rows(passes=2), work, best)

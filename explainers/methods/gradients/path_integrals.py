@@ -16,19 +16,25 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.run import Run, open_run
+from explainers.call.scores import at_least_float32
+from explainers.derived_targets import Through
 from explainers.errors import BadOption, kind_of
 from explainers.findings import is_recording, note_finding, note_promised_sum
-from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.keywords import Cost
+from explainers.methods.gradients.quadrature import (
+    Bisection,
+    bisect,
+    gauss_legendre,
+    weighted_mean,
+)
+from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike, Through, ThroughLike
+from explainers.targets import TargetLike
 
 Path = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(image index, indices of points [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
@@ -61,12 +67,7 @@ def integrated_gradients(
     steps: Steps = None,
     baseline: Start = "zeros",
     seed: Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")] = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Integrated gradients: the mean gradient on the straight path from a baseline, times (input − baseline).
 
@@ -90,12 +91,11 @@ def integrated_gradients(
         >>> integrated_gradients(model, images, 281, steps=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
-        attribution = _integrate_path(run, loop, steps, lambda points: straight(x, start, points))
+        attribution = _integrate_path(run, steps, lambda points: partial(straight, x, start, points))
         if start_scores is not None:
             note_gap(attribution, full - start_scores, finer_steps(steps))
         return attribution
@@ -120,12 +120,7 @@ def blur_integrated_gradients(
         float | None,
         Range(0.1, 4096, help="standard deviation of the blur in pixels; empty: a quarter of the shorter side"),
     ] = None,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Blur integrated gradients: gradients integrated along the path from a blurred image to the image.
 
@@ -146,8 +141,7 @@ def blur_integrated_gradients(
         >>> blur_integrated_gradients(model, images, 281, steps=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         widest = min(x.shape[-2:]) / 4 if blur is None else blur
         start_scores = None
@@ -155,7 +149,7 @@ def blur_integrated_gradients(
             blurred = _blur_path(x, widest)(torch.zeros(1, dtype=torch.float64))
             start = torch.cat([blurred(index, torch.tensor([0]))[0] for index in range(len(x))])
             start_scores = run.scoring.values(start, range(len(x)))
-        attribution = _integrate_path(run, loop, steps, _blur_path(x, widest))
+        attribution = _integrate_path(run, steps, _blur_path(x, widest))
         if start_scores is not None:
             note_gap(attribution, full - start_scores, finer_steps(steps))
         return attribution
@@ -181,12 +175,7 @@ def gradient_shap(
         float, Range(0, 1, 0.01, help="standard deviation of noise on the image, as a fraction of its range")
     ] = 0.0,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Gradient SHAP: mean gradient at random points between baselines and the image, times (input − baseline).
 
@@ -207,8 +196,7 @@ def gradient_shap(
         >>> gradient_shap(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         # The seeds of baselines, offsets and noise differ, so that their numbers are independent.
         noises, draws = PerImageGenerators(len(x), seed, x.device), PerImageGenerators(len(x), seed + 2**31)
@@ -233,7 +221,7 @@ def gradient_shap(
             return start + alpha.to(x).view(-1, *[1] * (x.ndim - 1)) * difference, at_least_float32(difference)
 
         weights = torch.full((samples,), 1 / samples, dtype=torch.float64)
-        attribution = integrate(run, loop, weights, path, _summed)
+        attribution = integrate(run, weights, path, _summed)
         if measured:
             note_gap(attribution, full - baseline_scores / sampled, {"samples": min(4096, 4 * samples)})
         return attribution
@@ -272,31 +260,20 @@ def _baselines(x: Tensor, seed: int, baseline: Baseline, baselines: Tensor | Non
     return lambda index, count: fixed[index].expand(count, *x.shape[1:])
 
 
-def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable[[Tensor], Tensor]) -> Tensor:
+def integrate(run: Run, weights: Tensor, path: Path, shown: Callable[[Tensor], Tensor]) -> Tensor:
     """Integrate gradient times dγ/dt along a path by quadrature with the given weights [points].
-
-    Points are visited in van der Corput order. If stopped early, the weights of the visited points are renormalized.
 
     Returns  (n, c, h, w), float32 or float64
     """
-    x = run.images
-    total, reached = at_least_float32(torch.zeros_like(x)), 0.0
-    order = spread(len(weights))
 
-    def work(chunk: range) -> None:
-        nonlocal reached
-        chosen = order[chunk.start : chunk.stop]
-        shares = weights[chosen].to(total).view(-1, *[1] * (x.ndim - 1))
-        for index in range(len(x)):
-            points, velocity = path(index, chosen)
-            total[index] += (shares * run.backward.gradient(points, [index] * len(chosen)) * velocity).sum(0)
-        reached += float(weights[chosen].sum())
+    def values(index: int, chosen: Tensor) -> Tensor:
+        points, velocity = path(index, chosen)
+        return run.backward.gradient(points, [index] * len(chosen)) * velocity
 
-    loop.run(len(weights), loop.rows(passes=2), work, lambda: shown(total / reached))
-    return total / reached
+    return weighted_mean(len(run.images), run.loop, run.loop.rows(passes=2), weights, values, shown)
 
 
-def _integrate_path(run: Run, loop: Loop, steps: int | None, path_of: Callable[[Tensor], Path]) -> Tensor:
+def _integrate_path(run: Run, steps: int | None, path_of: Callable[[Tensor], Path]) -> Tensor:
     """Integrate along the path that `path_of` returns for points in [0, 1], with `steps` points or as many as needed.
 
     Returns  (n, c, h, w), float32 or float64
@@ -305,14 +282,14 @@ def _integrate_path(run: Run, loop: Loop, steps: int | None, path_of: Callable[[
         steps = FIXED
     if steps is not None:
         points, weights = gauss_legendre(steps)
-        return integrate(run, loop, weights, path_of(points), _summed)
+        return integrate(run, weights, path_of(points), _summed)
 
     def probe(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
         at, velocity = path_of(points)(index, torch.arange(len(points)))
         scores, gradients = run.backward.scores_and_gradient(at, [index] * len(at))
         return scores, gradients * velocity
 
-    return integrate_by_gap(len(run.images), loop, loop.rows(passes=2), probe, _summed)
+    return bisect([Bisection() for _ in run.images], run.loop, run.loop.rows(passes=2), probe, _summed)
 
 
 def finer_steps(steps: int | None) -> dict[str, int]:
@@ -320,15 +297,11 @@ def finer_steps(steps: int | None) -> dict[str, int]:
     return {"steps": 1000 if steps is None else min(1000, 4 * steps)}
 
 
-def straight(x: Tensor, start: Tensor, points: Tensor) -> Path:
-    """Create the straight path from `start` to the images, at `points` in [0, 1]."""
-    difference = x - start
-
-    def path(index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        at = points[chosen].to(x).view(-1, *[1] * (x.ndim - 1))
-        return start[index] + at * difference[index], at_least_float32(difference[index])
-
-    return path
+def straight(x: Tensor, start: Tensor, points: Tensor, index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the `chosen` of `points` in [0, 1] on the straight path from `start` to an image, and its derivative."""
+    difference = x[index] - start[index]
+    at = points[chosen].to(x).view(-1, *[1] * (x.ndim - 1))
+    return start[index] + at * difference, at_least_float32(difference)
 
 
 def _blur_path(x: Tensor, widest: float) -> Callable[[Tensor], Path]:

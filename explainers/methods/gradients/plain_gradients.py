@@ -7,12 +7,13 @@ G  ∂y / ∂x             (n, c, h, w), y the target's score, in logits unless 
 from __future__ import annotations
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from explainers.network.forward_wrapper import Forward
-from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
+from explainers.keywords import Call
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(
@@ -25,14 +26,7 @@ from explainers.targets import TargetLike, ThroughLike
     caution="On EfficientNet-Lite0, its maps were no better than the image's edges or a centered blob. "
     "Use SmoothGrad squared or gradient SHAP instead.",
 )
-def saliency(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
-) -> Tensor:
+def saliency(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Saliency: the gradient of the score with respect to the input, signed.
 
         G = ∂y/∂x
@@ -62,14 +56,7 @@ def saliency(
     caution="On EfficientNet-Lite0, its maps were no better than the image's edges or a centered blob. "
     "Use gradient SHAP or LRP instead.",
 )
-def input_x_gradient(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
-) -> Tensor:
+def input_x_gradient(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Input × gradient: the score's first-order term in each input value.
 
         x ∘ ∂y/∂x

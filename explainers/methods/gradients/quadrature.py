@@ -12,13 +12,16 @@ along the path they suffice, and are exact to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
+from operator import attrgetter, methodcaller, mul
 
 import torch
 from torch import Tensor
 
-from explainers.network.dtypes import to_float64
-from explainers.passes.loop import Loop, Rows
+from explainers.call.loop import Loop, Rows
+from explainers.call.scores import at_least_float32
+from explainers.dtypes import to_float64
 
 
 def gauss_legendre(steps: int) -> tuple[Tensor, Tensor]:
@@ -51,6 +54,15 @@ magnitudes must be below `VARIATION_GAP` times the total variation of the score,
 # the fraction of the largest defect below which an interval is not halved in this round.
 _FIRST, _ROUND, _NARROWEST, _NEGLIGIBLE = 16, 16, 2.0**-20, 0.02
 
+
+@cache
+def _first_points() -> tuple[list[float], list[float]]:
+    """Return points and weights of the first round, in an order in which any prefix is evenly spread."""
+    points, weights = gauss_legendre(_FIRST)
+    order = spread(_FIRST)
+    return points[order].tolist(), weights[order].tolist()
+
+
 Probe = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(image index, points [R] in float64) -> scores [R], and the integrand there [R, ...], float32 or float64."""
 
@@ -65,10 +77,8 @@ class Bisection:
         self._scores: list[float] = []
         self._slopes: list[float] = []
         self._parts: list[Tensor] = []
-        points, weights = gauss_legendre(_FIRST)
-        order = spread(_FIRST)
-        self._pending = [0.0, 1.0, *points[order].tolist()]
-        self._weights = [0.0, 0.0, *weights[order].tolist()]
+        points, weights = _first_points()
+        self._pending, self._weights = [0.0, 1.0, *points], [0.0, 0.0, *weights]
         self._integral: Tensor | None = None
 
     def next(self, count: int) -> Tensor:
@@ -88,13 +98,10 @@ class Bisection:
 
     def _check_convergence(self) -> None:
         order = self._order()
-        at, scores, slopes = (
-            torch.tensor([values[i] for i in order], dtype=torch.float64)
-            for values in (self._points, self._scores, self._slopes)
-        )
+        at, scores, slopes = torch.tensor((self._points, self._scores, self._slopes), dtype=torch.float64)[:, order]
         defects = scores.diff() - (slopes[1:] + slopes[:-1]) / 2 * at.diff()
         smooth = len(at) == len(self._weights)  # the first round uses the quadrature's sum instead of the trapezoids
-        total = sum(w * slope for w, slope in zip(self._weights, self._slopes, strict=True)) if smooth else None
+        total = sum(map(mul, self._weights, self._slopes)) if smooth else None
         self.done = self._is_complete(scores, defects, total)
         if self.done and smooth:
             shares = torch.tensor(self._weights).to(self._parts[0])
@@ -141,21 +148,43 @@ class Bisection:
         return total
 
 
-def integrate_by_gap(
-    count: int, loop: Loop, rows: int | Rows, probe: Probe, shown: Callable[[Tensor], Tensor]
+def weighted_mean(
+    count: int,
+    loop: Loop,
+    rows: int | Rows,
+    weights: Tensor,
+    values: Callable[[int, Tensor], Tensor],
+    shown: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Compute the integral for each of `count` images, [count, ...], each with as many points as needed.
+    """Return the mean [count, ...] of `values(index, points)` [R, ...] at the points of a path, by their weights.
 
-    At most `MAX_POINTS` points are used. The gradients at the points are kept until an image is done: 0.6 MB each at
-    224 x 224 pixels.
+    Points are visited in van der Corput order. If stopped early, the weights of the visited points are renormalized.
     """
-    return bisect([Bisection() for _ in range(count)], loop, rows, probe, shown)
+    total: list[Tensor] = []
+    reached, order = 0.0, spread(len(weights))
+
+    def work(chunk: range) -> None:
+        nonlocal reached
+        chosen = order[chunk.start : chunk.stop]
+        for index in range(count):
+            each = at_least_float32(values(index, chosen))
+            if not total:
+                total.append(each.new_zeros(count, *each.shape[1:]))
+            total[0][index] += torch.tensordot(weights[chosen].to(each), each, 1)
+        reached += float(weights[chosen].sum())
+
+    loop.run(len(weights), rows, work, lambda: shown(total[0] / reached))
+    return total[0] / reached
 
 
 def bisect(
     bisections: Sequence[Bisection], loop: Loop, rows: int | Rows, probe: Probe, shown: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Evaluate the points of one bisection per image until all are done; return the integrals, one row per image."""
+    """Evaluate the points of one bisection per image until all are done; return the integrals, one row per image.
+
+    At most `MAX_POINTS` points are used. The gradients at the points are kept until an image is done: 0.6 MB each at
+    224 x 224 pixels.
+    """
 
     def work(chunk: range) -> None:
         for index, bisection in enumerate(bisections):
@@ -166,7 +195,7 @@ def bisect(
                 left -= len(points)
 
     def best() -> Tensor:
-        return torch.stack([bisection.integral() for bisection in bisections])
+        return torch.stack(list(map(methodcaller("integral"), bisections)))
 
-    loop.run(MAX_POINTS, rows, work, lambda: shown(best()), lambda: all(bisection.done for bisection in bisections))
+    loop.run(MAX_POINTS, rows, work, lambda: shown(best()), lambda: all(map(attrgetter("done"), bisections)))
     return best()

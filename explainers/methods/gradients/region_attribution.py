@@ -7,18 +7,18 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import Unpack
 
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption
+from explainers.keywords import Cost
 from explainers.methods.gradients.path_integrals import integrate, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import gauss_legendre
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Choice, Precision, Range
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.options import Choice, Range
 from explainers.perturbation.segments import superpixels
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 # Approximate number of superpixels at each scale, fine to coarse; the paper uses six scales of another algorithm.
 _COUNTS = (128, 64, 32, 16, 8, 4)
@@ -52,12 +52,7 @@ def xrai(
     least: Annotated[
         int | None, Range(1, 100000, help="minimum number of pixels that a region adds; empty: 1/1000 of the image")
     ] = None,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """XRAI: integrated gradients summed over regions, which are added in order of attribution per pixel.
 
@@ -81,8 +76,7 @@ def xrai(
         >>> xrai(model, images, 281, steps=4).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         regions = _regions(x, segments, dilation)
         minimum = least or (max(1, x[0, 0].numel() // 1000) if segments is None else 1)
@@ -102,7 +96,7 @@ def xrai(
             pixels = attribution.amax(1) if channels == "max" else attribution.sum(1)
             return torch.stack([_merge_regions(a, r, minimum) for a, r in zip(pixels, regions, strict=True)])
 
-        attribution = integrate(run, loop, torch.cat([weights, weights]) / 2, path, merge)
+        attribution = integrate(run, torch.cat([weights, weights]) / 2, path, merge)
         if start_scores is not None:
             change, remedy = full - torch.stack(start_scores).mean(0), {"steps": min(1000, 4 * steps)}
             note_gap(attribution, change, remedy, promised=channels == "sum")

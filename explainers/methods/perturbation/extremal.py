@@ -8,18 +8,18 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import Unpack
 
-from explainers.backward.vjp import vjp
+from explainers.backward.operations import vjp
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.findings import is_recording, note_finding
+from explainers.keywords import Cost
 from explainers.methods.perturbation.kept_parts import KeptParts, Starts
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, levels_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 # As in the authors' code at 224 px: parameters 7 px apart, discs with a radius of 21 px, softmax temperature 1/20.
 _SHARE, _REACH, _INVERSE_TEMPERATURE = 32, 3, 20.0
@@ -48,12 +48,7 @@ def extremal_perturbation(
     steps: Annotated[int, Range(1, 2000, help="gradient steps; one forward and backward pass each")] = 150,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the rest")] = "blur",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Extremal perturbation: the smooth mask of a given area that keeps the score highest.
 
@@ -77,8 +72,7 @@ def extremal_perturbation(
         >>> extremal_perturbation(model, images, 281, steps=5).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, _ = run.images, run.scoring.score_inputs()
         kept = KeptParts(run, levels_of(x, baseline, seed), area)
         height, width = x.shape[-2:]
@@ -89,7 +83,7 @@ def extremal_perturbation(
         template = torch.arange(size, device=x.device) >= size - kept.count
         starts = Starts(kept, step, _REACH * step / 2)
         velocity, has_gradient = torch.zeros_like(starts.mask), torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        at_once = max(1, loop.batch_size or len(x) * loop.whole(loop.rows(passes=2)))
+        at_once = max(1, run.loop.batch_size or len(x) * run.loop.whole(run.loop.rows(passes=2)))
         mask, done, last = starts.mask.clone(), 0, len(starts) + steps
         found: list[Tensor] = []
 
@@ -129,12 +123,12 @@ def extremal_perturbation(
             smooth = _smooth_masks(mask, discs, step)[:, margin:-margin, margin:-margin]
             return torch.where(has_gradient[:, None, None], smooth, 0)
 
-        loop.run(last + 1, 1, work, heat)
+        run.loop.run(last + 1, 1, work, heat)
         blank = torch.full_like(has_gradient, done > len(starts)) & ~has_gradient
         for index in blank.nonzero().flatten().tolist():
             message = "The score has no gradient at any mask tried, so the method cannot choose between masks."
             note_finding("no_gradient", message, image=index, anywhere=True)
-        if is_recording() and loop.affords(5 * len(x)):
+        if is_recording() and run.loop.affords(5 * len(x)):
             kept.note_failures(heat(), blank)
         return heat()
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.call.run import Run
+from explainers.call.scores import at_least_float32
 from explainers.findings import note_finding
-from explainers.passes.run import Run
-from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
 
 _SIDE = 5

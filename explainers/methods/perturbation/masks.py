@@ -12,19 +12,19 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
+from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, shorten
-from explainers.network.dtypes import to_cpu_float64
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.keywords import Cost
+from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer
 from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 Sides = int | tuple[int, ...]
 
@@ -45,12 +45,7 @@ def occlusion(
     stride: Annotated[Sides | None, Range(1, 4096, help="step in pixels; empty: half the window")] = None,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the part")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Occlusion: the drop of the score when a window is occluded, divided evenly over the window's pixels.
 
@@ -81,8 +76,7 @@ def occlusion(
             "most the window."
         )
     boxes = [*product(*map(_spans, sizes, extent, steps))]
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
         total = at_least_float32(torch.zeros_like(x[:, 0]))
@@ -100,7 +94,7 @@ def occlusion(
             for box in (boxes[i] for i in chunk):
                 counts[box] += 1
 
-        loop.run(len(boxes), loop.rows(), work, lambda: total / counts.clamp(min=1))
+        run.loop.run(len(boxes), run.loop.rows(), work, lambda: total / counts.clamp(min=1))
         return total / counts.clamp(min=1)
 
 
@@ -116,14 +110,10 @@ def _sides(name: str, value: Sides | None, default: tuple[int, ...]) -> tuple[in
 
 
 def _spans(size: int, window: int, stride: int) -> list[slice]:
-    """Return the windows along one axis, clipped at its end."""
-    return [slice(start, min(start + window, size)) for start in _window_starts(size, window, stride)]
-
-
-def _window_starts(size: int, window: int, stride: int) -> list[int]:
-    """Return window starts: every `stride`, until a window reaches the border."""
+    """Return the windows along one axis, every `stride` until one reaches the end, clipped there."""
     last = max(0, size - window)
-    return [*range(0, last, stride), -(-last // stride) * stride]
+    starts = [*range(0, last, stride), -(-last // stride) * stride]
+    return [slice(start, min(start + window, size)) for start in starts]
 
 
 @method(
@@ -141,12 +131,7 @@ def feature_ablation(
     masks: Annotated[Masks, Choice(*PARTS, help="features to occlude one at a time")] = "superpixels",
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the part")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Feature ablation: the drop of the score when a superpixel, cell or mask is occluded, spread over its pixels.
 
@@ -164,8 +149,7 @@ def feature_ablation(
         >>> feature_ablation(model, images, 281, masks="grid").shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         full = to_cpu_float64(run.scoring.score_inputs())
         all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in scorer.parts]
@@ -175,5 +159,5 @@ def feature_ablation(
             drop[: len(scores)] = full[n] - scores
             return scorer.spread(n, drop)
 
-        maps, _ = scorer.evaluate(all_but_one, loop, heat)
+        maps, _ = scorer.evaluate(all_but_one, heat)
         return maps

@@ -21,21 +21,21 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import Unpack
 
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
 from explainers.default_targets import DefaultTarget
 from explainers.errors import BadOption, WrongType, kind_of
 from explainers.findings import is_recording, note_halves
 from explainers.hooks.locate import unwrap
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.keywords import Cost
+from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(family="perturbation", returns="heat", title="RISE", paper="Petsiuk et al. 2018, arXiv:1806.07421")
@@ -49,12 +49,7 @@ def rise(
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is visible")] = 0.5,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """RISE: the mean score over random masks that show a pixel, minus the mean over all masks.
 
@@ -75,58 +70,46 @@ def rise(
         >>> rise(model, images, 281, samples=16).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
         sizes = tuple(x.shape[2:])
         coarse = (*(min(cells, count) for count in sizes[:-2]), cells, cells)
         generator = _BalancedNumbers(math.prod(coarse), seed, len(sizes))
-        whole, half = _Sums(x, full), _Sums(x, full)
+        # Sums over every second mask, and over the others.
+        weighted = at_least_float32(x.new_zeros(2, len(x), *sizes))
+        visible, totals, counts = torch.zeros_like(weighted[:, 0]), torch.zeros_like(full).repeat(2, 1), [0, 0]
 
         def work(chunk: range) -> None:
             numbers, shifts = generator.next(len(chunk))
             shown = numbers.view(-1, 1, *coarse) < p
-            masks = _upsample(shown.to(whole.visible), shifts, sizes)[:, 0]
+            masks = _upsample(shown.to(visible), shifts, sizes)[:, 0]
             for index in range(len(x)):
                 f = run.scoring.values(blend(x[index], cover[index], masks), [index] * len(chunk)) - full[index]
-                whole.add(index, f, masks)
-                if is_recording():  # every second mask
-                    half.add(index, f[chunk.start % 2 :: 2], masks[chunk.start % 2 :: 2])
+                for half, rows in enumerate(_halves(chunk)):
+                    weighted[half, index] += torch.einsum("s,s...->...", f[rows], masks[rows])
+                    totals[half, index] += f[rows].sum()
+            for half, rows in enumerate(_halves(chunk)):
+                visible[half] += masks[rows].sum(0)
+                counts[half] += len(masks[rows])
 
-        loop.run(samples, loop.rows(), work, whole.map)
+        def heat_of(weighted: Tensor, visible: Tensor, totals: Tensor, count: int) -> Tensor:
+            mean = (totals / max(1, count)).view(-1, *[1] * visible.ndim)
+            return torch.where(visible > 0, weighted / visible - mean, 0)
+
+        def heat() -> Tensor:
+            return heat_of(weighted.sum(0), visible.sum(0), totals.sum(0), sum(counts))
+
+        run.loop.run(samples, run.loop.rows(), work, heat)
         if is_recording():
-            note_halves(half.map(), whole.without(half).map())
-        return whole.map()
+            first, second = map(heat_of, weighted, visible, totals, counts)
+            note_halves(first, second)
+        return heat()
 
 
-class _Sums:
-    """Sums over masks, from which the map of RISE follows: of scores where a pixel is visible, and of all scores."""
-
-    def __init__(self, images: Tensor, scores: Tensor) -> None:
-        self.weighted = at_least_float32(torch.zeros_like(images[:, 0]))
-        self.visible = at_least_float32(torch.zeros_like(images[0, 0]))
-        self.total, self.count = torch.zeros_like(scores), 0
-
-    def add(self, index: int, scores: Tensor, masks: Tensor) -> None:
-        """Add the scores [s] of an image with these masks [s, ...], which are the same for every image."""
-        self.weighted[index] += torch.einsum("s,s...->...", scores, masks)
-        self.total[index] += scores.sum()
-        if index == 0:
-            self.visible.add_(masks.sum(0))
-            self.count += len(masks)
-
-    def without(self, part: _Sums) -> _Sums:
-        """Return the sums over the other masks."""
-        rest = _Sums(self.weighted[:, None], self.total)
-        rest.weighted, rest.visible = self.weighted - part.weighted, self.visible - part.visible
-        rest.total, rest.count = self.total - part.total, self.count - part.count
-        return rest
-
-    def map(self) -> Tensor:
-        """Return the mean score with a visible pixel minus the mean score, 0 for pixels that no mask shows."""
-        mean = (self.total / max(1, self.count)).view(-1, *[1] * self.visible.ndim)
-        return torch.where(self.visible > 0, self.weighted / self.visible - mean, 0)
+def _halves(chunk: range) -> tuple[slice, slice]:
+    """Return the rows of a chunk that belong to every second mask, and those of the others."""
+    return slice(chunk.start % 2, None, 2), slice((chunk.start + 1) % 2, None, 2)
 
 
 class _BalancedNumbers:
@@ -213,12 +196,7 @@ def d_rise(
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is visible")] = 0.5,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """D-RISE: RISE for object detectors, with the similarity to a given detection as the score.
 
@@ -248,10 +226,7 @@ def d_rise(
         p=p,
         baseline=baseline,
         seed=seed,
-        batch_size=batch_size,
-        precision=precision,
-        progress=progress,
-        budget=budget,
+        **cost,
     )
 
 
@@ -273,12 +248,7 @@ def mc_rise(
     colors: Tensor | None = None,
     color: Annotated[int | None, Range(0, 63, help="index of one color; empty: mean over all colors")] = None,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """MC-RISE: the drop of the score when a pixel gets another color, over random masks of several colors.
 
@@ -299,20 +269,17 @@ def mc_rise(
         >>> mc_rise(model, images, 281, samples=16).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
         palette = _palette(x, colors, color)
         count = palette.shape[1]
         height, width = x.shape[-2:]
         generator = _BalancedNumbers(2 * cells * cells, seed)
-        # Sums of scores for each color, and last for the visible pixel.
-        scores = at_least_float32(x.new_zeros(len(x), count + 1, height, width))
-        counts = torch.zeros_like(scores[0])
-        half_scores, half_counts = torch.zeros_like(scores), torch.zeros_like(counts)
+        # Sums of scores over every second mask and over the others, for each color, and last for the visible pixel.
+        scores = at_least_float32(x.new_zeros(2, len(x), count + 1, height, width))
+        counts = torch.zeros_like(scores[:, 0])
 
         def work(chunk: range) -> None:
-            second = chunk.start % 2
             numbers, shifts = generator.next(len(chunk))
             visible, chosen = numbers.view(-1, 2, cells, cells).unbind(1)
             chosen = torch.where(visible < p, count, (chosen * count).long())
@@ -321,11 +288,10 @@ def mc_rise(
             for index in range(len(x)):
                 cover = torch.einsum("skhw,kc->schw", masks[:, :-1].to(x), palette[index])
                 f = run.scoring.values(cover + masks[:, -1:].to(x) * x[index], [index] * len(chunk)) - full[index]
-                scores[index] += torch.einsum("s,skhw->khw", f, masks)
-                if is_recording():  # every second mask
-                    half_scores[index] += torch.einsum("s,skhw->khw", f[second::2], masks[second::2])
-            counts.add_(masks.sum(0))
-            half_counts.add_(masks[second::2].sum(0))
+                for half, rows in enumerate(_halves(chunk)):
+                    scores[half, index] += torch.einsum("s,skhw->khw", f[rows], masks[rows])
+            for half, rows in enumerate(_halves(chunk)):
+                counts[half] += masks[rows].sum(0)
 
         def heat_of(scores: Tensor, counts: Tensor) -> Tensor:
             means = torch.where(counts > 0, scores / counts, 0)
@@ -333,10 +299,14 @@ def mc_rise(
             sums = torch.where(known, means[:, -1:] - means[:, :-1], 0)
             return sums.mean(1) if color is None else sums[:, color]
 
-        loop.run(samples, loop.rows(), work, lambda: heat_of(scores, counts))
+        def heat() -> Tensor:
+            return heat_of(scores.sum(0), counts.sum(0))
+
+        run.loop.run(samples, run.loop.rows(), work, heat)
         if is_recording():
-            note_halves(heat_of(half_scores, half_counts), heat_of(scores - half_scores, counts - half_counts))
-        return heat_of(scores, counts)
+            first, second = map(heat_of, scores, counts)
+            note_halves(first, second)
+        return heat()
 
 
 def _palette(images: Tensor, colors: Tensor | None, color: int | None) -> Tensor:

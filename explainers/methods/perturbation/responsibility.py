@@ -17,19 +17,20 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.run import open_run
+from explainers.derived_targets import LogProbability, Probability, Unit
 from explainers.findings import note_finding
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.outputs import scores_in, scores_of
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
+from explainers.keywords import Cost
+from explainers.options import Baseline, Choice, Range, Seed
+from explainers.outputs import scores_in
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import every_coalition, within_rounding
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend
 from explainers.registry import method
-from explainers.targets import Logit, LogProbability, Probability, Target, TargetLike, ThroughLike, Unit
+from explainers.targets import Logit, Target, TargetLike, scores_of
 
 Box = tuple[slice, slice]
 
@@ -59,12 +60,7 @@ def rex(
     steps: Annotated[int, Range(1, 100, help="boxes to split in each partition; 15 evaluations each")] = 10,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden boxes")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """ReX: the causal responsibility of each part for the prediction, refined where the prediction can be kept.
 
@@ -93,8 +89,7 @@ def rex(
         >>> rex(model, images, samples=2, steps=2).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         full = run.scoring.score_inputs()
         x, cover = run.images, baseline_of(run.images, baseline, seed)
         empty = run.scoring.values(cover, range(len(x)))
@@ -106,7 +101,12 @@ def rex(
         kept = _Kept(run.scoring.target, classes, full, empty)
         for index, value in enumerate(run.scoring.values(cover, range(len(x)), target=kept).tolist()):
             if value == 1:
-                _note_baseline(index)
+                note_finding(
+                    "baseline_suffices",
+                    "The baseline without any part of the image keeps the prediction, so no part is necessary for it, "
+                    "and the map is not an explanation. Try another baseline.",
+                    image=index,
+                )
         # The cuts are the same for every image, and for any number of steps.
         cuts = PerImageGenerators(1, seed).uniform(0, steps, samples, 2).transpose(0, 1).tolist()
         height, width = x.shape[-2:]
@@ -132,7 +132,7 @@ def rex(
         def finished() -> bool:
             return not any(partition.children for own in partitions for partition in own)
 
-        loop.run(samples * steps * _TESTED, loop.rows(), work, heat, finished)
+        run.loop.run(samples * steps * _TESTED, run.loop.rows(), work, heat, finished)
         return heat()
 
 
@@ -186,15 +186,6 @@ def _predicted(target: Target | None, clean: Any, empty: Any, none: Tensor) -> T
         classes = torch.where(equal.any(1), equal.int().argmax(1), none)
     predicted = _is_top(scores, classes) & (scores.shape[1] > 1)
     return torch.where(predicted, classes, none)
-
-
-def _note_baseline(index: int) -> None:
-    note_finding(
-        "baseline_suffices",
-        "The baseline without any part of the image keeps the prediction, so no part is necessary for it, and the map "
-        "is not an explanation. Try another baseline.",
-        image=index,
-    )
 
 
 class _Partition:

@@ -12,18 +12,18 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.run import Run, open_run
 from explainers.findings import note_finding
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
+from explainers.keywords import Cost
+from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer, every_coalition, within_rounding
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import parts_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(
@@ -43,12 +43,7 @@ def sobol(
     samples: Annotated[int, Range(2, 1024, help="Sobol base samples; (cells² + 1) evaluations each")] = 12,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces a cell")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Sobol indices: the fraction of the score's variance due to a cell and all its interactions (total order).
 
@@ -70,8 +65,7 @@ def sobol(
         >>> sobol(model, images, 281, cells=3, samples=4).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
         parts = parts_of(_cells(cells, run.images), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
@@ -80,7 +74,7 @@ def sobol(
         def heat(n: int, scores: Tensor) -> Tensor:
             return _paint_cells(scorer, n, scores, _jansen(scores, parts[n].count))
 
-        maps, reached = scorer.evaluate([designs] * len(images), loop, heat)
+        maps, reached = scorer.evaluate([designs] * len(images), heat)
         _note_no_effect(run, reached)
         return maps
 
@@ -140,12 +134,7 @@ def hsic(
     samples: Annotated[int, Range(2, 4000, 1, help="random masks")] = 600,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces a cell")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """HSIC: any statistical dependence of the score on whether a cell is shown, not only its mean effect.
 
@@ -167,8 +156,7 @@ def hsic(
         >>> hsic(model, images, 281, cells=3, samples=32).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
         parts = parts_of(_cells(cells, run.images), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
@@ -183,7 +171,7 @@ def hsic(
         def heat(n: int, scores: Tensor) -> Tensor:
             return _paint_cells(scorer, n, scores, _hsic(z[: len(scores)], scores))
 
-        maps, reached = scorer.evaluate([z] * len(images), loop, heat)
+        maps, reached = scorer.evaluate([z] * len(images), heat)
         _note_no_effect(run, reached)
         return maps
 

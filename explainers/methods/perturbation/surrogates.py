@@ -13,19 +13,19 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.run import open_run
+from explainers.dtypes import to_cpu_float64
 from explainers.findings import note_finding, note_promised_sum
-from explainers.network.dtypes import to_cpu_float64
-from explainers.network.forward_wrapper import Forward
-from explainers.options import Baseline, Choice, Precision, Range, Seed
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
+from explainers.keywords import Cost
+from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer, every_coalition
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(
@@ -46,12 +46,7 @@ def lime(
     ridge: Annotated[float, Range(0, 10, 0.01, help="ridge (L2) penalty, relative to the data's mean square")] = 1e-4,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces a part")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """LIME: coefficients of a local linear model of the score as a function of the parts shown.
 
@@ -71,8 +66,7 @@ def lime(
         >>> lime(model, images, 281, masks="grid", samples=32).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         full = to_cpu_float64(run.scoring.score_inputs())
         generators = PerImageGenerators(len(images), seed)
@@ -93,9 +87,16 @@ def lime(
         def heat(n: int, scores: Tensor) -> Tensor:
             return scorer.spread(n, coefficients(n, scores))
 
-        maps, reached = scorer.evaluate(z, loop, heat)
+        maps, reached = scorer.evaluate(z, heat)
         for n, scores in enumerate(reached):
-            _note_no_effect(n, coefficients(n, scores), len(scores))
+            if not coefficients(n, scores).any():
+                note_finding(
+                    "no_effect",
+                    f"All coefficients are 0: the score did not change in any of {len(scores)} coalitions. Either "
+                    "the target does not depend on these parts, or they equal the baseline. Try another baseline or "
+                    "target.",
+                    image=n,
+                )
         return maps
 
 
@@ -111,16 +112,6 @@ def _weighted_fit(z: Tensor, y: Tensor, weights: Tensor, ridge: float) -> Tensor
 def _shuffle(rows: Tensor) -> Tensor:
     """Shuffle rows in a fixed random order, so that any prefix is a representative sample."""
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
-
-
-def _note_no_effect(index: int, values: Tensor, count: int) -> None:
-    if not values.any():
-        note_finding(
-            "no_effect",
-            f"All coefficients are 0: the score did not change in any of {count} coalitions. Either the target does "
-            "not depend on these parts, or they equal the baseline. Try another baseline or target.",
-            image=index,
-        )
 
 
 @method(
@@ -139,12 +130,7 @@ def kernel_shap(
     samples: Annotated[int, Range(2, 20000, 1, help="coalitions: images with some parts replaced")] = 1400,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces a part")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Kernel SHAP: Shapley values of the parts by weighted linear regression on coalitions.
 
@@ -164,8 +150,7 @@ def kernel_shap(
         >>> kernel_shap(model, images, 281, masks="grid", samples=32).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = scorer.empty_and_full()
         generators = PerImageGenerators(len(images), seed)
@@ -178,7 +163,7 @@ def kernel_shap(
             values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], full[n] - none[n])
             return scorer.spread(n, values)
 
-        maps, _ = scorer.evaluate([z for z, _ in rounds], loop, heat)
+        maps, _ = scorer.evaluate([z for z, _ in rounds], heat)
         note_promised_sum(full - none)
         return maps
 
@@ -229,12 +214,7 @@ def shapley_sampling(
     samples: Annotated[int, Range(1, 1000, help="permutations of the parts")] = 30,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces a part")] = "zeros",
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """Shapley sampling: the mean marginal contribution of each part over random permutations.
 
@@ -255,8 +235,7 @@ def shapley_sampling(
         >>> shapley_sampling(model, images, 281, masks="grid", samples=2).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = scorer.empty_and_full()
         generators = PerImageGenerators(len(images), seed)
@@ -276,7 +255,7 @@ def shapley_sampling(
                 values = _mean_contributions(orders[n], scores, none[n], full[n])
             return scorer.spread(n, values)
 
-        maps, _ = scorer.evaluate([z for z, _ in rounds], loop, heat)
+        maps, _ = scorer.evaluate([z for z, _ in rounds], heat)
         note_promised_sum(full - none)
         return maps
 

@@ -6,19 +6,19 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
+from explainers.call.at_layer import activation_and_score
+from explainers.call.run import open_run
+from explainers.call.scores import at_least_float32
+from explainers.keywords import Cost
 from explainers.maps.resize import resize
-from explainers.network.forward_wrapper import Forward
-from explainers.options import LayerName, Precision, Range, Seed
-from explainers.passes.at_layer import activation_and_score
-from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import open_run
-from explainers.passes.tensors import at_least_float32
+from explainers.options import LayerName, Range, Seed
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
 
 
 @method(family="perturbation", returns="heat", title="ViT-CX", paper="Xie et al. 2023, arXiv:2211.03064", videos=False)
@@ -35,12 +35,7 @@ def vit_cx(
         float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")
     ] = 0.02,
     seed: Seed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    **cost: Unpack[Cost],
 ) -> Tensor:
     """ViT-CX: the mean score of the image masked by clusters of the layer's channels, for each pixel.
 
@@ -65,8 +60,7 @@ def vit_cx(
         >>> vit_cx(vit, images, 281).shape
         torch.Size([1, 224, 224])
     """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
+    with open_run(model, images, target, many=True, cost=cost) as run:
         layout, activations, _ = activation_and_score(run, layer)
         x, total = run.images, torch.zeros_like(run.scoring.score_inputs())
         maps = layout.to_maps(at_least_float32(activations)).to(at_least_float32(x[:0]))
@@ -96,7 +90,7 @@ def vit_cx(
             counts = torch.tensor([max(1, min(done, len(own))) for own in masks]).to(sums).view(-1, 1, 1)
             return torch.where(covers > 0, sums / covers - total.view(-1, 1, 1) / counts, 0) / counts
 
-        loop.run(max(1, *map(len, masks)), loop.rows(passes=2), work, heat)
+        run.loop.run(max(1, *map(len, masks)), run.loop.rows(passes=2), work, heat)
         return heat()
 
 

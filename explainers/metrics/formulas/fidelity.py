@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from explainers.dtypes import float64_device, to_float64
 from explainers.maps.resize import rank_correlation
 from explainers.metrics.candidates import Candidate
 from explainers.metrics.metric import Measurement, Trial, metric
-from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import Choice, Range
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.coalitions import within_rounding

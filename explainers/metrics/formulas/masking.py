@@ -13,10 +13,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from explainers.call.scores import at_least_float32
+from explainers.dtypes import to_float64
 from explainers.metrics.metric import Measurement, Trial, metric
-from explainers.network.dtypes import to_float64
 from explainers.options import Range
-from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.imputation import impute
 from explainers.perturbation.rng import PerImageGenerators

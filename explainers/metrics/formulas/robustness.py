@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from explainers.dtypes import float64_device, to_float64
 from explainers.errors import BadOption
 from explainers.maps.resize import rank_correlation
 from explainers.metrics.candidates import Candidate
 from explainers.metrics.metric import Measurement, Trial, metric
-from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import Range
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from explainers.dtypes import to_float64
 from explainers.metrics.metric import Measurement, Trial, metric
-from explainers.network.dtypes import to_float64
 from explainers.options import Range
 
 _ARRAS = "Arras et al. 2022, arXiv:2003.07258"

@@ -126,9 +126,11 @@ def _remarks(result: Comparison) -> list[str]:
 
 def class_table(result: Comparison) -> tuple[list[dict[str, Any]], str]:
     """Return the table of classes and its note. Classes with changes are tested, and their p-values are adjusted."""
+    from explainers import holm  # torch takes seconds to start
+
     tested = [(name, each) for name, each in sorted(result.classes.items()) if each.gained + each.lost]
     p_values = [statistics.mcnemar(each.gained, each.lost) for _, each in tested]
-    adjusted = dict(zip([name for name, _ in tested], statistics.holm(p_values), strict=True))
+    adjusted = dict(zip([name for name, _ in tested], holm(p_values), strict=True))
     rows: list[dict[str, Any]] = []
     for name, each in result.classes.items():
         n, p = each.labeled, adjusted.get(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,20 +51,6 @@ def paired_difference(gained: int, lost: int, count: int) -> tuple[float, float,
     middle = more - less
     half = Z * math.sqrt((more + less - middle**2) / (count + 2))
     return (gained - lost) / count, max(-1.0, middle - half), min(1.0, middle + half)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values adjusted for their number, by Holm's correction.
-
-    Source   Holm 1979, Scandinavian Journal of Statistics 6(2)
-
-    Example
-        >>> holm([0.01, 0.04, 0.03])
-        [0.03, 0.06, 0.06]
-    """
-    from explainers.metrics.comparison import holm as adjust  # torch takes seconds to start
-
-    return adjust(list(p_values)) if p_values else []
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ import numpy as np
 import torch
 
 import explainers
-from explainers.metrics.comparison import mean_and_error
-from explainers.metrics.evaluation import Evaluation
-from explainers.metrics.metric import find_metric
+from explainers import Evaluation, find_metric
 from saliscope.datasets.finished.finished_run import FinishedRun
 from saliscope.datasets.rows import map_of
 from saliscope.datasets.sentences import embed, find_sentences, target_of
@@ -145,11 +143,11 @@ def _merge(parts: Sequence[Evaluation]) -> Evaluation:
 
 def _summarize(evaluation: Evaluation, metric: str) -> dict[str, Any]:
     known = find_metric(metric)
-    mean, error = mean_and_error(_finite(evaluation.values[metric]))
+    mean, error = evaluation.mean_and_error(metric)
     comparisons = evaluation.comparisons.get(metric, {})
     verdicts = {control: comparison.verdict for control, comparison in comparisons.items()}
     groups = {name: [c for c, value in verdicts.items() if value == verdict] for verdict, name in GROUPS.items()}
-    controls = {c: mean_and_error(_finite(value)) for c, value in evaluation.controls.get(metric, {}).items()}
+    controls = {c: evaluation.mean_and_error(metric, c) for c in evaluation.controls.get(metric, {})}
     return {
         "title": known.title,
         "unit": evaluation.unit(metric),
@@ -162,10 +160,6 @@ def _summarize(evaluation: Evaluation, metric: str) -> dict[str, Any]:
         "p_adjusted": {control: _number(comparison.p_adjusted) for control, comparison in comparisons.items()},
         "sentence": evaluation.sentence(metric) + ".",
     }
-
-
-def _finite(values: torch.Tensor) -> torch.Tensor:
-    return values[values.isfinite()]
 
 
 def _number(value: float) -> float | None:

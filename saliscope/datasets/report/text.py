@@ -80,10 +80,10 @@ def title(name: str) -> str:
 
 def unit(name: str, score: str = "") -> str:
     """Return the unit of the values of a method's maps; `score` says how scores become probabilities."""
-    from explainers.probabilities import UNITS  # torch takes seconds to start
+    from explainers import score_unit  # torch takes seconds to start
 
     method = _method(name)
-    return method.unit.replace("logit", UNITS.get(score, "logit")) if method is not None else ""
+    return method.unit.replace("logit", score_unit(score)) if method is not None else ""
 
 
 def classes(rows: list[summary.ClassRow], regions: list[str]) -> list[dict[str, Any]]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont
 
+from saliscope.page.components.thumbnails import thumbnails
+
 if TYPE_CHECKING:
     import torch
 
@@ -21,10 +23,9 @@ QUALITY = 90
 
 def draw_channels(maps: torch.Tensor, numbers: list[int]) -> Image.Image:
     """Draw channels [k, h, w] as tiles, each from black to bright in its own range, with its number above it."""
-    from explainers.maps.color_maps import color_map  # torch takes seconds to start
-    from explainers.maps.overlays import sprite  # as above
+    from explainers import color_map  # torch takes seconds to start
 
-    planes, _, _ = sprite(maps, TILE)
+    planes, _, _ = thumbnails(maps, TILE)
     colored = color_map("magma")[planes.long()].numpy()
     scale = TILE / max(planes.shape[1:])
     height, width = (max(1, round(side * scale)) for side in planes.shape[1:])

@@ -136,7 +136,7 @@ def _target(settings: Settings) -> str:
         return DETECTION % ("0" if label is None else which, scene.least_overlap(settings))
     if settings.loaded.model.task == "segmentation":
         is_binary = len(settings.loaded.names) == 1
-        classes = "explainers.default_targets.pixel_classes(scores)[0]" if is_binary else "scores[0].argmax(0)"
+        classes = "explainers.pixel_classes(scores)[0]" if is_binary else "scores[0].argmax(0)"
         ground = next((k for k in range(len(settings.loaded.names)) if scene.is_background(settings.loaded, k)), -1)
         largest = f"int(classes[classes != {ground}].mode().values)  # the largest region except the background"
         mask = "classes == label"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from saliscope.page.components import view
+from saliscope.page.components.thumbnails import thumbnails
 from saliscope.session.answers import Answer, unit_name
 from saliscope.session.channels import messages
 from saliscope.session.channels.answers import (
@@ -33,9 +34,7 @@ SATURATED = 0.98  # quantile of the channel maxima at which a shared color range
 
 def sheet(step: Sheet, key: str, ident: int) -> dict[str, Any]:
     """Pack tiles, statistics of all channels, and the image below them."""
-    from explainers.maps.overlays import sprite  # torch takes seconds to start
-
-    planes, low, high = sprite(step.maps, TILE)
+    planes, low, high = thumbnails(step.maps, TILE)
     grid = list(step.maps.shape[1:])
     return {
         "id": ident,
@@ -176,11 +175,10 @@ def planes(step: Answer, ident: int) -> dict[str, Any] | None:
     if not step.planes:
         return None
     import explainers  # torch takes seconds to start
-    from explainers.maps.overlays import sprite  # torch takes seconds to start
 
     raw = explainers.place(step.explanation.raw[0], step.explanation.placement)
     side = min(THUMBNAIL, max(4, math.isqrt(THUMBNAILS // len(raw))))
-    small, low, high = sprite(raw, side)
+    small, low, high = thumbnails(raw, side)
     return {
         "id": ident,
         "plane": step.plane,

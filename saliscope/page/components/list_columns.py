@@ -43,11 +43,9 @@ def layer_columns(layer: explainers.Layer, loaded: LoadedModel) -> list[str]:
 
     The receptive field is known for the stages; the default layer is the one for class-activation maps.
     """
-    from explainers.layers.layout import channel_axis  # torch takes seconds to start
-
     height, width = layer.grid or (0, 0)
     field = loaded.fields.get(layer.name)
     covers = field is not None and all(a >= b for a, b in zip(field, loaded.model.size, strict=True))
     seen = WHOLE if covers else f"{field[0]} × {field[1]} px" if field else ""
     use = FOR_CAMS if layer.name == loaded.default else STAGE * layer.stage
-    return [layer.name, f"{height} × {width}", f"{layer.shape[channel_axis(layer.layout)]}", seen, use]
+    return [layer.name, f"{height} × {width}", f"{layer.shape[layer.channel_axis]}", seen, use]

@@ -142,7 +142,6 @@ def draw_layer(stored: dict[str, Any]) -> Image.Image:
     import torch  # torch takes seconds to start
 
     import explainers  # as above
-    from explainers.maps.overlays import mute  # as above
 
     packed = stored["view"]["map"]
     values = np.frombuffer(base64.b64decode(packed["b64"]), packed["dtype"]).astype("float32") * packed.get("scale", 1)
@@ -150,7 +149,8 @@ def draw_layer(stored: dict[str, Any]) -> Image.Image:
     black, white = (
         np.asarray(explainers.overlay(Image.new("RGB", size, shade), plane), "float32") for shade in ("black", "white")
     )
-    opacity = 1 - (white - black).mean(-1, keepdims=True) / float(mute(torch.full((3,), 255.0), False).mean())
+    empty = explainers.overlay(Image.new("RGB", size, "white"), torch.zeros(1, 1))
+    opacity = 1 - (white - black).mean(-1, keepdims=True) / float(np.asarray(empty).max())
     layer = np.concatenate([black / opacity.clip(min=0.01), 255 * opacity], -1)
     return Image.fromarray(layer.round().clip(0, 255).astype("uint8"))
 

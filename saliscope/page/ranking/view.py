@@ -18,7 +18,7 @@ from saliscope.session.ranking.engine import Ranking
 if TYPE_CHECKING:
     import torch
 
-    from explainers.metrics.recommendation import RankedMap, Recommendation
+    from explainers import RankedMap, Recommendation
 
 SIDE = 16
 """Cells of the side of a small map, which the table draws at 40 pixels."""

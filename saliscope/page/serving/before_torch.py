@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "active")
 os.environ.setdefault("GOMP_SPINCOUNT", "300000")
 
 # One pool of memory for all threads, before there are threads: what one frees, another can use. With several pools,
-# the process keeps about 100 MB more. As in explainers/passes/batches/memory.py, which is imported later.
+# the process keeps about 100 MB more. As in explainers/call/batch_size.py, which is imported later.
 if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
     ctypes.CDLL(None).mallopt(-8, 1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from typing import TYPE_CHECKING, Any
 
 from saliscope.page.components import view
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     import explainers
-    from explainers.metrics.evaluation import Evaluation
-    from explainers.metrics.randomization import Randomization
-    from explainers.verdict.rules import Verdict
+    from explainers import Evaluation, Randomization, Verdict
 
 MARKS: dict[bool | None, str] = {True: "good", False: "bad", None: "unknown"}
 
@@ -78,17 +75,12 @@ def weights(step: Weights) -> dict[str, Any]:
 
 
 def _class(step: CheckedMap) -> dict[str, str]:
-    from explainers.verdict.facts import ALIKE, PARTLY  # torch takes seconds to start
+    from explainers import Facts  # torch takes seconds to start
 
     reads, similarity = step.method.reads_class, step.similarity
-    correlation = math.nan if similarity is None else similarity.correlation
-    if not reads or correlation > ALIKE:
-        mark = "bad"
-    elif math.isnan(correlation):
-        mark = "unknown"
-    else:
-        mark = "mixed" if correlation > PARTLY else "good"
-    return {"text": messages.of_class(reads, similarity, (PARTLY, ALIKE), step.uncompared), "mark": mark}
+    dependence = Facts(correlation=None if similarity is None else similarity.correlation).class_dependence
+    mark = {"hardly": "bad", "partly": "mixed", "depends": "good", "": "unknown"}[dependence] if reads else "bad"
+    return {"text": messages.of_class(reads, similarity, dependence, step.uncompared), "mark": mark}
 
 
 def _weights(test: Randomization | str | None, method: explainers.Method) -> dict[str, Any]:
@@ -98,21 +90,19 @@ def _weights(test: Randomization | str | None, method: explainers.Method) -> dic
     elif test is None:
         row = _of_table(method, "logit", messages.LAST)
     else:
-        from explainers.metrics.judge import depends_on_weights  # torch takes seconds to start
-
-        passes = None if isinstance(test, str) else depends_on_weights(test, method.reads_class)
+        passes = None if isinstance(test, str) else test.depends_on_weights(method.reads_class)
         row = {"text": messages.of_weights(test, passes), "mark": MARKS[passes]}
     return {**row, "here": test is not None}
 
 
 def _of_table(method: explainers.Method, order: str, part: str) -> dict[str, str]:
-    from explainers.metrics.randomization import ALL_LAYERS, LAST_LAYER  # torch takes seconds to start
+    from explainers import Randomization  # torch takes seconds to start
 
     table = badges.table()
     correlation = table.get("methods", {}).get(method.name, {}).get(order)
     if correlation is None:
         return {"text": "", "mark": "unknown"}
-    passes = abs(correlation) < (LAST_LAYER if order == "logit" else ALL_LAYERS)
+    passes = abs(correlation) < (Randomization.LAST_LAYER if order == "logit" else Randomization.ALL_LAYERS)
     text = messages.of_table(passes, correlation, part, table["network"], table["photographs"])
     return {"text": text, "mark": MARKS[passes]}
 

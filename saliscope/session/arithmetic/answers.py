@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Operation:
-    """A step after the sum of products, as `explainers.experiments.arithmetic.sums.Step`."""
+    """A step after the sum of products, as in the `steps` of an `explainers.ValueTrace`."""
 
     kind: str
     name: str

@@ -209,15 +209,13 @@ def _input_gradient(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tup
 
 
 def _contribution(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tuple[int, int] | None) -> Contribution:
-    from explainers.layers.layout import channel_axis  # torch takes seconds to start
-
     settings, images = inputs.settings, inputs.images
     subject = scene.subject_of(settings, inputs.crop, images)
     if subject is None:
         return Contribution(settings, number, None, None, None, settings.refusal or messages.NO_SUBJECT)
     name, layer = settings.loaded.name, settings.layer
-    layout = next(known.layout for known in settings.loaded.layers if known.name == layer)
-    effect = network_calls.effect(name, images, subject.target, layer, channel_axis(layout), number)
+    axis = next(known.channel_axis for known in settings.loaded.layers if known.name == layer)
+    effect = network_calls.effect(name, images, subject.target, layer, axis, number)
     try:
         parts, reason = network.contributions(name, images, subject.target, layer), ""
     except ValueError as error:

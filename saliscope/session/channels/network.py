@@ -12,7 +12,7 @@ from saliscope.session import network_calls
 if TYPE_CHECKING:
     import torch
 
-    from explainers.targets import Target
+    from explainers import Layer, Target
     from saliscope.session.answers import LoadedModel
 
 Span = tuple[float, float]
@@ -27,18 +27,9 @@ def contributions(name: str, images: torch.Tensor, target: int | Target, layer: 
 
     The class token is included: the sum is a first-order estimate of the drop when the channel is set to zero.
     """
-    return network_calls.run(name, _contributions, images, target=target, layer=layer).float()
+    from explainers import channel_contributions  # torch takes seconds to start
 
-
-def _contributions(network: Any, images: torch.Tensor, target: int | Target, layer: str) -> torch.Tensor:
-    from explainers.network.dtypes import to_float64  # torch takes seconds to start
-    from explainers.passes.run import open_run  # torch takes seconds to start
-
-    with open_run(network, images, target) as run:
-        location = run.layer_layout(layer)
-        activation, gradient = run.backward.at([location], run.images)[location.name]
-        product = (to_float64(activation.detach()) * to_float64(gradient)).movedim(location.channel_axis, 0)
-        return product.flatten(1).sum(1)
+    return network_calls.run(name, channel_contributions, images, target=target, layer=layer)[0].float()
 
 
 def cell_gradient(
@@ -50,7 +41,6 @@ def cell_gradient(
     before that function, and this value (NaN if it is not known); otherwise the second result is None.
     """
     import explainers  # torch takes seconds to start
-    from explainers.backward.rectifiers import before_activation  # torch takes seconds to start
 
     row, column = (line[i] for line, i in zip(sources(name, layer, images), cell, strict=True))
     if row is None or column is None:  # a part of the image that the layer does not cover
@@ -62,8 +52,8 @@ def cell_gradient(
     found = gradient(explainers.unit(layer, channel, (row, column)))
     if bool(found.any()):
         return found, None
-    unit = before_activation.BeforeActivation(layer, channel, (row, column))
-    value = network_calls.run(name, before_activation.value_before, images, unit=unit)
+    unit = explainers.BeforeActivation(layer, channel, (row, column))
+    value = network_calls.run(name, unit.value, images)
     return (found, None) if value is None else (gradient(unit), float(value))
 
 
@@ -99,11 +89,16 @@ def measure_stages(loaded: LoadedModel) -> None:
 
 
 def _center_fields(network: Any, images: torch.Tensor, layers: list[str]) -> list[Any]:
-    from explainers.layers.center_fields import center_fields as of_layers  # torch takes seconds to start
-    from explainers.passes.run import open_run  # torch takes seconds to start
+    import explainers  # torch takes seconds to start
 
-    with open_run(network, images) as run:
-        return of_layers(run.view.network, run.images, [run.layer_layout(layer, counted=True) for layer in layers])
+    known = {layer.name: layer for layer in explainers.list_layers(network, images)}
+    return explainers.center_receptive_fields([known[name] for name in layers])
+
+
+def _layer(network: Any, images: torch.Tensor, name: str) -> Layer:
+    import explainers  # torch takes seconds to start
+
+    return next(layer for layer in explainers.list_layers(network, images) if layer.name == name)
 
 
 def _part(spans: list[Any], index: int | None, side: int) -> Span:
@@ -120,17 +115,10 @@ def sources(name: str, layer: str, images: torch.Tensor) -> Sources:
 
 
 def _sources_of(network: Any, images: torch.Tensor, layer: str) -> Sources:
-    from explainers.passes.run import open_run  # torch takes seconds to start
-
-    with open_run(network, images) as run:
-        layout = run.layer_layout(layer, counted=True)
-    height, width = layout.grid or (0, 0)
-    return (range(height), range(width)) if layout.placement is None else layout.placement.sources()
+    found = _layer(network, images, layer)
+    height, width = found.grid or (0, 0)
+    return (range(height), range(width)) if found.placement is None else found.placement.sources()
 
 
 def _receptive_fields(network: Any, images: torch.Tensor, layer: str) -> tuple[list[Any], list[Any]] | None:
-    from explainers.layers.receptive import receptive_fields as of_all_cells  # torch takes seconds to start
-    from explainers.passes.run import open_run  # torch takes seconds to start
-
-    with open_run(network, images) as run:
-        return of_all_cells(run.view.network, run.images, run.layer_layout(layer, counted=True), SECONDS)
+    return _layer(network, images, layer).receptive_fields(SECONDS)

@@ -65,8 +65,7 @@ def order(plane: Tensor, images: Tensor) -> Tensor:
 
     Errors   Refused for a constant map and for values that are not finite
     """
-    from explainers.errors import BadOption  # torch takes seconds to start
-    from explainers.experiments.smallest_region import pixel_ranks  # torch takes seconds to start
+    from explainers import BadOption, pixel_ranks  # torch takes seconds to start
 
     try:
         return pixel_ranks(plane[None], images)[0]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-    from explainers.experiments.smallest_region import SmallestRegion
+    from explainers import SmallestRegion
 
 GOALS = ("keep", "half", "change")
 

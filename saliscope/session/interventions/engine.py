@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     import explainers
-    from explainers.targets import Target
+    from explainers import Target
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
     inputs = yield from _load_inputs(request, change, run)
     settings, name = inputs.settings, inputs.name
     layer = next(known for known in settings.loaded.layers if known.name == settings.layer)
-    total = layer.shape[_channel_axis(layer.layout)]
+    total = layer.shape[layer.channel_axis]
     place = Place(layer.name, parse_channels(change.channels, total, layer.name))
     with turns.enqueue(run, long=change.positions) as turn:
         yield from engine.wait_turn(turn)
@@ -98,12 +98,6 @@ def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, N
         if swapped.shape != images.shape:
             raise Refused(messages.other_size(tuple(swapped.shape[2:]), tuple(images.shape[2:])))
     return _Inputs(settings, settings.loaded.model.crop(image), images, swapped, change)
-
-
-def _channel_axis(layout: str) -> int:
-    from explainers.layers.layout import channel_axis  # torch takes seconds to start
-
-    return channel_axis(layout)
 
 
 def _explained(settings: Settings, target: int | Target | None, before: torch.Tensor) -> tuple[int | Target, str]:

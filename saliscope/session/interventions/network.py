@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     import explainers
-    from explainers.targets import Target
+    from explainers import Target
 
 
 @dataclasses.dataclass(frozen=True)

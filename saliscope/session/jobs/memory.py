@@ -8,8 +8,10 @@ moment, and after every job above a limit.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from saliscope import limits
 
@@ -19,17 +21,19 @@ IDLE = 2.0
 
 def release() -> None:
     """Return all freed memory to the system, which takes up to 0.15 s, after removing objects in reference cycles."""
-    from explainers.passes.batches.memory import release_freed_memory  # torch takes seconds to start
+    from explainers import release_freed_memory  # torch takes seconds to start
 
     gc.collect()
     release_freed_memory()
 
 
 def used() -> int:
-    """Return the memory in bytes that this process has allocated, or 0 if it is unknown."""
-    from explainers.passes.batches.memory import allocated_here  # torch takes seconds to start
-
-    return allocated_here()
+    """Return the memory in bytes that this process uses, except for its libraries, or 0 if it is unknown."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return 0
+    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
 class FreedMemory:

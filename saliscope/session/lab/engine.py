@@ -14,7 +14,7 @@ from saliscope.session.lab.experiments import Plan
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from explainers.targets import Target
+    from explainers import Target
     from saliscope.session.lab.expressions import Step
 
 
@@ -154,11 +154,9 @@ def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers
     """
     import torch  # torch takes seconds to start
 
-    from explainers.network.dtypes import to_float64  # torch takes seconds to start
-
     def measure(gradient: Tensor) -> Tensor:
-        values = to_float64(gradient)
-        return torch.stack([values.norm(), (values == 0).double().mean()]).cpu()
+        values = gradient.cpu().double()  # not all devices have float64
+        return torch.stack([values.norm(), (values == 0).double().mean()])
 
     norms = network_calls.measure_gradients(network, images, target, layers, measure)
     return {name: norms.get(name, torch.tensor([0.0, 1.0])) for name in layers}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from explainers.findings import Finding
+    from explainers import Finding
 
 CONV = ("conv1", "conv2", "conv3", "output")
 TASKS = ("line", "mlp", "cnn")

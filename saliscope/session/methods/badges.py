@@ -46,14 +46,15 @@ def badges(method: explainers.Method, loaded: LoadedModel) -> list[Badge]:
 
 def _weights(measured: dict[str, Any], method: explainers.Method) -> list[Badge]:
     """Return the badge of the randomization test; class-agnostic methods are tested with all layers randomized."""
-    from explainers.metrics.randomization import ALL_LAYERS, LAST_LAYER  # torch takes seconds to start
+    from explainers import Randomization  # torch takes seconds to start
 
     last, everything = measured.get("logit"), measured.get("cascade")
     if measured.get("depends_on_weights") is not False or last is None or everything is None:
         return []
-    if not method.reads_class and abs(everything) < ALL_LAYERS:
+    if not method.reads_class and abs(everything) < Randomization.ALL_LAYERS:
         return []
-    return [(messages.NO_WEIGHTS, messages.weights_tip(last, everything, (LAST_LAYER, ALL_LAYERS), table()["network"]))]
+    limits = Randomization.LAST_LAYER, Randomization.ALL_LAYERS
+    return [(messages.NO_WEIGHTS, messages.weights_tip(last, everything, limits, table()["network"]))]
 
 
 def _controls(measured: dict[str, Any], loaded: LoadedModel) -> list[Badge]:

@@ -17,7 +17,7 @@ from saliscope.session import model_cache
 
 if TYPE_CHECKING:
     import explainers
-    from explainers.findings import Finding
+    from explainers import Finding
     from saliscope.session.answers import Answer, Settings
 
 RECOMMENDED = {

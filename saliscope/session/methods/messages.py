@@ -54,14 +54,14 @@ def weights_tip(last: float, everything: float, limits: tuple[float, float], net
 
 def controls(results: dict[str, str], where: str) -> str:
     """Return the badge of a method that is not better than all controls: the words of a verdict, without what is."""
-    from explainers.verdict.rules import describe_results  # torch takes seconds to start
+    from explainers import describe_results  # torch takes seconds to start
 
     return f"{describe_results({name: each for name, each in results.items() if each != 'better'})} {where}"
 
 
 def controls_tip(results: dict[str, str], count: int, network: str, test: str) -> str:
     """Return the comparison with each control."""
-    from explainers.verdict.rules import describe_results  # torch takes seconds to start
+    from explainers import describe_results  # torch takes seconds to start
 
     over = f"{count} image{'s' * (count != 1)}"
     return (

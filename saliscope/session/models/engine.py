@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     import explainers
-    from explainers.experiments.compare_models import ModelComparison
+    from explainers import ModelComparison
 
 TOLERANCE = 1e-3
 """The largest relative difference of two outputs that count as equal."""

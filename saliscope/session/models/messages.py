@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from explainers.experiments.compare_models import ModelComparison
+    from explainers import ModelComparison
     from saliscope.session.answers import LoadedModel
 
 TITLE, PART = "Two models", "Models"

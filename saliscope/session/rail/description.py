@@ -16,7 +16,7 @@ from saliscope.session.request import Request
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from explainers.experiments.describe import Description
+    from explainers import Description
     from saliscope import zoo
 
 _known: weakref.WeakKeyDictionary[zoo.Model, Description] = weakref.WeakKeyDictionary()

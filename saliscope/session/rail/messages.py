@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from explainers.experiments.describe import Description
+    from explainers import Description
 
 TITLE = "Network diagram"
 GROUP = (
@@ -58,7 +58,7 @@ WHY = {
     "attention": "Of little use: attention mixes positions, and the output of this layer is added to a residual.",
     "bypassed": "Incomplete: other paths bypass this layer, so a map shows only its part of the score.",
 }
-"""Why a map is not meaningful at a layer, by `explainers.layers.blocks.partition.Why`."""
+"""Why a map is not meaningful at a layer, by the `why` of its `BlockStep`."""
 NOT_LISTED = frozenset({"no grid", "one cell"})
 """Reasons for which no method returns a map, so that the layer cannot be selected."""
 

@@ -11,7 +11,7 @@ from saliscope.session.answers import LoadedModel
 from saliscope.session.rail import messages
 
 if TYPE_CHECKING:
-    from explainers.layers.blocks.partition import Blocks, Skip, Step
+    from explainers import Blocks, BlockStep, SkipConnection
     from saliscope import zoo
 
 MOST_ARCS = 600
@@ -44,18 +44,16 @@ def pack(network: Blocks) -> dict[str, Any]:
     }
 
 
-def _layer(step: Step, reasons: list[str]) -> list[Any]:
-    from explainers.layers.layout import channel_axis  # torch takes seconds to start
-
+def _layer(step: BlockStep, reasons: list[str]) -> list[Any]:
     layer = step.layer
     height, width = layer.grid or (0, 0)
-    axis = channel_axis(layer.layout) if layer.grid else 1
+    axis = layer.channel_axis if layer.grid else 1
     channels = layer.shape[axis] if len(layer.shape) > axis else 0
     why, can_be_chosen = reasons.index(messages.why(step.why, layer)), step.why not in messages.NOT_LISTED
     return [layer.name, height, width, channels, layer.kind, why, step.why, can_be_chosen]
 
 
-def limit_arcs(skips: Sequence[Skip]) -> list[Skip]:
+def limit_arcs(skips: Sequence[SkipConnection]) -> list[SkipConnection]:
     """Return about `MOST_ARCS` skip connections, longest first, so that shorter ones are drawn on top."""
     skips = sorted(skips, key=lambda skip: skip.start - skip.end)
     if len(skips) > MOST_ARCS:

@@ -21,7 +21,7 @@ from saliscope.session.request import Request
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from explainers.targets import Target
+    from explainers import Target
 
 SMALLEST = 1e-12
 _known = Recent[tuple[str, dict[str, float]]]()
@@ -86,9 +86,7 @@ def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers
 def _norm(gradient: Tensor) -> float:
     import torch  # torch takes seconds to start
 
-    from explainers.network.dtypes import to_float64  # torch takes seconds to start
-
     norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float32))
     if not SMALLEST < norm < 1 / SMALLEST:  # the squares overflow or underflow in float32
-        norm = float(torch.linalg.vector_norm(to_float64(gradient)))
+        norm = float(torch.linalg.vector_norm(gradient.cpu().double()))
     return norm

@@ -18,7 +18,7 @@ from saliscope.session.ranking.messages import STOPPED, TOO_SHORT, wrong_seconds
 from saliscope.session.request import Request
 
 if TYPE_CHECKING:
-    from explainers.metrics.recommendation import Recommendation
+    from explainers import Recommendation
 
 SECONDS = 10.0
 """The default time limit."""
@@ -64,8 +64,6 @@ def rank(request: Request, options: RankingOptions, run: Run) -> Iterator[Step |
     Errors   Refused, and the errors of the library
     """
     settings = yield from engine.resolve_settings(request, run)
-    from explainers.metrics.recommend import FIRST_ROUND  # torch takes seconds to start
-
     settings, image, images = engine.load_input(settings, request)
     settings = replace(settings, subject=results_cache.subject(settings, request))
     crop = settings.loaded.model.crop(image)
@@ -94,6 +92,6 @@ def rank(request: Request, options: RankingOptions, run: Run) -> Iterator[Step |
 
         result = yield from engine.stream(work, run, partial, turn)
     if not result.rows:
-        reason = TOO_SHORT if result.seconds >= FIRST_ROUND * options.seconds else messages.plain(str(result))
+        reason = TOO_SHORT if len(result.refused) < result.total else messages.plain(str(result))
         raise Refused(STOPPED if run.cancelled else reason)
     yield Ranking(settings, crop, target, result, stopped=run.cancelled)

@@ -11,7 +11,7 @@ from saliscope import limits
 from saliscope.session import messages as page_messages
 
 if TYPE_CHECKING:
-    from explainers.metrics.recommendation import Recommendation
+    from explainers import Recommendation
 
 RANKING = "Ranking"
 CONTROLS = {"random": "random maps", "edge": "edge maps", "center": "a centered blob"}
@@ -135,10 +135,10 @@ def title(name: str, layer: str | None) -> str:
 
 def agreement(a: str, b: str, rho: float) -> str:
     """Return whether two metrics agree on the ranking."""
-    from explainers.metrics.recommendation import AGREE, DISAGREE  # torch takes seconds to start
+    from explainers import Recommendation  # torch takes seconds to start
 
     if math.isnan(rho):
         return FEW
     number = f"{rho:.2f}".replace("-", "−")
-    word = "agree" if rho > AGREE else "disagree" if rho < DISAGREE else "partly agree"
-    return f"{a} and {b.lower()} {word} on the order of the maps (rank correlation {number})."
+    verb = Recommendation.describe_agreement(rho)
+    return f"{a} and {b.lower()} {verb} on the order of the maps (rank correlation {number})."

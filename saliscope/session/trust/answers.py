@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     import explainers
-    from explainers.metrics.evaluation import Evaluation
-    from explainers.metrics.randomization import Randomization
-    from explainers.verdict.facts import Facts
-    from explainers.verdict.rules import Verdict
+    from explainers import Evaluation, Facts, Randomization, Verdict
 
 STEPS = 20
 """Number of steps of the curves."""
@@ -71,15 +68,13 @@ class CheckedMap:
     @property
     def verdict(self) -> Verdict:
         """The verdict on the map with all tests that were made of it."""
-        from explainers.metrics.comparison import results_of  # torch takes seconds to start
-        from explainers.metrics.judge import depends_on_weights  # torch takes seconds to start
-        from explainers.verdict.rules import judge_facts  # torch takes seconds to start
+        from explainers import judge_facts  # torch takes seconds to start
 
         test = self.weights
-        weights = None if test is None or isinstance(test, str) else depends_on_weights(test, self.method.reads_class)
+        weights = None if test is None or isinstance(test, str) else test.depends_on_weights(self.method.reads_class)
         tested = replace(
             self.facts,
-            comparisons=results_of(self.evaluation.comparisons),
+            comparisons=self.evaluation.results,
             correlation=self.facts.correlation if self.similarity is None else self.similarity.correlation,
             depends_on_weights=weights,
         )

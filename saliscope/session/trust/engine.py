@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     import torch
 
     import explainers
-    from explainers.metrics.evaluation import Evaluation
-    from explainers.metrics.randomization import Randomization
-    from explainers.targets import Target
+    from explainers import Evaluation, Randomization, Target
 
 T = TypeVar("T")
 METRICS = ("deletion", "insertion")
@@ -201,9 +199,7 @@ def order(evaluation: Evaluation) -> torch.Tensor:
     """Return the step [H, W], uint8, starting at 1, at which each pixel of the first image is deleted or inserted."""
     import torch  # torch takes seconds to start
 
-    from explainers.metrics.metric import ranks  # torch takes seconds to start
-
-    rank = ranks(evaluation.maps[0], int(evaluation.options["seed"]))
+    rank = evaluation[:1].pixel_ranks()[0]
     counts = torch.tensor([k * rank.numel() // STEPS for k in range(1, STEPS + 1)])
     return (torch.searchsorted(counts, rank.long(), right=True) + 1).to(torch.uint8)
 
@@ -212,7 +208,7 @@ def blurred(crop: Image.Image, images: torch.Tensor) -> Image.Image:
     """Return the image shown instead of deleted pixels: the crop, blurred at the size of the network's input."""
     import torch  # torch takes seconds to start
 
-    from explainers.perturbation.baselines import baseline_of  # torch takes seconds to start
+    from explainers import baseline_of  # torch takes seconds to start
 
     height, width = images.shape[-2:]
     small = crop.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
@@ -225,7 +221,7 @@ def blurred(crop: Image.Image, images: torch.Tensor) -> Image.Image:
 
 def _class_similarity(answer: Answer, images: torch.Tensor) -> ClassSimilarity | None:
     """Compare the map with that of the runner-up class; return None if there is no other class."""
-    from explainers.maps.resize import rank_correlation  # torch takes seconds to start
+    from explainers import rank_correlation  # torch takes seconds to start
 
     settings, explained, probabilities = answer.settings, answer.target, answer.probabilities
     if not settings.method.reads_class or settings.unit or probabilities is None or len(probabilities) < 2:

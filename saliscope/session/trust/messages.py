@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from saliscope.session import messages as page_messages
 
 if TYPE_CHECKING:
-    from explainers.metrics.evaluation import Evaluation
-    from explainers.metrics.randomization import Randomization
+    from explainers import Evaluation, Randomization
     from saliscope.session.answers import Settings
     from saliscope.session.trust.answers import ClassSimilarity
 
@@ -110,10 +109,8 @@ def _say(sentence: str, /, **values: str) -> str:
     return SENTENCES[sentence][1].format(**values)
 
 
-def of_class(
-    reads_class: bool, similarity: ClassSimilarity | None, limits: tuple[float, float], reason: str = ""
-) -> str:
-    """Return whether the map depends on the class, partly or hardly by `limits`, or why this was not tested."""
+def of_class(reads_class: bool, similarity: ClassSimilarity | None, dependence: str, reason: str = "") -> str:
+    """Return whether the map depends on the class (see `Facts.class_dependence`), or why this was not tested."""
     if not reads_class:
         return _say("agnostic")
     if similarity is None:
@@ -124,9 +121,7 @@ def of_class(
     if similarity.shown != similarity.shown:
         value = _signed(similarity.correlation)
         result = f"rank correlation {value} with the map of {similarity.other}, before negative values are set to zero"
-    partly, alike = limits
-    name = "class_hardly" if similarity.correlation > alike else "class"
-    return _say("class_partly" if partly < similarity.correlation <= alike else name, result=result)
+    return _say({"hardly": "class_hardly", "partly": "class_partly"}.get(dependence, "class"), result=result)
 
 
 def of_weights(test: Randomization | str | None, passes: bool | None) -> str:

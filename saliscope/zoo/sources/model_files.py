@@ -26,8 +26,7 @@ from typing import Any
 from torch import nn
 from torchvision.transforms import InterpolationMode
 
-from explainers.errors import BadOption
-from explainers.probabilities import check_score
+from explainers import BadOption, check_score
 from saliscope import resources
 from saliscope.zoo import text
 from saliscope.zoo.downloads import Progress

@@ -68,7 +68,7 @@ def test_entropy_does_not_depend_on_the_scale():
 
 NEGATIVE, CELL, BROKEN = torch.full((2, 2), -0.25), torch.tensor([[0.1896]]), torch.tensor([[NAN, 1.0]])
 SATURATED = {"target_score": 1.0, "probability_target": True}
-BEFORE = {"earlier_layer": "layer3"}
+BEFORE = {"find_earlier_layer": lambda: "layer3"}
 CASES: list[tuple[Tensor, dict[str, Any], list[str], str, dict[str, Any]]] = [
     # raw map, what else is known, codes, a part of the sentence, the remedy of the first finding
     (GOOD, {"target_score": 2.0, "gradient_norm": 1.0, "scores": torch.tensor([2.0, 1]), "relu": True}, [], "", {}),

@@ -97,7 +97,7 @@ def added():
 
 
 def test_bfloat16_falls_back_or_is_refused_in_words(monkeypatch):
-    monkeypatch.setattr("explainers.passes.scoring.computes_bf16", lambda device: True)
+    monkeypatch.setattr("explainers.call.scores.computes_bf16", lambda device: True)
 
     found = METHODS["sess"](added(), images(), 1, scales=2, layer="second", precision="auto")
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from explainers import METHODS
+from explainers.call.batch_size import free
+from explainers.call.loop import Loop, Rows, now
 from explainers.errors import is_out_of_memory
-from explainers.passes.batches.memory import free
-from explainers.passes.loop import Loop, Rows, now
 from tests.support.calls import LONG, small
 from tests.support.pretended_device import WITHOUT_FLOAT64, pretended_devices
 
@@ -60,7 +60,7 @@ def explain(name: str, most: int) -> tuple[Tensor, int, int]:
     network, images = Tight(most, FULL[0]).eval().to(WITHOUT_FLOAT64), torch.rand(2, 3, 12, 16).to(WITHOUT_FLOAT64)
     chosen: dict[str, Any] = small(name) | ({"samples": 12} if "samples" in METHODS[name].options else {})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("explainers.passes.scoring.fused_copy", lambda *_: None)  # it has no limit
+        patch.setattr("explainers.call.scores.fused_copy", lambda *_: None)  # it has no limit
         for _ in range(2):
             ROWS.clear()
             found = METHODS[name](network, images, 1, **chosen)

@@ -8,7 +8,7 @@ import torchvision
 from torch import Tensor, nn
 
 from explainers import default_layer, list_layers
-from explainers.layers.blocks.partition import Skip, network_blocks
+from explainers.blocks.partition import SkipConnection, network_blocks
 from tests.support.nets import ClassToken, Written, plain, random_images, residual
 
 
@@ -39,9 +39,10 @@ def known() -> nn.Module:
 def test_blocks_and_skips_of_a_network_in_one_forward() -> None:
     found = network_blocks(known(), random_images())
     assert [block.layer.name for block in found.blocks] == ["one", "sum", "end", "out", "fc"]
-    assert list(found.skips) == [Skip(1, 2), Skip(2, 3, projected=True)]
+    assert list(found.skips) == [SkipConnection(1, 2), SkipConnection(2, 3, projected=True)]
     _, second, third, *_ = found.blocks
-    assert [step.layer.name for step in second.steps] == ["two", "three", "sum"] and second.skips == (Skip(0, 2),)
+    assert [step.layer.name for step in second.steps] == ["two", "three", "sum"]
+    assert second.skips == (SkipConnection(0, 2),)
     reasons = {step.layer.name: step.why for step in third.steps}
     assert {"four", "five", "gate.excite", "gate"} <= reasons.keys()
     assert (reasons["gate.squeeze"], reasons["side"], reasons["end"]) == ("one cell", "bypassed", "")
@@ -62,7 +63,7 @@ def test_between_encoder_and_decoder_each_resolution_has_blocks() -> None:
     found = network_blocks(net.double().eval(), random_images())
     grids = {"down": (12, 16), "pool": (6, 8), "bottom": (6, 8), "up": (12, 16), "join": (12, 16), "fc": None}
     assert [(block.layer.name, block.layer.grid) for block in found.blocks] == list(grids.items())
-    assert list(found.skips) == [Skip(1, 4)]
+    assert list(found.skips) == [SkipConnection(1, 4)]
 
 
 def test_every_layer_is_in_one_step_and_the_default_layer_represents_its_block() -> None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.functional import affine_grid, avg_pool2d, conv2d, grid_sample
 
 from explainers import default_layer, explain, grad_cam, list_layers
-from explainers.network.eval_view import eval_view
-from explainers.network.state.snapshot import snapshots
+from explainers.call.current import eval_view
+from explainers.call.snapshot import snapshots
 from tests.support.nets import random_images, residual, settle
 
 IMAGES = random_images(2, height=16, width=16)
@@ -130,9 +130,9 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "backward hook": lambda net: net.mix.register_full_backward_hook(lambda module, *given: (2 * given[0][0],)),
     "backward pre-hook": lambda net: net.mix.register_full_backward_pre_hook(lambda module, given: (2 * given[0],)),
     "method of the class": method_of_the_class,
+    "hook": lambda net: net.patch.register_forward_hook(halve),
 }
 UNNOTICED: dict[str, Callable[[Any], Any]] = {
-    "hook": lambda net: net.patch.register_forward_hook(halve),
     # The grid stays the same, so only the positions show the change.
     "warp": lambda net: net.theta.data[0, 0].fill_(0.5),
     "mirror": lambda net: net.columns.copy_(net.columns.flip(0)),
@@ -168,7 +168,7 @@ def test_a_snapshot_is_used_again_and_does_not_keep_the_network():
     known = snapshots.get(net)
     net.mix.weight.data.mul_(2)
     net.mix.requires_grad_(False)
-    assert eval_view(net).memo is known.memo
+    assert eval_view(net).snapshot is known
     gone = weakref.ref(net), weakref.ref(net.mix.weight)
     del net, known
     gc.collect()

@@ -152,6 +152,7 @@ CHANGES: dict[str, Change] = {
     "even and odd columns": lambda x: torch.cat([x[..., ::2], x[..., 1::2]], -1),
     "mosaic": lambda x: torch.cat([torch.cat([x, x], 3)] * 2, 2),
     "borders without light": lambda x: torch.where(x < 0, 0, x).index_fill(3, torch.arange(9), 0),
+    "images written to rows": lambda x: x.new_zeros(x.shape).index_copy(0, torch.arange(len(x)), x),
     "crop in patches": lambda x: x[:, :, 20:52, 8:40].unflatten(2, (16, 2)).mean(3),
     "constant offsets": lambda x: deformed(x, torch.tensor([8.0, -6.0]).view(1, 2, 1, 1)),
     "windows and back": lambda x: x.roll(5, 2).unfold(2, 8, 8).movedim(-1, 3).flatten(2, 3).roll(-5, 2),

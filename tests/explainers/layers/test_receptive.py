@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from explainers import list_layers
+from explainers.call.current import eval_view
+from explainers.call.layers import layer_layout
+from explainers.call.view import EvalView
 from explainers.layers import receptive
 from explainers.layers.center_fields import center_fields
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import layer_layout
-from explainers.network.eval_view import EvalView, eval_view
 from tests.support.nets import Written, settle
 
 Cell = tuple[int, int]
@@ -59,6 +60,13 @@ def branches() -> nn.Module:
     ).eval()
 
 
+class Pooled(nn.Module):
+    """A max pool that returns the indices of its winners, as in a SegNet."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(x, 3, 2, padding=1, return_indices=True)[0]
+
+
 CHAINS = {
     "stride and padding": sequence(conv(2, 3, 3, stride=2, padding=1), nn.ReLU(inplace=True), conv(3, 2, 3)),
     "max-pool": sequence(conv(2, 2, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), nn.ReLU(), conv(2, 2, 2)),
@@ -68,6 +76,7 @@ CHAINS = {
     "dilation": sequence(conv(2, 2, 3, dilation=2, padding=2), nn.Hardtanh(), conv(2, 2, 3, dilation=(1, 3))),
     "same, even": sequence(conv(2, 2, (2, 4), padding="same"), conv(2, 2, 1)),
     "adaptive": sequence(conv(2, 2, 3), nn.AdaptiveAvgPool2d((3, 2))),
+    "max-pool with indices": sequence(conv(2, 2, 3, padding=1), Pooled(), conv(2, 2, 2)),
     "adaptive max": sequence(conv(2, 2, 3), nn.AdaptiveMaxPool2d((3, 2))),
     "transposed": sequence(conv(2, 2, 3, stride=2), nn.ConvTranspose2d(2, 2, 3, stride=2, output_padding=1)),
     "upsampled": sequence(conv(2, 2, 3, stride=3), nn.Upsample(scale_factor=2)),
@@ -122,14 +131,14 @@ def zoo(name: str) -> nn.Module:
 )
 def test_sizes_as_published(name, layer, side, size, step):
     """Oracle: r = 1 + sum (k - 1) * product of earlier strides (Araujo et al. 2019), by hand."""
-    # 97 px over 25 cells are 3.9 px a cell; the cells still are 4 apart, the product of the strides.
-    for images in (torch.zeros(1, 3, side, side), *[torch.zeros(1, 3, 97, 129)] * (layer == "layer1")):
-        view, at = layout(zoo(name), images, layer)
-        assert receptive.stride(view.network, images, at) == (step, step)
     images = torch.zeros(1, 3, side, side)
     grid = next(each.grid for each in list_layers(zoo(name), images) if each.name == layer)
-    left, top, right, bottom = field(zoo(name), images, layer, (grid[0] // 2, grid[1] // 2))
+    row, column = grid[0] // 2, grid[1] // 2
+    left, top, right, bottom = field(zoo(name), images, layer, (row, column))
     assert (right - left, bottom - top) == (size, size)
+    # Neighboring fields are as far apart as the product of the strides, where the border does not clip them.
+    before = field(zoo(name), images, layer, (row - 1, column - 1))
+    assert (right - before[2], bottom - before[3]) == (step, step)
 
 
 def added() -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from explainers import Explanation
 from explainers.maps.color_maps import BLUE, RED, color_map
-from explainers.maps.overlays import bar_colors, color_bar, color_limits, overlay, roughness, sprite, view
+from explainers.maps.overlays import bar_colors, color_bar, color_limits, overlay, roughness, view
 from tests.support.color_difference import lab, linear
 
 MAP = torch.rand(3, 3)
@@ -305,8 +305,6 @@ def test_every_8_bit_mode_and_float_dtype_is_accepted(mode):
         (lambda: color_map("virdis"), "'viridis'"),
         (lambda: color_bar(0, 1, size=(159, 40)), "too small to read"),
         (lambda: color_bar(0, 1, size=(160, 31)), "too small to read"),
-        (lambda: sprite(torch.rand(1, 3, 4, 4)), r"features\[0\]"),
-        (lambda: sprite(torch.rand(3, 4, 4), 0), "cell=0"),
     ],
 )
 def test_wrong_use_is_refused_with_the_remedy(call, word):
@@ -348,41 +346,6 @@ def test_color_bar_has_the_colors_of_the_overlay(colors, low):
     for step, value in enumerate(torch.linspace(low, 1, 21).tolist()):
         drawn = overlay(grey(128), torch.full((2, 2), value), colors=colors, limits=(low, 1))
         assert set(values_of(drawn)) <= {tuple(bar[step]), (255, 255, 255)}, value
-
-
-def test_sprite_scales_each_channel_by_its_own_range():
-    """By hand: 0 … 3 and -6 … 6 on a 2x2 grid; no reduction, as the grid is smaller than the cell.
-
-    Of 32x32, cells of 2x2 are means: the left half is 2 of which every second row is 4.
-    """
-    features = torch.tensor([[[0.0, 1.0], [2.0, 3.0]], [[-6.0, 6.0], [0.0, -6.0]]])
-    large = torch.zeros(1, 32, 32)
-    large[0, 1::2, :16] = 4
-
-    planes, low, high = sprite(features)
-    means, least, most = sprite(large)
-
-    assert planes.dtype == torch.uint8 and planes.tolist() == [[[0, 85], [170, 255]], [[0, 255], [128, 0]]]
-    assert low.tolist() == [0, -6] and high.tolist() == [3, 6] and low.dtype == high.dtype == torch.float32
-    assert means.shape == (1, 16, 16) and (least.item(), most.item()) == (0, 2)
-    assert means[0, :, :8].unique().tolist() == [255] and means[0, :, 8:].unique().tolist() == [0]
-
-
-def test_sprite_keeps_proportions():
-    for shape, cell, expected in (((3, 40, 20), 16, (16, 8)), ((2, 112, 112), 8, (8, 8)), ((1, 300, 1), 16, (16, 1))):
-        planes, low, high = sprite(torch.rand(shape), cell)
-        assert planes.shape == (shape[0], *expected) and low.shape == high.shape == (shape[0],)
-
-
-def test_sprite_of_constant_and_nan_channels():
-    """Constant: 0 with equal limits. Partly NaN: the rest keeps its range. All NaN: NaN limits."""
-    features = torch.tensor([[[5.0, 5.0]], [[torch.nan, 2.0]], [[torch.nan, torch.inf]], [[0.0, 1e30]]])
-
-    planes, low, high = sprite(features)
-
-    assert planes.tolist() == [[[0, 0]], [[0, 0]], [[0, 0]], [[0, 255]]]
-    assert low[:2].tolist() == high[:2].tolist() == [5, 2]
-    assert low[2].isnan() and high[2].isnan()
 
 
 def test_outliers_of_fine_maps_are_clipped():

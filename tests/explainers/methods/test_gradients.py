@@ -20,6 +20,7 @@ from explainers import (
     internal_influence,
     layer_conductance,
     layer_integrated_gradients,
+    saliency,
     smooth_grad,
     smooth_grad_squared,
     var_grad,
@@ -235,6 +236,17 @@ def test_forgrad_filters_the_magnitude_of_its_base():
     found = forgrad(net, x, CLASSES, base="integrated_gradients", cutoff=4.0, steps=20, progress=told.append)
     torch.testing.assert_close(found, filtered(path, 4.0).abs(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(told[-1].map, found)
+
+
+def test_forgrad_of_saliency_accepts_an_input_with_one_row_for_each_image():
+    """It runs no variants of the images."""
+    net, x = curved(), random_images(3)
+    factors, told = torch.tensor([1.0, 2.0, -3.0], dtype=x.dtype), []
+    expected = filtered(saliency(net, x, 1).abs().amax(1) * factors.abs().view(-1, 1, 1), 4.0).abs()
+    weighted = {"forward": lambda batch: net(batch) * factors[:, None], "progress": told.append}
+    found = forgrad(net, x, 1, base="saliency", cutoff=4.0, **weighted)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert torch.equal(told[-1].map, found)
 
 
 def test_baselines_of_another_shape_or_name_are_refused():

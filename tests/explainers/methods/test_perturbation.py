@@ -17,8 +17,8 @@ from explainers import (
     rise,
     vit_cx,
 )
+from explainers.call.run import open_run
 from explainers.methods.perturbation.kept_parts import KeptParts
-from explainers.passes.run import open_run
 from explainers.perturbation.baselines import baseline_of, levels_of
 from explainers.perturbation.segments import grid
 from tests.support.calls import call, small

@@ -45,6 +45,8 @@ def test_p34_masks_are_upsampled_and_then_normalized():
     """Each mask spans 0 to 1 at the image's size; normalized before upsampling, it would not."""
     net, images = RecordInputs(residual()), torch.ones(1, 3, 12, 16, dtype=torch.float64)
     images[:, 0, 0, 0] = 1.5  # a constant image would have constant activations
+    check_once(net, images)
+    net.inputs.clear()
     score_cam(net, images, 1, layer="net.layer2", batch_size=6)
     channels = torch.cat([x[:, 1] for x in net.inputs if len(x) == 6])
     assert len(channels) == 6

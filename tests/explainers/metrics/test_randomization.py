@@ -13,10 +13,10 @@ from torchvision.ops import FrozenBatchNorm2d
 
 import explainers
 from explainers import BadOption, BadTarget, Randomization, UnsupportedModel, randomization_test, unit
-from explainers.layers.blocks.weights import weight_groups
+from explainers.blocks.weights import weight_groups
+from explainers.call.current import eval_view
 from explainers.maps.resize import rank_correlation, ssim
-from explainers.network.eval_view import eval_view
-from explainers.network.randomized_copy import RandomizedCopy
+from explainers.metrics.randomized_copy import RandomizedCopy
 from tests.support.nets import plain, random_images, residual, settle
 from tests.support.traces import nothing_left
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -224,3 +225,18 @@ def test_holm_adjusts_for_the_number_of_comparisons():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.04, math.nan, 0.01])[::2] == pytest.approx([0.04, 0.02]) and math.isnan(holm([math.nan])[0])
     assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == [] and holm([0.2]) == [0.2]
+
+
+def test_a_map_is_noise_if_less_than_half_of_its_variance_is_common_to_its_halves() -> None:
+    """The share of the variance of the whole that is not noise is 2r / (1 + r): half of it for r = 1/3."""
+    noisy, steady = (math.nan, -0.5, 0.0, 0.33), (None, 0.34, 1.0)
+    assert [Facts(stability=r).is_noisy for r in noisy] == [True] * 4
+    assert [Facts(stability=r).is_noisy for r in steady] == [False] * 3
+
+
+def test_the_size_of_a_map_is_its_sum_if_its_values_add_up() -> None:
+    """Each value of RISE is a difference of mean scores; those of an unknown method are taken to add up."""
+    for method, adds_up in (("rise", False), ("saliency", True)):
+        found = explainers.explain(method, curved(), random_images(1), 0)
+        assert found.facts(0).adds_up is adds_up
+        assert dataclasses.replace(found, method="my_own").facts(0).adds_up

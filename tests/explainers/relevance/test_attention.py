@@ -18,7 +18,7 @@ from explainers import (
     transformer_attribution,
     unit,
 )
-from explainers.passes.attention.record import record_attention
+from explainers.call.attention.record import record_attention
 from tests.support.nets import ClassToken, random_images, residual, settle
 from tests.support.oracles.attention import attend_by_hand, class_row, two_blocks, wide_images
 from tests.support.token_nets import PlainViT, conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit

@@ -23,8 +23,8 @@ from explainers import (
 )
 from explainers.backward.decompositions import multi_head
 from explainers.backward.operations import STRUCTURE, Interception
-from explainers.passes.attention.operations import scaled_dot_product_attention
-from explainers.passes.attention.watch import watch_attention
+from explainers.call.attention.operations import scaled_dot_product_attention
+from explainers.call.attention.watch import watch_attention
 from tests.explainers.relevance.test_attention import with_custom_attention
 from tests.explainers.relevance.test_relevance import Operation
 from tests.support.nets import plain, random_images, rel, settle

@@ -1,6 +1,6 @@
 """A single image gets the same gradient as in a batch, unlike in torch's own backward pass of batch norm.
 
-See `explainers/network/batch_norm.py` and docs/torch_batch_norm.md.
+See `explainers/call/batch_norm.py` and docs/torch_batch_norm.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explainers import METHODS
-from explainers.network.batch_norm import guard_batch_norms
+from explainers.call.batch_norm import guard_batch_norms
 from tests.support.calls import call
 from tests.support.nets import random_images, rel, settle
 

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
+from explainers import holm
 from saliscope.datasets.compare import write
 from saliscope.datasets.compare.agreement import Frame, compare_maps, rank_correlation, top_overlap
 from saliscope.datasets.compare.alignment import common_boxes
 from saliscope.datasets.compare.pairing import Pairing
-from saliscope.datasets.compare.statistics import Distribution, holm, mcnemar, paired_difference
+from saliscope.datasets.compare.statistics import Distribution, mcnemar, paired_difference
 from saliscope.datasets.finished.finished_run import FinishedRun
 from saliscope.datasets.rows import SCHEMA
 from saliscope.datasets.run_data import RunData

@@ -125,7 +125,7 @@ def test_rows_of_long_methods_do_not_depend_on_the_speed(tmp_path: Path, model: 
     images(tmp_path, 2)
     found = []
     for slow in (1.0, 1000.0):
-        monkeypatch.setattr("explainers.passes.batches.batch_size.SECONDS", 0.5 / slow)
+        monkeypatch.setattr("explainers.call.batch_size.SECONDS", 0.5 / slow)
         own = {"method": "smooth_grad", "options": {"samples": 40}, "layer": None}
         found.append(explain(tmp_path, model, f"{slow}", **own).table.drop_columns("seconds"))
     assert found[0].equals(found[1])

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional
 
-from explainers.perturbation.baselines import baseline_of
+from explainers import baseline_of
 from saliscope.errors import Refused
 from saliscope.images.edits import edit
 from saliscope.images.edits.edit import Box, Edit, Highest, Invert, Stroke, Whole, parse

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import explainers
-from explainers.findings import Finding
+from explainers import Finding
 from saliscope.page.components import view
 from saliscope.page.components.list_columns import METHOD_TIME
 from saliscope.page.methods import guide, picker

@@ -59,7 +59,7 @@ def finish(error: BaseException | None = None, stop: bool = False) -> None:
 
 
 def test_every_run_has_an_outcome(ended: list[Run]) -> None:
-    from explainers.errors import LayerNotFound
+    from explainers import LayerNotFound
 
     for error in (None, Refused("secret.png is too large"), LayerNotFound("no layer"), ZeroDivisionError()):
         finish(error)

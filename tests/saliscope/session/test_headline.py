@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import explainers
+from explainers import judge_facts
 from explainers.verdict.facts import CONTROLS
-from explainers.verdict.rules import judge_facts
 from saliscope import limits
 from saliscope.session import engine, headline, messages, network_calls, removal
 from saliscope.session.answers import Answer, Refining

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import nn
 
 import explainers
-from explainers.passes.scoring import Scoring
+from explainers.call.scores import Scoring
 from saliscope import limits, zoo
 from saliscope.errors import Refused
 from saliscope.page.api import tab
@@ -83,8 +83,8 @@ def test_a_long_method_keeps_within_the_memory_of_a_job(monkeypatch: pytest.Monk
     layers = explainers.list_layers(loaded.model.network, images, spatial=True)
     row = 4 * sum(torch.Size(layer.shape).numel() for layer in layers)
     # Without the limit, the library uses more than three rows on any machine.
-    monkeypatch.setattr("explainers.passes.batches.batch_size.SECONDS", 1e9)
-    monkeypatch.setattr("explainers.passes.batches.batch_size.reused_bytes", lambda: 2**32)
+    monkeypatch.setattr("explainers.call.batch_size.SECONDS", 1e9)
+    monkeypatch.setattr("explainers.call.batch_size.reused_bytes", lambda: 2**32)
     for memory, most in ((3 * row + 1, 3), (1, 1)):
         monkeypatch.setattr(limits, "MEMORY", memory)
         batches: list[int] = []

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import explainers
-from explainers.layers.blocks.partition import Skip, network_blocks
+from explainers import SkipConnection, network_blocks
 from saliscope.page.components import view as page_view
 from saliscope.page.rail import view
 from saliscope.session import engine, results_cache
@@ -44,7 +44,7 @@ def test_the_drawing_has_every_layer_and_block() -> None:
 
 
 def test_of_too_many_arcs_the_longest_and_shortest_of_each_end_are_drawn() -> None:
-    skips = [Skip(start, end) for end in range(60) for start in range(end)]
+    skips = [SkipConnection(start, end) for end in range(60) for start in range(end)]
     drawn = network.limit_arcs(skips)
     assert len(skips) > network.MOST_ARCS >= len(drawn)
     assert {(skip.start, skip.end) for skip in drawn} >= {(0, 59), (58, 59), (0, 1)}

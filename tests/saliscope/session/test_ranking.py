@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 
 import explainers
-from explainers.metrics.evaluation import Evaluation
-from explainers.metrics.recommendation import RankedMap, Recommendation, rank_maps
+from explainers import Evaluation, RankedMap, Recommendation
+from explainers.metrics.recommendation import rank_maps
 from saliscope.errors import Refused
 from saliscope.page.ranking import view
 from saliscope.session import messages

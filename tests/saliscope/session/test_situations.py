@@ -13,11 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import explainers
+from explainers import Facts, RankedMap, Verdict, judge_facts
 from explainers.metrics.comparison import Comparison, adjust, results_of
-from explainers.metrics.recommendation import RankedMap
 from explainers.verdict import facts as verdicts
-from explainers.verdict.facts import Facts
-from explainers.verdict.rules import Verdict, judge_facts
 from saliscope.session import headline
 from saliscope.session.answers import Answer
 from saliscope.session.verdict import facts_of
@@ -51,13 +49,13 @@ def check(found: Verdict, p_values: dict[tuple[str, str], float] | None = None) 
         assert not facts.is_stopped and not facts.is_noisy and facts.is_finite and facts.range[1] > 0
         assert facts.share is None or facts.share >= verdicts.TINY
         assert verdicts.has_preference(facts.probabilities, facts.exclusive) is not False
-        assert facts.depends_on_weights is not False and not (facts.correlation or 0) > verdicts.ALIKE
+        assert facts.depends_on_weights is not False and not (facts.correlation or 0) > Facts.ALIKE
         assert facts.results.get("center", "better") == "better" and (facts.is_tested or not facts.caution)
     if "samples" in sentence and facts.is_stopped and found.code in ("noise", "stopped"):
         (share,) = re.findall(r"([\d.]+)% of the", sentence)
         assert float(share) == pytest.approx(100 * facts.done / facts.planned, abs=0.51)
     if "epends on" in sentence and facts.correlation is not None and facts.reads_class:
-        assert ("hardly depends on the class" in sentence) <= (facts.correlation > verdicts.ALIKE)
+        assert ("hardly depends on the class" in sentence) <= (facts.correlation > Facts.ALIKE)
         hardly = re.search("hardly depends on (the class and )?the weights", sentence)
         assert (facts.depends_on_weights is False) == bool(hardly)
 

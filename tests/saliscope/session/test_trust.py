@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 import explainers
-from explainers.metrics.randomization import Randomization
-from explainers.perturbation.baselines import baseline_of
+from explainers import Randomization, baseline_of
 from saliscope.errors import Refused
 from saliscope.page.trust import view
 from saliscope.session import engine as page_engine

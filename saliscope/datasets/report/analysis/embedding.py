@@ -51,7 +51,6 @@ class Features:
         import torch  # torch takes seconds to start
 
         import explainers  # as above
-        from explainers.errors import ExplainerError  # as above
 
         waiting, self._waiting = self._waiting, []
         if self.failed or not waiting:
@@ -60,7 +59,7 @@ class Features:
         inputs = torch.cat([self.model.prepare(image) for _, image in waiting]).to(device)
         try:
             maps = explainers.feature_maps(self.model.network, inputs)
-        except ExplainerError:
+        except explainers.ExplainerError:
             self.failed = True
             return
         self.keys += [key for key, _ in waiting]

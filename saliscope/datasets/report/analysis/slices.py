@@ -56,7 +56,7 @@ def find_slices(metadata: Mapping[str, pa.Array], correct: NDArray[np.int8]) -> 
 
     Source   Fisher 1922, doi:10.2307/2340521; Holm 1979, Scandinavian Journal of Statistics 6(2)
     """
-    from explainers.metrics.comparison import holm  # torch takes seconds to start
+    from explainers import holm  # torch takes seconds to start
 
     found: list[tuple[str, str, Rate, Rate]] = []
     skipped = {}

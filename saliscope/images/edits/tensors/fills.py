@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from explainers.perturbation.baselines import baseline_of
-from explainers.perturbation.imputation import impute
+from explainers import baseline_of, impute
 from saliscope.errors import Refused
 from saliscope.images.edits import messages
 
@@ -41,7 +40,7 @@ def inpaint(pixels: Tensor, mask: Tensor) -> Tensor:
     """Return the image [1, C, H, W] in which each pixel of the region `mask` [H, W] is the mean of its neighbors.
 
     The neighbors are up to eight pixels, with weights 1/6 (adjacent) and 1/12 (diagonal), as in the metric ROAD
-    (`explainers.perturbation.imputation`). This continues the surroundings smoothly: a linear ramp stays a ramp.
+    (`explainers.impute`). This continues the surroundings smoothly: a linear ramp stays a ramp.
 
     Errors   Refused if the region is the whole image
 

@@ -1,1 +1,0 @@
-"""Networks whose rows depend on each other or on random numbers: one row per pass, with fixed generators."""

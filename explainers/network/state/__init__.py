@@ -1,1 +1,0 @@
-"""The state of a network's modules, to notice that it changed between calls."""

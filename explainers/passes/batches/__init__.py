@@ -1,1 +1,0 @@
-"""Automatic batch sizes, and the memory that limits them."""

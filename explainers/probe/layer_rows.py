@@ -1,0 +1,133 @@
+"""Whether the rows of a batch reach the layers of a network in order: all of them, each in its place.
+
+A network may sort its images, flip the batch, run a layer on some of its rows, or call a layer once for each row, and
+still return the right output for each image. The output of such a layer does not have one row for each image in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from explainers.dtypes import to_cpu_float64
+from explainers.hooks.calls import Calls
+from explainers.hooks.locate import HookPoint, frozen_graph
+from explainers.hooks.records import only_tensor
+
+_MOST_ENTRIES = 256
+"""Entries of each output that are compared."""
+
+
+class LayerRows:
+    """The outputs of all layers for an image alone, with which its row in a batch is compared.
+
+    `misplaced` is the name of the first layer whose output for a batch does not have the image's row in its place.
+    """
+
+    def __init__(self, network: nn.Module, tolerance: float) -> None:
+        self.network, self.tolerance = network, tolerance
+        self.misplaced = ""
+        self._alone: list[tuple[str, torch.Size, Tensor] | None] = []
+
+    @contextmanager
+    def record(self) -> Iterator[None]:
+        """Record the outputs in the block, which runs the image alone."""
+        with self._each_output(lambda k, name, output: self._alone.append(_described(name, output))):
+            yield
+
+    @contextmanager
+    def compare(self, places: Sequence[int], count: int) -> Iterator[None]:
+        """Compare the outputs in the block, which runs a batch of `count` images with the image at these places."""
+        calls = 0
+
+        def look(k: int, name: str, output: Tensor | None) -> None:
+            nonlocal calls
+            calls = k + 1
+            known = self._alone[k] if k < len(self._alone) else None
+            for index in places:
+                if not self.misplaced and not self._is_in_place(known, name, output, index, count):
+                    self.misplaced = name
+
+        with self._each_output(look):
+            yield
+        if calls < len(self._alone) and not self.misplaced:
+            self.misplaced = next((each[0] for each in self._alone[calls:] if each is not None), "")
+
+    @contextmanager
+    def _each_output(self, act: Callable[[int, str, Tensor | None], None]) -> Iterator[None]:
+        """Call `act` with the number, the layer and the single tensor of each output in the block."""
+        number = 0
+
+        def start() -> None:
+            nonlocal number
+            number = 0
+
+        def count(name: str, output: Any) -> None:
+            nonlocal number
+            with _disable_current_modes():  # what watches the pass takes the comparison for a part of the network
+                act(number, name, only_tensor(output))
+            number += 1
+
+        with ExitStack() as stack:
+            if frozen_graph(self.network) is None:
+                calls = Calls(self.network, stack, start)
+                for name, module in self.network.named_modules():
+                    if name and not isinstance(module, torch.jit.ScriptModule):
+                        calls.after(stack, HookPoint(name, module), lambda k, out, name=name: count(name, out))  # type: ignore[misc]
+            yield
+
+    def _is_in_place(
+        self,
+        known: tuple[str, torch.Size, Tensor] | None,
+        name: str,
+        output: Tensor | None,
+        index: int,
+        count: int,
+    ) -> bool:
+        if known is None or output is None:
+            return (known is None) == (_described(name, output) is None)
+        path, shape, values = known
+        if path != name or output.ndim != len(shape):
+            return False
+        return any(self._is_same(values, row) for row in _rows(output, shape, index, count))
+
+    def _is_same(self, values: Tensor, row: Tensor) -> bool:
+        found = _sample(row)
+        floor = 1e-6 * len(values) ** 0.5
+        both_finite = values.isfinite() & found.isfinite()
+        distance = (values - found).where(both_finite, 0).norm()
+        return bool(distance <= self.tolerance * values.where(both_finite, 0).norm() + floor)
+
+
+def _described(name: str, output: Tensor | None) -> tuple[str, torch.Size, Tensor] | None:
+    """Return name, shape and some values of a layer's output, or None if it has no values to compare."""
+    if output is None or not output.ndim or not output.numel() or not output.is_floating_point():
+        return None
+    return name, output.shape, _sample(output)
+
+
+def _rows(output: Tensor, shape: torch.Size, index: int, count: int) -> Iterator[Tensor]:
+    """Yield the parts of a batch's output that may be the image's row: the axis that is `count` times as long is the
+    batch, alone, or before or after another axis. Without such an axis, it is the whole output.
+    """
+    longer = [d for d, (one, all_) in enumerate(zip(shape, output.shape, strict=True)) if one != all_]
+    if not longer:
+        yield output
+    elif len(longer) == 1 and output.shape[longer[0]] == count * shape[longer[0]]:
+        d = longer[0]
+        yield output.unflatten(d, (count, -1)).select(d, index)
+        if shape[d] > 1:
+            yield output.unflatten(d, (-1, count)).select(d + 1, index)
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    """Copy some values of a tensor, which later layers may overwrite, in float64 on the CPU."""
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    flat = tensor.detach().reshape(-1)
+    return to_cpu_float64(flat[:: max(1, len(flat) // _MOST_ENTRIES) | 1].clone())

@@ -1,0 +1,67 @@
+"""A private view of a network that cannot run as it is: a shallow copy in evaluation mode, with buffers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from explainers.hooks.locate import unwrap
+from explainers.hooks.shallow_copy import shallow_copy
+from explainers.probe.modules import may_write
+from explainers.unusual.buffers import GuardedBuffers, WatchedBuffers, is_clean
+from explainers.unusual.gathered_copy import gathered_copy
+from explainers.unusual.original_modules import guard_first_pass
+
+
+def private_view(
+    own: nn.Module, writing: list[nn.Module], *, is_frozen: bool = False, is_checked: bool = True
+) -> tuple[nn.Module, GuardedBuffers | None]:
+    """Return a copy of a network, and the guard of its buffers, of which the modules `writing` may write some.
+
+    A frozen graph is not copied. With `is_checked`, the copy refuses to run modules of the original.
+    """
+    network = own if is_frozen else shallow_copy(own)
+    buffers = guard_buffers(own, writing, network)
+    if is_checked:
+        guard_first_pass(network, own)
+    return network, buffers
+
+
+def gathered_view(given: nn.Module) -> tuple[nn.Module, nn.Module, GuardedBuffers | None]:
+    """Return a copy of a sharded model with full parameters, the network that runs, and the guard of its buffers."""
+    full = gathered_copy(given)
+    network = shallow_copy(full)
+    buffers = guard_buffers(full, [module for module in full.modules() if may_write(module)], network)
+    guard_first_pass(network, given, sharded=True)
+    return full, network, buffers
+
+
+def watch_clean(owner: nn.Module, writing: list[nn.Module]) -> WatchedBuffers | None:
+    """Return the watched buffers of a network that did not write to them in its last call, else None."""
+    return WatchedBuffers(owner, writing) if is_clean(owner, writing) else None
+
+
+def guard_buffers(owner: nn.Module, writing: list[nn.Module], network: nn.Module) -> GuardedBuffers | None:
+    """Let every pass of `network`, a copy of `owner` or a wrapper of it, leave the buffers of these modules alone."""
+    if not writing:
+        return None
+    modules = writing
+    if network is not owner and not getattr(type(network), "wraps_inner", False):
+        copies = {id(original): copy for original, copy in zip(_in_order(owner), _in_order(network), strict=True)}
+        modules = [copies[id(module)] for module in writing]
+    guarded = GuardedBuffers(owner, modules, writing)
+    guarded.guard(network)
+    return guarded
+
+
+def _in_order(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules in the order in which `shallow_copy` copies them, without wrappers."""
+    seen: set[int] = set()
+    queue = [model]
+    while queue:
+        module = unwrap(queue.pop())
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield module
+            queue += [child for child in module._modules.values() if child is not None]

@@ -1,0 +1,223 @@
+"""The loop of slow methods: batch sizes, budgets, and errors of single rows.
+
+The network advances the clock by a second for each row of a forward pass, and nothing else takes time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from unittest.mock import Mock
+
+import pytest
+import torch
+from torch import nn
+
+from explainers import METHODS, BadTarget, LayerNotFound, explain
+from explainers.call import batch_size
+from explainers.call.at_layer import retry_with_repeated_batch
+from explainers.call.batch_size import Estimate
+from explainers.call.loop import Loop, largest_batch
+from explainers.call.profile import profile
+from explainers.layers.flow.cost import Cost
+from tests.support.calls import LONG
+
+SMALL = {"xrai": {"steps": 8}, "extremal_perturbation": {"steps": 20}, "guided_integrated_gradients": {"steps": 12}}
+TARGETS = {
+    "scores": 1,
+    "masks": lambda output: output["out"][:, 1].mean((1, 2)),
+    "boxes": lambda output: torch.stack([each["scores"].sum() for each in output]),
+}
+
+
+class Slow(nn.Module):
+    """A network whose clock advances by `each` seconds per row; `kind` selects the output.
+
+    One that is `alone` processes each image of its input separately, as detectors do, and counts the images.
+    """
+
+    def __init__(self, monkeypatch, kind="scores", each=1.0, channels=24, alone=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.each, self.alone, self.clock, self.batches = kind, each, alone, [0.0], [0]
+        monkeypatch.setattr(time, "monotonic", lambda: self.clock[0])
+        self.features = nn.Sequential(nn.Conv2d(3, channels, 3, 2, 1), nn.BatchNorm2d(channels), nn.ReLU())
+        self.features[1].running_mean.normal_()
+        self.head = nn.Conv2d(channels, 4, 1)
+        self.eval()
+
+    def forward(self, x):
+        self.clock[0] += self.each * len(x)
+        self.batches.append(len(x))
+        features = self.features(x)
+        if self.alone and len(features) != len(x):
+            raise RuntimeError("one list of anchors for each image")
+        maps = self.head(features)
+        pooled = maps.mean((2, 3))
+        if self.kind == "boxes":
+            return [{"scores": row.sigmoid(), "labels": torch.arange(4), "boxes": torch.zeros(4, 4)} for row in pooled]
+        return {"out": maps} if self.kind == "masks" else pooled
+
+    def restart(self, name):
+        """Find layers and layouts and check the rows, once per network, which a budget does not include."""
+        METHODS[name].function(self, images(), TARGETS[self.kind], budget=1e-3, **options(name))
+        self.clock[0], self.batches[1:] = 0.0, []
+
+
+def images(count=1):
+    return torch.rand(count, 3, 20, 16, generator=torch.Generator().manual_seed(0))
+
+
+def options(name):
+    return SMALL.get(name, {}) | ({"layer": "features"} if METHODS[name].takes_layer else {})
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("name", LONG)
+def test_a_budget_ends_within_one_batch(name, monkeypatch):
+    """Setup passes and findings count too. After the budget at most one batch runs, here one row per image."""
+    for kind, target in TARGETS.items():
+        net, seen = Slow(monkeypatch, kind), []
+        net.restart(name)
+        given = options(name) | ({"precision": "auto"} if name in ("ss_cam", "sess") else {})
+        note = {"progress": lambda partial, net=net, seen=seen: seen.append(net.clock[0])}
+        found = explain(name, net, images(2), target, budget=40.0, **note, **given)
+        assert net.clock[0] <= 40 + 2 * 2, (net.clock, net.batches)
+        assert net.clock[0] > 20 or len(seen) < 2, "the budget is used"
+        assert len(found.map) == 2 and found.map.isfinite().all(), kind
+
+    net = Slow(monkeypatch, each=0.01)
+    net.restart(name)
+    METHODS[name].function(net, images(), 1, budget=0.7, **options(name))
+    assert net.clock[0] <= 0.7 + 0.12, "a full batch takes half a second; the last one is smaller"
+
+
+def test_the_checks_of_a_network_do_not_use_up_the_budget(monkeypatch):
+    """They run once for each network; here they take longer than the budget."""
+    net, seen = Slow(monkeypatch), []
+    METHODS["rise"].function(net, images(), 1, batch_size=1, budget=3.0, progress=lambda p: seen.append(p.done))
+    assert len(seen) > 1 and net.clock[0] > 6
+
+
+def test_a_network_that_runs_image_by_image_does_not_get_all_channels(monkeypatch):
+    """The part after the layer does not accept a separate batch: each channel costs a full pass."""
+    net = Slow(monkeypatch, "boxes", each=0.1, channels=60, alone=True)
+    net.restart("ablation_cam")
+    METHODS["ablation_cam"].function(net, images(), TARGETS["boxes"], layer="features", budget=3.0)
+    assert max(net.batches) < 60 and net.clock[0] <= 3.0 + 0.8
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("name", LONG)
+def test_equal_calls_give_equal_maps(name, monkeypatch):
+    """Bit by bit, however fast the machine is: the batch sizes, and thus the rounding, do not depend on a clock."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 5),
+    ).eval()  # fmt: skip
+    given, x = SMALL.get(name, {}) | ({"layer": "4"} if METHODS[name].takes_layer else {}), torch.rand(2, 3, 32, 24)
+    given |= {"samples": 40} if "samples" in METHODS[name].options else {}
+    maps = []
+    for speed in (1e-6, 10.0, 0.3):
+        clock, jumps = [0.0], random.Random(speed)
+
+        def tick(clock=clock, jumps=jumps, speed=speed):
+            clock[0] += speed * jumps.random()
+            return clock[0]
+
+        monkeypatch.setattr(time, "monotonic", tick)
+        monkeypatch.setattr(time, "perf_counter", tick)
+        maps.append(METHODS[name].function(net, x, 1, **given))
+    assert torch.equal(maps[0], maps[1]) and torch.equal(maps[0], maps[2])
+
+
+# Batch sizes
+
+CPU = torch.device("cpu")
+
+
+def test_a_chunk_takes_half_a_second_and_a_slow_network_gets_a_few_rows(monkeypatch):
+    def seconds(number):
+        return Cost(round(number / Cost(1).seconds))
+
+    for number, rows in ((0.001, 256), (0.01, 32), (0.2, 4), (0.6, 2), (5.0, 1)):
+        for most in (sys.maxsize, 3):
+            assert Estimate(seconds(number), Cost(), 1, CPU).rows(1, most) == min(rows, most), number
+    # Each chunk runs the layers before the ablated one again, so few large chunks are fastest if these are slow.
+    assert Estimate(seconds(3.01), seconds(3), 1, CPU).suffix_rows(1, sys.maxsize) == 512
+    # Forward passes keep a few tensors, backward passes all of them; half of the free memory may be taken.
+    monkeypatch.setattr(batch_size, "free", lambda device: 2 * 1024**2)
+    limited = Estimate(Cost(1, written=2**18, largest=2**14), Cost(), 1, torch.device("meta"))
+    assert (limited.rows(1, 10**6), limited.rows(2, 10**6)) == (16, 4)
+
+
+def test_the_cost_of_a_network_is_that_of_its_operations():
+    """By hand: a strided convolution with groups, a transposed one, and a linear layer."""
+    net = nn.Sequential(
+        nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), nn.ReLU(inplace=True), nn.ConvTranspose2d(6, 5, 2, stride=2),
+        nn.Flatten(), nn.Linear(5 * 64, 7),
+    ).eval()  # fmt: skip
+    layers = profile(net, torch.rand(3, 4, 8, 8))
+    first, second, last = 6 * 16 * 2 * 9, 6 * 16 * 5 * 4, 5 * 64 * 7
+    assert layers.cost == Cost(first + second + last, 4 * (6 * 16 + 5 * 64 + 7), 4 * 5 * 64)
+    found = [layers.costs[name].multiplications for name in "012"]
+    assert found == [first, first, first + second]
+
+
+def test_batches_are_limited_by_the_page_and_to_reused_memory(monkeypatch):
+    """Larger tensors use fresh pages in every layer; those of bfloat16 have half the size."""
+    for limit, kept, precision, rows in ((5, 99, "float32", 5), (99, 6, "float32", 6), (99, 6, "bf16", 12)):
+        monkeypatch.setattr(batch_size, "reused_bytes", lambda kept=kept: kept * 4 * 24 * 10 * 8)
+        net = Slow(monkeypatch, each=1e-9)
+        METHODS["rise"].function(net, images(), 1, samples=20)  # the first call runs other batches
+        net.batches.clear()
+        with largest_batch(limit):
+            METHODS["rise"].function(net, images(), 1, samples=20, precision=precision)
+        assert max(net.batches) == rows
+
+
+def test_freed_memory_is_kept_if_the_c_library_supports_it():
+    """In a separate process, since it applies until the process exits."""
+    lines = """
+import explainers, sys, torch, resource
+from explainers.call import batch_size as memory
+resident = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096 if sys.platform == "linux" else 0
+before = memory.reused_bytes()
+print(explainers.keep_freed_memory(), before, memory.reused_bytes())
+for _ in range(9): torch.ones(20_000_000)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(20_000_000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+used = resident()
+print(explainers.release_freed_memory(), used - resident())
+"""
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
+    kept, before, after, faults, is_released, released = done.stdout.split()
+    assert kept == str(sys.platform == "linux" and os.confstr("CS_GNU_LIBC_VERSION") is not None)
+    assert int(before) == 12 * 2**20 and int(after) == (32 if kept == "True" else 12) * 2**20
+    assert kept == "False" or int(faults) < 500, "of about 20,000 pages"
+    assert is_released == kept and (kept == "False" or int(released) > 70_000_000)
+
+
+# Errors of single rows
+
+
+def petabyte(*_):
+    """Raise the error of the CPU allocator."""
+    return torch.empty(2**50, dtype=torch.uint8).fill_(1)
+
+
+def test_an_error_of_one_row_is_raised_unless_the_network_may_need_its_batch_size():
+    for error in (torch.OutOfMemoryError("full"), ValueError("of the caller")):
+        with pytest.raises(type(error), match=str(error)):
+            Loop().run_in_halves(Mock(side_effect=error), torch.zeros(4, 1), [0] * 4)
+    for error in (RuntimeError("shape"), ValueError("rows"), IndexError("5"), BadTarget("4 for 1")):
+        assert retry_with_repeated_batch(Mock(side_effect=error), lambda: 7) == 7, error
+    # The repeated batch would need even more memory, and our own errors would only occur a second time.
+    for error in (torch.OutOfMemoryError("full"), petabyte, LayerNotFound("no such layer")):
+        with pytest.raises((RuntimeError, LayerNotFound)):
+            retry_with_repeated_batch(Mock(side_effect=error), lambda: 7)

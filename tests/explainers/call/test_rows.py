@@ -1,0 +1,193 @@
+"""Networks that combine the rows of a batch, and networks that draw random numbers: each row runs alone.
+
+`test_kinds.py` compares the maps of all such networks; here is what is special about these passes.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+from explainers import METHODS, BadOption, ExplainerError, Probability, UnsupportedModel, evaluate, explain, saliency
+from explainers.nested import concatenate_outputs
+from explainers.probe.generators import Generators
+from tests.support import deciding_nets as nets
+from tests.support.kinds import MIXING, NOISE, Applied, Temperature, unequal
+from tests.support.nets import ClassToken, rel
+
+MIXED_OR_RANDOM = pytest.mark.parametrize("function", [MIXING["mean"], NOISE["dropout"]], ids=["mean", "dropout"])
+IMAGES = unequal(2)
+
+
+def codes(net, images=IMAGES, **options):
+    return [finding.code for finding in explain("saliency", net, images, 1, **options).findings[0]]
+
+
+def states(net=None):
+    return Generators(net or nn.Identity(), torch.device("cpu")).states()
+
+
+def assert_alone(call: Callable[[Tensor, Any], Tensor], images: Tensor = IMAGES, targets: Any = (1, 2)) -> None:
+    """Each row of the result for a batch is the result of its image alone, and the same in the next call."""
+    both = call(images, [*targets])
+    alone = [call(image, target) for image, target in zip(images.split(1), targets, strict=True)]
+    assert rel(both, torch.cat(alone)) < 1e-5 and torch.equal(both, call(images, [*targets]))
+
+
+@pytest.mark.parametrize("generator", [torch.Generator, random.Random, lambda: numpy.random.default_rng(0)])
+def test_a_generator_of_a_module_is_fixed_and_restored(generator):
+    def noise(x):
+        return torch.randn((), generator=net.own) if isinstance(net.own, torch.Generator) else net.own.random()
+
+    net = Applied(lambda x: x + noise(x))
+    net.own = generator()
+    before = states(net)
+    first, second = (saliency(net, IMAGES, 1) for _ in range(2))
+    explainers.list_layers(net, IMAGES)
+    assert torch.equal(first, second) and "stochastic" in codes(net) and states(net) == before
+
+
+def test_the_generators_are_restored_after_an_error_and_by_several_threads():
+    divisors, found = [1.0], []
+    net = Applied(lambda x: NOISE["dropout"](x) / divisors[0])
+    expected, before = saliency(net, IMAGES, 1), states()
+    threads = [threading.Thread(target=lambda: found.append(saliency(net, IMAGES, 1))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 and all(torch.equal(map, expected) for map in found) and states() == before
+    with pytest.raises(BadOption):
+        METHODS["rise"].function(net, IMAGES, 1, samples=0)
+    divisors.clear()
+    with pytest.raises(IndexError):
+        saliency(net, IMAGES, 1)
+    assert states() == before
+
+
+def test_noise_that_no_seed_fixes_is_reported():
+    hidden = torch.Generator().manual_seed(1)
+    net = Applied(lambda x: x + torch.randn(x.shape, generator=hidden))
+    (finding,) = [f for f in explain("saliency", net, unequal(1), 1).findings[0] if f.code == "stochastic"]
+    assert not finding.facts["is_repeatable"] and "not reproducible" in finding.sentence
+
+
+def norm(kind: type[nn.Module], **options: Any) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 6, 3), kind(6, **options), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_only_networks_that_mix_are_reported_in_any_dtype(dtype):
+    for net in (nets.Conv(), norm(nn.BatchNorm2d).train(), norm(nn.InstanceNorm2d)):
+        assert not {"rows_depend", "stochastic"} & set(codes(net.to(dtype), IMAGES.to(dtype)))
+    assert "rows_depend" in codes(Applied(MIXING["maximum"]).to(dtype), IMAGES.to(dtype))
+
+
+def test_batch_norm_without_statistics_and_dynamic_quantization_are_found():
+    quantized = torch.ao.quantization.quantize_dynamic(nets.Conv(), {nn.Linear}, dtype=torch.qint8)
+    for net in (norm(nn.BatchNorm2d, track_running_stats=False).eval(), quantized):
+        assert_alone(partial(explainers.occlusion, net, window=6, stride=6))
+        assert "rows_depend" in [each.code for each in explain("occlusion", net, IMAGES, 1).findings[0]]
+
+
+def test_a_changed_attribute_is_checked_again():
+    net = Applied(lambda x: x + net.scale * torch.randn_like(x) if net.scale else x)
+    net.scale = 0.0
+    assert codes(net) == []
+    net.scale = 0.5
+    assert "stochastic" in codes(net)
+
+
+def test_targets_and_restricted_gradients_of_combined_rows():
+    net, unit = Applied(MIXING["mean"]), explainers.unit("second", 2, "max")
+    for through in (None, ("second", [0, 2])):
+        for both, each in ((None, (None, None)), (Probability([1, 2]), (1, 2)), (unit, (unit, unit))):
+            if through is None or both is not unit:
+                alone = [
+                    saliency(net, image, Probability(own) if own in (1, 2) else own, through=through)
+                    for image, own in zip(IMAGES.split(1), each, strict=True)
+                ]
+                assert rel(saliency(net, IMAGES, both, through=through), torch.cat(alone)) < 1e-6
+
+
+@MIXED_OR_RANDOM
+def test_attention_is_recorded_row_by_row(function):
+    class Vit(ClassToken):
+        def forward(self, x):
+            return super().forward(function(x))
+
+    net = Vit(grid=(2, 2)).eval()
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    for name in ("attention_rollout", "transformer_attribution", "le_grad", "attention_heads"):
+        assert_alone(lambda x, target, name=name: explain(name, net, x, target).map, images)
+
+
+@MIXED_OR_RANDOM
+def test_metrics_smoothing_and_functions_as_forward_run_rows_alone(function):
+    net, before, smooth = Applied(function), states(), explainers.smooth("grad_cam", sigma=0.1, samples=2)
+
+    def metric(images, target):
+        found = evaluate(net, images, "grad_cam", target=target, metrics=("deletion", "sensitivity_max"), steps=3)
+        assert len(images) == 1 or found.findings[0].code in ("rows_depend", "stochastic")
+        return torch.stack([*found.values.values()], 1).nan_to_num(9)
+
+    assert_alone(metric)
+    assert_alone(lambda images, target: smooth(net, images, target).mean)
+    assert_alone(partial(explainers.occlusion, net, window=6, stride=6, forward=lambda images: net(images)))
+    assert states() == before
+
+
+def test_a_network_that_needs_its_batch_and_combines_rows_is_refused():
+    def pairs(x):
+        assert len(x) == 2, "pairs only"
+        return x - 0.5 * x.mean(0)
+
+    with pytest.raises(UnsupportedModel, match="combines the images of a batch.*single image"):
+        saliency(Applied(pairs), IMAGES, 1)
+
+
+def test_outputs_of_single_rows_are_joined():
+    boxes = [[{"scores": torch.rand(n)}] for n in (2, 5)]
+    named = [{"logits": torch.zeros(1, 3), "loss": torch.tensor(float(n)), "note": "x"} for n in range(2)]
+    assert [len(each["scores"]) for each in concatenate_outputs(boxes)] == [2, 5]
+    joined = concatenate_outputs(named)
+    assert joined["logits"].shape == (2, 3) and joined["loss"].tolist() == [0.0, 1.0] and joined["note"] == "x"
+
+
+def test_equal_rows_with_different_outputs_are_found():
+    """The network changes the first row of a batch, where the features of the first image are 0."""
+    net = Applied(lambda x: x.clone().put_(torch.arange(64), 3 * x.flatten()[:64]), inside=True)
+    images = nets.lights(3)
+    images[0] = -10 * net.first.weight[0].detach().repeat(1, 8, 8)
+    assert not net.first(images)[0, 0].relu().any() and "rows_depend" in codes(net, images)
+    assert_alone(partial(saliency, net), images, (1, 1, 1))
+
+
+class Parts(nets.Conv):
+    """Runs eight images at a time, more than in the check of rows."""
+
+    def forward(self, x):
+        return torch.cat([super(Parts, self).forward(part) for part in x.split(8)])
+
+
+def test_a_layer_that_runs_on_parts_of_the_batch_is_refused():
+    """Without the refusal, the maps of the first eight images are the result for ten."""
+    for name in ("grad_cam", "eigen_cam", "feature_maps", "score_cam", "layer_integrated_gradients"):
+        for layer in (None, "relu#0"):
+            with pytest.raises(ExplainerError, match="8 rows for 10 images.*fewer images|runs 2 times"):
+                METHODS[name](Parts(), torch.rand(10, 3, 32, 32), 1, layer=layer)
+            assert len(METHODS[name](Parts(), torch.rand(8, 3, 32, 32), 1)) == 8
+
+
+def test_the_dtype_of_images_must_be_that_of_a_part_of_the_network():
+    with pytest.raises(explainers.BadImages, match=r"torch\.float16.*torch\.float64"):
+        explainers.grad_cam(Temperature(torch.float64), IMAGES.half(), 1)
