@@ -250,7 +250,7 @@ def _conv(func: Any, input: Tensor, weight: Tensor, bias: Any = None, *args: Any
     groups = options.pop("groups", 1)
     batch = input if input.ndim == weight.ndim else input[None]
     planes = to_float64(batch.unflatten(1, (groups, -1)).sum(dim=2)).flatten(0, 1)[:, None]
-    sums = func(planes, planes.new_ones(1, 1, *weight.shape[2:]), **options).to(input.device, input.dtype)
+    sums = func(planes, planes.new_ones(1, 1, *weight.shape[2:]), **options).to(input.dtype).to(input.device)
     sums = _reset(sums.view(len(batch), groups, *sums.shape[2:]))
     # The reset is cheaper before the repetition. A copy, since an expanded view does not support in-place additions.
     times = weight.shape[1] if is_transposed else len(weight) // groups
@@ -278,7 +278,7 @@ def _max_pool(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     convolution: Any = (torch.conv1d, torch.conv2d, torch.conv3d)[count - 1]
     ones = planes.new_ones(1, 1, *kernel)
     sums = convolution(functional.pad(planes, ends), ones, None, strides, 0, dilations)
-    return _with_indices(sums.view(*input.shape[:-count], *sums.shape[2:]).to(input.device, input.dtype), pooled)
+    return _with_indices(sums.view(*input.shape[:-count], *sums.shape[2:]).to(input.dtype).to(input.device), pooled)
 
 
 def _adaptive_max_pool(func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
