@@ -1,7 +1,7 @@
 """`Evaluation`, the result of `evaluate`: the metrics of a map, compared with those of the controls.
 
 A metric without a comparison says little: the deletion area depends more on the image than on the map. Every map is
-therefore compared with controls on the same image (see `Comparison` and `significance`).
+therefore compared with controls on the same image (see `Comparison`).
 """
 
 from __future__ import annotations
