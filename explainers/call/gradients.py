@@ -184,7 +184,7 @@ class BackwardPasses:
                 snapshot.regular.add(kind)
         reusable = self.forward.view.graphs is not None
         found = torch.autograd.grad(total, leaves, retain_graph=reusable, allow_unused=True)
-        if None not in found:
+        if all(map(torch.is_tensor, found)):  # comparing a tensor with None runs an operation
             return list(found)
         self.refuse_detached([layers[i].layout for i, gradient in enumerate(found) if layers and gradient is None])
         return [torch.zeros_like(a) if g is None else g for a, g in zip(leaves, found, strict=True)]

@@ -144,3 +144,12 @@ def test_outputs_of_transformers():
     assert grad_cam(pooled, IMAGES, named_function(refusal(pooled)), layer="norm#0", relu=False).all()
     classifier = tower(lambda net, maps: outputs.ImageClassifierOutput(logits=net.scores(maps)))
     torch.testing.assert_close(saliency(classifier, IMAGES), saliency(bare(), IMAGES))
+
+
+def test_maps_of_classes_and_features_get_different_functions():
+    """A class is explained by its mean score, a feature by the strongest one."""
+    classes = {"segmentation", "maps as logits", "features"}  # fewer channels than cells, by whatever name
+    for name in ("segmentation", "maps as logits", "features", "deep features"):
+        with pytest.raises(BadTarget) as refusal:
+            saliency(tower(OUTPUTS[name]), IMAGES, 1)
+        assert ("the mean score of class 0" in str(refusal.value)) == (name in classes), name

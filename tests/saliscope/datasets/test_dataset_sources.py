@@ -142,6 +142,10 @@ def test_kinds_of_sources(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
     listing = list_items(str(folder / "list.txt"))
     assert labels(listing) == dict.fromkeys(("cat/1.png", "with, comma.png", f"{folder}/dog/10.png"))
     assert listing.classes is None
+    some = pa.table({"path": ["cat/1.png", "dog/10.png", "cat/2.png"], "label": [1.0, float("nan"), None]})
+    pq.write_table(some, folder / "numbers.parquet")
+    found = [item.label for item in list_items(str(folder / "numbers.parquet")).items]
+    assert found.count(None) == 2 and len(found) == 3, "NaN is no label"
 
 
 def test_metadata_without_labels_leaves_the_labels_of_folders(folder: Path) -> None:

@@ -39,6 +39,13 @@ def refused(*arguments: str) -> int:
     return end.value.code
 
 
+def test_an_unknown_model_is_reported_once_and_before_the_page_is_built() -> None:
+    code = "import sys; sys.modules['saliscope.page.build'] = None; from saliscope.__main__ import main"
+    command = [sys.executable, "-c", f"{code}; main(['serve', '--model', 'unknown'])"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | QUIET)
+    assert done.returncode == 1 and (done.stdout + done.stderr).count("Unknown model 'unknown'") == 1
+
+
 def test_an_address_that_cannot_be_used_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for port in ("0", "-5", "65536", "80000", "x"):
         assert refused("serve", "--port", port) == 2 and "Invalid value for '--port'" in capsys.readouterr().err
