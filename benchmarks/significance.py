@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from explainers.metrics.evaluation import Evaluation
+from explainers.metrics.metric import EvaluationSettings
 from explainers.metrics.run import evaluator
-from explainers.metrics.settings import EvaluationSettings
 
 SIDE = 28
 FORMS = {"7 x 7 cells": (7, "nearest"), "7 x 7, smooth": (7, "bilinear"), "pixels": (SIDE, "nearest")}

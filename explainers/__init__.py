@@ -47,8 +47,8 @@ from explainers.checks.report import check_explainer
 from explainers.default_targets import classes_by_area, detections_by_score, is_background, pixel_classes
 from explainers.derived_targets import Contrast, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.detections import DetrDetections, YoloDetections
-from explainers.display.channels import show_channels
 from explainers.display.display import Display
+from explainers.display.figure import show_channels
 from explainers.errors import (
     BadImages,
     BadOption,
@@ -64,18 +64,13 @@ from explainers.errors import (
 )
 from explainers.experiments.arithmetic.sums import WeightedSum
 from explainers.experiments.arithmetic.trace import PathStep, ValueTrace, trace_attention, trace_value
-from explainers.experiments.comparison.compare import compare_models
-from explainers.experiments.comparison.result import ModelComparison
-from explainers.experiments.description.describe import describe
-from explainers.experiments.description.table import Description, LayerDescription
-from explainers.experiments.erasing.smallest_region import SmallestRegion, pixel_ranks, smallest_region
+from explainers.experiments.compare_models import ModelComparison, compare_models
+from explainers.experiments.describe import Description, LayerDescription, describe
 from explainers.experiments.interventions.changes import AddNoise, Clamp, Scale, Swap
-from explainers.experiments.interventions.intervene import intervene
-from explainers.experiments.interventions.patching import patch_effects
-from explainers.experiments.interventions.result import Intervention
-from explainers.explanation.result import Explanation
+from explainers.experiments.interventions.intervene import Intervention, intervene, patch_effects
+from explainers.experiments.smallest_region import SmallestRegion, pixel_ranks, smallest_region
+from explainers.explanation.result import Explanation, show
 from explainers.explanation.run import explain
-from explainers.explanation.show import show
 from explainers.explanation.smoothing import Augment, Smoothed, smooth
 from explainers.findings import Finding
 from explainers.hooks.capture import capture, input_gradients
@@ -85,24 +80,22 @@ from explainers.layers.layer import Layer
 from explainers.maps.boxes import Region, regions
 from explainers.maps.color_maps import color_map
 from explainers.maps.frames import overlay_frames
-from explainers.maps.fusion import fuse
 from explainers.maps.overlays import overlay
-from explainers.maps.resize import rank_correlation, resize
+from explainers.maps.resize import fuse, rank_correlation, resize
 from explainers.methods import *  # noqa: F403
 from explainers.methods.cams.activation_cams import Factors, feature_factors
 from explainers.methods.cams.combined import grad_cam_sweep, sweep
 from explainers.methods.features import channel_contributions
 from explainers.methods.gradients.bias_gradients import FullGradients, full_gradients
+from explainers.metrics.comparison import holm
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.judge import judge
 from explainers.metrics.metric import METRICS, Metric, find_metric
-from explainers.metrics.randomization import randomization_test
-from explainers.metrics.randomization_result import Randomization
+from explainers.metrics.randomization import Randomization, randomization_test
 from explainers.metrics.recommend import recommend
 from explainers.metrics.recommendation import RankedMap, Recommendation
 from explainers.metrics.removal import Removal, remove_brightest
 from explainers.metrics.run import evaluate
-from explainers.metrics.significance import holm
 from explainers.nested import register_output
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Regression, Similarity
@@ -113,10 +106,10 @@ from explainers.placement import Placement, place
 from explainers.probabilities import check_score, declared_score, probabilities_of, score_unit
 from explainers.registry import METHODS, Method, MethodName
 from explainers.targets import Logit, Target
+from explainers.training.diagnosis import diagnose_training
 from explainers.training.edits import (
     add_gradient_noise,
     clip_gradients,
-    diagnose_training,
     freeze,
     record_gradients,
     replace_gradient,

@@ -11,8 +11,8 @@ import explainers
 from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.photos import Photo
 from explainers import Method
+from explainers.metrics.metric import EvaluationSettings
 from explainers.metrics.run import Evaluator, evaluator
-from explainers.metrics.settings import EvaluationSettings
 from saliscope.zoo import Model
 
 METRICS = ("deletion", "insertion")

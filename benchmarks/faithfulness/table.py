@@ -14,8 +14,7 @@ import explainers
 from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.measure import CONTROLS, METRICS
 from benchmarks.faithfulness.questions import question
-from explainers.metrics.comparison import mean_and_error
-from explainers.metrics.significance import LEVEL, holm, sign_flip_test
+from explainers.metrics.comparison import LEVEL, holm, mean_and_error, sign_flip_test
 
 ROOT = Path(__file__).parents[2]
 COSTS = ROOT / "saliscope" / "session" / "methods" / "costs.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from explainers.checks.fixtures import changes, snapshot, tiny, tiny_transformer
 from explainers.errors import shorten
 from explainers.keywords import signature_of
 
+T = TypeVar("T")
 Outcome = tuple[float | None, str]
 CLOSE = 1e-4
 """Relative distance that float32 rounding may cause."""
@@ -43,9 +44,8 @@ class Context:
 
     def __post_init__(self) -> None:
         self.is_built_in = self.user_model is None
-        self.name = str(
-            getattr(self.function, "name", None) or getattr(self.function, "__name__", shorten(self.function))
-        )
+        name = getattr(self.function, "name", None) or getattr(self.function, "__name__", shorten(self.function))
+        self.name = str(name)
         inner = getattr(self.function, "function", self.function)
         self.keywords = set(signature_of(inner).parameters)
         if self.is_built_in:
@@ -115,20 +115,22 @@ def agree(actual: Tensor, expected: Tensor, what: str, bound: float = CLOSE) -> 
     return distance, f"{what} agree."
 
 
-def unchanged(model: nn.Module, images: Tensor, act: Callable[[], Any], when: str) -> None:
-    """Fail if `act` changes the state of the model, the images or the process."""
+def unchanged(model: nn.Module, images: Tensor, act: Callable[[], T], when: str) -> T:
+    """Return the result of `act`; fail if it changes the state of the model, the images or the process."""
     before = snapshot(model, images)
-    act()
-    changed = changes(before, snapshot(model, images))
-    if changed:
+    result = act()
+    if changed := changes(before, snapshot(model, images)):
         raise Fail(f"Changed {when}: {', '.join(changed)}.", len(changed))
+    return result
 
 
-CHECKS: dict[str, Callable[[Context], Outcome]] = {}
+Checked = Callable[[Context, nn.Module, Tensor], Outcome]
+"""A check gets a fresh model and fresh images of the context."""
+CHECKS: dict[str, Checked] = {}
 """All checks by name, in order. If the first one fails, the others are skipped."""
 
 
-def check(function: Callable[[Context], Outcome]) -> Callable[[Context], Outcome]:
+def check(function: Checked) -> Checked:
     """Register a check in `CHECKS` under the name of its function."""
     CHECKS[function.__name__] = function
     return function

@@ -85,27 +85,30 @@ def tiny(channels: int = 3) -> Tiny:
 
     The global random generators do not change.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with _fixed_weights():
         model = Tiny(channels).eval()
-        with torch.no_grad():
-            for name, tensor in model.state_dict().items():
-                if name.endswith(("running_mean", "norm.bias", "norm2.bias", "stage.1.bias")):
-                    tensor.copy_(0.2 * torch.randn(tensor.shape))
-            _center_scores(model, model.head, channels)
+        for name, tensor in model.state_dict().items():
+            if name.endswith(("running_mean", "norm.bias", "norm2.bias", "stage.1.bias")):
+                tensor.copy_(0.2 * torch.randn(tensor.shape))
+        _center_scores(model, model.head, channels)
     return model
 
 
 def tiny_transformer(channels: int = 3) -> TinyTransformer:
     """Return the transformer in eval mode with fixed weights. The global random generators do not change."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with _fixed_weights():
         model = TinyTransformer(channels).eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.4 * torch.randn(parameter.shape))
-            _center_scores(model, model.head, channels)
+        for parameter in model.parameters():
+            parameter.add_(0.4 * torch.randn(parameter.shape))
+        _center_scores(model, model.head, channels)
     return model
+
+
+@contextmanager
+def _fixed_weights() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        yield
 
 
 def _center_scores(model: nn.Module, head: nn.Linear, channels: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from explainers.checks import results, robustness  # noqa: F401 (importing them registers the checks)
-from explainers.checks.context import CHECKS, Context, Fail, Outcome, Skip
+from explainers.checks.context import CHECKS, Context, Fail, Skip
 from explainers.errors import BadOption, no_module
 from explainers.registry import METHODS
 
@@ -90,20 +90,16 @@ def check_explainer(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, check in CHECKS.items():
-            if done and done[0].passed is False:
-                done.append(Check(name, None, "Skipped because the first check failed."))
-                continue
-            done.append(_run(name, check, context))
+            try:
+                if done and done[0].passed is False:
+                    raise Skip("Skipped because the first check failed.")
+                number, message = check(context, context.model(), context.images())
+                done.append(Check(name, True, message, number))
+            except Skip as skipped:
+                done.append(Check(name, None, str(skipped)))
+            except Fail as failed:
+                done.append(Check(name, False, str(failed), failed.figure))
+            except Exception as error:
+                message = " ".join(str(error).split())[:300]
+                done.append(Check(name, False, f"{type(error).__name__}: {message}"))
     return Report(context.name, tuple(done), time.perf_counter() - start)
-
-
-def _run(name: str, check: Callable[[Context], Outcome], context: Context) -> Check:
-    try:
-        number, message = check(context)
-    except Skip as skipped:
-        return Check(name, None, str(skipped))
-    except Fail as failed:
-        return Check(name, False, str(failed), failed.figure)
-    except Exception as error:
-        return Check(name, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
-    return Check(name, True, message, number)

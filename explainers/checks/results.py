@@ -19,8 +19,8 @@ from explainers.hooks.edit import edit_outputs
 
 
 @check
-def shape(t: Context) -> Outcome:
-    result, images = t.fresh(), t.images()
+def shape(t: Context, model: nn.Module, images: Tensor) -> Outcome:
+    result = t.call(model, images)
     if not isinstance(result, Tensor):
         raise Fail(f"The result is {kind_of(result)}, not a Tensor.")
     n, c, h, w = images.shape
@@ -39,7 +39,7 @@ def shape(t: Context) -> Outcome:
 
 
 @check
-def finite_and_detached(t: Context) -> Outcome:
+def finite_and_detached(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     result = t.fresh()
     wrong = int((~result.isfinite()).sum())
     if wrong:
@@ -62,11 +62,10 @@ def _head(t: Context, model: nn.Module) -> nn.Linear:
 
 
 @check
-def raw_units(t: Context) -> Outcome:
+def raw_units(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     """Check that multiplying the scores by 1000 changes the map: maps scaled by their own range are not comparable."""
     if reason := getattr(t.function, "scale_free", ""):
         raise Skip(str(reason))
-    model = t.model()
     head = _head(t, model)
     before = t.call(model, t.images(), 1, **t.signed())
     if t.kind(before) == "features" or not before.any():
@@ -82,9 +81,9 @@ def raw_units(t: Context) -> Outcome:
 
 
 @check
-def constant_in_scores(t: Context) -> Outcome:
+def constant_in_scores(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     """Check that a constant added to all scores does not change the map: it favors no class."""
-    model, images, signed = t.model(), t.images(), t.signed()
+    signed = t.signed()
     head = _head(t, model)
     if head.bias is None:
         raise Skip("The head has no bias to change.")
@@ -95,9 +94,8 @@ def constant_in_scores(t: Context) -> Outcome:
 
 
 @check
-def nan_in_weights(t: Context) -> Outcome:
+def nan_in_weights(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     """Check that a NaN in the network gives an error or NaN in the map, never a map that looks right."""
-    model, images = t.model(), t.images()
     before = t.call(model, images, 1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -114,8 +112,7 @@ def nan_in_weights(t: Context) -> Outcome:
 
 
 @check
-def repeatable(t: Context) -> Outcome:
-    model, images = t.model(), t.images()
+def repeatable(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     first = t.call(model, images)
     kept = first.clone()
     first.fill_(7)  # must not reach the model, the images or the next result
@@ -123,8 +120,8 @@ def repeatable(t: Context) -> Outcome:
 
 
 @check
-def batch_independence(t: Context) -> Outcome:
-    model, images, signed = t.model(), t.images(), t.signed()
+def batch_independence(t: Context, model: nn.Module, images: Tensor) -> Outcome:
+    signed = t.signed()
     together = t.call(model, images, [0, 1, 2], **signed)
     separate = torch.cat([t.call(model, images[i : i + 1], [i], **signed) for i in range(3)])
     permuted = t.call(model, images[[2, 0, 1]], [2, 0, 1], **signed)
@@ -133,10 +130,10 @@ def batch_independence(t: Context) -> Outcome:
 
 
 @check
-def equivalent_targets(t: Context) -> Outcome:
+def equivalent_targets(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     if not t.reads_class():
         raise Skip("This method does not depend on the class.")
-    model, images, signed = t.model(), t.images(), t.signed()
+    signed = t.signed()
     expected = t.call(model, images, [1, 1, 1], **signed)
     forms = {
         "an int": 1,
@@ -155,9 +152,8 @@ def equivalent_targets(t: Context) -> Outcome:
 # Side effects
 
 
-def _model_in_training(t: Context) -> nn.Module:
-    """Return a model in training: accumulated gradients on all parameters except the first, and one of them frozen."""
-    model = t.model()
+def _put_in_training(model: nn.Module) -> nn.Module:
+    """Give all parameters of the model except the first accumulated gradients, freeze one, and return the model."""
     parameters = list(model.parameters())
     for parameter in parameters[1:]:
         parameter.grad = torch.full_like(parameter, 7.0)
@@ -167,55 +163,54 @@ def _model_in_training(t: Context) -> nn.Module:
 
 
 @check
-def no_side_effects(t: Context) -> Outcome:
-    model, images = _model_in_training(t), t.images()
+def no_side_effects(t: Context, model: nn.Module, images: Tensor) -> Outcome:
+    _put_in_training(model)
     unchanged(model, images, lambda: t.call(model, images, [0, 1, 2]), "by a normal call")
     return None, "Hooks, gradients, flags, modes, attributes, images, generators and global state are unchanged."
 
 
 @check
-def no_side_effects_after_error(t: Context) -> Outcome:
-    model, images = _model_in_training(t), t.images()
+def no_side_effects_after_error(t: Context, model: nn.Module, images: Tensor) -> Outcome:
+    _put_in_training(model)
     names = steps(model, images)
     tried = 0
     faults = [(Fault("injected"), 0, False), (Fault("injected"), 1, False), (KeyboardInterrupt(), 0, False)]
     for step in dict.fromkeys((names[0], names[len(names) // 2], names[-1])):
         for error, after, backward in [*faults, (Fault("injected in the backward pass"), 0, True)]:
-            used = _model_in_training(t) if backward else model
+            used = _put_in_training(t.model()) if backward else model
             with failing(used, step, error, after, backward) as state:
-                caught: list[BaseException] = []
-                act = functools.partial(_catch, t, used, images, caught)
-                unchanged(used, images, act, f"by an error in {step!r}")
-            if state.raised and not (caught and (caught[0] is error or backward)):
-                raise Fail(
-                    f"{type(error).__name__} in {step!r} did not reach the caller, which got {caught or 'none'}."
-                )
+                call = functools.partial(attempt, t, used, images, [0, 1, 2], BaseException)
+                caught = unchanged(used, images, call, f"by an error in {step!r}")
+            if state.raised and (caught is None or not (caught is error or backward)):
+                got = [caught] if caught else "none"
+                raise Fail(f"{type(error).__name__} in {step!r} did not reach the caller, which got {got}.")
             tried += state.raised
     if not tried:
         raise Skip("The method did not run the modules that were set to fail.")
     return tried, "faults inside the model left no side effects, and each error reached the caller unchanged."
 
 
-def _catch(t: Context, model: nn.Module, images: Tensor, caught: list[BaseException]) -> None:
-    try:
-        t.call(model, images, [0, 1, 2])
-    except BaseException as error:
-        caught.append(error)
-
-
 @check
-def no_side_effects_after_bad_target(t: Context) -> Outcome:
-    model, images = _model_in_training(t), t.images()
+def no_side_effects_after_bad_target(t: Context, model: nn.Module, images: Tensor) -> Outcome:
+    _put_in_training(model)
     for target in (10**6, [0, 1], -1, lambda scores: 1 / 0):
-        act = functools.partial(attempt, t, model, images, target)
-        unchanged(model, images, act, f"by target={shorten(target)}")
+        call = functools.partial(attempt, t, model, images, target)
+        unchanged(model, images, call, f"by target={shorten(target)}")
     return None, "The state is unchanged after invalid targets."
 
 
-def attempt(t: Context, model: nn.Module, images: Tensor, target: Any = None, **options: Any) -> Exception | None:
+def attempt(
+    t: Context,
+    model: nn.Module,
+    images: Tensor,
+    target: Any = None,
+    caught: type[BaseException] = Exception,
+    **options: Any,
+) -> BaseException | None:
+    """Call the method and return the error that it raised, if any."""
     try:
         t.call(model, images, target, **options)
-    except Exception as error:
+    except caught as error:
         return error
     return None
 
@@ -233,8 +228,7 @@ def ordinary_use(model: nn.Module, images: Tensor) -> list[Tensor]:
 
 
 @check
-def model_works_after_failure(t: Context) -> Outcome:
-    model, images = t.model(), t.images()
+def model_works_after_failure(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     before = ordinary_use(model, images)
     with failing(model, steps(model, images)[-1], Fault("injected")):
         attempt(t, model, images)
@@ -246,8 +240,8 @@ def model_works_after_failure(t: Context) -> Outcome:
 
 
 @check
-def no_memory_leak(t: Context) -> Outcome:
-    model, images = t.model(), t.images()
+def no_memory_leak(t: Context, model: nn.Module, images: Tensor) -> Outcome:
+    model, images = t.model(), t.images()  # the caller may keep those that it gave
     alive: list[weakref.ref[Tensor]] = [weakref.ref(images)]
 
     def watch(output: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -21,8 +23,7 @@ CONCURRENT_USES = 4
 
 
 @check
-def train_mode_unchanged(t: Context) -> Outcome:
-    model, images = t.model(), t.images()
+def train_mode_unchanged(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     expected = t.call(model, images, 1)
     model.train()
     _agree_unchanged(t, model, images, expected, "train mode")
@@ -32,16 +33,14 @@ def train_mode_unchanged(t: Context) -> Outcome:
 
 def _agree_unchanged(t: Context, model: nn.Module, images: Tensor, expected: Tensor, where: str) -> Outcome:
     """Call the method without side effects, and compare its map with the expected one."""
-    actual: list[Tensor] = []
-    unchanged(model, images, lambda: actual.append(t.call(model, images, 1)), f"by a call with {where}")
-    if actual[0].is_inference():
+    actual = unchanged(model, images, lambda: t.call(model, images, 1), f"by a call with {where}")
+    if actual.is_inference():
         raise Fail(f"The map with {where} is an inference tensor.")
-    return agree(actual[0], expected, f"Maps with {where} and the map without it")
+    return agree(actual, expected, f"Maps with {where} and the map without it")
 
 
 @check
-def grad_modes_and_frozen_weights(t: Context) -> Outcome:
-    model, images = t.model(), t.images()
+def grad_modes_and_frozen_weights(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     expected = t.call(model, images, 1)
     for name, mode in (("no_grad", torch.no_grad()), ("inference_mode", torch.inference_mode())):
         with mode:
@@ -58,7 +57,7 @@ def grad_modes_and_frozen_weights(t: Context) -> Outcome:
 
 
 @check
-def float64(t: Context) -> Outcome:
+def float64(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     double = t.call(t.model(torch.float64), t.images(torch.float64), 1)
     if double.dtype != torch.float64:
         raise Fail(f"A float64 model returns {double.dtype}.")
@@ -69,7 +68,7 @@ def float64(t: Context) -> Outcome:
 
 
 @check
-def half_precision(t: Context) -> Outcome:
+def half_precision(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     worst = 0.0
     done: list[str] = []
     for dtype in (torch.bfloat16, torch.float16):
@@ -89,8 +88,7 @@ def half_precision(t: Context) -> Outcome:
 
 
 @check
-def channels_last(t: Context) -> Outcome:
-    model, images = t.model(), t.images()
+def channels_last(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     expected = t.call(model, images, 1)
     _agree_unchanged(t, model, images.mT.contiguous().mT, expected, "images of other strides")
     one = images[:1].expand(3, -1, -1, -1)
@@ -100,7 +98,7 @@ def channels_last(t: Context) -> Outcome:
 
 
 @check
-def any_number_of_channels(t: Context) -> Outcome:
+def any_number_of_channels(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     if not t.is_built_in:
         raise Skip("Only the built-in model supports other numbers of channels.")
     for channels in (1, 6):
@@ -111,8 +109,7 @@ def any_number_of_channels(t: Context) -> Outcome:
 
 
 @check
-def wrapped_and_traced(t: Context) -> Outcome:
-    model, images = t.model(), t.images()
+def wrapped_and_traced(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     expected = t.call(model, images, 1)
     if not torch.cuda.is_available():
         agree(t.call(nn.DataParallel(model), images, 1), expected, "Maps with and without DataParallel")
@@ -128,7 +125,7 @@ def wrapped_and_traced(t: Context) -> Outcome:
 
 
 @check
-def seed(t: Context) -> Outcome:
+def seed(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     if "seed" not in t.keywords:
         raise Skip("The method has no option 'seed'.")
     # The seed may affect only the noise baseline.
@@ -149,7 +146,7 @@ def seed(t: Context) -> Outcome:
 
 
 @check
-def batch_size(t: Context) -> Outcome:
+def batch_size(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     if "batch_size" not in t.keywords:
         raise Skip("The method has no option 'batch_size'.")
     expected = t.fresh(1, batch_size=1)
@@ -158,10 +155,9 @@ def batch_size(t: Context) -> Outcome:
 
 
 @check
-def progress_and_stop(t: Context) -> Outcome:
+def progress_and_stop(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     if "progress" not in t.keywords:
         raise Skip("The method has no option 'progress'.")
-    model, images = t.model(), t.images()
     fractions: list[float] = []
     chunk = {"batch_size": 4} if "batch_size" in t.keywords else {}
     full = t.call(model, images, 1, progress=lambda partial: fractions.append(float(partial.fraction)), **chunk)
@@ -169,19 +165,15 @@ def progress_and_stop(t: Context) -> Outcome:
         raise Fail(f"The reported fractions start with {fractions[:5]} and do not increase within (0, 1].")
     stopped = t.call(model, images, 1, progress=lambda partial: False, **chunk)
     if stopped.shape != full.shape or not stopped.isfinite().all():
-        raise Fail(
-            f"Stopped at the first report, the map has shape {tuple(stopped.shape)} instead of {tuple(full.shape)}, or "
-            "non-finite values."
-        )
+        shapes = f"{tuple(stopped.shape)} instead of {tuple(full.shape)}"
+        raise Fail(f"Stopped at the first report, the map has shape {shapes}, or non-finite values.")
     fault = Fault("by progress")
 
     def fail(partial: Any) -> None:
         raise fault
 
-    raised: list[Exception | None] = []
-    stop = {"progress": fail, **chunk}
-    unchanged(model, images, lambda: raised.append(attempt(t, model, images, 1, **stop)), "by an error in progress")
-    if raised != [fault]:
+    stop: dict[str, Any] = {"progress": fail, **chunk}
+    if unchanged(model, images, lambda: attempt(t, model, images, 1, **stop), "by an error in progress") is not fault:
         raise Fail("An error raised by progress did not reach the caller.")
     return len(fractions), "reports; returning False stops with a map; errors in progress reach the caller."
 
@@ -196,37 +188,34 @@ def _paused(model: nn.Module, seconds: float) -> None:
 
 
 @check
-def concurrent_calls(t: Context) -> Outcome:
-    model, images = t.model(), t.images()
+def concurrent_calls(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     expected = [t.call(model, images[i : i + 1], [i]) for i in range(3)]
     _paused(model, 0.002)
-    wrong: list[str] = []
 
-    def work(i: int) -> None:
+    def work(i: int) -> list[str]:
+        wrong = []
         for _ in range(3):
             try:
                 if distance_of(t.call(model, images[i : i + 1], [i]), expected[i]) > CLOSE:
                     wrong.append("a different map")
             except Exception as error:
                 wrong.append(type(error).__name__)
+        return wrong
 
-    threads = [threading.Thread(target=work, args=(i % 3,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        wrong = list(itertools.chain.from_iterable(pool.map(work, (0, 1, 2, 0))))
     if wrong:
         raise Fail(f"{len(wrong)} of 12 calls in 4 threads failed: {', '.join(sorted(set(wrong)))}.", len(wrong))
     return 0, "of 12 calls in 4 threads on one model failed."
 
 
 @check
-def other_threads_unaffected(t: Context) -> Outcome:
+def other_threads_unaffected(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     return _use_in_other_thread(t, t.model(), "predictions and gradients")
 
 
 @check
-def training_in_other_thread(t: Context) -> Outcome:
+def training_in_other_thread(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     """Check that neither a training step meets a part in eval mode, nor an explanation one in train mode."""
     model = t.model().train()
     for module in model.modules():
@@ -273,8 +262,7 @@ def _use_in_other_thread(t: Context, model: nn.Module, what: str) -> Outcome:
 
 
 @check
-def invalid_images_rejected(t: Context) -> Outcome:
-    images = t.images()
+def invalid_images_rejected(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     broken = {"NaN": images.clone(), "infinity": images.clone()}
     for name, value in (("NaN", torch.nan), ("infinity", torch.inf)):
         broken[name][:, 0, 2, 3] = value  # in every image; if others are finite, a method may explain those
@@ -284,7 +272,7 @@ def invalid_images_rejected(t: Context) -> Outcome:
 
 
 @check
-def invalid_targets_rejected(t: Context) -> Outcome:
+def invalid_targets_rejected(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     if not t.reads_class():
         raise Skip("This method does not depend on the class.")
     wrong: dict[str, Any] = {"class 10**6": 10**6, "class -1": -1, "-1 in a list": [0, -1, 1], "True": True}
@@ -300,17 +288,15 @@ def _check_rejected(t: Context, cases: dict[str, tuple[Any, ...]]) -> Outcome:
         if not isinstance(error, EXPECTED_ERRORS) or len(str(error)) < 15:
             accepted.append(f"{name} ({'accepted' if error is None else type(error).__name__})")
     if accepted:
-        raise Fail(
-            f"These do not raise a ValueError or TypeError with a message: {', '.join(accepted)}.", len(accepted)
-        )
+        names = ", ".join(accepted)
+        raise Fail(f"These do not raise a ValueError or TypeError with a message: {names}.", len(accepted))
     return len(cases), f"invalid inputs are rejected with a message: {', '.join(cases)}."
 
 
 @check
-def layers(t: Context) -> Outcome:
+def layers(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     if "layer" not in t.keywords:
         raise Skip("The method has no option 'layer'.")
-    model, images = t.model(), t.images()
     name = default_layer(model, images)
     path = name.partition("#")[0]
     by_name = t.call(model, images, 1, layer=name)

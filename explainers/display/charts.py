@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from explainers.display.encoding import escape, has_pillow
+from explainers.display.display import escape, has_pillow
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -103,12 +103,7 @@ def mean_curve(curves: Tensor) -> list[tuple[float, float]]:
 
 
 def line_chart(
-    title: str,
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    x: str,
-    y: str,
-    logarithmic: bool = False,
+    title: str, lines: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str, logarithmic: bool = False
 ) -> list[Chart]:
     """Return a chart of named lines of (x, y) points, or none if no value is finite.
 
@@ -130,9 +125,11 @@ def line_chart(
         down += LINE
     for k, (name, points) in enumerate(lines.items()):
         marks += [Line(part, COLORS[k % len(COLORS)], width=1.8, name=name) for part in _parts(points, box)]
-    columns = 1 if any(len(name) > 20 for name in lines) else 2
+    columns, most = (1, 44) if any(len(name) > 20 for name in lines) else (2, 20)
     for k, name in enumerate(lines):
-        marks += _legend(k, name, columns, down)
+        across, below = 6 + k % columns * 160, down + k // columns * LINE
+        marks.append(Line([(across, below - 4), (across + 10, below - 4)], COLORS[k % len(COLORS)], width=10))
+        marks.append(Text(name if len(name) <= most else f"…{name[1 - most :]}", across + 15, below))
     return [Chart(title, down + 2 + LINE * math.ceil(len(lines) / columns), tuple(marks))]
 
 
@@ -144,13 +141,9 @@ class _Box:
         self.x_labels = {value: number(value, (min(xs), max(xs))) for value in dict.fromkeys((min(xs), max(xs)))}
         self.xs, self.ys = _range(xs), _range([self.height(value) for value in ys])
         ends = min(ys), max(ys)
-        at_ends = [self.down(value) for value in ends]
-        inner = [
-            value
-            for value in _round_values(self.height(ends[0]), self.height(ends[1]), is_log)
-            if all(abs(self.down(value) - end) >= LINE for end in at_ends)
-        ]
-        self.y_labels = {value: number(value, ends) for value in (*ends, *inner)}
+        inner = _round_values(self.height(ends[0]), self.height(ends[1]), is_log)
+        apart = [value for value in inner if all(abs(self.down(value) - self.down(end)) >= LINE for end in ends)]
+        self.y_labels = {value: number(value, ends) for value in (*ends, *apart)}
         self.left = 6 + LETTER * max(map(len, self.y_labels.values()))
 
     def height(self, value: float) -> float:
@@ -219,18 +212,10 @@ def _axes(box: _Box, x: str) -> list[Mark]:
         down = box.down(value)
         marks += [Line([(box.left, down), (right, down)], opacity=0.12), Text(text, box.left - 4, down + 4, "end")]
     middle, below = (box.left + right) / 2, bottom + 14
-    if len(box.x_labels) == 1:
-        return [*marks, Text(f"{x} {next(iter(box.x_labels.values()))}", middle, below, "middle")]
-    first, last = box.x_labels.values()
-    return [*marks, Text(first, box.left, below), Text(x, middle, below, "middle"), Text(last, right, below, "end")]
-
-
-def _legend(place: int, name: str, columns: int, top: int) -> list[Mark]:
-    across, down = 6 + place % columns * 160, top + place // columns * LINE
-    most = 20 if columns > 1 else 44
-    short = name if len(name) <= most else f"…{name[1 - most :]}"
-    color = COLORS[place % len(COLORS)]
-    return [Line([(across, down - 4), (across + 10, down - 4)], color, width=10), Text(short, across + 15, down)]
+    first, *rest = box.x_labels.values()
+    if not rest:
+        return [*marks, Text(f"{x} {first}", middle, below, "middle")]
+    return [*marks, Text(first, box.left, below), Text(x, middle, below, "middle"), Text(rest[0], right, below, "end")]
 
 
 def _svg(mark: Mark) -> str:

@@ -1,42 +1,73 @@
-"""What an `Explanation` says about its maps, for the verdict on each of them."""
+"""The fields of an `Explanation`, and what they say about its maps, for the verdict on each of them."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from explainers.findings import Finding
-from explainers.probabilities import score_unit
+from explainers.placement import Placements, place
+from explainers.probabilities import probabilities_of, score_unit
 from explainers.registry import METHODS, Method
 from explainers.verdict.facts import Facts
+from explainers.verdict.rules import Verdict, judge_facts
 
 
-class Explained(Protocol):
-    """The parts of an `Explanation` that its verdicts follow from."""
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """The fields of an `Explanation`, which describes them, and what follows from them alone."""
+
+    method: str
+    layer: str | None
+    target: list[int] | str | None
+    options: dict[str, Any]
+    map: Tensor
+    raw: Tensor
+    scores: Tensor | None
+    statistics: list[dict[str, Any]]
+    findings: list[list[Finding]]
+    seconds: float
+    keywords: dict[str, Any] | None = None
+    score: str | None = None
+    device: str = "cpu"
+    images: Tensor | None = None
+    done: int = 1
+    total: int = 1
+    placement: Placements = None
 
     @property
-    def method(self) -> str: ...
+    def is_complete(self) -> bool:
+        """Whether the method computed all samples; if not, the finding `stopped_early` says why."""
+        return self.done >= self.total
+
     @property
-    def options(self) -> dict[str, Any]: ...
+    def probabilities(self) -> Tensor | None:
+        """The probabilities [N, K] of the classes, or None if the scores are unknown or have no probabilities."""
+        return None if self.scores is None else probabilities_of(self.scores, self.score)
+
     @property
-    def map(self) -> Tensor: ...
+    def placed(self) -> Tensor:
+        """The map on a grid that covers the image evenly, as it is drawn: `place(map, placement)`."""
+        return place(self.map, self.placement)
+
     @property
-    def scores(self) -> Tensor | None: ...
+    def verdicts(self) -> list[Verdict]:
+        """What the numbers of each map support without tests; `judge` adds those of `evaluate`."""
+        return [judge_facts(self.facts(index)) for index in range(len(self.map))]
+
+    def facts(self, index: int) -> Facts:
+        """Return what is known about the map of one image without further passes of the network."""
+        return facts_of(self, index)
+
     @property
-    def score(self) -> str | None: ...
-    @property
-    def probabilities(self) -> Tensor | None: ...
-    @property
-    def statistics(self) -> list[dict[str, Any]]: ...
-    @property
-    def findings(self) -> list[list[Finding]]: ...
-    @property
-    def done(self) -> int: ...
-    @property
-    def total(self) -> int: ...
+    def by_size(self) -> bool:
+        """Whether drawings show magnitudes: a gradient for each pixel, from a method in METHODS."""
+        known = METHODS.get(self.method)
+        return known is not None and known.by_size
 
 
 def facts_of(explanation: Explained, index: int) -> Facts:
@@ -47,8 +78,7 @@ def facts_of(explanation: Explained, index: int) -> Facts:
     findings = explanation.findings[index] if index < len(explanation.findings) else []
     probabilities = explanation.probabilities
     correlation = next((f.facts.get("correlation") for f in findings if f.code == "class_insensitive"), None)
-    known = probabilities is not None and probabilities.ndim == 2
-    shares = tuple(probabilities[index].tolist()) if known and probabilities is not None else ()
+    shares = () if probabilities is None or probabilities.ndim != 2 else tuple(probabilities[index].tolist())
     return Facts(
         is_control=method is not None and method.family == "control",
         has_planes=method is not None and (method.planes or not method.gives_map),
@@ -92,9 +122,8 @@ def _scale(target_score: float | None, scores: Tensor | None, index: int) -> flo
     """Return the size of the score: its magnitude, or the standard deviation of all scores if it is larger."""
     if target_score is None or not math.isfinite(target_score):
         return None
-    spread = 0.0
-    if scores is not None and scores.ndim == 2 and scores.shape[1] > 1:
-        spread = float(scores[index].detach().double().std())
+    several = scores is not None and scores.ndim == 2 and scores.shape[1] > 1
+    spread = float(scores[index].detach().double().std()) if several and scores is not None else 0.0
     return max(abs(target_score), spread if math.isfinite(spread) else 0.0)
 
 

@@ -1,47 +1,36 @@
-"""The maps of an `Explanation` as figures for notebooks, with their targets, scores, units and findings."""
+"""The maps of an `Explanation` for notebooks, with targets, scores, units and findings, and the page about a call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.display.classes import class_name, name_classes, target_name
-from explainers.display.display import NO_PILLOW, Display
-from explainers.display.encoding import has_pillow
-from explainers.display.figure import SIDE, MapFigure
-from explainers.display.inputs import Shown, given_images, network_inputs
-from explainers.display.map_html import maps_html
-from explainers.explanation import facts
+from explainers.display.display import (
+    NO_PILLOW,
+    Display,
+    class_name,
+    escape,
+    has_pillow,
+    name_classes,
+    table_html,
+    target_name,
+)
+from explainers.display.figure import SIDE, MapFigure, Shown, given_images, maps_html, network_inputs
+from explainers.explanation.facts import Explained
 from explainers.probabilities import UNITS, WORDS
 from explainers.registry import METHODS
-from explainers.verdict.rules import Verdict
 
 FINEST = 256
 """The longest side of a shown map in cells; larger maps are averaged."""
 MOST = 12
 """Maps that are shown unless the caller asks for more."""
-
-
-class Explained(facts.Explained, Protocol):
-    """The parts of an `Explanation` that are shown, besides those that its verdicts follow from."""
-
-    @property
-    def layer(self) -> str | None: ...
-    @property
-    def target(self) -> list[int] | str | None: ...
-    @property
-    def images(self) -> Tensor | None: ...
-    @property
-    def placed(self) -> Tensor: ...
-    @property
-    def by_size(self) -> bool: ...
-    @property
-    def verdicts(self) -> list[Verdict]: ...
+TOP = 5
+"""Listed classes of each image on a page."""
 
 
 def display_maps(
@@ -62,20 +51,14 @@ def display_maps(
         raise ImportError(NO_PILLOW)
     shown: list[MapFigure] = []
     for each in explanations:
-        shown += figures(each, images, labels, most - len(shown))
-    if signed is None and colors == "signed":
-        signed = True
-    shown = [
-        replace(figure, signed=figure.signed if signed is None else signed, colors=colors, limits=limits)
-        for figure in shown
-    ]
+        signs = signed if signed is not None else colors == "signed" or not each.by_size
+        found = figures(each, images, labels, most - len(shown))
+        shown += [replace(figure, signed=signs, colors=colors, limits=limits) for figure in found]
     total = sum(len(each.map) for each in explanations)
-    count = f"{total} map{'s' * (total != 1)}"
+    count, rest = f"{total} map{'s' * (total != 1)}", ""
     if total > len(shown):
         count = f"{len(shown)} of {count}"
         rest = f'<p class="saliscope-quiet">{count} are shown. most={total} shows all of them.</p>'
-    else:
-        rest = ""
     return Display(maps_html(shown) + rest, f"Display({count})", [figure.drawn for figure in shown])
 
 
@@ -87,7 +70,9 @@ def figures(
     Errors   BadImages if the number of images is not the number of maps
     """
     maps = explanation.placed
-    frames = _frames(maps)
+    frames: list[int | None] = [None] * len(maps)
+    if maps.ndim == 4:  # of videos: the frame with the strongest values
+        frames = list(maps.nan_to_num().abs().flatten(2).amax(-1).argmax(1).tolist())
     images = _images(explanation, photos, frames, maps.shape[1])[:most]
     return [_figure(explanation, n, maps[n], labels, image, frames[n]) for n, image in enumerate(images)]
 
@@ -99,9 +84,8 @@ def _figure(
     values = whole if frame is None else whole[frame]
     method = METHODS.get(explanation.method)
     where = f" at {explanation.layer}" if explanation.layer else ""
-    lines = [
-        f"{method.title if method else explanation.method}{where}, map of {_joined(explanation.map[n].shape)} cells"
-    ]
+    cells = " x ".join(f"{side}" for side in explanation.map[n].shape)
+    lines = [f"{method.title if method else explanation.method}{where}, map of {cells} cells"]
     lines += [*_score(explanation, n), explanation.verdicts[n].sentence]
     if frame is not None:
         lines.append(f"the frame with the strongest values, {frame + 1} of {len(whole)}")
@@ -111,7 +95,9 @@ def _figure(
         lines.append(image.note)
     if max(values.shape) > FINEST:
         lines.append(f"shown with means of cells, at most {FINEST} in a row")
-        values = _averaged(values)
+        factor = FINEST / max(values.shape)
+        size = max(1, round(values.shape[0] * factor)), max(1, round(values.shape[1] * factor))
+        values = functional.adaptive_avg_pool2d(values[None].float(), size)[0]
     findings = explanation.findings[n] if n < len(explanation.findings) else []
     gray = torch.full((SIDE, max(1, round(SIDE * values.shape[1] / values.shape[0])), 3), 128, dtype=torch.uint8)
     return MapFigure(
@@ -136,20 +122,6 @@ def _images(explanation: Explained, photos: Any, frames: list[int | None], cells
         at = [int((int(frame or 0) + 0.5) * inputs.shape[2] / cells) for frame in frames]
         inputs = torch.stack([clip[:, k] for clip, k in zip(inputs, at, strict=True)])
     return network_inputs(inputs)
-
-
-def _frames(maps: Tensor) -> list[int | None]:
-    """Return the frame with the strongest values of each map of a video, and None for each map of an image."""
-    if maps.ndim == 3:
-        return [None] * len(maps)
-    return list(maps.nan_to_num().abs().flatten(2).amax(-1).argmax(1).tolist())
-
-
-def _averaged(values: Tensor) -> Tensor:
-    height, width = values.shape
-    factor = FINEST / max(height, width)
-    size = max(1, round(height * factor)), max(1, round(width * factor))
-    return functional.adaptive_avg_pool2d(values[None].float(), size)[0]
 
 
 def title_of(explanation: Explained, n: int, labels: Sequence[str] | None) -> str:
@@ -187,5 +159,36 @@ def quantity_of(explanation: Explained) -> str:
     return f"|gradient| in {unit}" if explanation.by_size else unit
 
 
-def _joined(sizes: Sequence[int]) -> str:
-    return " x ".join(map(str, sizes))
+def report(explanation: Explained, images: Any = None, labels: Sequence[str] | None = None) -> Display:
+    """Return the maps with their controls, the most likely classes, the settings and the statistics of the maps."""
+    maps = display_maps([explanation], images, labels=labels, most=len(explanation.map))
+    where = f" at {explanation.layer}" if explanation.layer else ""
+    parts = ["<h1>", escape(f"{explanation.method}{where}"), "</h1>", maps.content]
+    if predictions := _predictions(explanation, labels):
+        heads = ("image", "class", "score", "probability")
+        parts += ["<h2>Most likely classes</h2>", table_html(heads, predictions)]
+    target, shape = target_name(explanation.target, labels), " x ".join(map(str, explanation.map.shape))
+    settings = {"method": explanation.method, "layer": explanation.layer, "target": target, **explanation.options}
+    settings |= {"score": explanation.score, "map": shape, "device": explanation.device}
+    settings |= {"seconds": f"{explanation.seconds:.3f}"}
+    listed = [(name, str(value)) for name, value in settings.items() if value is not None]
+    parts += ["<h2>Settings</h2>", table_html(("setting", "value"), listed)]
+    if explanation.statistics:
+        table = explanation.statistics
+        plain = (int, float, str, type(None))
+        names = [name for name in table[0] if all(isinstance(row.get(name), plain) for row in table)]
+        rows = [[n, *(row.get(name) for name in names)] for n, row in enumerate(table)]
+        parts += ["<h2>Statistics of the maps</h2>", table_html(("image", *names), rows)]
+    return Display("".join(parts), maps.text)
+
+
+def _predictions(explanation: Explained, labels: Sequence[str] | None) -> list[list[Any]]:
+    scores, probabilities = explanation.scores, explanation.probabilities
+    if scores is None or scores.ndim != 2:
+        return []
+    rows: list[list[Any]] = []
+    for n, values in enumerate(scores.detach().to("cpu").float()):
+        for index in values.nan_to_num(float("-inf")).topk(min(TOP, len(values))).indices.tolist():
+            share = None if probabilities is None else float(probabilities[n, index])
+            rows.append([n, class_name(index, labels), float(values[index]), share])
+    return rows

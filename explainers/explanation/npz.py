@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import io
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -18,15 +17,8 @@ from torch import Tensor
 
 from explainers.errors import ExplainerError
 
-_NAMES = {
-    torch.float64: "<f8",
-    torch.float32: "<f4",
-    torch.float16: "<f2",
-    torch.int64: "<i8",
-    torch.int32: "<i4",
-    torch.uint8: "|u1",
-    torch.bool: "|b1",
-}
+_NAMES = {torch.float64: "<f8", torch.float32: "<f4", torch.float16: "<f2", torch.int64: "<i8", torch.int32: "<i4"}
+_NAMES |= {torch.uint8: "|u1", torch.bool: "|b1"}
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
@@ -71,7 +63,4 @@ def save_npz(file: str | IO[bytes], arrays: Mapping[str, Tensor], text: Mapping[
 def load_npz(file: str | IO[bytes]) -> dict[str, Tensor]:
     """Return all arrays of an `.npz` file by name; strings are uint8 arrays of UTF-8."""
     with zipfile.ZipFile(file) as archive:
-        return {
-            name.removesuffix(".npy"): from_npy(io.BytesIO(archive.read(name)).getvalue())
-            for name in archive.namelist()
-        }
+        return {name.removesuffix(".npy"): from_npy(archive.read(name)) for name in archive.namelist()}

@@ -1,40 +1,38 @@
-"""`Explanation`, the result of `explain`: a map with its scores, statistics and findings."""
+"""`Explanation`, the result of `explain`: a map with its scores, statistics and findings; `show`; whole batches."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from explainers.call.images import first_broken_value
 from explainers.display.display import Display, Displayed
-from explainers.display.encoding import has_pillow
-from explainers.errors import BadOption
-from explainers.explanation.facts import facts_of
-from explainers.explanation.figures import display_maps
+from explainers.errors import BadOption, WrongType, kind_of, shorten
+from explainers.explanation.diagnosis import Evidence, statistics
+from explainers.explanation.facts import Explained
+from explainers.explanation.figures import MOST, display_maps, report
 from explainers.explanation.npz import load_npz, save_npz
-from explainers.explanation.page import report
-from explainers.findings import Finding
+from explainers.findings import Finding, scatter_rows
+from explainers.maps.arrays import one_for_each
 from explainers.maps.frames import overlay_frames
 from explainers.maps.overlays import overlay
-from explainers.maps.pixels import one_for_each
 from explainers.maps.resize import resize
-from explainers.placement import Placement, Placements, place
-from explainers.probabilities import probabilities_of
-from explainers.registry import METHODS
-from explainers.verdict.facts import Facts
-from explainers.verdict.rules import Verdict, judge_facts
+from explainers.placement import Placement, Placements, join_placements, spread_placements
+from explainers.targets import TargetLike, as_target, describe_target
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation(Displayed):
+class Explanation(Explained, Displayed):
     """The result of `explain`.
 
     `map` is [N, h, w] as in the paper, [N, t, h, w] for videos and volumes; `raw` the result before the final ReLU or
@@ -48,54 +46,6 @@ class Explanation(Displayed):
     masks, permutations or windows, by method; at most `total` if the method chooses the number); both are 1 for methods
     without samples. `placement` says where the cells of `map` and `raw` lie in the image, None if they cover it evenly.
     """
-
-    method: str
-    layer: str | None
-    target: list[int] | str | None
-    options: dict[str, Any]
-    map: Tensor
-    raw: Tensor
-    scores: Tensor | None
-    statistics: list[dict[str, Any]]
-    findings: list[list[Finding]]
-    seconds: float
-    keywords: dict[str, Any] | None = None
-    score: str | None = None
-    device: str = "cpu"
-    images: Tensor | None = None
-    done: int = 1
-    total: int = 1
-    placement: Placements = None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the method computed all samples; if not, the finding `stopped_early` says why."""
-        return self.done >= self.total
-
-    @property
-    def probabilities(self) -> Tensor | None:
-        """The probabilities [N, K] of the classes, or None if the scores are unknown or have no probabilities."""
-        return None if self.scores is None else probabilities_of(self.scores, self.score)
-
-    @property
-    def placed(self) -> Tensor:
-        """The map on a grid that covers the image evenly, as it is drawn: `place(map, placement)`."""
-        return place(self.map, self.placement)
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """What the numbers of each map support without tests; `judge` adds those of `evaluate`."""
-        return [judge_facts(self.facts(index)) for index in range(len(self.map))]
-
-    def facts(self, index: int) -> Facts:
-        """Return what is known about the map of one image without further passes of the network."""
-        return facts_of(self, index)
-
-    @property
-    def by_size(self) -> bool:
-        """Whether drawings show magnitudes: a gradient for each pixel, from a method in METHODS."""
-        known = METHODS.get(self.method)
-        return known is not None and known.by_size
 
     def upsample(self, size: tuple[int, ...]) -> Tensor:
         """Resize the map to [N, height, width], or [N, frames, height, width] for videos and volumes.
@@ -162,22 +112,16 @@ class Explanation(Displayed):
         arrays = {"map": self.map, "raw": self.raw}
         if self.scores is not None:
             arrays["scores"] = self.scores
-        about = {
-            "method": self.method,
-            "layer": self.layer,
-            "target": self.target,
-            "statistics": self.statistics,
-            "findings": [[asdict(finding) for finding in row] for row in self.findings],
-            "seconds": self.seconds,
-            "score": self.score,
-            "device": self.device,
-            "done": self.done,
-            "total": self.total,
-            "placement": _plain_placement(self.placement),
-            "options": self.options,
-            "keywords": self.keywords if _is_plain(self.keywords) else None,
-        }
-        save_npz(path, arrays, {"about": json.dumps(about, default=_plain)})
+        names = "method layer target statistics seconds score device done total options".split()
+        about = {name: getattr(self, name) for name in names}
+        about["findings"] = [[asdict(finding) for finding in row] for row in self.findings]
+        about["placement"] = _plain_placement(self.placement)
+        about["keywords"] = self.keywords if _is_plain(self.keywords) else None
+
+        def plain(value: Any) -> Any:
+            return value.tolist() if isinstance(value, Tensor) else repr(value)
+
+        save_npz(path, arrays, {"about": json.dumps(about, default=plain)})
 
     @classmethod
     def load(cls, path: str) -> Explanation:
@@ -190,14 +134,8 @@ class Explanation(Displayed):
         findings = [[Finding(**fields) for fields in row] for row in about.pop("findings")]
         where = about.pop("placement", None)
         placement = [_placement(each) for each in where] if isinstance(where, list) else _placement(where)
-        return cls(
-            map=arrays["map"],
-            raw=arrays["raw"],
-            scores=arrays.get("scores"),
-            findings=findings,
-            placement=placement,
-            **about,
-        )
+        maps: dict[str, Any] = {name: arrays.get(name) for name in ("map", "raw", "scores")}
+        return cls(**about, **maps, findings=findings, placement=placement)
 
     def to_html(self, path: str | Path, images: Any = None, *, labels: Sequence[str] | None = None) -> None:
         """Write a page about this explanation: its maps with controls, the scores, the settings and the findings.
@@ -211,13 +149,6 @@ class Explanation(Displayed):
     def display(self, labels: Sequence[str] | None = None) -> Display:
         """Return the maps with controls, and static images."""
         return display_maps([self], labels=labels)
-
-    def _repr_html_(self) -> str | None:
-        return super()._repr_html_() if has_pillow() else None
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """Return what notebooks show: the maps with controls, and static images; the text without Pillow."""
-        return (super()._repr_mimebundle_() if has_pillow() else {}) | {"text/plain": repr(self)}
 
     def __repr__(self) -> str:
         n, *cells = self.map.shape
@@ -252,6 +183,140 @@ def _is_plain(keywords: dict[str, Any] | None) -> bool:
         return False
 
 
-def _plain(value: Any) -> Any:
-    """Convert a value that JSON cannot represent to a list or a string."""
-    return value.tolist() if isinstance(value, Tensor) else repr(value)
+def show(
+    explanations: Explanation | Sequence[Explanation] | Displayed,
+    images: Any = None,
+    *,
+    labels: Sequence[str] | None = None,
+    signed: bool | None = None,
+    colors: str | None = None,
+    limits: tuple[float, float] | None = None,
+    most: int = MOST,
+) -> Display:
+    """Show the maps of one or several explanations next to each other, with controls, in a notebook.
+
+    `images` are the images below the maps, one for each map of an explanation, as `Explanation.overlay` accepts them;
+    by default those that the network received, with the normalization undone. `labels` are the names of the classes.
+    `signed`, `colors` and `limits` are as in `overlay`. At most `most` maps are shown.
+
+    Other results, such as those of `evaluate`, `intervene` and `compare_models`, are shown one at a time with the names
+    of their classes; they take no other arguments than `labels`.
+
+    Returns  a `Display`, which a notebook shows if it is the last value of a cell
+    Errors   ImportError without Pillow; WrongType for values without a display; BadImages if the number of images is
+             not the number of maps; BadOption as in `overlay`, if `most` is not a positive integer, or if a result
+             other than explanations gets more than `labels`
+
+    Example
+        >>> e = explain("grad_cam", model, images, 281, layer="layer4")
+        >>> show(e)
+        Display(1 map)
+    """
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise BadOption(f"Invalid most={shorten(most)}. Give an integer of at least 1.")
+    if isinstance(explanations, Displayed) and not isinstance(explanations, Explanation):
+        given = {"images": images, "signed": signed, "colors": colors, "limits": limits}
+        if unused := [name for name, value in given.items() if value is not None]:
+            kind = type(explanations).__name__
+            raise BadOption(f"show of a {kind} takes only labels; {', '.join(unused)} would have no effect.")
+        return explanations.display(labels)
+    listed: list[Any] = list(explanations) if isinstance(explanations, (list, tuple)) else [explanations]
+    for each in listed:
+        if not isinstance(each, Explanation):
+            raise WrongType(f"show takes explanations, not {kind_of(each)}. Give the result of explain, or a list.")
+    return display_maps(listed, images, labels=labels, signed=signed, colors=colors, limits=limits, most=most)
+
+
+NO_CLASS = -1
+"""The target of an image for which no class was chosen."""
+
+
+def join_images(parts: list[Explanation], given: Mapping[str, Any]) -> Explanation:
+    """Return the explanations of single images as that of their batch; `given` are the options of its call."""
+    first = _with_options(parts[0], given)
+    if len(parts) == 1:
+        return first
+    classes = [each for part in parts if isinstance(part.target, list) for each in part.target]
+    of_images = [part.images for part in parts if part.images is not None]
+    slowest = min(parts, key=lambda part: part.done / part.total)
+    return replace(
+        first,
+        target=classes if len(classes) == len(parts) else first.target,
+        map=torch.cat([part.map for part in parts]),
+        raw=torch.cat([part.raw for part in parts]),
+        scores=None if first.scores is None else torch.cat([part.scores for part in parts if part.scores is not None]),
+        statistics=[each for part in parts for each in part.statistics],
+        findings=[each for part in parts for each in part.findings],
+        seconds=sum(part.seconds for part in parts),
+        images=torch.cat(of_images) if of_images else None,
+        placement=join_placements([part.placement for part in parts]),
+        done=slowest.done,
+        total=slowest.total,
+    )
+
+
+def add_missing(
+    part: Explanation, images: Tensor, target: TargetLike, given: Mapping[str, Any], rows: Sequence[int]
+) -> Explanation:
+    """Return the explanation of the images at `rows` as that of all images: the maps of the others are NaN.
+
+    A finding says for each of the others why it was left out. `given` are the options of the call with all images.
+    """
+    count = len(images)
+
+    def spread(values: Sequence[Any], missing: Any) -> list[Any]:
+        known = dict(zip(rows, values, strict=True))
+        return [known.get(row, missing) for row in range(count)]
+
+    map, raw = scatter_rows(part.map, rows, count), scatter_rows(part.raw, rows, count)
+    first = next(row for row in range(count) if row not in rows)
+    empty = Evidence(
+        map=map[first].cpu(), signed=map[first].cpu(), raw=raw[first].cpu(), method=part.method, layer=part.layer
+    )
+    classes: Any = part.target
+    if isinstance(classes, list):
+        classes = spread(classes, NO_CLASS) if target is None else describe_target(as_target(target), count)
+    findings = spread(part.findings, None)
+    return replace(
+        _with_options(part, given),
+        target=classes,
+        map=map,
+        raw=raw,
+        scores=None if part.scores is None else scatter_rows(part.scores, rows, count),
+        statistics=spread(part.statistics, statistics(empty)),
+        findings=[[_left_out(row, images[row])] if own is None else own for row, own in enumerate(findings)],
+        images=images.detach(),
+        placement=spread_placements(part.placement, rows, count),
+    )
+
+
+def add_missing_inputs(
+    found: Explanation | tuple[Explanation, ...],
+    inputs: tuple[Tensor, ...],
+    target: TargetLike,
+    given: Mapping[str, Any],
+    rows: Sequence[int],
+) -> Explanation | tuple[Explanation, ...]:
+    """Return `add_missing` of the explanations of several inputs, or of that of a layer."""
+    if isinstance(found, tuple):
+        return tuple(add_missing(part, own, target, given, rows) for part, own in zip(found, inputs, strict=True))
+    assert found.images is not None, "explain keeps the images"
+    return add_missing(found, scatter_rows(found.images, rows, len(inputs[0])), target, given, rows)
+
+
+def _with_options(part: Explanation, given: Mapping[str, Any]) -> Explanation:
+    """Return the explanation with options as in the call of all images, of which it may have only some rows."""
+    keywords = {name: given.get(name, value) for name, value in (part.keywords or {}).items()}
+    return replace(
+        part, keywords=keywords, options={name: given.get(name, value) for name, value in part.options.items()}
+    )
+
+
+def _left_out(row: int, image: Tensor) -> Finding:
+    here = "NaN or infinity in another input" if bool(image.isfinite().all()) else first_broken_value(image)
+    return Finding(
+        "non_finite",
+        f"Image {row} contains {here}, so it was left out, and its map is NaN. Check how it is loaded and normalized. "
+        "The maps of the other images do not depend on it.",
+        facts={"part": "image", "layer": None, "image": row},
+    )

@@ -25,10 +25,8 @@ from explainers.call.view import EvalView
 from explainers.derived_targets import LogProbability, Probability, Through
 from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, shorten
-from explainers.explanation.diagnosis import diagnose
-from explainers.explanation.evidence import Evidence, statistics
-from explainers.explanation.result import Explanation
-from explainers.explanation.rows import add_missing, add_missing_inputs, join_images
+from explainers.explanation.diagnosis import Evidence, diagnose, statistics
+from explainers.explanation.result import Explanation, add_missing, add_missing_inputs, join_images
 from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -107,10 +107,22 @@ def smooth(
         >>> smooth_grad_cam(model, images, 281, layer="layer4").mean.shape
         torch.Size([1, 7, 7])
     """
-    function = find(method) if isinstance(method, str) else method
-    name = _name_of(function)
-    _check_arguments(name, function, sigma, augment, baselines)
-    count = _sample_count(samples, baselines)
+    function = method if callable(method) else find(method)
+    name = str(getattr(function, "name", None) or getattr(function, "__name__", "the method"))
+    keywords = set(signature_of(getattr(function, "function", function)).parameters)
+    if sum(varied is not None for varied in (sigma, augment or None, baselines)) != 1:
+        raise BadOption("Give exactly one of sigma, augment and baselines, such as sigma=0.15.")
+    if sigma is not None and (isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 <= sigma <= 1):
+        raise BadOption(f"sigma={shorten(sigma)} is not valid. Give a share of the image's range from 0 to 1.")
+    if baselines is not None and "baseline" not in keywords:
+        raise BadOption(f"{name} has no option 'baseline'. Use sigma= or augment= instead.")
+    if baselines is not None and (isinstance(baselines, (str, Tensor)) or not len(baselines)):
+        raise BadOption("baselines must be a non-empty sequence. Give several, such as ('zeros', 'blur', 0.5).")
+    count = len(baselines) if baselines is not None else _SAMPLES if samples is None else samples
+    if baselines is not None and samples not in (None, count):
+        raise BadOption(f"samples={shorten(samples)} does not match {count} baselines. Omit samples.")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise BadOption(f"samples={shorten(samples)} is not valid. Give an integer of at least 1.")
     kind = Augment() if augment is True else augment or None
 
     @torch.inference_mode(False)
@@ -126,23 +138,26 @@ def smooth(
     ) -> Smoothed:
         """Run `method` on the samples and average the maps."""
         model = wrap_forward(model, forward, images)
-        calls = _Samples(function, count, progress, budget)
+        calls = _Samples(function, keywords, count, progress, budget)
         loop = Loop(1, calls.report, budget)
         check_images(model, images)
         if kind is not None and images.ndim == 5:
             raise BadOption("augment= transforms images [N, C, H, W], not videos and volumes. Give sigma= instead.")
         with torch.inference_mode(False), torch.no_grad():
             images = images.detach().clone()
-            fixed = _top_classes(model, images) if target is None else target
+            if target is None:
+                with open_run(model, images) as run:
+                    run.scoring.score_inputs()
+                    target = run.scoring.target
             variants = _variants(images, sigma, kind, baselines, PerImageGenerators(1, seed, images.device))
 
             def work(chunk: range) -> None:
-                variant = next(variants)
-                map = calls.call(model, variant.images, fixed, {**options, **variant.options})
+                changed, own, inverse = next(variants)
+                map = calls.call(model, changed, target, {**options, **own})
                 if map is not None and kind is not None:
                     map, calls.placement = place(map, calls.placement), None
                 if map is not None:
-                    calls.moments.add(*variant.inverse(map))
+                    calls.moments.add(*inverse(map))
 
             loop.run(count, 1, work, calls.best)
         return Smoothed(calls.moments.mean(), calls.moments.std(), calls.moments.n, count, calls.placement)
@@ -151,57 +166,17 @@ def smooth(
     return smoothed
 
 
-def _name_of(method: Method | Explainer) -> str:
-    return str(getattr(method, "name", None) or getattr(method, "__name__", "the method"))
-
-
-def _check_arguments(
-    name: str,
-    function: Method | Explainer,
-    sigma: float | None,
-    augment: Augment | bool | None,
-    baselines: Sequence[Baseline] | None,
-) -> None:
-    if sum(varied is not None for varied in (sigma, augment or None, baselines)) != 1:
-        raise BadOption("Give exactly one of sigma, augment and baselines, such as sigma=0.15.")
-    if sigma is not None and (isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 <= sigma <= 1):
-        raise BadOption(f"sigma={shorten(sigma)} is not valid. Give a share of the image's range from 0 to 1.")
-    if baselines is not None and "baseline" not in _keywords(function):
-        raise BadOption(f"{name} has no option 'baseline'. Use sigma= or augment= instead.")
-
-
-def _sample_count(samples: int | None, baselines: Sequence[Baseline] | None) -> int:
-    if baselines is not None:
-        if isinstance(baselines, (str, Tensor)) or not len(baselines):
-            raise BadOption("baselines must be a non-empty sequence. Give several, such as ('zeros', 'blur', 0.5).")
-        if samples is not None and samples != len(baselines):
-            raise BadOption(f"samples={shorten(samples)} does not match {len(baselines)} baselines. Omit samples.")
-        return len(baselines)
-    if samples is None:
-        return _SAMPLES
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise BadOption(f"samples={shorten(samples)} is not valid. Give an integer of at least 1.")
-    return samples
-
-
-def _keywords(function: Method | Explainer) -> set[str]:
-    return set(signature_of(getattr(function, "function", function)).parameters)
-
-
-def _top_classes(model: nn.Module, images: Tensor) -> TargetLike:
-    with open_run(model, images) as run:
-        run.scoring.score_inputs()
-        return run.scoring.target
-
-
+@dataclass(eq=False)
 class _Samples:
     """Calls the method once per sample. A long method gets the same progress and budget, so that it can stop early."""
 
-    def __init__(
-        self, function: Method | Explainer, count: int, progress: Progress | None, budget: float | None
-    ) -> None:
-        self.function, self.count, self.progress, self.budget = function, count, progress, budget
-        self.keywords = _keywords(function)
+    function: Method | Explainer
+    keywords: set[str]
+    count: int
+    progress: Progress | None
+    budget: float | None
+
+    def __post_init__(self) -> None:
         self.moments, self.stopped, self.start = _RunningMoments(), False, time.monotonic()
         self.placement: Placements = None
 
@@ -265,13 +240,8 @@ class _RunningMoments:
 Inverse = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
-@dataclass(frozen=True)
-class _Variant:
-    """Images to explain, their options, and the inverse transform of the map, which also returns a validity mask."""
-
-    images: Tensor
-    options: dict[str, Any] = field(default_factory=dict)
-    inverse: Inverse = lambda map: (map, None)
+Variant = tuple[Tensor, dict[str, Any], Inverse]
+"""Images to explain, their options, and the inverse transform of the map, which also returns a validity mask."""
 
 
 def _variants(
@@ -280,16 +250,17 @@ def _variants(
     kind: Augment | None,
     baselines: Sequence[Baseline] | None,
     draws: PerImageGenerators,
-) -> Iterator[_Variant]:
+) -> Iterator[Variant]:
     """Yield the variants; endless except for baselines."""
-    if baselines is not None:
-        yield from (_Variant(x.clone(), {"baseline": baseline}) for baseline in baselines)
-    ranges = extremes(x)[1]
-    flipped = False
+    for baseline in baselines or ():
+        yield x.clone(), {"baseline": baseline}, lambda map: (map, None)
+    ranges, flipped = extremes(x)[1], False
     while kind is None and sigma is not None:
-        yield _Variant(x + sigma * ranges * draws.normal_noise(0, 1, *x.shape[1:]).to(x))
+        noise = draws.normal_noise(0, 1, *x.shape[1:]).to(x)
+        yield x + sigma * ranges * noise, {}, lambda map: (map, None)
     while kind is not None:
-        yield _augment(x, _affine(kind, draws.uniform(0, 1, 4)[0].double(), x.shape[-2:]), flipped)
+        images, inverse = _augment(x, _affine(kind, draws.uniform(0, 1, 4)[0].double(), x.shape[-2:]), flipped)
+        yield images, {}, inverse
         flipped = kind.flip and not flipped
 
 
@@ -307,11 +278,11 @@ def _affine(kind: Augment, u: Tensor, size: torch.Size) -> Tensor | None:
     )
 
 
-def _augment(x: Tensor, affine: Tensor | None, flipped: bool) -> _Variant:
-    """Flip the images, then transform them. The map is transformed back."""
+def _augment(x: Tensor, affine: Tensor | None, flipped: bool) -> tuple[Tensor, Inverse]:
+    """Flip the images, then transform them; also return the function that transforms their map back."""
     images = x.flip(-1) if flipped else x.clone()
     if affine is None:
-        return _Variant(images, inverse=lambda map: (map.flip(-1) if flipped and map.ndim > 2 else map, None))
+        return images, lambda map: (map.flip(-1) if flipped and map.ndim > 2 else map, None)
     images = _resample(at_least_float32(images), affine, "reflection")[0].to(x)
     linear = torch.linalg.inv(affine[:, :2])
     inverse = torch.cat([linear, -linear @ affine[:, 2:]], dim=1)
@@ -319,13 +290,10 @@ def _augment(x: Tensor, affine: Tensor | None, flipped: bool) -> _Variant:
     def align(map: Tensor) -> tuple[Tensor, Tensor | None]:
         if map.ndim < 3:
             return map, None
-        flat = map.reshape(len(map), -1, *map.shape[-2:])
-        maps, inside = _resample(flat, inverse, "border")
-        if flipped:
-            maps, inside = maps.flip(-1), inside.flip(-1)
-        return maps.view_as(map), inside
+        maps, inside = _resample(map.reshape(len(map), -1, *map.shape[-2:]), inverse, "border")
+        return (maps.flip(-1).view_as(map), inside.flip(-1)) if flipped else (maps.view_as(map), inside)
 
-    return _Variant(images, inverse=align)
+    return images, align
 
 
 def _resample(maps: Tensor, affine: Tensor, outside: str) -> tuple[Tensor, Tensor]:

@@ -101,8 +101,6 @@ def region_masks(region: Tensor, images: Tensor) -> Tensor:
         raise BadOption(f"region has shape {shape}. Give {boxes}masks {(count, *sides)}.")
     empty = (~inside.flatten(1).any(1)).nonzero()
     if len(empty):
-        raise BadOption(
-            f"The region of image {int(empty[0])} covers no pixel of {' x '.join(map(str, sides))}. Give a larger "
-            "region."
-        )
+        size = " x ".join(map(str, sides))
+        raise BadOption(f"The region of image {int(empty[0])} covers no pixel of {size}. Give a larger region.")
     return inside

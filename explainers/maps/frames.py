@@ -51,25 +51,16 @@ def overlay_frames(
             f"overlay_frames draws one map [t, h, w], not {given}. For a batch, give one map, such as "
             "explanation.map[0]."
         )
-    if (
-        not isinstance(frames, (Sequence, Tensor))
-        or not len(frames)
-        or (isinstance(frames, Tensor) and frames.ndim < 3)
-    ):
+    is_clip = isinstance(frames, Sequence) or (isinstance(frames, Tensor) and frames.ndim >= 3)
+    if not is_clip or not len(frames):
         raise BadImages("frames is not a sequence of images. Give a list of images, or a tensor [T, 3, H, W].")
     map = place(map, placement)
     maps = resize(map[None].detach(), (len(frames), *map.shape[1:]))[0]
-    if limits is None:
-        colors, limits = _common_limits(maps, colors, signed)
+    if colors is None and limits is None:
+        colors = "signed" if signed and bool((maps < 0).any()) else "magma"
+    shown = [heat for heat in maps if bool((heat.nan_to_num(0, 0, 0) != 0).any())]  # maps of zeros have any limits
+    if limits is None and shown:
+        own = [color_limits(heat, colors, signed=signed) for heat in shown]
+        limits = min(low for _, low, _ in own), max(high for _, _, high in own)
     drawing: dict[str, Any] = {"opacity": opacity, "colors": colors, "limits": limits}
     return [overlay(one, heat, **drawing, signed=signed, smooth=smooth) for one, heat in zip(frames, maps, strict=True)]
-
-
-def _common_limits(maps: Tensor, colors: str | None, signed: bool) -> tuple[str | None, tuple[float, float] | None]:
-    """Return colors and limits for all frames; None for maps of zeros, which have any."""
-    if colors is None:
-        colors = "signed" if signed and bool((maps < 0).any()) else "magma"
-    found = [color_limits(heat, colors, signed=signed) for heat in maps if bool((heat.nan_to_num(0, 0, 0) != 0).any())]
-    if not found:
-        return colors, None
-    return colors, (min(low for _, low, _ in found), max(high for _, _, high in found))

@@ -23,7 +23,6 @@ finite are drawn as black and white stripes, which no color map contains.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,8 +31,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.errors import BadOption, shorten
+from explainers.maps.arrays import pixels, to_pillow
 from explainers.maps.color_maps import BLUE, RED, color_map
-from explainers.maps.pixels import pixels, to_pillow
 from explainers.maps.resize import blur, resize
 from explainers.options import check_keywords
 from explainers.placement import Placement, place
@@ -123,16 +122,13 @@ def view(
     color_map(name)
     largest = max(abs(lowest), abs(highest))
     far = (_quantile(finite.abs(), RULE["full"]) if fine and finite.numel() else 0.0) or largest
-    if name == "signed":
-        low, high = -(far or 1.0), far or 1.0
-    else:
-        low, high = min(lowest, 0.0), max(min(highest, far), 0.0)
-        high = high if high > low else low + 1.0
+    low, high = min(lowest, 0.0), max(min(highest, far), 0.0)
+    high = high if high > low else low + 1.0
     if limits is not None:
         low, high = _check_limits(limits)
-        if name == "signed":
-            high = max(abs(low), abs(high))
-            low = -high
+    if name == "signed":
+        high = (far or 1.0) if limits is None else max(abs(low), abs(high))
+        low = -high
     return View(values, name, low, high, fine, smooth, largest > max(abs(low), abs(high)))
 
 
@@ -151,8 +147,7 @@ def roughness(values: Tensor) -> float:
 
 def _quantile(values: Tensor, share: float) -> float:
     """Return the linearly interpolated quantile. `torch.quantile` does not accept more than 2**24 values."""
-    ordered = values.sort().values
-    position = share * (len(ordered) - 1)
+    ordered, position = values.sort().values, share * (len(values) - 1)
     below, fraction = int(position), position - int(position)
     above = min(below + 1, len(ordered) - 1)
     return float(ordered[below] + fraction * (ordered[above] - ordered[below]))
@@ -312,7 +307,8 @@ def color_bar(
     ends = f"{'<= ' * clipped}{low:.3g}" if name == "signed" else f"{low:.3g}", f"{'>= ' * clipped}{high:.3g}"
     draw = ImageDraw.Draw(image)
     last = f"{ends[1]} {unit}".rstrip()
-    has_line = height >= UNIT_BELOW and not _fits(draw, (ends[0], last), width - 2 * left)
+    fits = draw.textlength(ends[0]) + draw.textlength(last) + draw.textlength("  ") <= width - 2 * left
+    has_line = height >= UNIT_BELOW and not fits
     strip = height - 24 - 12 * has_line
     bar = bar_colors(width - 2 * left, name, fine)
     image.paste(to_pillow(bar.expand(strip, -1, -1)), (left, 4))
@@ -329,11 +325,6 @@ def bar_colors(steps: int, colors: str, fine: bool) -> Tensor:
     share = torch.linspace(-1 if colors == "signed" else 0, 1, steps)[None]
     color, weight = paint(share, colors)
     return (gray + (color - gray) * weight[..., None]).round().to(torch.uint8)
-
-
-def _fits(draw: ImageDraw.ImageDraw, texts: Sequence[str], width: float) -> bool:
-    """Return whether texts fit next to each other, with two spaces between them."""
-    return sum(map(draw.textlength, texts)) + (len(texts) - 1) * draw.textlength("  ") <= width
 
 
 def _draw_labels(

@@ -1,4 +1,4 @@
-"""Pure functions on maps: resizing, blur, reduction over channels, rank correlation.
+"""Pure functions on maps: resizing, blur, reduction over channels, similarity of two maps, fusion of several layers.
 
 Maps are `[N, h, w]`, attributions of input values `[N, C, H, W]`; those of videos and volumes `[N, t, h, w]` and
 `[N, C, T, H, W]`. No function normalizes or clips values.
@@ -7,15 +7,16 @@ Maps are `[N, h, w]`, attributions of input values `[N, C, H, W]`; those of vide
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from explainers.dtypes import float64_device, to_float64
-from explainers.errors import BadOption, shorten, wrong_type
-from explainers.options import whole_numbers
-from explainers.placement import Placements, place
+from explainers.errors import BadOption, WrongType, kind_of, shorten, wrong_type
+from explainers.options import check_keywords, whole_numbers
+from explainers.placement import Placement, Placements, place
 
 MODES = ("bilinear", "cubic", "nearest", "area")
 REDUCTIONS = ("sum", "abs_max", "norm")
@@ -92,9 +93,8 @@ def _cubic_axis(maps: Tensor, axis: int, side: int) -> Tensor:
     """Interpolate along an axis without new extrema, or average to fewer cells."""
     cells, lines = maps.shape[axis], maps.transpose(axis, -1)
     if side < cells:
-        return (
-            functional.adaptive_avg_pool1d(lines.flatten(0, -2), side).view(*lines.shape[:-1], side).transpose(axis, -1)
-        )
+        means = functional.adaptive_avg_pool1d(lines.flatten(0, -2), side)
+        return means.view(*lines.shape[:-1], side).transpose(axis, -1)
     at = _centers(side, cells, maps.device)
     left = at.floor()
     t = (at - left).to(maps)
@@ -120,9 +120,7 @@ def blur(maps: Tensor, sigma: float) -> Tensor:
     Errors   BadOption for another shape, or if sigma is not positive.
     """
     if maps.ndim != 3 or not sigma > 0:
-        raise BadOption(
-            f"blur takes maps [N, h, w] and a positive sigma, not {tuple(maps.shape)} and {shorten(sigma)}."
-        )
+        raise BadOption(f"blur takes maps [N, h, w] and a positive sigma, not {tuple(maps.shape)}, {shorten(sigma)}.")
     planes = _to_float(maps)[:, None]
     radius = math.ceil(3 * sigma)
     steps = torch.arange(-radius, radius + 1, dtype=planes.dtype, device=planes.device)
@@ -188,6 +186,101 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(finite, ((first * second).sum(dim=1) / lengths).clamp(-1, 1), torch.nan)
 
 
+def ssim(a: Tensor, b: Tensor) -> Tensor:
+    """Compute the structural similarity of each pair of maps, scaled to a largest magnitude of 1; 1 for equal maps.
+
+        SSIM = (2 μ_a μ_b + C_1)(2 σ_ab + C_2) / ((μ_a² + μ_b² + C_1)(σ_a² + σ_b² + C_2)),  C_i = (K_i L)²
+
+    μ, σ² and σ_ab are computed under a Gaussian window of 11 x 11 cells with σ = 1.5; the index is the mean over all
+    windows that lie inside the map (smaller maps have a smaller window). K = 0.01 and 0.03. Maps are compared as a
+    diverging color map draws them, (map / max |map| + 1) / 2, with range L = 1. If zero were not in the middle, a map
+    and its negative would have opposite means and opposite structures, whose product is positive.
+
+    Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; a map of zeros is uniform gray. NaN if a
+             map is not finite.
+    Errors   BadOption if the shapes differ or are not [N, h, w]
+    Source   Wang et al. 2004, eq. 13, doi:10.1109/TIP.2003.819861
+    """
+    if a.shape != b.shape or a.ndim != 3:
+        shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
+        raise BadOption(f"The maps have shapes {shapes}. Give two tensors of the same shape [N, h, w].")
+    x, y = (_scale_to_unit(maps) for maps in (a, b))
+    means = _window_means(torch.cat([x, y, x * x, y * y, x * y]))
+    mean_x, mean_y, xx, yy, xy = means.split(len(x))
+    c1, c2 = 0.01**2, 0.03**2
+    numerator = (2 * mean_x * mean_y + c1) * (2 * (xy - mean_x * mean_y) + c2)
+    denominator = (mean_x**2 + mean_y**2 + c1) * (xx - mean_x**2 + yy - mean_y**2 + c2)
+    return (numerator / denominator).mean((1, 2))
+
+
+def _scale_to_unit(maps: Tensor) -> Tensor:
+    """Scale to [0, 1] in float64: zero becomes 0.5, the largest magnitude 0 or 1."""
+    maps = to_float64(maps.detach())
+    largest = maps.abs().amax((1, 2), keepdim=True)
+    return maps / largest.where(largest != 0, 1) / 2 + 0.5
+
+
+def _window_means(maps: Tensor) -> Tensor:
+    """Return the weighted mean under each window that lies inside the maps [B, h, w]."""
+    for axis in (1, 2):
+        size = min(11, maps.shape[axis])
+        steps = torch.arange(size, dtype=maps.dtype, device=maps.device) - (size - 1) / 2
+        kernel = torch.exp(-(steps**2) / (2 * 1.5**2))
+        kernel = (kernel / kernel.sum()).view(1, 1, *((-1, 1) if axis == 1 else (1, -1)))
+        maps = functional.conv2d(maps[:, None], kernel)[:, 0]
+    return maps
+
+
 def _to_float(values: Tensor) -> Tensor:
     """Convert half precision, which would show as steps, to float32; keep float64. Keeps the graph, unlike `passes`."""
     return values if values.dtype == torch.float64 else values.float()
+
+
+FUSIONS = ("mean", "product")
+
+
+@check_keywords
+def fuse(
+    maps: Mapping[str, Tensor] | Sequence[Tensor],
+    how: str = "mean",
+    *,
+    size: tuple[int, ...] | None = None,
+    placements: Sequence[Placement | None] | None = None,
+) -> Tensor:
+    """Combine the maps (n, h, w) of several layers: resize each, then combine them cell by cell.
+
+    "mean" keeps signs and units; layers with larger values weigh more. "product" is the product of the rectified maps,
+    each divided by its maximum in the image, so that layers weigh equally; it is 0 for a map without positive values.
+    `placements` has the `Layer.placement` of each map, needed where the network crops, pads, flips or shifts its input.
+
+    Returns  (n, H, W) at `size`, (height, width) or (frames, height, width), by default the size of the finest map;
+             for "product" in [0, 1]
+    Errors   BadOption without maps, if the maps have different numbers of images, for an unknown `how`, or another
+             number of placements; those of `resize`
+    Source   product: Domeniconi et al. 2026, arXiv:2605.14641
+
+    Example
+        >>> maps = sweep("layer_cam", model, images, 281, layers=["layer3", "layer4"])
+        >>> fuse(maps, "product").shape
+        torch.Size([1, 14, 14])
+    """
+    if not isinstance(maps, (Mapping, Sequence)):
+        raise WrongType(f"maps is {kind_of(maps)}. Give a mapping or a list of maps [N, h, w].")
+    layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
+    if how not in FUSIONS:
+        raise BadOption(f"Unknown how={shorten(how)}. Choose one of {', '.join(FUSIONS)}.")
+    forms = {(m.ndim, len(m)) if isinstance(m, Tensor) and m.ndim in (3, 4) else None for m in layers}
+    if len(forms) != 1 or None in forms:
+        shapes = ", ".join(str(tuple(m.shape)) if isinstance(m, Tensor) else type(m).__name__ for m in layers) or "none"
+        raise BadOption(f"The maps have shapes {shapes}. Give one or more maps [N, h, w] of the same N images.")
+    where = [None] * len(layers) if placements is None else list(placements)
+    if len(where) != len(layers):
+        raise BadOption(f"{len(where)} placements were given for {len(layers)} maps. Give one for each, or None.")
+    if how == "product":  # max(m, 0) / max m for each image; NaN propagates
+        highest = [m.relu().amax(tuple(range(1, m.ndim)), keepdim=True) for m in layers]
+        layers = [(m.relu() / top).where(top != 0, 0) for m, top in zip(layers, highest, strict=True)]
+    layers = [place(m, at) for m, at in zip(layers, where, strict=True)]
+    if size is None:
+        size = tuple(max(sides) for sides in zip(*(m.shape[1:] for m in layers), strict=True))
+    resized = torch.stack([resize(m, size) for m in layers])
+    return resized.mean(0) if how == "mean" else resized.prod(0)

@@ -58,13 +58,12 @@ class Candidate:
 def control_maps(images: Tensor, seed: int) -> list[Candidate]:
     """Return the controls of the images. They follow the caller's maps, which have index 0."""
     makers: list[tuple[str, Callable[[Tensor], Tensor]]] = [("edge", edge_map), ("center", center_map)]
-    for k in range(RANDOM):
-        makers.append(("random", partial(_random, seed=seed + k // 2, negative=bool(k % 2))))
+    makers += [("random", partial(_random, seed=seed + k // 2, negative=bool(k % 2))) for k in range(RANDOM)]
     found = []
     for k, (name, make) in enumerate(makers):
-        heat = make(images)
-        mirror = k if name == "random" and k % 2 else None
-        found.append(Candidate(name, heat, heat, partial(_raw_and_map, make), mirror=mirror))
+        again = partial(_raw_and_map, make)
+        heat, raw = again(images)
+        found.append(Candidate(name, heat, raw, again, mirror=k if name == "random" and k % 2 else None))
     return found
 
 
@@ -98,7 +97,9 @@ class OwnMaps:
         explanation = maps if isinstance(maps, Explanation) else None
         again: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
         if isinstance(maps, str):
-            limits = self._limits(inside) if METHODS[maps].long else {}
+            limits: dict[str, Any] = {"progress": inside} if METHODS[maps].long else {}
+            if limits and self.run.loop.left < math.inf:  # a long method stops when the call stops
+                limits["budget"] = max(self.run.loop.left, 1e-3)
             explanation = explain(maps, self.model, x, self.run.scoring.target, compare=False, **limits)
         if explanation is not None:
             raw, heat = _values(explanation), explanation.placed
@@ -106,8 +107,7 @@ class OwnMaps:
         elif isinstance(maps, Tensor):
             raw, heat = maps, _reduce(maps, x)
         else:
-            function: Any = maps
-            again = partial(self._call_function, function)
+            again = partial(self._call_function, maps)  # type: ignore[arg-type]
             raw, heat = again(x)
         check_shape_and_values(heat, x)
         resized = None if again is None else partial(self._again, again)
@@ -129,21 +129,13 @@ class OwnMaps:
         large = resize(heat.detach().to(x.device, kind), tuple(x.shape[2:]))
         return large.abs() if self.magnitude else large
 
-    def _limits(self, inside: Progress | None) -> dict[str, Any]:
-        """Return the options that make a long method stop when the call stops."""
-        loop = self.run.scoring.loop
-        left = math.inf if loop is None else loop.left
-        return {"progress": inside} | ({"budget": max(left, 1e-3)} if left < math.inf else {})
-
     def _rerun_method(self, explanation: Explanation) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
         """Return a function that runs the same method on other images, with the same layer and options."""
         if explanation.method not in METHODS or explanation.keywords is None:
             return None
         method = METHODS[explanation.method]
-        same: dict[str, Any] = {name: value for name, value in explanation.options.items() if name in method.options}
-        same |= explanation.keywords
-        same |= {"reduce": explanation.options["reduce"]} if "reduce" in explanation.options else {}
-        same |= {"layer": explanation.layer} if method.takes_layer else {}
+        same = {name: value for name, value in explanation.options.items() if name in (*method.options, "reduce")}
+        same |= explanation.keywords | ({"layer": explanation.layer} if method.takes_layer else {})
         classes = explanation.target if isinstance(explanation.target, list) else self.run.scoring.target
 
         def again(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,11 +148,9 @@ class OwnMaps:
 
     def _stop_with_call(self, partial: Partial) -> None:
         """Abort a run of a long method when the call stops: its partial map cannot be compared with the full one."""
-        loop = self.run.scoring.loop
-        if loop is None:
-            return
-        stopped = loop.progress is not None and loop.progress(Partial(0.0, None, 0, partial.total)) is False
-        if stopped or not loop.affords():
+        progress = self.run.loop.progress
+        stopped = progress is not None and progress(Partial(0.0, None, 0, partial.total)) is False
+        if stopped or not self.run.loop.affords():
             raise StopLoop
 
     def _call_function(self, function: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
@@ -249,6 +239,6 @@ def check_shape_and_values(maps: Tensor, images: Tensor) -> None:
         n, *at = (~maps.isfinite()).nonzero()[0].tolist()
         names = ("frame", "row", "column")[-len(at) :]
         where = ", ".join(f"{name} {index}" for name, index in zip(names, at, strict=True))
-        broken = (~maps.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
-        others = "" if len(broken) == len(maps) else f", or leave out the images {', '.join(map(str, broken))}"
+        broken = [f"{k}" for k, each in enumerate(maps) if not bool(each.isfinite().all())]
+        others = "" if len(broken) == len(maps) else f", or leave out the images {', '.join(broken)}"
         raise BadOption(f"The map of image {n} contains {maps[(n, *at)].item()} at {where}. Give finite maps{others}.")

@@ -1,12 +1,12 @@
 """`Evaluation`, the result of `evaluate`: the metrics of a map, compared with those of the controls.
 
 A metric without a comparison says little: the deletion area depends more on the image than on the map. Every map is
-therefore compared with controls on the same image (see `Comparison` and `significance`).
+therefore compared with controls on the same image (see `Comparison`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,14 +15,21 @@ import torch
 from torch import Tensor
 
 from explainers.display.charts import Chart, charts_html, charts_images, line_chart, mean_curve
-from explainers.display.classes import name_classes, target_name
-from explainers.display.display import Display, Displayed
-from explainers.display.tables import findings_html, paragraphs, table_html
+from explainers.display.display import (
+    Display,
+    Displayed,
+    findings_html,
+    name_classes,
+    paragraphs,
+    table_html,
+    target_name,
+)
 from explainers.errors import BadOption
 from explainers.findings import Finding
 from explainers.metrics.comparison import Comparison, adjust, compare, judge_comparisons, mean_and_error, results_of
 from explainers.metrics.metric import METRICS, Measurement, ranks
 from explainers.probabilities import UNITS, WORDS
+from explainers.verdict.facts import CONTROLS
 from explainers.verdict.rules import Verdict, describe_results
 
 STOPPED, OVER = "the call was stopped", "the time budget was exceeded"
@@ -67,20 +74,14 @@ class Evaluation(Displayed):
     def __getitem__(self, index: int | slice) -> Evaluation:
         """Return the evaluation of one image or of several."""
         one = as_slice(index, len(self))
-        several = isinstance(self.target, list) and len(self.target) == len(self)
-        return replace(
-            self,
-            values={name: each[one] for name, each in self.values.items()},
-            controls={name: {c: v[one] for c, v in each.items()} for name, each in self.controls.items()},
-            spread={name: each[one] for name, each in self.spread.items()},
-            curves={name: each[one] for name, each in self.curves.items()},
-            control_curves={name: {c: v[one] for c, v in each.items()} for name, each in self.control_curves.items()},
-            reasons={name: each[one] for name, each in self.reasons.items()},
-            maps=self.maps[one],
-            target=self.target[one] if several and isinstance(self.target, list) else self.target,
-            random_values={name: each[one] for name, each in self.random_values.items()},
-            random_curves={name: each[one] for name, each in self.random_curves.items()},
-        )
+
+        def cut(value: Any) -> Any:
+            return {name: cut(each) for name, each in value.items()} if isinstance(value, dict) else value[one]
+
+        by_image = "values controls spread curves control_curves reasons maps random_values random_curves".split()
+        if isinstance(self.target, list) and len(self.target) == len(self):
+            by_image.append("target")
+        return replace(self, **{name: cut(getattr(self, name)) for name in by_image})
 
     @property
     def comparisons(self) -> dict[str, dict[str, Comparison]]:
@@ -90,20 +91,11 @@ class Evaluation(Displayed):
     @cached_property
     def unadjusted(self) -> dict[str, dict[str, Comparison]]:
         """The same comparisons, each by itself, for a correction together with those of other calls."""
-        return {
-            name: {
-                control: compare(
-                    control,
-                    self.values[name],
-                    other,
-                    self.spread[name],
-                    self.random_values.get(name),
-                    METRICS[name].higher,
-                )
-                for control, other in each.items()
-            }
-            for name, each in self.controls.items()
-        }
+        found: dict[str, dict[str, Comparison]] = {}
+        for name, each in self.controls.items():
+            values, about = self.values[name], (self.spread[name], self.random_values.get(name), METRICS[name].higher)
+            found[name] = {control: compare(control, values, other, *about) for control, other in each.items()}
+        return found
 
     @property
     def verdict(self) -> Verdict:
@@ -187,13 +179,9 @@ class Evaluation(Displayed):
         for name, values in self.values.items():
             row: list[Any] = [name, float(values.double().nanmean())]
             for control in controls:
-                other = self.controls.get(name, {}).get(control)
-                beside = (
-                    [None, ""]
-                    if other is None
-                    else [float(other.double().nanmean()), comparisons[name][control].verdict]
-                )
-                row += beside
+                other, compared = self.controls.get(name, {}).get(control), comparisons.get(name, {}).get(control)
+                row.append(None if other is None else float(other.double().nanmean()))
+                row.append("" if compared is None else compared.verdict)
             rows.append(row)
         heads = ["metric", "map", *(head for name in controls for head in (name, f"compared with {name}"))]
         parts = [paragraphs([f"Target: {target_name(self.target, labels)}.", *str(self).splitlines()])]
@@ -229,66 +217,28 @@ def as_slice(index: int | slice, count: int) -> slice:
     return slice(chosen.start, max(chosen.start, chosen.stop))
 
 
-@dataclass(frozen=True, eq=False)
 class Parts:
-    """The values of one metric for several candidates of `count` images each; `is_started` if the call reached it."""
+    """The results of one metric by name of the candidates, [K, N, ...] for the K candidates with that name."""
 
-    measured: Measurement
-    names: list[str]
-    count: int
-    is_started: bool = True
+    def __init__(self, found: Measurement, names: Sequence[str], count: int, *, is_complete: bool) -> None:
+        self.found, self.count, self.is_complete = found, count, is_complete
+        self.names = {name: [k for k, each in enumerate(names) if each == name] for name in ("", *CONTROLS)}
+        self.values = self._by_name(found.values)
+        self.curves = {} if found.curves is None else self._by_name(found.curves)
 
-    def without_own(self) -> Parts:
-        """Return only the values of the controls."""
-        count, curves = self.count, self.measured.curves
-        values, curves = self.measured.values[count:], None if curves is None else curves[count:]
-        rest = replace(self.measured, values=values, curves=curves, reasons={})
-        return replace(self, measured=rest, names=self.names[1:])
-
-    def _of(self, numbers: Tensor, name: str) -> Tensor:
-        """Return the numbers [K, N, ...] of the K candidates with that name."""
-        indices = [index for index, each in enumerate(self.names) if each == name]
-        return numbers.unflatten(0, (-1, self.count))[indices]
-
-    def values(self, name: str) -> Tensor:
-        return self._of(self.measured.values, name).mean(0)
-
-    def curves(self, name: str) -> Tensor:
-        assert self.measured.curves is not None
-        return self._of(self.measured.curves, name).mean(0)
-
-    def means(self) -> dict[str, Tensor]:
-        return {name: self.values(name) for name in _sorted(self.names)}
-
-    def mean_curves(self) -> dict[str, Tensor]:
-        return {name: self.curves(name) for name in _sorted(self.names)}
-
-    def random_values(self) -> Tensor:
-        """Return the values of the random maps, [N, maps]."""
-        return self._of(self.measured.values, "random").T
-
-    def random_curves(self) -> Tensor:
-        """Return the curves of the random maps, [N, maps, points]."""
-        assert self.measured.curves is not None
-        return self._of(self.measured.curves, "random").movedim(0, 1)
-
-    def spread(self) -> Tensor:
-        """Return the standard deviation over the random maps, [N]."""
-        return self.random_values().std(1)
+    def _by_name(self, numbers: Tensor) -> dict[str, Tensor]:
+        candidates = numbers.unflatten(0, (-1, self.count))
+        return {name: candidates[indices] for name, indices in self.names.items() if indices}
 
     def find_reasons(self, stop_reason: str) -> list[str]:
         """Return why each value of the caller's maps is NaN or uses fewer samples than requested, [N]."""
         missing = NOT_FINITE if self.is_complete else stop_reason
-        has_fewer = self.measured.is_sampled and not self.is_complete
+        has_fewer = self.found.is_sampled and not self.is_complete
         partial = f"uses fewer samples than requested: {stop_reason}" if has_fewer else ""
-        nan = self.values("").isnan().tolist()
-        return [self.measured.reasons.get(row, missing if nan[row] else partial) for row in range(self.count)]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the metric was computed completely."""
-        return self.is_started and self.measured.is_complete
+        nan = self.values[""].mean(0).isnan().tolist()
+        return [self.found.reasons.get(row, missing if nan[row] else partial) for row in range(self.count)]
 
 
-def _sorted(names: Sequence[str]) -> list[str]:
-    return [name for name in ("random", "edge", "center") if name in names]
+def means_of_controls(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the mean [N, ...] over the maps of each control."""
+    return {name: each.mean(0) for name, each in numbers.items() if name}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from explainers.errors import BadImages, WrongType, kind_of
 from explainers.explanation.result import Explanation
 from explainers.metrics.evaluation import Evaluation
-from explainers.metrics.randomization_result import Randomization
+from explainers.metrics.randomization import Randomization
 from explainers.verdict.rules import Verdict, judge_facts
 
 

@@ -1,4 +1,4 @@
-"""The table of metrics, the decorator that registers a formula in it, and the input and output of formulas.
+"""The table of metrics, the decorator that registers a formula in it, the settings of a call, and formulas' input.
 
 R  rows       all evaluated maps: those of the caller, then those of each control, for each of the N images
 f  scores     of variants of the images, as defined by the metric
@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.call.loop import Loop
+from explainers.call.forward_wrapper import Forward
+from explainers.call.loop import Loop, Progress
 from explainers.call.run import Run
 from explainers.call.scores import at_least_float32
 from explainers.derived_targets import Probability
 from explainers.errors import BadOption, nearest, shorten
 from explainers.metrics.candidates import Candidate
-from explainers.metrics.settings import EvaluationSettings
-from explainers.options import Option, options_of
+from explainers.options import Baseline, Option, options_of
 from explainers.registry import name_key
-from explainers.targets import Logit, Target
+from explainers.targets import Logit, Target, TargetLike
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,50 +108,45 @@ METRICS: dict[str, Metric] = {}
 Formula = Callable[..., "Measurement | Tensor"]
 
 
-def metric(
-    *,
-    title: str,
-    question: str,
-    source: str,
-    unit: str,
-    higher: bool | None,
-    score: str = "",
-    reruns: bool = False,
-    region: bool = False,
-    videos: bool = True,
-    controls: bool = True,
-    curve: bool = False,
-    factor_free: Callable[[Mapping[str, Any]], bool] = lambda options: True,
-    forwards: Callable[[Mapping[str, Any]], int] = lambda options: 0,
-) -> Callable[[Formula], Formula]:
+_DEFAULTS: dict[str, Any] = {"score": "", "reruns": False, "region": False, "videos": True, "controls": True}
+_DEFAULTS |= {"curve": False, "factor_free": lambda options: True, "forwards": lambda options: 0}
+
+
+def metric(**declared: Any) -> Callable[[Formula], Formula]:
     """Register a formula `(trial, **options) -> values [R]`, or `Measurement`, in METRICS.
 
-    The fields are those of `Metric`. Options are keywords with an `Annotated` range or choice, like those of methods.
+    The keywords are fields of `Metric`: title, question, source, unit, higher, and those that differ from `_DEFAULTS`.
+    Options are keywords with an `Annotated` range or choice, like those of methods.
     """
 
     def register(function: Formula) -> Formula:
-        METRICS[function.__name__] = Metric(
-            name=function.__name__,
-            title=title,
-            question=question,
-            source=source,
-            unit=unit,
-            higher=higher,
-            score=score,
-            reruns=reruns,
-            region=region,
-            videos=videos,
-            controls=controls,
-            curve=curve,
-            summary=(inspect.getdoc(function) or "").partition("\n")[0],
-            factor_free=factor_free,
-            forwards=forwards,
-            function=function,
-            options=options_of(function),
-        )
+        name, summary = function.__name__, (inspect.getdoc(function) or "").partition("\n")[0]
+        own = {"name": name, "summary": summary, "function": function, "options": options_of(function)}
+        METRICS[name] = Metric(**_DEFAULTS | declared | own)
         return function
 
     return register
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationSettings:
+    """The keyword arguments of `evaluate`, which describes and checks them, with the same defaults."""
+
+    target: TargetLike = None
+    metrics: str | Sequence[str] = ("deletion", "insertion")
+    baseline: Baseline = "blur"
+    controls: bool = True
+    steps: int = 20
+    score: str = "probability"
+    magnitude: bool = False
+    region: Tensor | None = None
+    options: Mapping[str, Mapping[str, Any]] | None = None
+    seed: int = 0
+    batch_size: int | None = None
+    precision: str = "auto"
+    progress: Progress | None = None
+    budget: float | None = None
+    forward: Forward | None = None
 
 
 @dataclass(eq=False)
@@ -244,9 +239,8 @@ class Trial:
     def _cached_scores(self, **variants: Tensor) -> dict[str, Tensor]:
         """Return scores by row of one variant of each image, computed once for all metrics with the same score."""
         cache = self.image_cache.setdefault(("scores", type(self.target).__name__), {})
-        new = [name for name in variants if name not in cache]
+        new, count = [name for name in variants if name not in cache], len(self.images)
         if new:
-            count = len(self.images)
             scores = self.values(torch.cat([variants[name] for name in new]), [*range(count)] * len(new))
             cache.update(zip(new, scores.split(count), strict=True))
         return {name: cache[name][self.image_indices] for name in variants}
@@ -307,3 +301,16 @@ def find_metric(name: str) -> Metric:
         hint = nearest(str(name), METRICS)
         raise BadOption(f"Unknown metric {shorten(name)}. {hint}METRICS lists all {len(METRICS)}.")
     return METRICS[name]
+
+
+def find_metrics(names: Any) -> list[Metric]:
+    """Return the metrics of a name or a list of names, each once.
+
+    Errors   BadOption
+    """
+    several = [names] if isinstance(names, str) else list(names) if isinstance(names, (list, tuple)) else None
+    if not several:
+        raise BadOption(
+            f"metrics={shorten(names)} is not valid. Give names of METRICS: metrics=('deletion', 'insertion')."
+        )
+    return [*{each.name: each for each in map(find_metric, several)}.values()]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +17,13 @@ from explainers.call.current import check_images, eval_view
 from explainers.call.loop import Loop, Partial, Progress
 from explainers.call.run import open_run
 from explainers.derived_targets import Unit
+from explainers.display.charts import charts_html, charts_images, line_chart
+from explainers.display.display import Display, Displayed, folded, paragraphs, table_html, target_name
 from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, shorten
 from explainers.explanation.run import explain
 from explainers.hooks.locate import find_hook_point, unwrap
-from explainers.maps.resize import rank_correlation, reduce_channels, resize
-from explainers.maps.similarity import ssim
-from explainers.metrics.randomization_result import STATISTICS, Randomization
+from explainers.maps.resize import rank_correlation, reduce_channels, resize, ssim
+from explainers.metrics.evaluation import as_slice
 from explainers.metrics.randomized_copy import RandomizedCopy
 from explainers.options import Choice, LayerName, Range, Seed, options_of
 from explainers.placement import place
@@ -31,6 +34,145 @@ ORDERS = ("cascade", "independent", "logit")
 MAX_STEPS = 12
 MapFunction = Callable[[nn.Module, Tensor, Any], Tensor]
 """(model, images, target) -> maps [N, h, w] or attributions [N, C, H, W]."""
+
+STATISTICS = ("signed", "magnitude", "ssim", "absolute", "blank")
+
+
+@dataclass(frozen=True, eq=False)
+class Randomization(Displayed):
+    """The result of `randomization_test`: the similarity of the map to the maps of networks with randomized weights.
+
+    `steps` are the names of the randomized blocks, from the output to the input; `signed`, `magnitude` (Spearman's rank
+    correlation of the maps, and of their magnitudes) and `ssim` are [steps, N], means over the seeds; NaN if a map is
+    constant or not finite, or if the test stopped before. `absolute` [steps, N] is the mean of |`correlation`|, which
+    is 1 for a map that only changes its sign between seeds; `blank` [steps, N] is the fraction of seeds with a constant
+    map. `by_size`: the map has one attribution per pixel and is drawn by magnitude. `done` of `total` maps were
+    computed.
+    """
+
+    LAST_LAYER: ClassVar[float] = 0.8
+    ALL_LAYERS: ClassVar[float] = 0.5
+    """Limits of the rank correlation: below them, a map depends on the weights of the last layer, or of all layers.
+
+    On EfficientNet-Lite0 and four images, the plain gradient, input x gradient and DeepLIFT have 0.49 to 0.56 after the
+    last layer and 0.05 to 0.18 at the end. Guided backpropagation, deconvnet and excitation backpropagation have 0.99
+    to 1.00 and 0.21 to 0.45, maps that ignore the network 1.00 and 1.00.
+    """
+
+    steps: tuple[str, ...]
+    signed: Tensor
+    magnitude: Tensor
+    ssim: Tensor
+    absolute: Tensor
+    blank: Tensor
+    method: str
+    layer: str | None
+    target: list[int] | str
+    order: str
+    by_size: bool
+    done: int
+    total: int
+    options: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __len__(self) -> int:
+        return self.signed.shape[1]
+
+    def __getitem__(self, index: int | slice) -> Randomization:
+        """Return the result for one image or for several."""
+        one = as_slice(index, len(self))
+        target = self.target[one] if isinstance(self.target, list) else self.target
+        return replace(self, target=target, **{name: getattr(self, name)[:, one] for name in STATISTICS})
+
+    @property
+    def correlation(self) -> Tensor:
+        """The correlations [steps, N]: `magnitude` for maps that are drawn by magnitude, else `signed`."""
+        return self.magnitude if self.by_size else self.signed
+
+    @property
+    def after_last_layer(self) -> float:
+        """The mean correlation after randomizing the last layer with weights, over the images that have one."""
+        return float(self.correlation[0].nanmean())
+
+    @property
+    def after_all_layers(self) -> float:
+        """The mean correlation at the end of a cascade, NaN for the other orders."""
+        return float(self.correlation[-1].nanmean()) if self.order == "cascade" else math.nan
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether the map depends on the weights, None if unknown.
+
+        The correlation must fall below `LAST_LAYER` after the last layer and, in a cascade, below `ALL_LAYERS` at the
+        end.
+        """
+        known = [(self.after_last_layer, self.LAST_LAYER)]
+        known += [(self.after_all_layers, self.ALL_LAYERS)] if self.order == "cascade" else []
+        if any(abs(value) >= limit for value, limit in known) or self.turns:
+            return False
+        return None if any(math.isnan(value) for value, _ in known) else True
+
+    def depends_on_weights(self, reads_class: bool = True) -> bool | None:
+        """Return whether a map depends on the weights, None if unknown, by the verdict of the test for its method.
+
+        A class-agnostic method (`METHODS[name].reads_class` is False) does not depend on the last layer, so only the
+        end of a cascade counts.
+        """
+        if reads_class or self.order != "cascade":
+            return self.passes
+        correlation = self.after_all_layers
+        return None if math.isnan(correlation) else abs(correlation) < self.ALL_LAYERS
+
+    @property
+    def turns(self) -> bool:
+        """Whether only the sign of the map changes, between seeds or images."""
+        checked = self.absolute[[0, -1] if self.order == "cascade" else [0]]
+        return bool((checked.nanmean(1) >= self.LAST_LAYER).any()) and abs(self.after_last_layer) < self.LAST_LAYER
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return one row for each image and step."""
+        return [
+            {"image": n, "step": step, "drawn": name}
+            | {each: float(getattr(self, each)[step, n]) for each in STATISTICS}
+            for n in range(len(self))
+            for step, name in enumerate(self.steps)
+        ]
+
+    def __str__(self) -> str:
+        what = "rank correlation of magnitudes" if self.by_size else "rank correlation"
+        if self.after_last_layer != self.after_last_layer:
+            reason = "the map is constant or not finite" if self.done else "it was stopped before the first map"
+            return f"{self.method}: the randomization test has no result, because {reason}."
+        unknown = "has not completed" if self.done < self.total else "has no verdict in"
+        verdict = {True: "passes", False: "fails", None: unknown}[self.passes]
+        found = f"{self.after_last_layer:.2f} after randomizing {self.steps[0]} (limit {self.LAST_LAYER})"
+        if self.order == "cascade" and not math.isnan(self.after_all_layers):
+            found += f", {self.after_all_layers:.2f} after randomizing all weights (limit {self.ALL_LAYERS})"
+        elif self.order == "independent":
+            means = self.correlation.nanmean(1)
+            found += f"; least affected by {self.steps[int(means.nan_to_num(-2).argmax())]} ({float(means.max()):.2f})"
+        blank = float(self.blank.nanmean())
+        notes = f" {blank:.0%} of the maps were constant or not finite." if blank > 0 else ""
+        notes += " Only the sign of the map changes with the weights." if self.turns else ""
+        short = f" Stopped after {self.done} of {self.total} maps." if self.done < self.total else ""
+        return f"{self.method} {verdict} the randomization test: {what} {found}.{notes}{short}"
+
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the verdict, and the correlation after each step."""
+        means = self.correlation.double().nanmean(1).tolist()
+        points = list(enumerate(means, 1))
+        charts = line_chart("Rank correlation with the original map", {"map": points}, x="randomized blocks", y="")
+        rows = [[k, name, mean] for (k, mean), name in zip(points, self.steps, strict=True)]
+        table = folded(f"{len(rows)} steps", table_html(["step", "randomized block", "correlation"], rows))
+        about = paragraphs([f"Target: {target_name(self.target, labels)}.", str(self)])
+        return Display(about + charts_html(charts) + table, repr(self), charts_images(charts))
+
+    def __repr__(self) -> str:
+        where = f" at {self.layer}" if self.layer else ""
+        return (
+            f"Randomization({self.method}{where}, {self.order}, {len(self.steps)} steps, {len(self)} "
+            f"image{'s' * (len(self) > 1)}, passes {self.passes})"
+        )
 
 
 @torch.inference_mode(False)
@@ -77,42 +219,8 @@ def randomization_test(
     """
     start = time.monotonic()
     loop = Loop(None, progress, budget)
-    _check({"order": order, "seeds": seeds, "seed": seed}, options)
-    check_images(model, images)
-    if images.ndim == 5:
-        raise BadImages(
-            f"randomization_test compares maps of images [N, C, H, W]; images has shape {tuple(images.shape)}. For "
-            "videos and volumes, compare the maps with those of a copy of the network with random weights."
-        )
-    view = eval_view(model)
-    maps = _Maps(method, model, layer, options)
-    with torch.inference_mode(False), torch.no_grad():
-        copy = RandomizedCopy(view)
-        images = images.detach().clone()
-        fixed = _fixed(copy.network, images, target)
-        groups = weight_groups(copy.network, images, MAX_STEPS)[::-1]
-        if not groups:
-            raise BadOption("The network has no weights to randomize. Give a network with weights.")
-        test = _Test(copy, images, fixed, maps, groups if order != "logit" else groups[:1], order, seeds, seed, loop)
-        test.run()
-    return Randomization(
-        steps=tuple(group.name for group in test.groups),
-        **test.means(),
-        method=maps.name,
-        layer=maps.layer if isinstance(maps.layer, str) else None,
-        target=describe_target(fixed, len(images)),
-        order=order,
-        by_size=maps.by_size,
-        done=test.done,
-        total=test.total,
-        options={**options, "seeds": seeds, "seed": seed},
-        seconds=time.monotonic() - start,
-    )
-
-
-def _check(given: dict[str, Any], options: dict[str, Any]) -> None:
-    for name, option in options_of(randomization_test).items():
-        option.check(given[name])
+    for name, value in (("order", order), ("seeds", seeds), ("seed", seed)):
+        options_of(randomization_test)[name].check(value)
     if "compare" in options:
         raise BadOption("compare= computes a second map, which this test does not use. Omit compare.")
     if "forward" in options:
@@ -120,20 +228,37 @@ def _check(given: dict[str, Any], options: dict[str, Any]) -> None:
             "forward= is not supported, because it would run the given model instead of the randomized copy. Wrap the "
             "model and the function in an nn.Module that takes only images."
         )
-
-
-def _fixed(network: nn.Module, images: Tensor, target: TargetLike) -> Target:
-    """Return the target with fixed classes: None becomes the top classes of the trained network."""
+    check_images(model, images)
+    if images.ndim == 5:
+        raise BadImages(
+            f"randomization_test compares maps of images [N, C, H, W]; images has shape {tuple(images.shape)}. For "
+            "videos and volumes, compare the maps with those of a copy of the network with random weights."
+        )
     if isinstance(target, Unit):
         raise BadTarget(
             f"The target is a unit of {shorten(target.layer)}, which does not depend on the weights after that layer. "
-            "Give a "
-            "class, or a function of the network's output."
+            "Give a class, or a function of the network's output."
         )
-    with open_run(network, images, target) as run:
-        run.scoring.score_inputs()
-        assert run.scoring.target is not None, "score_inputs sets it"
-        return run.scoring.target if target is None else as_target(target, len(images))
+    view = eval_view(model)
+    maps = _Maps(method, model, layer, options)
+    with torch.inference_mode(False), torch.no_grad():
+        copy = RandomizedCopy(view)
+        images = images.detach().clone()
+        with open_run(copy.network, images, target) as run:
+            run.scoring.score_inputs()
+            # None becomes the top classes of the trained network.
+            fixed = run.scoring.target if target is None else as_target(target, len(images))
+        assert fixed is not None, "score_inputs sets it"
+        groups = weight_groups(copy.network, images, MAX_STEPS)[::-1]
+        if not groups:
+            raise BadOption("The network has no weights to randomize. Give a network with weights.")
+        test = _Test(copy, images, fixed, maps, groups if order != "logit" else groups[:1], order, seeds, seed, loop)
+        test.run()
+    steps = tuple(group.name for group in test.groups)
+    found: dict[str, Any] = {**test.means(), "options": {**options, "seeds": seeds, "seed": seed}, "order": order}
+    found |= {"target": describe_target(fixed, len(images)), "seconds": time.monotonic() - start}
+    found |= {"layer": maps.layer if isinstance(maps.layer, str) else None, "by_size": maps.by_size}
+    return Randomization(steps=steps, method=maps.name, done=test.done, total=test.total, **found)
 
 
 class _Maps:
@@ -144,11 +269,9 @@ class _Maps:
     ) -> None:
         name = method if isinstance(method, str) else getattr(method, "name", getattr(method, "__name__", ""))
         known = METHODS.get(str(name))
-        if isinstance(method, str) or (known is not None and method in (known, known.function)):
-            self.method: Method | None = find(str(name))
-        elif callable(method):
-            self.method = None
-        else:
+        is_known = isinstance(method, str) or (known is not None and method in (known, known.function))
+        self.method = find(str(name)) if is_known else None
+        if not is_known and not callable(method):
             raise BadOption(
                 f"method={shorten(method)} is not valid. Give a name, or a function of model, images, target."
             )
@@ -165,16 +288,15 @@ class _Maps:
 
     def __call__(self, network: nn.Module, images: Tensor, target: Target, inside: Progress | None) -> Tensor:
         if self.method is not None:
-            named: dict[str, Any] = {"progress": inside} if inside is not None and self.method.long else {}
-            found = explain(
-                self.method.name, network, images, target, layer=self.layer, compare=False, **self.options, **named
-            )
+            given = {"layer": self.layer, "compare": False, **self.options}
+            given |= {"progress": inside} if inside is not None and self.method.long else {}
+            found = explain(self.method.name, network, images, target, **given)
             self.layer = found.layer if self.method.takes_layer else self.layer
             return place(found.raw, found.placement) if found.raw.ndim == 3 else found.map
-        given = {} if self.layer is None else {"layer": self.layer}
+        at = {} if self.layer is None else {"layer": self.layer}
         classes = torch.tensor(describe_target(target, len(images))) if isinstance(target, Logit) else target
         with torch.set_grad_enabled(self.grad):
-            maps = self.function(network, images.clone(), classes, **given, **self.options)  # type: ignore[operator]
+            maps = self.function(network, images.clone(), classes, **at, **self.options)  # type: ignore[operator]
         if not isinstance(maps, Tensor) or maps.ndim not in (3, 4) or len(maps) != len(images):
             form = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
             raise BadOption(f"{self.name} returned {form}. It must return maps [N, h, w] or [N, C, H, W].")
@@ -209,7 +331,7 @@ class _Test:
 
     def run(self) -> None:
         """Run all steps, or as many as the time allows."""
-        try:
+        with suppress(_Stopped):
             self.original = self._map()
             self.started = True
             before = self.copy.outputs(self.images)
@@ -221,8 +343,6 @@ class _Test:
                     "because its forward uses the modules of the original. Give a network whose forward uses self."
                 )
             self.loop.run(self.total, 1, self._work, lambda: self.means()["signed"])
-        except _Stopped:
-            pass
 
     def _work(self, chunk: range) -> None:
         for unit in chunk:
@@ -238,8 +358,8 @@ class _Test:
         self.copy.randomize(self.groups[k].modules, self.seed + s)
 
     def _map(self) -> Tensor:
-        is_watched = self.loop.progress is not None or self.loop.budget is not None
-        return self.maps(self.copy.network, self.images, self.target, self._report_method if is_watched else None)
+        watches = self.loop.progress is not None or self.loop.budget is not None
+        return self.maps(self.copy.network, self.images, self.target, self._report_method if watches else None)
 
     def _report_method(self, partial: Partial) -> None:
         """Report progress of a long method within a step. The first step always completes."""

@@ -24,10 +24,9 @@ from explainers.explanation.run import explain
 from explainers.findings import pause_recording
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.methods.cams.gradient_cams import FORMULAS
-from explainers.metrics.metric import find_metric
+from explainers.metrics.metric import METRICS, EvaluationSettings, find_metrics
 from explainers.metrics.recommendation import PartialRecommendation, RankedMap, Recommendation, rank_maps
 from explainers.metrics.run import Evaluator, evaluate, evaluator
-from explainers.metrics.settings import EvaluationSettings
 from explainers.options import LayerName, options_of, unknown_keyword
 from explainers.placement import place
 from explainers.registry import METHODS, Method, MethodLike, find, rectifies
@@ -96,21 +95,17 @@ def recommend(
     with one_call(model):
         check_images(model, images)
         layer_names = _layers(layers, model, images)
-        shares = not any(find_metric(name).reruns for name in names)  # the maps of a sweep cannot be computed again
+        shares = not any(METRICS[name].reruns for name in names)  # the maps of a sweep cannot be computed again
         queue = _queue(_methods(methods, model, images), layer_names, shares)
         return _Search(model, images, names, known, queue, budget, progress).run()
 
 
 def _metrics(names: Any) -> tuple[str, ...]:
-    several = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, (list, tuple)) else ()
-    if not several:
-        raise BadOption(
-            f"metrics={shorten(names)} is not valid. Give names of METRICS: metrics=('deletion', 'insertion')."
-        )
-    for name in several:
-        if find_metric(name).higher is None:
-            raise BadOption(f"{name} has no better direction, so it cannot rank maps. Choose another metric.")
-    return tuple(dict.fromkeys(several))
+    found = find_metrics(names)
+    for metric in found:
+        if metric.higher is None:
+            raise BadOption(f"{metric.name} has no better direction, so it cannot rank maps. Choose another metric.")
+    return tuple(metric.name for metric in found)
 
 
 def _settings(target: TargetLike, metrics: tuple[str, ...], given: dict[str, Any]) -> EvaluationSettings:
@@ -130,13 +125,10 @@ def _layers(layers: Any, model: nn.Module, images: Tensor) -> list[str]:
     """Return the names of the layers, the last one first."""
     if why_no_hooks(model):
         return []
+    found = [layers] if isinstance(layers, (str, nn.Module)) else layers
     if isinstance(layers, str) and layers == "stages":
         found = stages(model, images)
-    elif isinstance(layers, (str, nn.Module)):
-        found = [layers]
-    elif isinstance(layers, (list, tuple)) and layers:
-        found = list(layers)
-    else:
+    elif not isinstance(found, (list, tuple)) or not found:
         raise BadOption(
             f"layers={shorten(layers)} is not valid. Give 'stages', a name, or a list of names: ['layer3', 'layer4']."
         )
@@ -149,18 +141,20 @@ def _methods(names: Any, model: nn.Module, images: Tensor) -> list[Method]:
 
     Errors   BadOption for a named method that does not
     """
+
+    def why_not(method: Method) -> str | None:
+        reason = method.applies(model) or (f"It returns {method.returns}, not a map." if not method.gives_map else None)
+        return reason or ("It explains images, not videos." if images.ndim == 5 and not method.videos else None)
+
     if names is None:
-        candidates = (each for each in METHODS.values() if each.family != "control" and each.gives_map)
-        return [each for each in candidates if each.applies(model) is None and (each.videos or images.ndim == 4)]
+        return [each for each in METHODS.values() if each.family != "control" and why_not(each) is None]
     if isinstance(names, (str, Method)) or callable(names):
         names = [names]
     if not isinstance(names, (list, tuple)) or not names:
         raise BadOption(f"methods={shorten(names)} is not valid. Give a list of names: ['grad_cam', 'saliency'].")
     chosen = list({found.name: found for found in map(find, names)}.values())
     for each in chosen:
-        reason = each.applies(model) or (f"It returns {each.returns}, not a map." if not each.gives_map else None)
-        reason = reason or ("It explains images, not videos." if images.ndim == 5 and not each.videos else None)
-        if reason:
+        if reason := why_not(each):
             raise BadOption(f"Cannot use {each.name}. {reason}")
     return chosen
 
@@ -179,13 +173,12 @@ def _queue(methods: Sequence[Method], layers: Sequence[str], shares: bool) -> li
 
 def _are_same(a: Tensor | Explanation, b: Tensor | Explanation) -> bool:
     """Return whether two maps differ only by a positive factor and rounding."""
-    first, second = (each.placed if isinstance(each, Explanation) else each for each in (a, b))
-    if first.shape != second.shape:
+    maps = [each.placed if isinstance(each, Explanation) else each for each in (a, b)]
+    if maps[0].shape != maps[1].shape:
         return False
-    scaled = [
-        each / each.abs().amax(tuple(range(1, each.ndim)), keepdim=True).clamp(min=1e-30) for each in (first, second)
-    ]
-    return bool((scaled[0] - scaled[1]).abs().max() <= TOLERANCE)
+    cells = tuple(range(1, maps[0].ndim))
+    first, second = (each / each.abs().amax(cells, keepdim=True).clamp(min=1e-30) for each in maps)
+    return bool((first - second).abs().max() <= TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -224,7 +217,6 @@ class _Search:
     _given: dict[str, Tensor | Explanation] = field(default_factory=dict)
     _shared: dict[str, AtLayer] = field(default_factory=dict)
     _shared_seconds: float = 0.0
-    _fraction: float = 1.0
 
     def run(self) -> Recommendation:
         """Run both rounds, as far as the time allows."""
@@ -262,10 +254,11 @@ class _Search:
         evaluation = judge(maps) if same is None else same.evaluation
         if not evaluation.is_complete:
             return
-        name = same.name if same is not None else ""
         self._given[entry.name] = maps
-        cut = share is not None and self._fraction < 1
-        self.rows.append(RankedMap(entry.method.name, entry.layer, seconds, steps, evaluation, cut, name))
+        cut = share is not None and isinstance(maps, Explanation) and not maps.is_complete
+        self.rows.append(
+            RankedMap(entry.method.name, entry.layer, seconds, steps, evaluation, cut, same.name if same else "")
+        )
 
     def _maps(self, entry: _Entry, share: float | None) -> Tensor | Explanation:
         if entry.is_shared and entry.layer is not None:
@@ -278,23 +271,17 @@ class _Search:
             return raw.relu() if rectifies(entry.method, {}) else raw
         options: dict[str, Any] = {} if entry.layer is None else {"layer": entry.layer}
         if share is not None:
-            options |= {"budget": max(share, 1e-3), "progress": self._report_method}
-            self._fraction = 0.0
+            options |= {"budget": max(share, 1e-3), "progress": self._report}
         with pause_recording():
             return explain(entry.method.name, self.model, self.images, self.fixed, compare=False, **options)
 
     def _share(self) -> None:
         """Compute activations and gradients of all layers, in one forward and one backward pass."""
         start = time.monotonic()
-        entries = [each for each in self.queue if each.is_shared and each.layer is not None]
-        names = list(dict.fromkeys(each.layer for each in entries))
-        with pause_recording():
-            try:
-                self._shared = activations_and_gradients_of(self.model, self.images, names, self.fixed)
-            except ExplainerError:  # one of the layers failed, so try each of them separately
-                for name in names:
-                    with suppress(ExplainerError):
-                        self._shared |= activations_and_gradients_of(self.model, self.images, [name], self.fixed)
+        entries = [each.layer for each in self.queue if each.is_shared and each.layer is not None]
+        names = list(dict.fromkeys(entries))
+        with pause_recording(), suppress(ExplainerError):  # if one of the layers fails, `_maps` tries each by itself
+            self._shared = activations_and_gradients_of(self.model, self.images, names, self.fixed)
         self._shared_seconds = (time.monotonic() - start) / len(entries)
 
     def _second_round(self, steps: int) -> None:
@@ -319,37 +306,25 @@ class _Search:
             target=self.settings.target if self.fixed is None else self.fixed,
             steps=steps,
             budget=max(until - self._elapsed(), 1e-3),
-            progress=self._report_metric,
+            progress=self._report,
         )
         return evaluator(self.model, self.images, settings)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.start
 
-    def _report(self) -> None:
+    def _report(self, inside: Partial | None = None) -> None:
+        """Report the maps so far, after each of them and inside the work on one."""
         if self.progress is None:
             return
-        with outside_call(), pause_recording():
-            is_continued = self.progress(self._partial()) is not False
-        if not is_continued:
-            raise _Stopped
-
-    def _report_metric(self, partial: Partial) -> None:
-        """Report the progress of a metric."""
-        self._report()
-
-    def _report_method(self, partial: Partial) -> None:
-        """Report the progress of a long method."""
-        self._fraction = partial.fraction
-        self._report()
-
-    def _partial(self) -> PartialRecommendation:
         done, total = len(self.rows) + len(self.refused), len(self.queue)
         fraction = min(1.0, max(self._elapsed() / self.seconds, FIRST_ROUND * done / max(1, total)))
-        return PartialRecommendation(fraction, None, done, total, self._recommendation())
+        with outside_call(), pause_recording():
+            answer = self.progress(PartialRecommendation(fraction, None, done, total, self._recommendation()))
+        if answer is False:
+            raise _Stopped
 
     def _recommendation(self) -> Recommendation:
         target = None if self.fixed is None else describe_target(self.fixed, len(self.images))
-        rows = rank_maps(self.rows, self.metrics)
-        refused, total = dict(self.refused), len(self.queue)
-        return Recommendation(rows, self.metrics, refused, total, target, self._elapsed(), self.stopped)
+        found = rank_maps(self.rows, self.metrics), self.metrics, dict(self.refused), len(self.queue), target
+        return Recommendation(*found, self._elapsed(), self.stopped)

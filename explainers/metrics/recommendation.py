@@ -1,30 +1,34 @@
-"""`Recommendation`, the result of `recommend`: a table of maps, best first, and the agreement of the metrics.
+"""`Recommendation`: a table of maps, best first, and the agreement of the metrics; and several maps in one call.
 
-It is also the result of `evaluate` with several maps.
+It is the result of `recommend`, and of `evaluate` with several maps, which have names, one target and one ranking.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from explainers.call.loop import Partial
+from explainers.default_targets import CHOSEN
 from explainers.display.charts import charts_html, charts_images
-from explainers.display.classes import target_name
-from explainers.display.display import Display, Displayed
-from explainers.display.tables import folded, paragraphs, table_html
+from explainers.display.display import Display, Displayed, folded, paragraphs, table_html, target_name
 from explainers.dtypes import to_cpu_float64
-from explainers.errors import BadOption, nearest
+from explainers.errors import BadOption, ExplainerError, nearest, shorten
+from explainers.explanation.result import Explanation
+from explainers.maps.arrays import Arrays
 from explainers.maps.resize import rank_correlation
+from explainers.metrics.candidates import Maps
 from explainers.metrics.comparison import Comparisons, adjust, judge_comparisons, mean_and_error
 from explainers.metrics.evaluation import Evaluation
-from explainers.metrics.metric import METRICS
+from explainers.metrics.metric import METRICS, Metric
+from explainers.targets import TargetLike
 from explainers.verdict.rules import Verdict
 
 AGREE, DISAGREE = 0.7, 0.3
@@ -107,10 +111,9 @@ class Recommendation(Displayed):
         """
         if not isinstance(name, str):
             return self.rows[name]
-        for row in self.rows:
-            if row.name == name:
-                return row
         names = [row.name for row in self.rows]
+        if name in names:
+            return self.rows[names.index(name)]
         raise BadOption(f"Unknown map {name!r}. {nearest(name, names)}The maps are: {', '.join(names)}.")
 
     @property
@@ -183,8 +186,10 @@ class Recommendation(Displayed):
             lines += str(self.best.evaluation).splitlines()
         else:
             lines += [f"{row.name}: {judge_comparisons(row.comparisons).sentence}" for row in self.rows]
-        with_controls = [row for row in self.rows if _controls(row)]
-        if with_controls and not any(all(row.beats(control) for control in _controls(row)) for row in with_controls):
+        # For each map with controls, whether it is better than all of them.
+        named = [{control for each in row.evaluation.controls.values() for control in each} for row in self.rows]
+        best = [all(map(row.beats, names)) for row, names in zip(self.rows, named, strict=True) if names]
+        if best and not any(best):
             count = len({id(row.evaluation) for row in self.rows})
             maps = f"{count} map{'s' * (count != 1)}"
             lines.append(f"After correction for {maps}, none is better than every control by every metric.")
@@ -200,28 +205,23 @@ class Recommendation(Displayed):
 
     def _table(self, most: int) -> list[str]:
         shown = self.rows[:most]
-        if not shown:
-            return []
-        width = max(len(row.name) for row in shown)
-        head = f"{'rank':>5}  {'map':{width}}  " + "  ".join(f"{name:>9}" for name in self.metrics) + "  seconds  steps"
-        lines = [
-            f"{row.rank:5.1f}  {row.name:{width}}  "
-            + "  ".join(f"{row.values[name]:9.3f}" for name in self.metrics)
-            + f"  {row.seconds:7.2f}  {row.steps:5}"
-            + (f"  as {row.same_as}" if row.same_as else "")
-            for row in shown
-        ]
-        return [head, *lines]
+        width = max((len(row.name) for row in shown), default=0)
+        lines = [f"{'rank':>5}  {'map':{width}}  {'  '.join(f'{name:>9}' for name in self.metrics)}  seconds  steps"]
+        for row in shown:
+            values = "  ".join(f"{row.values[name]:9.3f}" for name in self.metrics)
+            line = f"{row.rank:5.1f}  {row.name:{width}}  {values}  {row.seconds:7.2f}  {row.steps:5}"
+            lines.append(line + (f"  as {row.same_as}" if row.same_as else ""))
+        return lines if shown else []
 
     def display(self, labels: Sequence[str] | None = None) -> Display:
         """Return what was found, the ranked maps, and the curves of the best map and its controls."""
-        rows = [
-            [row.rank, row.name, *(row.values[name] for name in self.metrics), row.seconds, row.steps, row.same_as]
-            for row in self.rows
-        ]
         parts = [paragraphs([f"Target: {target_name(self.target, labels)}.", *self.sentences()])]
         charts = [] if self.best is None else self.best.evaluation.charts()
         if self.best is not None:
+            rows = []
+            for row in self.rows:
+                values = [row.values[name] for name in self.metrics]
+                rows.append([row.rank, row.name, *values, row.seconds, row.steps, row.same_as])
             parts += [table_html(["rank", "map", *self.metrics, "seconds", "steps", "same map as"], rows)]
             parts += [charts_html(charts)]
         if self.refused:
@@ -253,19 +253,14 @@ def rank_maps(rows: Sequence[RankedMap], metrics: Sequence[str]) -> tuple[Ranked
     for steps in sorted({row.steps for row in rows}, reverse=True):
         group = [row for row in rows if row.steps == steps]
         losses = _losses(group, [name for name in metrics if METRICS[name].higher is not None])
-        mean = _ranks(losses).mean(0).tolist()
+        below = (losses[:, None] < losses[:, :, None]).sum(2)
+        same = (losses[:, None] == losses[:, :, None]).sum(2)  # ties get their mean rank
+        mean = (below + (same + 1) / 2).mean(0).tolist()
         missing = losses.isinf().any(0).tolist()
         # Among equal ranks, the map that was tried first, and is therefore the cheapest, comes first.
         order = sorted(range(len(group)), key=lambda k: (missing[k], mean[k]))
         found += [replace(group[k], rank=mean[k], adjusted=adjusted[id(group[k].evaluation)]) for k in order]
     return tuple(found)
-
-
-def _ranks(losses: Tensor) -> Tensor:
-    """Return ranks [metrics, rows] from 1, the lowest loss first; ties get their mean rank."""
-    below = (losses[:, None] < losses[:, :, None]).sum(2)
-    same = (losses[:, None] == losses[:, :, None]).sum(2)
-    return below + (same + 1) / 2
 
 
 def _losses(rows: Sequence[RankedMap], metrics: Sequence[str]) -> Tensor:
@@ -285,5 +280,93 @@ def _losses(rows: Sequence[RankedMap], metrics: Sequence[str]) -> Tensor:
     return found
 
 
-def _controls(row: RankedMap) -> list[str]:
-    return sorted({control for each in row.evaluation.controls.values() for control in each})
+P = ParamSpec("P")
+
+
+class _Evaluate(Protocol[P]):
+    """The type of `evaluate`, whose result depends on the form of `maps`."""
+
+    @overload
+    def __call__(
+        self, model: nn.Module, images: Tensor, maps: Maps | Arrays, *args: P.args, **keywords: P.kwargs
+    ) -> Evaluation: ...
+
+    @overload
+    def __call__(
+        self, model: nn.Module, images: Tensor, maps: Mapping[str, Maps | Arrays], *args: P.args, **keywords: P.kwargs
+    ) -> Recommendation: ...
+
+
+def overloaded(function: Callable[Concatenate[nn.Module, Tensor, Any, P], Any]) -> _Evaluate[P]:
+    """Return the same function, with a result by the form of `maps` for type checkers."""
+    return function  # type: ignore[return-value]
+
+
+def by_name(maps: Any, metrics: Sequence[Metric]) -> Mapping[str, Any]:
+    """Return several maps by name; a single one has the name "".
+
+    Errors   BadOption
+    """
+    if not isinstance(maps, Mapping):
+        return {"": maps}
+    if not maps or not all(isinstance(name, str) and name for name in maps):
+        raise BadOption(f"maps={shorten(maps)} is not valid. Give maps by name: {{'Grad-CAM': cam, 'mine': heat}}.")
+    if all(each.higher is None for each in metrics):
+        names = " and ".join(each.name for each in metrics)
+        raise BadOption(f"{names} cannot rank maps: no direction is better. Add another metric, such as 'deletion'.")
+    return maps
+
+
+@contextmanager
+def in_map(name: str) -> Iterator[None]:
+    """Put the name of one of several maps in front of the message of an error."""
+    try:
+        yield
+    except ExplainerError as error:
+        if not name:
+            raise
+        raise type(error)(f"maps[{name!r}]: {error}") from error
+
+
+def rank_evaluations(found: Mapping[str, Evaluation]) -> Recommendation:
+    """Rank the evaluations of several maps, with one correction for the number of all comparisons."""
+    rows = [RankedMap(name, None, each.seconds, int(each.options["steps"]), each) for name, each in found.items()]
+    first = next(iter(found.values()))
+    metrics = tuple(first.values)
+    return Recommendation(rank_maps(rows, metrics), metrics, target=first.target, seconds=sum(r.seconds for r in rows))
+
+
+def target_of(maps: Mapping[str, Any], target: TargetLike) -> TargetLike:
+    """Return the target of the explanations among the maps, if none is given.
+
+    Errors   BadOption if they have different targets
+    """
+    known = {name: each for name, each in maps.items() if isinstance(each, Explanation) and each.target is not None}
+    if target is not None or not known:
+        return target
+    first, *others = known
+    for name in others:
+        if known[name].target != known[first].target:
+            raise BadOption(
+                f"maps[{first!r}] explains {shorten(known[first].target)} and maps[{name!r}] "
+                f"{shorten(known[name].target)}. Give target=, the target of all maps."
+            )
+    own = known[first]
+    if any(finding.code in CHOSEN for findings in own.findings for finding in findings):
+        return None  # chosen by the network's output, which gives the same target again
+    if isinstance(own.target, str):
+        raise BadOption(f"The target of the explanation, {own.target}, is stored only as text. Give target= again.")
+    return own.target
+
+
+def score_of(maps: Mapping[str, Any], score: str) -> str:
+    """Return the kind of probability that the explanations among the maps declare, if none is given.
+
+    Errors   BadOption if they declare different ones
+    """
+    declared = {each.score: name for name, each in maps.items() if isinstance(each, Explanation) and each.score}
+    if score != "probability" or not declared:
+        return score
+    if len(declared) > 1:
+        raise BadOption(f"The explanations have different kinds of scores: {', '.join(declared)}. Give score=.")
+    return next(iter(declared))

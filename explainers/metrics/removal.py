@@ -19,10 +19,9 @@ from explainers.errors import BadOption
 from explainers.findings import pause_recording
 from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.metrics.candidates import Maps, name_method
-from explainers.metrics.metric import METRICS, Trial
+from explainers.metrics.metric import METRICS, EvaluationSettings, Trial
+from explainers.metrics.recommendation import score_of, target_of
 from explainers.metrics.run import evaluator
-from explainers.metrics.settings import EvaluationSettings
-from explainers.metrics.several import score_of, target_of
 from explainers.options import Baseline, Choice, Precision, Range, Seed, check_keywords, options_of
 from explainers.perturbation.baselines import NAMES
 from explainers.perturbation.rng import PerImageGenerators
@@ -102,34 +101,29 @@ def remove_brightest(
         options_of(remove_brightest)[name].check(given)
     check_progress(progress)
     checked = check_dimensions(name_method(maps), images)
-    settings = EvaluationSettings(
-        target=target_of({"": checked}, target),
-        metrics="deletion",
-        baseline=baseline,
-        score=score_of({"": checked}, score),
-        seed=seed,
-        batch_size=batch_size,
-        precision=precision,
-        budget=budget,
-        forward=forward,
-    )
+    settings = EvaluationSettings(target_of({"": checked}, target), "deletion", baseline, seed=seed, forward=forward)
+    settings = replace(settings, batch_size=batch_size, precision=precision, budget=budget)
+    settings = replace(settings, score=score_of({"": checked}, score))
     with evaluator(model, images, settings, first={"": checked}) as judge:
         own = judge.own_maps.candidate(checked)
         resolved = judge.trial.run.scoring.target
         assert resolved is not None, "score_inputs sets it"
         trial = replace(judge.trial, candidates=[own], cache={}).of(METRICS["deletion"])
         mask = _brightest(trial, share)
-        trial.loop.progress = None if progress is None else _report_outside(progress)
+
+        def report(step: Partial) -> Any:
+            assert progress is not None
+            with outside_call(), pause_recording():
+                return progress(replace(step, map=None))
+
+        trial.loop.progress = None if progress is None else report
         found = trial.scores(2 + samples, _variants(trial, mask, samples))
-        return Removal(
-            share=to_float64(mask.flatten(1)).mean(1),
-            mask=mask,
-            scores=found[:, 0],
-            without_brightest=found[:, 1],
-            without_random=found[:, 2:],
-            unit=_unit(trial),
-            target=describe_target(resolved, len(mask)),
-        )
+        unit = "logit" if isinstance(trial.target, Logit) else "score of the target"
+        if isinstance(trial.target, Probability):
+            unit = WORDS.get(trial.settings.score, "probability")
+        scores = found[:, 0], found[:, 1], found[:, 2:]
+        removed = to_float64(mask.flatten(1)).mean(1)
+        return Removal(removed, mask, *scores, unit, describe_target(resolved, len(mask)))
 
 
 def _brightest(trial: Trial, share: float) -> Tensor:
@@ -140,15 +134,12 @@ def _brightest(trial: Trial, share: float) -> Tensor:
     flat = trial.maps.flatten(1)
     low, high = flat.amin(1), flat.amax(1)
     for n in range(len(flat)):
-        if bool(high[n] == low[n]):
-            raise BadOption(
-                f"The map of image {n} is constant, so it has no brightest part. Use another method, layer or class."
-            )
-        if float(high[n]) <= 0:
-            raise BadOption(
-                f"The map of image {n} has no positive values, so it has no brightest part. Give -maps to remove the "
-                "evidence against the class, or maps.abs() to ignore the sign."
-            )
+        what = "is constant" if bool(high[n] == low[n]) else "has no positive values" if float(high[n]) <= 0 else ""
+        advice = "Use another method, layer or class."
+        if what == "has no positive values":
+            advice = "Give -maps to remove the evidence against the class, or maps.abs() to ignore the sign."
+        if what:
+            raise BadOption(f"The map of image {n} {what}, so it has no brightest part. {advice}")
     wanted = max(1, math.floor(share * flat.shape[1] + 1e-9))  # 0.29 * 100 is 28.999999999999996
     counts = (flat > 0).sum(1).clamp(max=wanted)
     return trial.ranks < counts.view(-1, *[1] * (trial.ranks.ndim - 1))
@@ -166,20 +157,3 @@ def _variants(trial: Trial, mask: Tensor, samples: int) -> Any:
         return torch.where(removed[:, None], trial.baseline[row], trial.images[row])
 
     return make
-
-
-def _report_outside(progress: Progress) -> Progress:
-    """Return a function that calls the caller's function outside this call's context."""
-
-    def report(step: Partial) -> Any:
-        with outside_call(), pause_recording():
-            return progress(replace(step, map=None))
-
-    return report
-
-
-def _unit(trial: Trial) -> str:
-    """Return the unit of the scores: which probability they are, or that they are the score of the target."""
-    if isinstance(trial.target, Probability):
-        return WORDS.get(trial.settings.score, "probability")
-    return "logit" if isinstance(trial.target, Logit) else "score of the target"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Annotated, Any
 
@@ -23,11 +23,17 @@ from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps, name_method
-from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts
-from explainers.metrics.metric import METRICS, Measurement, Metric, Trial, find_metric
-from explainers.metrics.recommendation import Recommendation
-from explainers.metrics.settings import EvaluationSettings
-from explainers.metrics.several import by_name, in_map, overloaded, rank_evaluations, score_of, target_of
+from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts, means_of_controls
+from explainers.metrics.metric import METRICS, EvaluationSettings, Measurement, Metric, Trial, find_metric, find_metrics
+from explainers.metrics.recommendation import (
+    Recommendation,
+    by_name,
+    in_map,
+    overloaded,
+    rank_evaluations,
+    score_of,
+    target_of,
+)
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.probabilities import SCORES, declared_score
@@ -36,6 +42,7 @@ from explainers.targets import Logit, TargetLike, describe_target, scores_of
 
 MAP_SHARE = 0.5
 """Share of the progress for computing the maps of a long method, before they are evaluated."""
+SETTINGS = {each.name for each in fields(EvaluationSettings)}
 
 
 @dataclass(frozen=True)
@@ -106,8 +113,9 @@ def evaluate(
         >>> evaluation.values["deletion"].shape, sorted(evaluation.controls["deletion"])
         (torch.Size([1]), ['center', 'edge', 'random'])
     """
+    settings = EvaluationSettings(**{name: value for name, value in locals().items() if name in SETTINGS})
     given: dict[str, Any] = {}
-    for name, each in by_name(maps, _metrics(metrics)).items():
+    for name, each in by_name(maps, find_metrics(metrics)).items():
         with in_map(name):
             given[name] = check_dimensions(name_method(each), images)
     found: dict[str, Evaluation] = {}
@@ -116,23 +124,8 @@ def evaluate(
         assert progress is not None
         return progress(replace(step, fraction=(len(found) + step.fraction) / len(given)))
 
-    settings = EvaluationSettings(
-        target=target_of(given, target),
-        metrics=metrics,
-        baseline=baseline,
-        controls=controls,
-        steps=steps,
-        score=score_of(given, score),
-        magnitude=magnitude,
-        region=region,
-        options=options,
-        seed=seed,
-        batch_size=batch_size,
-        precision=precision,
-        progress=report if callable(progress) else progress,
-        budget=budget,
-        forward=forward,
-    )
+    settings = replace(settings, target=target_of(given, target), score=score_of(given, score))
+    settings = replace(settings, progress=report if callable(progress) else progress)
     with evaluator(model, images, settings, first=given) as judge:
         for name, each in given.items():
             with in_map(name):
@@ -150,7 +143,7 @@ def evaluator(
     maps that are validated before any computation.
     """
     cost = {name: getattr(settings, name) for name in ("batch_size", "precision", "budget")}
-    chosen = _metrics(settings.metrics)
+    chosen = find_metrics(settings.metrics)
     for name, option in options_of(evaluate).items():
         option.check(getattr(settings, name))
     metric_options = _resolve_options({} if settings.options is None else settings.options, chosen)
@@ -162,12 +155,11 @@ def evaluator(
     declares = None if settings.score in ("probability", "logit") else settings.score
     with one_call(model), declared_score(declares):
         check_images(model, images)
-        _check_videos(images, chosen)
         for name, maps in first.items():
             with in_map(name):
                 check_maps(maps, images)
-                _check_reruns(maps, chosen)
-        region = _region_mask(settings.region, images, chosen)
+        _check_metrics(chosen, images, settings.region, first)
+        region = None if settings.region is None else region_masks(settings.region, images)
         with ExitStack() as stack:
             with recording() as record:
                 opened = open_run(model, images, settings.target, many=True, cost=cost)
@@ -220,7 +212,7 @@ class Evaluator:
             done += self._cost(each, trial)
         self.trial.loop.progress = None
         if controls and not self._stopped and self.trial.loop.affords():
-            self._controls = {name: part.without_own() for name, part in parts.items()}
+            self._controls = parts
         return self._evaluation(own, parts, start)
 
     @cached_property
@@ -237,14 +229,13 @@ class Evaluator:
 
     def _measure(self, metric: Metric, trial: Trial) -> Parts:
         """Compute the values of one metric, or NaN if the call has stopped."""
-        names = [each.name for each in trial.candidates]
-        if self._stopped or not self.trial.loop.affords():
+        names, loop = [each.name for each in trial.candidates], trial.loop
+        if self._stopped or not loop.affords():
             found = Measurement(trial.maps.new_full((len(trial.maps),), torch.nan))
-            return Parts(found, names, len(trial.images), is_started=False)
-        self.trial.loop.ended_early = False
+            return Parts(found, names, len(trial.images), is_complete=False)
+        loop.ended_early = False
         found = metric(trial.of(metric), **self.options[metric.name])
-        is_complete = found.is_complete and not self.trial.loop.ended_early
-        return Parts(replace(found, is_complete=is_complete), names, len(trial.images))
+        return Parts(found, names, len(trial.images), is_complete=found.is_complete and not loop.ended_early)
 
     def _cost(self, metric: Metric, trial: Trial) -> int:
         rows = len(trial.maps) if metric.controls else len(trial.images)
@@ -284,25 +275,19 @@ class Evaluator:
         return answer
 
     def _evaluation(self, own: Candidate, parts: Mapping[str, Parts], start: float) -> Evaluation:
-        controls = self._controls if self._controls is not None else {n: p.without_own() for n, p in parts.items()}
+        controls = self._controls or parts
+        tested = {name: controls[name] for name in parts if controls[name].names["random"]}
+        curved = {name: part for name, part in tested.items() if part.curves}
         stop_reason = STOPPED if self._stopped else OVER
         target = self.trial.run.scoring.target
         return Evaluation(
-            values={name: part.values("") for name, part in parts.items()},
-            controls={name: controls[name].means() for name in parts if controls[name].names},
-            spread={name: controls[name].spread() for name in parts if controls[name].names},
-            random_values={name: controls[name].random_values() for name in parts if controls[name].names},
-            random_curves={
-                name: controls[name].random_curves()
-                for name in parts
-                if controls[name].names and controls[name].measured.curves is not None
-            },
-            curves={name: part.curves("") for name, part in parts.items() if part.measured.curves is not None},
-            control_curves={
-                name: controls[name].mean_curves()
-                for name in parts
-                if controls[name].names and controls[name].measured.curves is not None
-            },
+            values={name: part.values[""].mean(0) for name, part in parts.items()},
+            controls={name: means_of_controls(part.values) for name, part in tested.items()},
+            spread={name: part.values["random"].T.std(1) for name, part in tested.items()},
+            random_values={name: part.values["random"].T for name, part in tested.items()},
+            random_curves={name: part.curves["random"].movedim(0, 1) for name, part in curved.items()},
+            curves={name: part.curves[""].mean(0) for name, part in parts.items() if part.curves},
+            control_curves={name: means_of_controls(part.curves) for name, part in curved.items()},
             reasons={name: part.find_reasons(stop_reason) for name, part in parts.items()},
             maps=own.maps,
             method=own.explanation.method if own.explanation else None,
@@ -313,15 +298,6 @@ class Evaluator:
             is_complete=len(parts) == len(self.metrics) and all(part.is_complete for part in parts.values()),
             findings=self.findings,
         )
-
-
-def _metrics(names: Any) -> list[Metric]:
-    several = [names] if isinstance(names, str) else list(names) if isinstance(names, (list, tuple)) else None
-    if not several:
-        raise BadOption(
-            f"metrics={shorten(names)} is not valid. Give names of METRICS: metrics=('deletion', 'insertion')."
-        )
-    return [*{each.name: each for each in map(find_metric, several)}.values()]
 
 
 def _resolve_options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[str, Any]]:
@@ -339,26 +315,25 @@ def _resolve_options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[s
     return {each.name: each.resolve_options(options.get(each.name, {})) for each in chosen}
 
 
-def _check_reruns(maps: Any, chosen: Sequence[Metric]) -> None:
-    metric = next((each for each in chosen if each.reruns), None)
-    if metric is not None and isinstance(maps, Tensor):
-        raise BadOption(
-            f"{metric.name} runs the method again, which is not possible for a tensor or array. Give the Explanation, "
-            "the method's name, or a function of the images: lambda images: grad_cam(model, images, 281)."
-        )
+def _check_metrics(chosen: Sequence[Metric], images: Tensor, region: Any, first: Mapping[str, Any]) -> None:
+    """Check that the metrics have what they need of the images, the region and the maps.
 
-
-def _check_videos(images: Tensor, chosen: Sequence[Metric]) -> None:
-    if images.ndim == 5 and (metric := next((each for each in chosen if not each.videos), None)) is not None:
-        names = ", ".join(each.name for each in METRICS.values() if each.videos and not each.region)
-        raise BadOption(f"{metric.name} is not defined for videos and volumes. Choose other metrics: {names}.")
-
-
-def _region_mask(region: Any, images: Tensor, chosen: Sequence[Metric]) -> Tensor | None:
-    metric = next((each for each in chosen if each.region), None)
-    if region is None and metric is not None:
-        raise BadOption(
-            f"{metric.name} compares the map with a region. Give region=boxes [N, 4] (left, top, right, bottom in "
-            "pixels) or region=masks [N, H, W]."
-        )
-    return None if region is None else region_masks(region, images)
+    Errors   BadOption
+    """
+    for metric in chosen:
+        if images.ndim == 5 and not metric.videos:
+            names = ", ".join(each.name for each in METRICS.values() if each.videos and not each.region)
+            raise BadOption(f"{metric.name} is not defined for videos and volumes. Choose other metrics: {names}.")
+        if metric.region and region is None:
+            raise BadOption(
+                f"{metric.name} compares the map with a region. Give region=boxes [N, 4] (left, top, right, bottom in "
+                "pixels) or region=masks [N, H, W]."
+            )
+        for name, maps in first.items():
+            if metric.reruns and isinstance(maps, Tensor):
+                where = f"maps[{name!r}]: " if name else ""
+                raise BadOption(
+                    f"{where}{metric.name} runs the method again, which is not possible for a tensor or array. Give "
+                    "the Explanation, the method's name, or a function of the images: lambda images: grad_cam(model, "
+                    "images, 281)."
+                )

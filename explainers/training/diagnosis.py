@@ -8,16 +8,52 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from explainers.errors import WrongType, kind_of
 from explainers.findings import Finding
-from explainers.training.rows import Row, Rows
 
 # Minimum number of points for a trend.
 FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One gradient of `name` (a "parameter", "activation" or "tensor" with `size` values) in `step`, counted from 0.
+
+    `statistics` are the recorded ones among `norm` (Euclidean), `mean`, `std` (as `torch.std`, 0 for a single value),
+    `max` (largest magnitude) and `zero_fraction` (fraction of exact zeros). `histogram` counts the finite values in the
+    bins between `edges`, or is None. `unedited` are the statistics before any hook of the tensor, or None if no hook
+    changed the gradient. For complex gradients, `mean` is the magnitude of the mean, and `histogram` counts real and
+    imaginary parts.
+    """
+
+    step: int
+    name: str
+    kind: str
+    size: int
+    statistics: Mapping[str, float]
+    histogram: tuple[int, ...] | None = None
+    edges: tuple[float, ...] | None = None
+    unedited: Mapping[str, float] | None = None
+
+    @property
+    def arrived(self) -> Mapping[str, float]:
+        """The statistics of the gradient before any hook changed it."""
+        return self.statistics if self.unedited is None else self.unedited
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """The parts of a `GradientLog` that a diagnosis reads."""
+
+    @property
+    def rows(self) -> Sequence[Row]: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
 
 
 def diagnose_training(
@@ -76,13 +112,11 @@ def _non_finite(rows: Sequence[Row], explosion: Finding | None) -> Finding | Non
         return Finding("non_finite", message)
     message = f"The gradient of {first.name!r} is the first to be NaN or infinite, in step {step}. "
     if explosion:
-        message += "The gradients grew before that. Clip them, or lower the learning rate."
-        return Finding("non_finite", message, explosion.remedy)
-    message += (
-        "The cause is the loss or a layer after this one; torch.autograd.detect_anomaly names the operation. In half "
-        "precision, try float32."
-    )
-    return Finding("non_finite", message, {"torch.autograd.detect_anomaly": {"check_nan": True}})
+        why = "The gradients grew before that. Clip them, or lower the learning rate."
+        return Finding("non_finite", message + why, explosion.remedy)
+    why = "The cause is the loss or a layer after this one; torch.autograd.detect_anomaly names the operation. "
+    why += "In half precision, try float32."
+    return Finding("non_finite", message + why, {"torch.autograd.detect_anomaly": {"check_nan": True}})
 
 
 def _finite(statistics: Mapping[str, float]) -> bool:
@@ -109,8 +143,7 @@ def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | Non
     return None
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(NamedTuple):
     """Some consecutive steps, with the root mean square gradients of the first and the last layer that have one."""
 
     steps: Sequence[int]
@@ -134,19 +167,20 @@ def _vanishing(rows: Sequence[Row], names: Sequence[str], limit: float, window: 
     layers = list(dict.fromkeys(map(_layer, names)))
     seen = _gradients(rows, lambda row: row.statistics)
     begun, largest, latest = None, 0.0, None
-    for steps in _windows(sorted(seen), window):
-        measured = _measure(seen, steps, layers, layers)
+    steps = sorted(seen)
+    for end in range(min(FEWEST, len(steps)), len(steps) + 1):
+        measured = _measure(seen, steps[max(0, end - window) : end], layers, layers)
         if not measured:
             continue
-        latest = measured
-        largest = max(largest, latest.large)
+        latest, largest = measured, max(largest, measured.large)
         if begun and latest.small >= limit * largest:
             begun = None
         if not begun and latest.ratio < limit:
             begun, largest = latest, latest.large
     if not begun or not latest:
         return None
-    since = next((step for step in begun.steps if _ratio(seen[step], begun) < limit), begun.steps[0])
+    small = (seen[step].get(begun.first, math.inf) < limit * seen[step].get(begun.last, 0.0) for step in begun.steps)
+    since = next((step for step, is_small in zip(begun.steps, small, strict=True) if is_small), begun.steps[0])
     message = (
         f"Since step {since}, the gradient of the first layer {begun.first!r} is {begun.ratio:.2g} times that of the "
         f"last layer {begun.last!r} (root mean square)"
@@ -169,25 +203,17 @@ def _vanishing(rows: Sequence[Row], names: Sequence[str], limit: float, window: 
     )
 
 
-def _windows(steps: Sequence[int], window: int) -> Iterator[Sequence[int]]:
-    """Yield the last `window` steps at each step of the run, from the first few steps on."""
-    for end in range(min(FEWEST, len(steps)), len(steps) + 1):
-        yield steps[max(0, end - window) : end]
-
-
 def _gradients(rows: Iterable[Row], statistics_of: Callable[[Row], Mapping[str, float]]) -> dict[int, dict[str, float]]:
     """Return each step's root mean square gradient by layer."""
-    sums: dict[int, dict[str, tuple[float, int]]] = {}
+    sums: dict[int, dict[str, list[float]]] = {}
     for row in rows:
         norm = statistics_of(row).get("norm", math.nan)
         layers = sums.setdefault(row.step, {})
         if math.isfinite(norm) and row.size:
-            square, size = layers.get(_layer(row.name), (0.0, 0))
-            layers[_layer(row.name)] = square + norm**2, size + row.size
-    return {
-        step: {layer: math.sqrt(square / size) for layer, (square, size) in layers.items()}
-        for step, layers in sums.items()
-    }
+            of_layer = layers.setdefault(_layer(row.name), [0.0, 0])
+            of_layer[0] += norm**2
+            of_layer[1] += row.size
+    return {step: {name: math.sqrt(a / b) for name, (a, b) in layers.items()} for step, layers in sums.items()}
 
 
 def _measure(
@@ -197,62 +223,57 @@ def _measure(
 
     Layers without any gradient are left out: they are frozen or dead, which are separate findings.
     """
-    low = next(_medians(seen, steps, first), None)
-    high = next(_medians(seen, steps, reversed(last)), None)
+
+    def medians(layers: Iterable[str]) -> Iterator[tuple[str, float]]:
+        for layer in layers:
+            sizes = [seen[step][layer] for step in steps if layer in seen[step]]
+            if sizes and (median := statistics.median(sizes)) > 0:
+                yield layer, median
+
+    low, high = next(medians(first), None), next(medians(reversed(last)), None)
     return _Window(steps, *low, *high) if low and high and low[0] != high[0] else None
-
-
-def _medians(
-    seen: Mapping[int, Mapping[str, float]], steps: Sequence[int], layers: Iterable[str]
-) -> Iterator[tuple[str, float]]:
-    """Yield layers with their median gradients over these steps, if above zero."""
-    for layer in layers:
-        sizes = [seen[step][layer] for step in steps if layer in seen[step]]
-        if sizes and (median := statistics.median(sizes)) > 0:
-            yield layer, median
-
-
-def _ratio(layers: Mapping[str, float], window: _Window) -> float:
-    """Return the ratio of the window's two layers in one step, infinite if it is not known."""
-    large = layers.get(window.last, 0.0)
-    return layers.get(window.first, math.inf) / large if large else math.inf
 
 
 def _layer(name: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def _zeros(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> list[Finding | None]:
+def _zeros(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> list[Finding]:
     """Return the findings "dead" (gradients before hooks) and "frozen" (gradients after hooks)."""
     dead: dict[str, float] = {}
     frozen: dict[str, float] = {}
-    by_name = _by_name(rows)
-    zeros = {
-        name: tuple(
-            min(each.get("zero_fraction", 0.0) for each in kind)
-            for kind in zip(*((row.arrived, row.statistics) for row in own[-window:]), strict=True)
-        )
-        for name, own in by_name.items()
-    }
+    by_name: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_name[row.name].append(row)
+    zeros = {}
+    for name, own in by_name.items():
+        last = own[-window:]
+        both = [row.arrived for row in last], [row.statistics for row in last]
+        zeros[name] = [min(each.get("zero_fraction", 0.0) for each in kind) for kind in both]
     for name, (arrived, left) in zeros.items():
         # A weight also has zeros for inputs that are zero, such as black borders; units without gradient have none in
         # their bias either.
         bias = name[: -len("weight")] + "bias" if name.endswith("weight") else name
-        if min(arrived, zeros.get(bias, (1.0,))[0]) >= limit:
+        if min(arrived, zeros.get(bias, [1.0])[0]) >= limit:
             dead[name] = arrived
         elif left >= limit > arrived:
             frozen[name] = left
-    return [_dead(dead, names, by_name, limit), _frozen(frozen, names, by_name, limit)]
+    found = []
+    for shares, statistics_of, describe in (
+        (dead, lambda row: row.arrived, _dead),
+        (frozen, lambda row: row.statistics, _frozen),
+    ):
+        if shares:
+            first = next((name for name in names if name in shares), next(iter(shares)))
+            when = f"in every step since step {_since(by_name[first], statistics_of, limit)}"
+            if len(shares) > 1:
+                when += f" (also for {len(shares) - 1} other parameter{'s' * (len(shares) > 2)})"
+            found.append(describe(first, when, shares, by_name))
+    return found
 
 
-def _dead(
-    shares: Mapping[str, float], names: Sequence[str], by_name: Mapping[str, Sequence[Row]], limit: float
-) -> Finding | None:
-    if not shares:
-        return None
+def _dead(first: str, when: str, shares: Mapping[str, float], by_name: Mapping[str, Sequence[Row]]) -> Finding:
     # A dead unit also zeroes its column of the next layer's weight gradient, so the first layer is the cause.
-    first, others = _first(shares, names)
-    since = _since(by_name[first], lambda row: row.arrived, limit)
     if shares[first] < 1:
         why = "units that are not activated by any input of the batch do not learn"
     elif len(shares) == len(by_name) and min(shares.values()) == 1:
@@ -262,30 +283,23 @@ def _dead(
         )
     else:
         why = "it receives no gradient, because all its units are dead or a later operation stops the gradient"
-    remedy: dict[str, Any] = {"torch.nn.LeakyReLU": {"negative_slope": 0.01}}
     return Finding(
         "dead",
-        f"At least {shares[first]:.0%} of the gradient of {first!r} is exactly zero in every step since step {since}"
-        f"{others}: {why}. Use a leaky ReLU instead of the ReLU, or a lower learning rate from the start.",
-        remedy,
+        f"At least {shares[first]:.0%} of the gradient of {first!r} is exactly zero {when}: {why}. Use a leaky ReLU "
+        "instead of the ReLU, or a lower learning rate from the start.",
+        {"torch.nn.LeakyReLU": {"negative_slope": 0.01}},
     )
 
 
-def _frozen(
-    shares: Mapping[str, float], names: Sequence[str], by_name: Mapping[str, Sequence[Row]], limit: float
-) -> Finding | None:
-    if not shares:
-        return None
-    first, others = _first(shares, names)
-    since = _since(by_name[first], lambda row: row.statistics, limit)
+def _frozen(first: str, when: str, shares: Mapping[str, float], by_name: Mapping[str, Sequence[Row]]) -> Finding:
     much = "the" if shares[first] == 1 else f"at least {shares[first]:.0%} of the"
     norm = by_name[first][-1].arrived.get("norm")
     known = "" if norm is None else f" (norm before hooks: {norm:.3g})"
     what = "it is frozen" if shares[first] == 1 else "that part is frozen"
     return Finding(
         "frozen",
-        f"Gradient hooks set {much} gradient of {first!r}{known} to zero in every step since step {since}{others}: "
-        f"{what} and does not learn. If that is not intended, remove the hook (freeze, a factor of 0 or a mask).",
+        f"Gradient hooks set {much} gradient of {first!r}{known} to zero {when}: {what} and does not learn. If that is "
+        "not intended, remove the hook (freeze, a factor of 0 or a mask).",
     )
 
 
@@ -297,19 +311,6 @@ def _since(rows: Sequence[Row], statistics_of: Callable[[Row], Mapping[str, floa
             break
         step = row.step
     return step
-
-
-def _first(shares: Mapping[str, float], names: Sequence[str]) -> tuple[str, str]:
-    """Return the first parameter, and a text with the number of other ones."""
-    first = next((name for name in names if name in shares), next(iter(shares)))
-    return first, f" (also for {len(shares) - 1} other parameter{'s' * (len(shares) > 2)})" if len(shares) > 1 else ""
-
-
-def _by_name(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    by_name: dict[str, list[Row]] = {}
-    for row in rows:
-        by_name.setdefault(row.name, []).append(row)
-    return by_name
 
 
 def _slope(values: Sequence[float]) -> float:

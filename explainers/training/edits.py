@@ -26,7 +26,7 @@ them after that with `torch.nn.utils.clip_grad_norm_`. Sharded parameters are re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -34,25 +34,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, WrongType, shorten
+from explainers.errors import BadOption, WrongType, nearest, shorten
 from explainers.hooks.calls import Edit
-from explainers.hooks.edit import edit_gradients, edit_together
+from explainers.hooks.edit import edit_gradients, edit_together, watch_gradients
+from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.options import LayerName
-from explainers.training.diagnosis import diagnose_training
-from explainers.training.parameters import Params, gather, match_parameters, not_sharded_inside
-from explainers.training.record import record_gradients
-from explainers.training.scaler import Scaler, scale_of
-from explainers.training.sparse import values_of, with_values
+from explainers.training.log import STATISTICS, GradientLog
+from explainers.training.parameters import (
+    Params,
+    Scaler,
+    gather,
+    match_names,
+    match_parameters,
+    not_sharded_inside,
+    scale_of,
+)
 
-__all__ = [
-    "add_gradient_noise",
-    "clip_gradients",
-    "diagnose_training",
-    "freeze",
-    "record_gradients",
-    "replace_gradient",
-    "scale_gradients",
-]
+Edits = dict[Tensor | tuple[nn.Module, LayerName], Edit]
 
 
 @contextmanager
@@ -88,7 +86,9 @@ def clip_gradients(
     for name, limit in (("value", value), ("norm", norm)):
         if limit is not None:
             _check_number(name, limit, above=0)
-    instead = _instead_of_clipping(value, norm)
+    call = f"clip_grad_norm_(model.parameters(), {norm})" if norm else f"clip_grad_value_(model.parameters(), {value})"
+    instead = f"After backward (and scaler.unscale_(optimizer), if there is a scaler), call torch.nn.utils.{call}"
+    instead += f", or for FullyShardedDataParallel model.clip_grad_norm_({norm})." if norm else "."
     tensors = gather(params, instead)
     if value is not None and any(tensor.is_complex() for tensor in tensors.values()):
         raise BadOption("clip_gradients(value=...) does not support complex parameters. Pass norm=... instead.")
@@ -96,10 +96,18 @@ def clip_gradients(
 
     def clamp(gradient: Tensor) -> Tensor:
         limit: Any = (value or 0) * scale(gradient)
-        return with_values(gradient, lambda values: values.clamp(-limit, limit).to(values.dtype))
+        if gradient.layout is not torch.sparse_coo:
+            return gradient.clamp(-limit, limit).to(gradient.dtype)
+        gradient = gradient.coalesce()  # zeros that a sparse gradient does not store stay zero
+        values = gradient.values().clamp(-limit, limit).to(gradient.dtype)
+        return torch.sparse_coo_tensor(
+            gradient.indices(), values, gradient.shape, is_coalesced=True, check_invariants=False
+        )
 
     def shrink(gradients: list[Tensor]) -> list[Tensor]:
-        total = torch.nn.utils.get_total_norm([values_of(gradient) for gradient in gradients])
+        # The stored values of a sparse gradient, in which every component occurs once.
+        values = [each.coalesce().values() if each.layout is torch.sparse_coo else each for each in gradients]
+        total = torch.nn.utils.get_total_norm(values)
         # A total of 0 gives an infinite quotient, which is clamped to a factor of 1.
         factor = (float(norm or 0) * scale(total) / total).clamp(max=1.0)
         return [gradient * factor.to(gradient.device) for gradient in gradients]
@@ -111,13 +119,6 @@ def clip_gradients(
         if norm is not None:
             stack.enter_context(edit_together(list(tensors.values()), shrink))
         yield
-
-
-def _instead_of_clipping(value: float | None, norm: float | None) -> str:
-    """Return what to write for sharded parameters."""
-    call = f"clip_grad_norm_(model.parameters(), {norm})" if norm else f"clip_grad_value_(model.parameters(), {value})"
-    text = f"After backward (and scaler.unscale_(optimizer), if there is a scaler), call torch.nn.utils.{call}"
-    return f"{text}, or for FullyShardedDataParallel model.clip_grad_norm_({norm})." if norm else f"{text}."
 
 
 @contextmanager
@@ -146,9 +147,7 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
         for parameter in match_parameters(model, pattern, instead).values():
             if parameter.requires_grad:
                 product[parameter] = product.get(parameter, 1.0) * factor
-    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
-        parameter: partial(torch.mul, other=factor) for parameter, factor in product.items()
-    }
+    edits: Edits = {parameter: partial(torch.mul, other=factor) for parameter, factor in product.items()}
     with not_sharded_inside(model, instead), edit_gradients(edits):
         yield
 
@@ -171,24 +170,14 @@ def freeze(model: nn.Module, pattern: LayerName | Iterable[LayerName]) -> Iterat
         >>> bool(model.conv1.weight.grad.any())
         False
     """
-    patterns = [pattern] if isinstance(pattern, (str, nn.Module)) else _listed(pattern)
+    if not isinstance(pattern, (str, nn.Module, Iterable)) or isinstance(pattern, Tensor):
+        raise WrongType(f"pattern={shorten(pattern)} is not valid. Give a layer, a shell pattern, or a list of them.")
+    patterns = [pattern] if isinstance(pattern, (str, nn.Module)) else list(pattern)
     instead = "After backward, call parameter.grad.zero_(), or parameter.requires_grad_(False) before sharding."
     frozen = [parameter for pattern in patterns for parameter in match_parameters(model, pattern, instead).values()]
-    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
-        parameter: torch.zeros_like for parameter in frozen if parameter.requires_grad
-    }
+    edits: Edits = {parameter: torch.zeros_like for parameter in frozen if parameter.requires_grad}
     with not_sharded_inside(model, instead), edit_gradients(edits):
         yield
-
-
-def _listed(pattern: Any) -> list[LayerName]:
-    """Return the layers and patterns of a list.
-
-    Errors   WrongType
-    """
-    if not isinstance(pattern, Iterable) or isinstance(pattern, Tensor):
-        raise WrongType(f"pattern={shorten(pattern)} is not valid. Give a layer, a shell pattern, or a list of them.")
-    return list(pattern)
 
 
 @contextmanager
@@ -234,29 +223,26 @@ def add_gradient_noise(params: Params, *, std: float, seed: int = 0, scaler: Sca
     """
     _check_number("std", std, least=0)
     scale = scale_of(scaler, "add_gradient_noise")
-    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {}
+    edits: Edits = {}
     instead = f"After backward, add torch.randn_like(parameter.grad) * {std} to each gradient."
     for index, tensor in enumerate(gather(params, instead).values()):
         # Neighboring seeds must not share streams, such as parameter 1 of one run and parameter 0 of the next.
         generator = torch.Generator(tensor.device).manual_seed((seed * 1_000_003 + index) % 2**63)
-        edits[tensor] = _noisy(generator, std, scale)
+        edits[tensor] = partial(_add_noise, generator=generator, std=std, scale=scale)
     with not_sharded_inside(params, instead), edit_gradients(edits):
         yield
 
 
-def _noisy(generator: torch.Generator, std: float, scale: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
-    def add(gradient: Tensor) -> Tensor:
-        if gradient.layout is not torch.strided:
-            raise BadOption(
-                "add_gradient_noise does not support sparse gradients, since noise fills all rows. Use "
-                "nn.Embedding(sparse=False), or pass the other parameters."
-            )
-        shape = (*gradient.shape, 2) if gradient.is_complex() else gradient.shape
-        noise = torch.randn(shape, generator=generator, device=gradient.device, dtype=torch.float32)
-        noise = torch.view_as_complex(noise) if gradient.is_complex() else noise
-        return gradient + (std * scale(gradient) * noise).to(gradient.dtype)
-
-    return add
+def _add_noise(gradient: Tensor, generator: torch.Generator, std: float, scale: Callable[[Tensor], Any]) -> Tensor:
+    if gradient.layout is not torch.strided:
+        raise BadOption(
+            "add_gradient_noise does not support sparse gradients, since noise fills all rows. Use "
+            "nn.Embedding(sparse=False), or pass the other parameters."
+        )
+    shape = (*gradient.shape, 2) if gradient.is_complex() else gradient.shape
+    noise = torch.randn(shape, generator=generator, device=gradient.device, dtype=torch.float32)
+    noise = torch.view_as_complex(noise) if gradient.is_complex() else noise
+    return gradient + (std * scale(gradient) * noise).to(gradient.dtype)
 
 
 def _check_number(name: str, value: Any, *, above: float | None = None, least: float | None = None) -> None:
@@ -264,3 +250,100 @@ def _check_number(name: str, value: Any, *, above: float | None = None, least: f
     if not fits or (above is not None and value <= above) or (least is not None and value < least):
         bound = f"above {above:g}" if above is not None else f"of at least {least:g}" if least is not None else ""
         raise BadOption(f"Invalid {name}={shorten(value)}. Pass a finite number {bound}".rstrip() + ".")
+
+
+INSTEAD = (
+    "After backward, read parameter.grad.full_tensor(), or for FullyShardedDataParallel read parameter.grad in `with "
+    "FullyShardedDataParallel.summon_full_params(model, with_grads=True):`."
+)
+
+
+@contextmanager
+def record_gradients(
+    model_or_tensors: nn.Module | Mapping[str, Tensor] | Iterable[Any],
+    *,
+    statistics: Sequence[str] = STATISTICS,
+    histograms: int = 0,
+    every: int = 1,
+    patterns: str | Sequence[str] | None = None,
+    activations: Sequence[LayerName] = (),
+    limit: int = 100_000,
+    scaler: Scaler = None,
+) -> Iterator[GradientLog]:
+    """Record statistics of the gradients of parameters or other tensors in each step of a training run.
+
+    For a model, all parameters that require grad are recorded (with `patterns`, those whose dotted names match), and
+    the outputs of the layers in `activations`. Tensors, leaf or intermediate, are passed by name or as a sequence.
+    `histograms` is the number of bins, 0 for no histograms; `every=10` records steps 0, 10, 20 ...
+
+    A step ends when the log's `step()` is called, or when a gradient of the step is recorded again. One backward pass
+    is one step, even if gradients are accumulated over several. The gradient of this pass is recorded, including the
+    edits of blocks entered earlier; if they changed it, the row's `unedited` contains the statistics before the edits.
+    If the loss is scaled, pass the GradScaler as `scaler`: the unscaled gradients are recorded.
+
+    Under DistributedDataParallel, the averaged gradients of parameters are recorded, so every process has the same
+    rows. Gradients of `activations` are those of the process's own images.
+
+    Returns  a `GradientLog` of at most `limit` rows; it is complete at the end of the block and can be read later
+    Errors   BadOption for an unknown statistic, a number out of range, a pattern without a match (with the three
+             nearest names), tensors that do not require grad, sharded parameters, or a missing `scaler` (also raised by
+             the backward pass); LayerNotFound, UnsupportedModel for `activations`
+    Source   torch.Tensor.register_hook
+
+    Example
+        >>> with record_gradients(model, patterns="fc.*") as log:
+        ...     model(images)[0, 281].backward()
+        >>> log.names
+        ('fc.weight', 'fc.bias')
+    """
+    _check(statistics, histograms, every, limit)
+    scale = scale_of(scaler, "record_gradients")
+    model = unwrap(model_or_tensors) if isinstance(model_or_tensors, nn.Module) else None
+    if model is None and activations:
+        raise BadOption("activations needs a model, but tensors were passed. Pass the model.")
+    tensors = {}
+    # The parameters of a frozen model are not recorded if there are `activations`.
+    if model is None or not activations or any(parameter.requires_grad for parameter in model.parameters()):
+        tensors = gather(model_or_tensors, INSTEAD)
+    if tensors and patterns is not None:
+        listed = [patterns] if isinstance(patterns, str) else patterns
+        chosen = {name for pattern in listed for name in match_names(pattern, tensors)}
+        tensors = {name: tensor for name, tensor in tensors.items() if name in chosen}
+    kinds = {name: "parameter" if isinstance(tensor, nn.Parameter) else "tensor" for name, tensor in tensors.items()}
+    layers = [find_hook_point(model, layer).name for layer in activations] if model is not None else []
+    log = GradientLog(tuple(statistics), limit, (*tensors, *layers))
+
+    def record(name: str, call: int | None, gradient: Tensor, unedited: Tensor) -> None:
+        kind = "activation" if call is not None else kinds[name]
+        divisor = scale(gradient)
+        if isinstance(divisor, Tensor):
+            same = unedited is gradient
+            gradient = _unscaled(gradient, divisor)
+            unedited = gradient if same else _unscaled(unedited, divisor)
+        log.record(name, call, kind, gradient, histograms=histograms, every=every, unedited=unedited)
+
+    with (
+        not_sharded_inside(model_or_tensors, INSTEAD),
+        watch_gradients(tensors, record, model=None if model is None else model_or_tensors, layers=layers),  # type: ignore[arg-type]
+    ):
+        try:
+            yield log
+        finally:
+            _ = log.rows  # transfers the waiting rows
+
+
+def _unscaled(gradient: Tensor, scale: Tensor) -> Tensor:
+    half = gradient.dtype in (torch.float16, torch.bfloat16)  # small gradients would become zero
+    return (gradient.float() if half else gradient) / scale
+
+
+def _check(statistics: Sequence[str], histograms: int, every: int, limit: int) -> None:
+    for name in statistics:
+        if isinstance(statistics, str) or name not in STATISTICS:
+            value = statistics if isinstance(statistics, str) else name
+            raise BadOption(
+                f"Unknown statistics={shorten(value)}. {nearest(str(value), STATISTICS)}Choose from {STATISTICS}."
+            )
+    for option, number, least in (("histograms", histograms, 0), ("every", every, 1), ("limit", limit, 1)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise BadOption(f"Invalid {option}={shorten(number)}. Pass an integer of at least {least}.")

@@ -8,22 +8,110 @@ from __future__ import annotations
 import copy
 import csv
 import io
+import math
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from explainers.display.charts import charts_html, charts_images, line_chart
-from explainers.display.display import Display, Displayed
-from explainers.display.tables import findings_html, paragraphs
-from explainers.training.diagnosis import diagnose_training
-from explainers.training.moments import moments, statistics_of
-from explainers.training.rows import Row
+from explainers.display.display import Display, Displayed, findings_html, paragraphs
+from explainers.dtypes import float64_device
+from explainers.training.diagnosis import Row, diagnose_training
+
+# Values converted at a time on the CPU: their float64 copy fits into the cache, and torch does not start more threads.
+BLOCK = 2**15
+
+
+def moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
+    """Return (Euclidean norm, real and imaginary part of the sum, largest magnitude, count of nonzeros).
+
+    They are on the gradient's device, and zero if not needed. In float64, squares of large float32 values do not
+    overflow, and computing `std` as a difference is accurate enough. On a device without float64, the norm of the
+    values minus their mean follows as a sixth number, because that difference would cancel in float32.
+    """
+    wanted, flat = set(statistics), gradient.flatten()
+    if not flat.numel():
+        return torch.zeros(5, dtype=torch.float64)
+    if flat.device.type == "cpu":
+        return torch.tensor(_on_cpu(flat, wanted), dtype=torch.float64)
+    if float64_device(flat.device) != flat.device:
+        return _in_float32(flat)
+    return _in_float64(flat, wanted)
+
+
+def statistics_of(values: Sequence[float], size: int, statistics: Sequence[str]) -> dict[str, float]:
+    """Return the named statistics of a gradient with `size` values from its moments."""
+    norm, real, imaginary, largest, filled, *centered = values
+    total = math.hypot(real, imaginary) if imaginary else real
+    spread = centered[0] ** 2 if centered else norm * norm - total * total / max(size, 1)
+    named = {
+        "norm": norm,
+        "mean": total / max(size, 1),
+        # NaN propagates, since comparisons with it are false.
+        "std": 0.0 if size < 2 or spread < 0 else math.sqrt(spread / (size - 1)) if spread < math.inf else math.nan,
+        "max": largest,
+        "zero_fraction": 1 - filled / size if size else 0.0,
+    }
+    return {name: named[name] for name in statistics}
+
+
+def _real_parts(flat: Tensor) -> tuple[Tensor, ...]:
+    """Return the real and the imaginary part of complex values, or the values themselves."""
+    return torch.view_as_real(flat).unbind(-1) if flat.is_complex() else (flat,)
+
+
+def _on_cpu(flat: Tensor, wanted: set[str]) -> list[float]:
+    """Return the moments as numbers: on the CPU, reading one does not wait, and costs less than another operation."""
+    parts = _real_parts(flat)
+    sums, squares = [0.0, 0.0], 0.0
+    if {"norm", "mean", "std"} & wanted:
+        buffer = torch.empty(min(flat.numel(), BLOCK), dtype=torch.float64)  # once, since new memory is slow
+        for k, part in enumerate(parts):
+            for block in part.split(BLOCK):
+                values = buffer[: block.numel()].copy_(block)
+                sums[k] += values.sum().item()
+                squares += torch.dot(values, values).item()  # faster than vector_norm, and as exact
+    low, high = 0.0, 0.0
+    if "max" in wanted:
+        low, high = (end.item() for end in (flat.to(torch.complex128).abs() if flat.is_complex() else flat).aminmax())
+    count = int(flat.count_nonzero()) if "zero_fraction" in wanted else 0
+    return [math.sqrt(squares), *sums, abs(low) if abs(low) > high else high, count]
+
+
+def _in_float64(flat: Tensor, wanted: set[str]) -> Tensor:
+    zero = torch.zeros((), dtype=torch.float64, device=flat.device)
+    found = [zero, zero, zero, zero, zero]
+    parts = _real_parts(flat)
+    size = torch.hypot(*parts) if len(parts) == 2 else flat
+    if {"norm", "std"} & wanted:
+        found[0] = torch.linalg.vector_norm(size, dtype=torch.float64)
+    if {"mean", "std"} & wanted:
+        found[1 : 1 + len(parts)] = [part.sum(dtype=torch.float64) for part in parts]
+    if "max" in wanted:
+        low, high = size.aminmax()
+        found[3] = torch.maximum(-low, high).to(torch.float64)
+    if "zero_fraction" in wanted:
+        found[4] = flat.count_nonzero().to(torch.float64)
+    return torch.stack(found)
+
+
+def _in_float32(flat: Tensor) -> Tensor:
+    """Return all moments of values that are divided by the largest, whose squares neither overflow nor vanish."""
+    parts = torch.stack([part.float() for part in _real_parts(flat)])
+    largest = torch.hypot(*parts).amax() if len(parts) == 2 else parts.abs().amax()
+    scale = largest.where(largest.isfinite() & (largest > 0), 1.0)
+    parts = parts / scale
+    sums, zero = parts.sum(1) * scale, torch.zeros_like(scale)
+    norm, centered = (each.square().sum().sqrt() * scale for each in (parts, parts - parts.mean(1, keepdim=True)))
+    return torch.stack([norm, sums[0], sums[1] if len(parts) == 2 else zero, largest, flat.count_nonzero(), centered])
+
 
 STATISTICS = ("norm", "mean", "std", "max", "zero_fraction")
 # Number of rows kept on the device before they are transferred together.
@@ -32,17 +120,15 @@ LINES = 8
 """Lines in a chart, each in another color."""
 
 
-@dataclass
-class _Waiting:
-    step: int
-    name: str
+class _Waiting(NamedTuple):
+    """A row without its statistics, the number of the layer's call, and the moments.
+
+    The moments are (1, 5), or (2, 5) if hooks changed the gradient, with the unedited gradient in the second row.
+    """
+
+    row: Row
     call: int | None
-    kind: str
-    size: int
     moments: Tensor
-    """(1, 5), or (2, 5) if hooks changed the gradient, with the unedited gradient in the second row."""
-    histogram: tuple[int, ...] | None
-    edges: tuple[float, ...] | None
 
 
 @dataclass(repr=False)
@@ -133,7 +219,9 @@ class GradientLog(Displayed):
         rows = self.rows
         recorded = {row.name for row in rows}
         names = [name for name in self.names if name in recorded] or sorted(recorded)
-        shown = _spread(names, LINES)
+        shown = names
+        if len(names) > LINES:  # at even distances, the first and the last included
+            shown = [names[round(k * (len(names) - 1) / (LINES - 1))] for k in range(LINES)]
         losses = [(float(step), note["loss"]) for step, note in self.notes.items() if note["loss"] is not None]
         charts = line_chart("loss", {"loss": losses}, x="step", y="") if losses else []
         for each in self.statistics:
@@ -204,57 +292,29 @@ class GradientLog(Displayed):
             if self.current % every:
                 return
             pair = [gradient] if unedited is None or unedited is gradient else [gradient, unedited]
-            pair = [_plain(each) for each in pair]
+            pair = [each.detach() if each.layout is torch.strided else each.detach().to_dense() for each in pair]
             bins = _histogram(pair[0], histograms) if histograms else (None, None)
-            rows = torch.stack([moments(each, self.statistics) for each in pair])
-            self._waiting.append(_Waiting(self.current, name, call, kind, gradient.numel(), rows, *bins))
-
-    def _name_calls(self) -> None:
-        """Rename a layer that ran several times in a step to `name#call`."""
-        times = Counter((entry.step, entry.name) for entry in self._waiting if entry.call is not None)
-        for entry in self._waiting:
-            if entry.call is not None and "#" not in entry.name and times[entry.step, entry.name] > 1:
-                entry.name = f"{entry.name}#{entry.call}"
+            row = Row(self.current, name, kind, gradient.numel(), {}, *bins)
+            self._waiting.append(_Waiting(row, call, torch.stack([moments(each, self.statistics) for each in pair])))
 
     def _transfer(self) -> None:
         """Convert the waiting entries to rows, with one transfer per device."""
-        self._name_calls()
         waiting, self._waiting = self._waiting, []
-        by_device: dict[torch.device, list[_Waiting]] = {}
-        for entry in waiting:
-            by_device.setdefault(entry.moments.device, []).append(entry)
-        transferred = {
-            id(entry): values
-            for group in by_device.values()
-            for entry, values in zip(group, _in_one(group), strict=True)
-        }
-        for entry in waiting:
-            statistics, *before = (
-                statistics_of(values, entry.size, self.statistics) for values in transferred[id(entry)]
-            )
-            bins = entry.histogram, entry.edges
-            self._rows.append(Row(entry.step, entry.name, entry.kind, entry.size, statistics, *bins, *before))
+        times = Counter((row.step, row.name) for row, call, _ in waiting if call is not None)
+        transferred = {}
+        for device in {entry.moments.device for entry in waiting}:
+            own = [entry.moments for entry in waiting if entry.moments.device == device]
+            transferred[device] = iter(torch.cat(own).tolist())
+        for row, call, found in waiting:
+            name = row.name
+            if call is not None and "#" not in name and times[row.step, name] > 1:  # a layer that ran several times
+                name = f"{name}#{call}"
+            values = [next(transferred[found.device]) for _ in range(len(found))]
+            statistics, *before = (statistics_of(each, row.size, self.statistics) for each in values)
+            self._rows.append(replace(row, name=name, statistics=statistics, unedited=before[0] if before else None))
         while len(self._rows) > self.limit:
             self._rows.popleft()
             self.dropped += 1
-
-
-def _spread(names: list[str], most: int) -> list[str]:
-    """Return at most `most` names at even distances, the first and the last included."""
-    if len(names) <= most:
-        return names
-    return [names[round(k * (len(names) - 1) / (most - 1))] for k in range(most)]
-
-
-def _plain(gradient: Tensor) -> Tensor:
-    """Convert a gradient to a dense tensor."""
-    return gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
-
-
-def _in_one(group: Sequence[_Waiting]) -> list[list[list[float]]]:
-    """Return the moments of entries on one device with a single transfer."""
-    values = iter(torch.cat([entry.moments for entry in group]).tolist())
-    return [[next(values) for _ in range(len(entry.moments))] for entry in group]
 
 
 def _histogram(gradient: Tensor, bins: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -273,17 +333,13 @@ def _histogram(gradient: Tensor, bins: int) -> tuple[tuple[int, ...], tuple[floa
 def _bins(row: Row) -> dict[str, Any]:
     """Return a histogram in TensorBoard's format, with sums computed from the bin centers."""
     edges, counts = row.edges or (), row.histogram or ()
-
-    def centers() -> Iterator[tuple[float, int]]:
-        for k, count in enumerate(counts):
-            yield (edges[k] + edges[k + 1]) / 2, count
-
+    centers = [(low + high) / 2 for low, high in pairwise(edges)]
     return {
         "min": edges[0],
         "max": edges[-1],
         "num": sum(counts),
-        "sum": sum(center * count for center, count in centers()),
-        "sum_squares": sum(center * center * count for center, count in centers()),
+        "sum": sum(center * count for center, count in zip(centers, counts, strict=True)),
+        "sum_squares": sum(center * center * count for center, count in zip(centers, counts, strict=True)),
         "bucket_limits": list(edges[1:]),
         "bucket_counts": list(counts),
     }

@@ -1,17 +1,25 @@
-"""Selection of parameters: anything an optimizer accepts, a shell pattern over dotted names, or a layer."""
+"""What users give: parameters as an optimizer accepts them, by a shell pattern or a layer, and the scaler of the loss.
+
+A `torch.amp.GradScaler` multiplies the loss, and so every gradient. The optimizer divides by the scale after the
+backward pass, so hooks receive scaled gradients. A tensor does not show whether its loss was scaled; the scaler is
+therefore an option, and it is required if the process has one in use.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 
 from explainers.errors import BadOption, WrongType, shorten
 from explainers.hooks.distributed import inspect_wrappers, refuse_sharded
+from explainers.hooks.live import LiveInstances
 from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.options import LayerName
 
@@ -117,3 +125,36 @@ def _layers_of(name: str) -> list[str]:
     """Return the names of the layers that contain a parameter, the outermost first."""
     parts = name.split(".")[:-1]
     return [".".join(parts[: k + 1]) for k in range(len(parts))]
+
+
+Scaler = GradScaler | Literal[False] | None
+
+_scalers = LiveInstances(GradScaler)
+
+
+def scale_of(scaler: Scaler, function: str) -> Callable[[Tensor], Tensor | float]:
+    """Return a function that returns the scale of a gradient, which it calls in the backward pass.
+
+    Errors   WrongType if `scaler` is not a GradScaler, False or None; BadOption for None if a scaler is in use, also
+             raised by the returned function
+    """
+    if scaler is not None and scaler is not False and not isinstance(scaler, GradScaler):
+        raise WrongType(f"Invalid scaler={scaler!r}. Pass a torch.amp.GradScaler, or False if the loss is not scaled.")
+
+    def check() -> None:
+        # A scaler that has not scaled any loss has no tensor for its scale yet.
+        if scaler is None and any(each.is_enabled() and each._scale is not None for each in _scalers.get()):
+            raise BadOption(
+                f"The process uses a torch.amp.GradScaler, so gradients may be scaled. Call {function}(..., "
+                "scaler=scaler) to use their unscaled values, or scaler=False if this loss is not scaled."
+            )
+
+    def scale(gradient: Tensor) -> Tensor | float:
+        check()
+        if not isinstance(scaler, GradScaler) or not scaler.is_enabled():
+            return 1.0
+        # `get_scale` would wait for the device.
+        return scaler.scale(torch.ones((), device=gradient.device))
+
+    check()
+    return scale

@@ -108,18 +108,15 @@ class Facts:
         for each in self.comparisons.values():
             for control, result in each.items():
                 by_control.setdefault(control, set()).add(result)
-        return {control: _combine(results) for control, results in by_control.items()}
+        order = ("better", "worse", "few", "level", "unknown")
+        first = {control: next(each for each in order if each in found) for control, found in by_control.items()}
+        divided = [control for control, found in by_control.items() if {"better", "worse"} <= found]
+        return first | dict.fromkeys(divided, "divided")
 
     @property
     def is_tested(self) -> bool:
         """Whether a comparison with a control has a result."""
         return any(result != "unknown" for result in self.results.values())
-
-
-def _combine(results: set[str]) -> str:
-    if {"better", "worse"} <= results:
-        return "divided"
-    return next(each for each in ("better", "worse", "few", "level", "unknown") if each in results)
 
 
 def has_preference(probabilities: Sequence[float], exclusive: bool = True) -> bool | None:

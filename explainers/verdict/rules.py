@@ -9,20 +9,12 @@ to docs/verdicts.md.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from explainers.errors import check_type
-from explainers.verdict.facts import (
-    CONTROLS,
-    EVEN,
-    ODDS,
-    SIGNAL,
-    TINY,
-    UNDECIDED,
-    Facts,
-    has_preference,
-)
+from explainers.verdict.facts import CONTROLS, EVEN, ODDS, SIGNAL, TINY, UNDECIDED, Facts, has_preference
 
 
 @dataclass(frozen=True)
@@ -56,15 +48,18 @@ class Verdict:
 class Rule:
     """One row of the table: the sentence, and the condition under which it is said.
 
-    `template` has names in braces that `values` fills in; `mark` is that of the verdict.
+    `template` has names of `VALUES` in braces; `mark` is that of the verdict.
     """
 
     code: str
     condition: str
-    template: str
     holds: Callable[[Facts], bool]
-    values: Callable[[Facts], dict[str, str]] = lambda facts: {}
+    template: str = "{controls}{dependence}."
     mark: str = "bad"
+
+    def sentence(self, facts: Facts) -> str:
+        """Return the sentence about a map with these facts."""
+        return re.sub(r"{(\w+)}", lambda name: VALUES[name[1]](facts), self.template)
 
 
 def judge_facts(facts: Facts) -> Verdict:
@@ -78,12 +73,10 @@ def judge_facts(facts: Facts) -> Verdict:
     """
     check_type("facts", facts, Facts, "Facts(...), or Explanation.facts(index)")
     rule = next(rule for rule in RULES if rule.holds(facts))
-    results = facts.results
-    sentence = rule.template.format(**rule.values(facts))
+    results, sentence, mark = facts.results, rule.sentence(facts), rule.mark
     fails = facts.depends_on_weights is False or facts.class_dependence == "hardly"
     tested = rule.code in ("better", "partly")
-    mark = rule.mark
-    if fails and rule.code in ("better", "partly", "not_better", "untested"):
+    if fails and (tested or rule.code in ("not_better", "untested")):
         mark = "bad"
     elif rule.code == "better" and not facts.reads_class:
         mark = "mixed"
@@ -120,10 +113,7 @@ CLAUSES = {
     "level": ("Not significantly different by any metric, and better than another control.", "not than {names}"),
     "level_only": ("Not significantly different by any metric, and better than none.", "not better than {names}"),
     "worse": ("Worse by one metric or more, and better by none; the metrics if only some.", "worse than {names}"),
-    "divided": (
-        "Better by one metric and worse by another.",
-        "better and worse than {names}, depending on the metric",
-    ),
+    "divided": ("Better by one metric and worse by another.", "better and worse than {names}, depending on the metric"),
     "few": ("With so few images, no difference could be significant.", "too few images to compare with {names}"),
     "unknown": ("A value is missing.", "not compared with {names}"),
     "same": ("The method does not use the class.", "is the same for every class"),
@@ -147,8 +137,9 @@ def _clause(name: str, names: str = "") -> str:
 
 def _controls(facts: Facts) -> str:
     """Return the comparison with the controls, with the metrics if only some of them differ."""
-    results = facts.results
-    groups = {result: [name for name, each in results.items() if each == result] for result in results.values()}
+    groups: dict[str, list[str]] = {}
+    for name, result in facts.results.items():
+        groups.setdefault(result, []).append(name)
     parts = []
     for result in ("better", "level", "worse", "divided", "few", "unknown"):
         if names := groups.get(result, []):
@@ -156,13 +147,11 @@ def _controls(facts: Facts) -> str:
             if result in ("better", "worse"):
                 words = _with_metrics(facts, names, result)
             else:
-                words = _join([_name(each) for each in names], "or" if result in ("level", "unknown") else "and")
+                words = _join(
+                    [CONTROLS.get(each, each) for each in names], "or" if result in ("level", "unknown") else "and"
+                )
             parts.append(_clause(clause, words))
     return ", ".join(parts)
-
-
-def _name(control: str) -> str:
-    return CONTROLS.get(control, control)
 
 
 def _with_metrics(facts: Facts, controls: Sequence[str], result: str) -> str:
@@ -171,7 +160,8 @@ def _with_metrics(facts: Facts, controls: Sequence[str], result: str) -> str:
     for control in controls:
         measured = [name for name, each in facts.comparisons.items() if control in each]
         found = [name.replace("_", " ") for name in measured if facts.comparisons[name][control] == result]
-        by_metrics.setdefault("" if len(found) == len(measured) else f" by {_join(found)}", []).append(_name(control))
+        by = "" if len(found) == len(measured) else f" by {_join(found)}"
+        by_metrics.setdefault(by, []).append(CONTROLS.get(control, control))
     return " and than ".join(f"{_join(names)}{by}" for by, names in by_metrics.items())
 
 
@@ -200,45 +190,50 @@ def _percent(share: float) -> str:
     return f"{value:.0f}%" if value >= 10 else f"{float(f'{value:.1f}' if value >= 0.1 else f'{value:.1g}'):g}%"
 
 
-def _tested(facts: Facts) -> dict[str, str]:
-    return {"controls": _controls(facts), "dependence": _dependence(facts)}
-
-
-def _size(facts: Facts) -> dict[str, str]:
-    what = "its values add up to" if facts.adds_up else "its largest value is"
-    size = f"{facts.total:.2g} {facts.unit}".strip()
-    return {"what": what, "size": size, "share": _percent(facts.share or 0.0), "score": f"{facts.score:.3g}"}
-
-
-def _reached(facts: Facts) -> dict[str, str]:
-    share = f"{_percent(facts.done / facts.planned)} of the" if facts.is_stopped else f"all {facts.planned:,}"
-    return {"reached": f"{share} {facts.samples}", "correlation": _number(facts.stability)}
-
-
 def _number(value: float | None) -> str:
     known = value is not None and not math.isnan(value)
     return f"{value:.2f}".replace("-", "−") if known else "0"
 
 
-def _stable(facts: Facts) -> dict[str, str]:
-    halves = f"; two halves of them agree with a correlation of {_number(facts.stability)}"
-    unknown = ", and its stability is not known"
-    return _reached(facts) | {"stability": unknown if facts.stability is None else halves}
+def _reached(facts: Facts) -> str:
+    share = f"{_percent(facts.done / facts.planned)} of the" if facts.is_stopped else f"all {facts.planned:,}"
+    return f"{share} {facts.samples}"
 
 
-def _preference(facts: Facts) -> dict[str, str]:
+def _stability(facts: Facts) -> str:
+    if facts.stability is None:
+        return ", and its stability is not known"
+    return f"; two halves of them agree with a correlation of {_number(facts.stability)}"
+
+
+def _preference(facts: Facts) -> str:
     values = facts.probabilities
     if facts.exclusive and len(values) > 1:
-        count = len(values)
-        even = f"each of {count:,} equal classes would have {_percent(1 / count)}"
-        return {"why": f"The top class has {_percent(max(values))}, and {even}"}
+        even = f"each of {len(values):,} equal classes would have {_percent(1 / len(values))}"
+        return f"The top class has {_percent(max(values))}, and {even}"
     what = "The probability is" if len(values) == 1 else f"Each of the {len(values):,} probabilities is"
-    return {"why": f"{what} between {_percent(0.5 - UNDECIDED)} and {_percent(0.5 + UNDECIDED)}"}
+    return f"{what} between {_percent(0.5 - UNDECIDED)} and {_percent(0.5 + UNDECIDED)}"
 
 
-def _warned(facts: Facts) -> dict[str, str]:
+def _warning(facts: Facts) -> str:
     warning = facts.caution.partition(". ")[0].rstrip(".")
-    return {"caution": warning[:1].lower() + warning[1:]}
+    return warning[:1].lower() + warning[1:]
+
+
+VALUES: dict[str, Callable[[Facts], str]] = {
+    "controls": _controls,
+    "dependence": _dependence,
+    "what": lambda facts: "its values add up to" if facts.adds_up else "its largest value is",
+    "size": lambda facts: f"{facts.total:.2g} {facts.unit}".strip(),
+    "share": lambda facts: _percent(facts.share or 0.0),
+    "score": lambda facts: f"{facts.score:.3g}",
+    "reached": _reached,
+    "correlation": lambda facts: _number(facts.stability),
+    "stability": _stability,
+    "why": _preference,
+    "caution": _warning,
+}
+"""The values of names in templates."""
 
 
 def _all(facts: Facts, *wanted: str) -> bool:
@@ -254,120 +249,92 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "control",
         "The method is one of the controls.",
-        "This control map does not use the network.",
         lambda facts: facts.is_control,
-        mark="unknown",
+        "This control map does not use the network.",
+        "unknown",
     ),
     Rule(
         "planes",
         "The method returns several planes.",
-        "The method returns several maps, which are not judged.",
         lambda facts: facts.has_planes,
-        mark="unknown",
+        "The method returns several maps, which are not judged.",
+        "unknown",
     ),
     Rule(
         "not_finite",
         "A value of the map is NaN or infinite.",
-        "The map is not finite, so it cannot be interpreted.",
         lambda facts: not facts.is_finite,
+        "The map is not finite, so it cannot be interpreted.",
     ),
     Rule(
         "constant",
         "The highest and the lowest value are equal.",
-        "The map has the same value everywhere, so it shows no position.",
         lambda facts: facts.range[0] == facts.range[1],
+        "The map has the same value everywhere, so it shows no position.",
     ),
     Rule(
-        "nothing_positive",
-        "No value is above 0.",
-        "The map has no positive values.",
-        lambda facts: facts.range[1] <= 0,
+        "nothing_positive", "No value is above 0.", lambda facts: facts.range[1] <= 0, "The map has no positive values."
     ),
     Rule(
         "too_small",
         f"The values add up to less than {_percent(TINY)} of the score (of a map whose values are no shares of the "
         "score, as RISE: the largest value).",
-        "Too small to interpret: {what} {size}, {share} of the score ({score}).",
         lambda facts: facts.share is not None and facts.share < TINY,
-        _size,
+        "Too small to interpret: {what} {size}, {share} of the score ({score}).",
     ),
     Rule(
         "noise",
         f"Less than {_percent(SIGNAL)} of the variance of the map is common to both halves of its samples: "
         "2r / (1 + r) for halves of correlation r.",
-        "After {reached}, the map is mostly noise: two halves of them agree with a correlation of {correlation}.",
         lambda facts: facts.is_noisy,
-        _reached,
+        "After {reached}, the map is mostly noise: two halves of them agree with a correlation of {correlation}.",
     ),
     Rule(
         "stopped",
         "Samples are missing, and their halves agree, or cannot be compared.",
-        "Stopped after {reached}{stability}.",
         lambda facts: facts.is_stopped,
-        _stable,
+        "Stopped after {reached}{stability}.",
         "mixed",
     ),
     Rule(
         "no_preference",
         f"The odds of the top class are below {ODDS:g} times those of equal classes, and the entropy is over "
         f"{_percent(EVEN)} of the largest one. Of independent labels, all are within {_percent(UNDECIDED)} of half.",
-        "{why}, so the network has no preference.",
         lambda facts: has_preference(facts.probabilities, facts.exclusive) is False,
-        _preference,
+        "{why}, so the network has no preference.",
     ),
     Rule(
         "better",
         "Significantly better than every control by one metric or more, and worse by none (p < 0.05, Holm).",
-        "{controls}{dependence}.",
         lambda facts: _all(facts, "better"),
-        _tested,
-        "good",
+        mark="good",
     ),
-    Rule(
-        "partly",
-        "Significantly better than some controls.",
-        "{controls}{dependence}.",
-        lambda facts: _any(facts, "better"),
-        _tested,
-        "mixed",
-    ),
+    Rule("partly", "Significantly better than some controls.", lambda facts: _any(facts, "better"), mark="mixed"),
     Rule(
         "few_images",
         "With so few images, no comparison with a control could be significant.",
-        "{controls}{dependence}.",
         lambda facts: _all(facts, "few"),
-        _tested,
-        "unknown",
+        mark="unknown",
     ),
-    Rule(
-        "worse",
-        "Significantly worse than some controls, and better than none.",
-        "{controls}{dependence}.",
-        lambda facts: _any(facts, "worse"),
-        _tested,
-    ),
+    Rule("worse", "Significantly worse than some controls, and better than none.", lambda facts: _any(facts, "worse")),
     Rule(
         "not_better",
         "Not significantly better than any control. On one image, that may be chance.",
-        "{controls}{dependence}.",
         lambda facts: facts.is_tested,
-        _tested,
-        "mixed",
+        mark="mixed",
     ),
     Rule(
         "doubtful",
         "Not compared with the controls, and the method has a caution: its maps were not better than controls.",
-        "Not compared with controls; {caution}.",
         lambda facts: bool(facts.caution),
-        _warned,
+        "Not compared with controls; {caution}.",
         "unknown",
     ),
     Rule(
         "untested",
         "Not compared with the controls.",
-        "Not compared with controls{dependence}.",
         lambda facts: True,
-        _tested,
+        "Not compared with controls{dependence}.",
         "unknown",
     ),
 )

@@ -1,7 +1,11 @@
-"""Record every operation of one forward pass with its inputs, also if these are changed in place later."""
+"""Record every operation of one forward pass, and follow values back through operations that only move them.
+
+Inputs that are changed in place later are recorded too. Views, padding, concatenation and pooling by the maximum move.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,8 +63,7 @@ class Operation:
         """The function without changes of its arguments."""
         if not self.function._schema.is_mutable:
             return self.function
-        packet = getattr(torch.ops.aten, self.name)
-        return getattr(packet, self.function._overloadname)
+        return getattr(getattr(torch.ops.aten, self.name), self.function._overloadname)
 
 
 def _is_ref(value: Any) -> bool:
@@ -95,41 +98,108 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        read = pytree.tree_map(lambda leaf: self.ref(leaf) if isinstance(leaf, Tensor) else leaf, (args, kwargs))
-        recorded_args, recorded_kwargs = read
-        changed = self._changed(func, args, kwargs)
-        for tensor in changed:
+        given = args, kwargs
+        read: Any = pytree.tree_map(lambda leaf: self.ref(leaf) if isinstance(leaf, Tensor) else leaf, given)
+        for tensor in self._changed(func, args, kwargs):
             self._keep_former(tensor)
         result = func(*args, **kwargs)
         self._count += 1
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
         for k, output in enumerate(outputs):
             if isinstance(output, Tensor):
-                self._made[self.ref(output)] = Operation(func, recorded_args, recorded_kwargs, k, self._count)
+                self._made[self.ref(output)] = Operation(func, read[0], read[1], k, self._count)
         return result
 
     def _changed(self, func: Any, args: Any, kwargs: Any) -> list[Tensor]:
         """Return the arguments that an operation changes in place."""
-        if not func._schema.is_mutable:
-            return []
-        pairs = [
-            (each, args[k] if k < len(args) else kwargs.get(each.name)) for k, each in enumerate(func._schema.arguments)
-        ]
-        return [
-            value
-            for each, value in pairs
-            if each.alias_info is not None and each.alias_info.is_write and isinstance(value, Tensor)
-        ]
+        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
+        written = [each.name for each in func._schema.arguments if each.alias_info and each.alias_info.is_write]
+        return [given[name] for name in written if isinstance(given.get(name), Tensor)]
 
     def _keep_former(self, tensor: Tensor) -> None:
         """Copy the values of a tensor, and of all others that share its memory, before they change."""
         self.ref(tensor)
         for key in self._storages[_storage(tensor)]:
-            versions = self._versions[key]
-            live = versions[-1]
-            versions[-1] = live.clone()
-            versions.append(live)
+            *_, live = versions = self._versions[key]
+            versions[-1:] = [live.clone(), live]
 
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+SAME = frozenset("clone detach alias _to_copy lift_fresh contiguous".split())
+"""Operations whose output has the values of the input at the same positions."""
+MOVES = frozenset(
+    "view _unsafe_view _reshape_alias reshape permute transpose t slice select expand unsqueeze squeeze unbind split "
+    "split_with_sizes unsafe_split cat stack constant_pad_nd reflection_pad2d replication_pad2d flip roll repeat "
+    "pixel_shuffle pixel_unshuffle channel_shuffle unfold im2col as_strided upsample_nearest2d".split()
+)
+"""Operations whose output has values of their inputs at other positions, or a constant."""
+MAXIMUM = "max_pool2d_with_indices"
+OUTSIDE = -1
+"""The position of a value that does not come from the input: padding."""
+
+
+def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index of a flat position in a tensor of this shape."""
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(position), torch.Size(shape)))
+
+
+def follow(recorder: Recorder, ref: Ref, positions: Tensor) -> tuple[Ref, Tensor, list[Operation]]:
+    """Return the value from which those at flat `positions` of a value were moved, and their positions there.
+
+    Positions `OUTSIDE` stay, and padding becomes `OUTSIDE`. Returns early at an operation that joins several inputs if
+    the positions are from more than one of them.
+    """
+    passed: list[Operation] = []
+    while (operation := recorder.made_by(ref)) is not None:
+        if operation.name in SAME:
+            ref = operation.inputs[0]
+        elif operation.name == MAXIMUM and operation.output == 0:
+            ref, positions = operation.inputs[0], _of_maximum(recorder, operation, ref, positions)
+            passed.append(operation)
+        elif operation.name in MOVES:
+            moved = _moved(recorder, operation, positions)
+            if moved is None:
+                break
+            ref, positions = moved
+            passed.append(operation)
+        else:
+            break
+    return ref, positions, passed
+
+
+def _moved(recorder: Recorder, operation: Operation, positions: Tensor) -> tuple[Ref, Tensor] | None:
+    """Run the operation on the numbers of its inputs' values, counted from 1, since padding is 0."""
+    starts: dict[Ref, int] = {}
+    end = 1
+    for ref in operation.inputs:
+        if ref not in starts:
+            starts[ref] = end
+            end += recorder.value(ref).numel()
+
+    def numbers(ref: Ref) -> Tensor:
+        shape = recorder.value(ref).shape
+        return torch.arange(starts[ref], starts[ref] + math.prod(shape), dtype=torch.float64).reshape(shape)
+
+    fixed = operation
+    if operation.name == "constant_pad_nd":
+        fixed = Operation(operation.function, operation.args[:2], {}, operation.output, operation.number)
+    found = fixed.run(numbers).reshape(-1)[positions.clamp(min=0)].long()
+    found = torch.where(positions == OUTSIDE, 0, found)
+    for ref, start in reversed(starts.items()):
+        own = found >= start
+        if bool((own | (found == 0)).all()) and bool((found < start + recorder.value(ref).numel()).all()):
+            return ref, torch.where(found == 0, OUTSIDE, found - start)
+    return None
+
+
+def _of_maximum(recorder: Recorder, operation: Operation, ref: Ref, positions: Tensor) -> Tensor:
+    """Return the positions of the maxima that a pooling selected."""
+    plane = math.prod(recorder.value(ref).shape[-2:])
+    whole = math.prod(recorder.value(operation.inputs[0]).shape[-2:])
+    args = [recorder.value(each) if isinstance(each, Ref) else each for each in operation.args]
+    indices = operation.out_of_place(*args)[1].reshape(-1).cpu()
+    found = indices[positions.clamp(min=0)] + positions.clamp(min=0) // plane * whole
+    return torch.where(positions == OUTSIDE, OUTSIDE, found)

@@ -14,21 +14,12 @@ from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.layers import layer_layout
 from explainers.call.run import Run, open_run
-from explainers.errors import (
-    BadImages,
-    BadOption,
-    NoSpatialOutput,
-    UnsupportedModel,
-    UnsupportedOperation,
-    shorten,
-)
-from explainers.experiments.arithmetic.moves import unravel
-from explainers.experiments.arithmetic.recording import Recorder
-from explainers.experiments.arithmetic.steps import Step, Walk, walk
-from explainers.experiments.arithmetic.sums import WeightedSum
-from explainers.experiments.interventions.selection import position_numbers
+from explainers.errors import BadImages, BadOption, NoSpatialOutput, UnsupportedModel, UnsupportedOperation, shorten
+from explainers.experiments.arithmetic.recording import Recorder, unravel
+from explainers.experiments.arithmetic.sums import Step, Walk, WeightedSum, walk
+from explainers.experiments.interventions.changes import check_cell, position_numbers
 from explainers.layers.layout import LayerLayout, nothing_spatial
-from explainers.options import LayerName, check_keywords, whole_number, whole_numbers
+from explainers.options import LayerName, check_keywords, whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,11 +157,7 @@ def trace_attention(
             raise UnsupportedModel(f"Layer {layer!r} contains no attention. Attentions of this network: {known}.")
         weights = inside[0].weights
         rows = weights.reshape(-1, *weights.shape[-2:])
-        for name, value, count in (
-            ("head", head, len(rows)),
-            ("query", query, rows.shape[1]),
-            ("key", key, rows.shape[2]),
-        ):
+        for (name, value), count in zip({"head": head, "query": query, "key": key}.items(), rows.shape, strict=True):
             _check_number(name, value, count, layer)
         position = (head * rows.shape[1] + query) * rows.shape[2] + key
         found = walk(recorder, recorder.ref(weights), position, names)
@@ -188,13 +175,9 @@ def _check_one(model: nn.Module, image: Tensor) -> None:
 @contextmanager
 def _recording(run: Run) -> Iterator[tuple[Recorder, dict[int, str]]]:
     """Record the operations of the pass inside the block, with the names of layers by the address of their weights."""
-    names = {
-        parameter.data_ptr(): name.rpartition(".")[0]
-        for name, parameter in run.view.network.named_parameters()
-        if parameter.ndim > 1
-    }
-    recorder = Recorder()
-    with recorder:
+    named = run.view.network.named_parameters()
+    names = {each.data_ptr(): name.rpartition(".")[0] for name, each in named if each.ndim > 1}
+    with Recorder() as recorder:
         yield recorder, names
 
 
@@ -203,24 +186,17 @@ def _position(
 ) -> tuple[int, tuple[int, ...] | None]:
     """Return the flat position of a channel and cell in a layer's output, and the cell, by default the strongest."""
     shape = tuple(output.shape)
-    if len(shape) < 2 or (layout.grid is None and len(shape) > 2):
+    if len(shape) < 2 or (layout.grid is None and (len(shape) > 2 or cell is not None)):
         raise NoSpatialOutput(nothing_spatial(layout.name, shape))
     _check_number("channel", channel, shape[layout.channel_axis], layout.name)
     numbers = torch.arange(output.numel()).reshape(shape)
     if layout.grid is None:
-        if cell is not None:
-            raise NoSpatialOutput(nothing_spatial(layout.name, shape))
         return int(numbers[0, channel]), None
     position_numbers(layout, shape)  # refuses single frames of a video
     if cell is None:
         values = layout.to_maps(output)[0, channel]
         cell = unravel(int(values.flatten().argmax()), tuple(values.shape))
-    at = whole_numbers(cell)
-    if at is None or len(at) != len(layout.grid) or not all(0 <= i < n for i, n in zip(at, layout.grid, strict=True)):
-        raise BadOption(
-            f"cell={shorten(cell)} does not exist: layer {layout.name!r} has a grid of {layout.grid}, with cells from "
-            f"{(0,) * len(layout.grid)} to {tuple(side - 1 for side in layout.grid)}."
-        )
+    at = check_cell(cell, layout.grid, layout.name)
     return int(layout.to_maps(numbers)[(0, channel, *at)]), at
 
 
@@ -243,23 +219,14 @@ def _path(recorder: Recorder, start: Walk, count: int, names: dict[int, str]) ->
         index = unravel(flat, products.shape)
         source, positions = total._sources[0]
         position = int(positions.reshape(-1)[flat])
-        shape = recorder.value(source).shape
-        channel, cell = _place(shape, position)
-        found.append(
-            PathStep(
-                total.name, total.kind, index, channel, cell, float(total.inputs[index]), float(total.weights[index])
-            )
-        )
+        at = unravel(position, recorder.value(source).shape)
+        is_grid = len(at) == 4 and len(recorder.value(source)) == 1  # [1, K, h, w]; tokens have only a channel
+        channel = at[1] if is_grid else at[-1] if len(at) in (2, 3) else None
+        cell = (at[2], at[3]) if is_grid else None
+        factors = float(total.inputs[index]), float(total.weights[index])
+        found.append(PathStep(total.name, total.kind, index, channel, cell, *factors))
         try:
             current = walk(recorder, source, position, names)
         except UnsupportedOperation:  # the path ends at an operation without products, such as a sort
             break
     return tuple(found)
-
-
-def _place(shape: torch.Size, position: int) -> tuple[int | None, tuple[int, int] | None]:
-    """Return channel and cell of a flat position in a tensor [1, K, h, w], or only the channel in one of tokens."""
-    at = unravel(position, shape)
-    if len(shape) == 4 and shape[0] == 1:
-        return at[1], (at[2], at[3])
-    return (at[-1] if len(shape) in (2, 3) else None), None

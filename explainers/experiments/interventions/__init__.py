@@ -1,5 +1,4 @@
 """Interventions: change a layer's output in a forward pass and return the scores before and after.
 
-`changes` has what can be done to the selected values, `selection` which values are selected, and `intervene` the
-function that users call. `patching` swaps one position after another.
+`changes` has what can be done to which values of a layer, and `intervene` the functions that users call.
 """

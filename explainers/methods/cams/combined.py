@@ -22,8 +22,7 @@ from explainers.findings import note_layer
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.keywords import Call, SteadyCost
 from explainers.layers.layout import LayerLayout
-from explainers.maps.fusion import fuse
-from explainers.maps.resize import resize
+from explainers.maps.resize import fuse, resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.options import Choice, LayerName, Range, check_keywords

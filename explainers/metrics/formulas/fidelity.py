@@ -27,7 +27,7 @@ from explainers.options import Choice, Range
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.coalitions import within_rounding
 from explainers.perturbation.rng import PerImageGenerators
-from explainers.perturbation.segments import PARTS, Parts, parts_of
+from explainers.perturbation.segments import PARTS, parts_of
 from explainers.registry import METHODS
 
 # The authors use squares with sides from 1 to 10 on digits of 28 px.
@@ -86,8 +86,11 @@ def infidelity(
     reached = losses.isfinite()
     count = reached.sum(1)
     losses, sums = losses.nan_to_num(), torch.where(reached, sums, 0)
-    beta = 1.0 if not normalize else _ratio((sums * losses).sum(1), sums.square().sum(1)).clamp(min=0)[:, None]
-    errors = (beta * sums - losses).square().sum(1)
+    if normalize:
+        squares = sums.square().sum(1)
+        beta = (sums * losses).sum(1) / torch.where(squares == 0, 1, squares)  # 0 for a map of zeros
+        sums = beta.clamp(min=0)[:, None] * sums
+    errors = (sums - losses).square().sum(1)
     found = Measurement(errors / torch.where(count > 0, count, torch.nan), reasons=reasons, is_sampled=True)
     return found.exclude(_is_unchanged(trial, results[0]), _UNCHANGED)
 
@@ -95,7 +98,11 @@ def infidelity(
 def _squares(trial: Trial, samples: int) -> tuple[Tensor, Tensor, dict[int, str]]:
     """Return the losses [R, samples] when a square becomes the baseline, the maps' sums over it, and no reasons."""
     height, width = trial.images.shape[-2:]
-    boxes = _boxes(height, width, samples, trial.settings.seed)
+    largest = max(1, round(min(height, width) * _LARGEST_SIDE))
+    draws = PerImageGenerators(1, trial.settings.seed).uniform(0, samples, 3).double()
+    side = 1 + (draws[:, 0] * largest).long()
+    top, left = ((draws[:, k] * (size - side + 1)).long() for k, size in ((1, height), (2, width)))
+    boxes = torch.stack([top, left, top + side, left + side], 1)  # uniform sides and positions inside the image
 
     def make(image: int, chosen: Sequence[int]) -> Tensor:
         batch = trial.images[image].expand(len(chosen), -1, -1, -1).clone()
@@ -108,15 +115,6 @@ def _squares(trial: Trial, samples: int) -> tuple[Tensor, Tensor, dict[int, str]
     top, left, bottom, right = boxes.to(running.device).unbind(1)
     corners = running[:, bottom, right] - running[:, top, right] - running[:, bottom, left] + running[:, top, left]
     return _losses(trial, ("squares",), samples, make), corners, {}
-
-
-def _boxes(height: int, width: int, samples: int, seed: int) -> Tensor:
-    """Sample squares (top, left, bottom, right) inside the image, [samples, 4], with uniform sides and positions."""
-    largest = max(1, round(min(height, width) * _LARGEST_SIDE))
-    draws = PerImageGenerators(1, seed).uniform(0, samples, 3).double()
-    side = 1 + (draws[:, 0] * largest).long()
-    top, left = ((draws[:, k] * (size - side + 1)).long() for k, size in ((1, height), (2, width)))
-    return torch.stack([top, left, top + side, left + side], 1)
 
 
 def _noise(trial: Trial, samples: int, sigma: float) -> tuple[Tensor, Tensor, dict[int, str]]:
@@ -153,12 +151,6 @@ def _why_no_derivatives(candidate: Candidate, images: Tensor) -> str:
     if known is not None and known.unit != "logit per unit of input":
         return f"{known.name} gives contributions, not derivatives: use perturbation='square'"
     return ""
-
-
-def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Return numerator / denominator, 0 where the denominator is 0."""
-    quotient = numerator / torch.where(denominator > 0, denominator, 1)
-    return torch.where(denominator > 0, quotient, torch.where(denominator == 0, 0.0, torch.nan))
 
 
 @metric(
@@ -199,7 +191,11 @@ def mu_fidelity(
     """
     size = tuple(min(cells, side) for side in trial.images.shape[2:])
     segments = parts_of("superpixels" if parts == "superpixels" else size, trial.images)
-    subsets = _sample_subsets(segments, share, samples, trial.settings.seed)
+    draws = PerImageGenerators(len(segments), trial.settings.seed)
+    subsets = []  # for each image, which parts are replaced: [samples, parts], with the same number in each row
+    for image, part in enumerate(segments):
+        most = min(max(1, round(share * part.count)), max(1, part.count - 1))
+        subsets.append(draws.uniform(image, samples, part.count).argsort(1).argsort(1) < most)
 
     def make(image: int, chosen: Sequence[int]) -> Tensor:
         hidden = subsets[image][[*chosen]].to(trial.images.device)[:, segments[image].labels]
@@ -211,7 +207,10 @@ def mu_fidelity(
         reached = losses[row].isfinite()
         heat = to_float64(trial.maps[row])
         heat = heat / heat.abs().max().clamp(min=torch.finfo(heat.dtype).tiny)  # avoids over- and underflow of squares
-        sums = _sums(heat, segments[image]) @ subsets[image].double().T.to(heat.device)
+        part = segments[image]
+        assert part.labels is not None
+        of_parts = heat.new_zeros(part.count).index_add(0, part.labels.flatten().to(heat.device), heat.flatten())
+        sums = of_parts @ subsets[image].double().T.to(heat.device)
         sums, lost = sums[reached], losses[row][reached]
         even = len(sums) > 1 and float(sums.amax() - sums.amin()) <= _EVEN * float(sums.abs().amax())
         values[row] = math.nan if even else _correlation(sums, lost, correlation)
@@ -220,22 +219,6 @@ def mu_fidelity(
     is_flat = flat.amax(1) - flat.amin(1) <= _FLAT * flat.abs().amax(1)
     found = Measurement(values, is_sampled=True).exclude(torch.tensor(is_constant, device=values.device), _CONSTANT)
     return found.exclude(_is_unchanged(trial, losses), _UNCHANGED).exclude(is_flat, "the map is constant")
-
-
-def _sample_subsets(segments: Sequence[Parts], share: float, samples: int, seed: int) -> list[Tensor]:
-    """Sample, for each image, which parts are replaced: [samples, parts], with the same number in each row."""
-    draws = PerImageGenerators(len(segments), seed)
-    found = []
-    for image, part in enumerate(segments):
-        size = min(max(1, round(share * part.count)), max(1, part.count - 1))
-        found.append(draws.uniform(image, samples, part.count).argsort(1).argsort(1) < size)
-    return found
-
-
-def _sums(heat: Tensor, part: Parts) -> Tensor:
-    """Return the map's sum over each part, [parts]."""
-    assert part.labels is not None
-    return heat.new_zeros(part.count).index_add(0, part.labels.flatten().to(heat.device), heat.flatten())
 
 
 def _correlation(a: Tensor, b: Tensor, kind: str) -> float:

@@ -46,7 +46,7 @@ def deletion(trial: Trial) -> Measurement:
         >>> evaluate(model, images, grad_cam(model, images), metrics=["deletion"]).values["deletion"].shape
         torch.Size([1])
     """
-    return _area(_curves(trial, "deletion"))
+    return _curves(trial, "deletion")
 
 
 @metric(
@@ -71,20 +71,11 @@ def insertion(trial: Trial) -> Measurement:
         >>> evaluate(model, images, grad_cam(model, images), metrics=["insertion"]).curves["insertion"].shape
         torch.Size([1, 21])
     """
-    return _area(_curves(trial, "insertion"))
+    return _curves(trial, "insertion")
 
 
-def _area(curves: Tensor) -> Measurement:
-    return Measurement(area(curves).to(curves), curves)
-
-
-def area(curves: Tensor) -> Tensor:
-    """Return the area under curves [..., points] over [0, 1], by the trapezoidal rule, in float64."""
-    return torch.trapezoid(to_float64(curves), dx=1 / (curves.shape[-1] - 1))
-
-
-def _curves(trial: Trial, kind: str) -> Tensor:
-    """Return the curves of all rows, [R, steps + 1].
+def _curves(trial: Trial, kind: str) -> Measurement:
+    """Return the curves of all rows, [R, steps + 1], and the areas under them, by the trapezoidal rule in float64.
 
     The pixels that deletion leaves of a map are those that insertion shows first of its negative. If the trial contains
     both, as for random controls, the curve of one is that of the other reversed (if s does not divide n, except for one
@@ -113,7 +104,7 @@ def _curves(trial: Trial, kind: str) -> Tensor:
         for row, mirror in mirrors.items():
             found[row] = other[mirror].flip(0)
     known[kind] = found
-    return found
+    return Measurement(torch.trapezoid(to_float64(found), dx=1 / total).to(found), found)
 
 
 _CHATTOPADHAY = "Chattopadhay et al. 2018, section 4.1, arXiv:1710.11063"

@@ -244,12 +244,9 @@ class _Comparisons:
         values = self.values[:, :, statistic]
         is_constant = _is_constant(self.trial.maps)
         found = self._measurement(values.nanmean(1)).exclude(is_constant, "the map is constant")
-        is_undefined = found.values.isnan().to(is_constant.device) & ~is_constant & ~self.is_broken & self.is_started
+        is_started = bool(self.values.isfinite().any()) or self.is_complete
+        is_undefined = found.values.isnan().to(is_constant.device) & ~is_constant & ~self.is_broken & is_started
         return found.exclude(is_undefined, "the compared part of the map is constant")
-
-    @property
-    def is_started(self) -> bool:
-        return bool(self.values.isfinite().any()) or self.is_complete
 
     def _measurement(self, values: Tensor) -> Measurement:
         found = Measurement(values, is_complete=self.is_complete, is_sampled=True)
@@ -278,24 +275,16 @@ def _compare_reruns(
         for k in chunk:
             images, rows = change(k), []
             for index, each in enumerate(trial.candidates):
-                raw, maps = _rerun(each, images)
+                if each.again is None:
+                    method = repr(each.explanation.method) if each.explanation is not None else "of these maps"
+                    raise BadOption(
+                        f"The method {method} cannot be run again, because METHODS does not list it. Give a function "
+                        "of the images that returns maps."
+                    )
+                raw, maps = each.again(images)
                 rows.append(to_float64(torch.stack([*compare(k, each, raw, maps)], 1)))
                 is_broken[[*trial.rows(index)]] |= ~raw.flatten(1).isfinite().all(1)
             found.append(torch.cat(rows))
 
     done = trial.loop.run(count, 1, work, lambda: found[-1])
     return _Comparisons(trial, torch.stack(found or [missing], 1), is_broken, done == count)
-
-
-def _rerun(candidate: Candidate, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return raw values, and maps at the images' size, of changed images.
-
-    Errors   BadOption
-    """
-    if candidate.again is None:
-        method = repr(candidate.explanation.method) if candidate.explanation is not None else "of these maps"
-        raise BadOption(
-            f"The method {method} cannot be run again, because METHODS does not list it. Give a function of the images "
-            "that returns maps."
-        )
-    return candidate.again(images)

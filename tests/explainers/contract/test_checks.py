@@ -243,7 +243,8 @@ def outcome(name: str, function: Callable[..., Tensor]) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            CHECKS[name](Context(function, None, None, {}))
+            context = Context(function, None, None, {})
+            CHECKS[name](context, context.model(), context.images())
         except Skip:
             return "skipped"
         except Exception as error:
@@ -301,7 +302,8 @@ def test_options_reach_every_call_and_the_callers_model_is_copied():
 def test_seed_check_measures_how_far_seeds_differ():
     """By hand: a map times 1 + seed, with seeds 3 and 4, differs by 1/4 of the first."""
     seeded = with_seed(lambda g, seed: g * (1 + seed))
-    assert seed_check(Context(seeded, None, None, {}))[0] == pytest.approx(0.25, rel=1e-5)
+    context = Context(seeded, None, None, {})
+    assert seed_check(context, context.model(), context.images())[0] == pytest.approx(0.25, rel=1e-5)
 
 
 # What it measures with

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from explainers.explanation.diagnosis import diagnose
-from explainers.explanation.evidence import Evidence, statistics
+from explainers.explanation.diagnosis import Evidence, diagnose, statistics
 from explainers.findings import Finding
 
 INF, NAN = float("inf"), float("nan")

@@ -18,14 +18,18 @@ KEPT = Path(__file__).with_name("public_api.txt")
 def described(name: str, value: object) -> list[str]:
     """Return a function with its signature, or a class with the signatures of its public methods and properties.
 
-    Tooltips of options are not part of a signature.
+    Those that a result inherits together with its fields are included. Tooltips of options are not part of a signature.
     """
     if get_origin(value) is Literal:
         return [f"{name}: Literal"]
     if not inspect.isclass(value):
         return [f"{name}{inspect.signature(value)}"] if callable(value) else [f"{name}: {type(value).__name__}"]
     lines = [f"class {name}" if issubclass(value, Exception) else f"class {name}{inspect.signature(value)}"]
-    for member, found in sorted(vars(value).items()):
+    fields = getattr(value, "__dataclass_fields__", {})
+    bases = [
+        each for each in value.__mro__[::-1] if each is value or fields.keys() & vars(each).get("__annotations__", {})
+    ]
+    for member, found in sorted({name: each for base in bases for name, each in vars(base).items()}.items()):
         if member.startswith("_") and member != "__call__":
             continue
         if isinstance(found, property):

@@ -14,9 +14,8 @@ from PIL import Image
 from torch import nn
 
 from explainers import BadOption, Contrast, Explanation, Probability, explain, show, show_channels, unit
-from explainers.display.classes import target_name
-from explainers.display.encoding import packed_map
-from explainers.display.inputs import IMAGENET, network_inputs
+from explainers.display.display import packed_map, target_name
+from explainers.display.figure import IMAGENET, network_inputs
 from explainers.explanation.figures import figures
 from explainers.findings import Finding
 from explainers.maps.overlays import overlay
@@ -233,7 +232,6 @@ def test_wrong_uses_are_refused(call, error, message):
 def test_without_pillow_the_text_remains(monkeypatch):
     e = explained()
     monkeypatch.setattr("explainers.explanation.figures.has_pillow", lambda: False)
-    monkeypatch.setattr("explainers.explanation.result.has_pillow", lambda: False)
     assert e._repr_mimebundle_() == {"text/plain": repr(e)}
     assert e._repr_html_() is None
     with pytest.raises(ImportError, match="pip install pillow"):

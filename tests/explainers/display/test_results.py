@@ -27,7 +27,7 @@ from explainers import (
     show,
 )
 from explainers.display.charts import line_chart
-from explainers.display.tables import table_html
+from explainers.display.display import table_html
 from explainers.training.log import GradientLog
 
 

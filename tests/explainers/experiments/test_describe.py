@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from explainers import BadImages, BadOption, BadTarget, UnsupportedModel, compare_models, describe, grad_cam
-from explainers.experiments.comparison.similarity import gram_matrix, linear_cka
+from explainers.experiments.compare_models import gram_matrix, linear_cka
 from explainers.maps.resize import rank_correlation
 from tests.support.nets import plain, random_images
 from tests.support.traces import nothing_left

@@ -171,7 +171,7 @@ def test_attention_scores_of_small_transformers(fused: bool) -> None:
         ({"channel": 6}, BadOption, "channel=6 does not exist: layer 'norm' has channels 0 to 5"),
         ({"channel": -1}, BadOption, "channel=-1 does not exist"),
         ({"cell": (6, 0)}, BadOption, "has a grid of \\(6, 8\\)"),
-        ({"cell": 3}, BadOption, "cell=3 does not exist"),
+        ({"cell": 3}, BadOption, "Cell 3 does not exist"),
         ({"layer": "head", "cell": (0, 0)}, NoSpatialOutput, "head"),
         ({"image": torch.zeros(2, 4, 12, 16).double()}, BadImages, "Give one image"),
     ],

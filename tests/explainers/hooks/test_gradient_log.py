@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from explainers import GradientLog, clip_gradients, edit_gradients, record_gradients, replace_gradient
-from explainers.training.rows import Row
+from explainers.training.diagnosis import Row
 from tests.support.nets import Twice, curved, plain, random_images, settle
 from tests.support.traces import nothing_left, tensors_alive
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 import explainers
 from explainers import BadOption, regions
-from explainers.maps.resize import blur, rank_correlation, reduce_channels, resize
-from explainers.maps.similarity import ssim
+from explainers.maps.resize import blur, rank_correlation, reduce_channels, resize, ssim
 from tests.support.nets import random_images
 
 

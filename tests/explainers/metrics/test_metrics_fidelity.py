@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from explainers import evaluate, explain, full_gradients, saliency
+from explainers.metrics.metric import EvaluationSettings
 from explainers.metrics.run import evaluator
-from explainers.metrics.settings import EvaluationSettings
 from explainers.perturbation.baselines import baseline_of
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import grid, superpixels

@@ -15,8 +15,7 @@ import explainers
 from explainers import BadOption, BadTarget, Randomization, UnsupportedModel, randomization_test, unit
 from explainers.blocks.weights import weight_groups
 from explainers.call.current import eval_view
-from explainers.maps.resize import rank_correlation
-from explainers.maps.similarity import ssim
+from explainers.maps.resize import rank_correlation, ssim
 from explainers.metrics.randomized_copy import RandomizedCopy
 from tests.support.nets import plain, random_images, residual, settle
 from tests.support.traces import nothing_left

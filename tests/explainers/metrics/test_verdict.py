@@ -13,7 +13,7 @@ from scipy import stats
 from torch import nn
 
 import explainers
-from explainers.metrics.significance import EXACT, SAMPLES, holm, random_map_test, sign_flip_test, smallest_p
+from explainers.metrics.comparison import EXACT, SAMPLES, holm, random_map_test, sign_flip_test, smallest_p
 from explainers.students_t import t_quantile, t_tail
 from explainers.verdict.facts import Facts, has_preference
 from explainers.verdict.rules import CLAUSES, RULES, judge_facts

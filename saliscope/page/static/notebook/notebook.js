@@ -9,7 +9,7 @@ const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
 const rounded = (value) => formatExact(Number(value.toPrecision(4)));
 
 class NotebookMap {
-  /** `data`: see explainers/display/map_html.py. */
+  /** `data`: see explainers/display/figure.py. */
   constructor(image, { map, colors, limits, signed, unit, label, terms }) {
     Object.assign(this, { map: { ...map, values: floats(map) }, colors, limits, signed, unit, label, terms });
     this.cell = null;

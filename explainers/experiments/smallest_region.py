@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -95,15 +94,21 @@ def smallest_region(
     if goal not in GOALS:
         raise BadOption(f"goal={shorten(goal)} is not valid. Give 'keep', 'half' or 'change'.")
     check_score(score)
-    wanted = None if target is None else _classes(target, len(images))
+    given = None if target is None else as_target(target, len(images))
+    if given is not None and not isinstance(given, Logit):
+        raise BadTarget(
+            f"target={shorten(target)} is not a class, but a prediction is kept or changed. Give the index of a class."
+        )
     model = model if forward is None else wrap_forward(model, forward, images)
     if isinstance(maps, (str, Method)) or callable(maps):
-        maps = explain(maps, model, images, wanted, compare=False)
+        maps = explain(maps, model, images, given, compare=False)
     ranks = pixel_ranks(maps.placed if isinstance(maps, Explanation) else maps, images)
     with open_run(model, images, several=True) as run:
         cover = baseline_of(run.images, baseline)
         first = run.forward.scores(run.images)
-        classes = first.argmax(1) if wanted is None else torch.tensor(wanted, device=first.device)
+        classes = first.argmax(1)
+        if given is not None:
+            classes = torch.tensor(given.classes, device=first.device).expand(len(images))
         if int(classes.max()) >= first.shape[1]:
             raise BadTarget(out_of_range(int(classes.max()), first.shape[1]))
         kind = score_kind(run.view, run.images, first, score).score if goal == "half" else None
@@ -134,19 +139,6 @@ def smallest_region(
     return SmallestRegion(goal, mask, fraction, classes.tolist(), scores, is_reached(scores), passes + 1)
 
 
-def _classes(target: Any, count: int) -> list[int]:
-    """Return one class for each image.
-
-    Errors   BadTarget
-    """
-    given = as_target(target, count)
-    if not isinstance(given, Logit):
-        raise BadTarget(
-            f"target={shorten(target)} is not a class, but a prediction is kept or changed. Give the index of a class."
-        )
-    return [given.classes] * count if isinstance(given.classes, int) else list(given.classes)
-
-
 def _bisect(
     scores_with: Callable[[Tensor], Tensor], is_reached: Callable[[Tensor], Tensor], ranks: Tensor
 ) -> tuple[Tensor, Tensor, int]:
@@ -159,12 +151,10 @@ def _bisect(
     high = torch.full((len(ranks),), total, device=ranks.device)
     low = torch.zeros_like(high)
     best, none = scores_with(high), scores_with(low)
-    passes, possible = 2, is_reached(best)
-    at_once = is_reached(none)
+    passes, possible, at_once = 2, is_reached(best), is_reached(none)
     high = torch.where(at_once, 0, high)
     best = torch.where(at_once[:, None], none, best)
-    while bool((possible & (high - low > 1)).any()):
-        open_rows = possible & (high - low > 1)
+    while bool((open_rows := possible & (high - low > 1)).any()):
         middle = torch.where(open_rows, (low + high) // 2, high)
         scores = scores_with(middle)
         passes += 1
@@ -198,9 +188,7 @@ def pixel_ranks(maps: Tensor, images: Tensor) -> Tensor:
     values = maps.detach().to(images.device)
     values = resize(values if values.is_floating_point() else values.float(), tuple(images.shape[-2:])).flatten(1)
     if not bool(values.isfinite().all()):
-        raise BadOption(
-            "A map has values that are not finite, so its pixels have no order. Use another method or layer."
-        )
+        raise BadOption("A map has values that are not finite, so its pixels have no order. Use another method, layer.")
     if bool((values.amax(1) == values.amin(1)).any()):
         raise BadOption("A map is constant, so its pixels have no order. Use another method, layer or class.")
     order = values.argsort(dim=1, descending=True, stable=True)

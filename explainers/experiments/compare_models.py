@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,19 +14,105 @@ from explainers.call.current import check_images
 from explainers.call.layers import list_layers
 from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
+from explainers.display.display import Display, Displayed, class_name, folded, paragraphs, table_html
+from explainers.dtypes import to_float64
 from explainers.errors import BadImages, BadOption, BadTarget, shorten
-from explainers.experiments.comparison.result import ModelComparison
-from explainers.experiments.comparison.similarity import FEWEST, gram_matrix, linear_cka
 from explainers.explanation.run import explain
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import only_tensor
 from explainers.maps.resize import rank_correlation, resize
 from explainers.registry import MAPS, MethodLike, find
+from explainers.students_t import t_quantile
 
 MOST = 8
 """Images for which the outputs of all layers are compared, since those of the first model are kept."""
 CELLS = 4
 """Minimum number of cells of two maps for a rank correlation: that of two cells is always 1 or −1."""
+
+
+@dataclass(frozen=True)
+class ModelComparison(Displayed):
+    """Two models, A and B, on the same N images.
+
+    `scores_a`, `scores_b` are their scores [N, K]. `maps_a`, `maps_b` are the maps [N, h, w] of `method` for A's
+    prediction, at the larger of both resolutions, and `map_correlations` [N] their rank correlations. `map_notes` has
+    the reason for each that is NaN, such as a map with the same value everywhere, and an empty text for the others.
+
+    `similarity` is the unbiased linear CKA [LA, LB] of the layers `layers_a` and `layers_b`, in [-1, 1], and
+    `similarity_interval` [LA, LB, 2] its 95% interval over the images (jackknife), in [0, 1]. Both are NaN for fewer
+    than 8 different images, and for a layer with the same output for all of them; `similarity_note` is the reason.
+
+    `differences` are relative differences of the outputs of all layers with the same name, in running order, if both
+    models have the same architecture: 0 means equal. `first_difference` is the first layer above the tolerance, None if
+    there is none or if the architectures differ.
+    """
+
+    method: str
+    scores_a: Tensor
+    scores_b: Tensor
+    maps_a: Tensor
+    maps_b: Tensor
+    map_correlations: Tensor
+    map_notes: list[str]
+    layers_a: list[str]
+    layers_b: list[str]
+    similarity: Tensor
+    similarity_interval: Tensor
+    similarity_note: str
+    differences: dict[str, float]
+    first_difference: str | None
+
+    @property
+    def predictions(self) -> tuple[list[int], list[int]]:
+        """The top classes of both models."""
+        return self.scores_a.argmax(1).tolist(), self.scores_b.argmax(1).tolist()
+
+    @property
+    def changed(self) -> list[int]:
+        """The images for which both models predict different classes."""
+        return [n for n, (a, b) in enumerate(zip(*self.predictions, strict=True)) if a != b]
+
+    @property
+    def similarity_texts(self) -> list[list[str]]:
+        """The similarities with their intervals; only the interval if it includes 0, and "–" without a value."""
+
+        def text(value: float, low: float, high: float) -> str:
+            if math.isnan(value):
+                return "–"
+            return f"{value:.2f} ({low:.2f}–{high:.2f})" if low > 0 else f"0–{high:.2f}"
+
+        cells = zip(self.similarity.tolist(), self.similarity_interval.tolist(), strict=True)
+        return [[text(value, *limits) for value, limits in zip(*row, strict=True)] for row in cells]
+
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the predictions and maps by image, and the differences of the layers."""
+        rows: list[list[Any]] = []
+        for n, (a, b) in enumerate(zip(*self.predictions, strict=True)):
+            correlation = self.map_notes[n] or float(self.map_correlations[n])
+            rows.append([n, class_name(a, labels), class_name(b, labels), "changed" * (a != b), correlation])
+        heads = ["image", "class of A", "class of B", "prediction", f"rank correlation of {self.method}"]
+        parts = [paragraphs([repr(self)]), table_html(heads, rows)]
+        if self.similarity_note:
+            parts.append(paragraphs([f"Similarity of layers (CKA): {self.similarity_note}"]))
+        if self.similarity.isfinite().any():
+            rows = [[name, *row] for name, row in zip(self.layers_a, self.similarity_texts, strict=True)]
+            table = table_html(["A \\ B", *self.layers_b], rows)
+            parts.append(folded("Similarity of layers (CKA, 95% interval)", table))
+        if self.differences:
+            layers = table_html(["layer", "relative difference"], list(self.differences.items()))
+            parts.append(folded(f"{len(self.differences)} layers", layers))
+        return Display("".join(parts), repr(self))
+
+    def __repr__(self) -> str:
+        n = len(self.scores_a)
+        known = self.map_correlations[~self.map_correlations.isnan()]
+        of = "" if len(known) == n else f" ({len(known)} of {n} images)"
+        mean = f"{float(known.mean()):.2f}{of}" if len(known) else f"not tested ({self.map_notes[0]})"
+        where = "" if self.first_difference is None else f", first different layer {self.first_difference}"
+        return (
+            f"ModelComparison({len(self.changed)} of {n} prediction{'s' * (n != 1)} changed, mean rank correlation of "
+            f"{self.method} {mean}{where})"
+        )
 
 
 @torch.inference_mode(False)
@@ -60,7 +148,7 @@ def compare_models(
     check_images(model_b, images_b)
     if len(images) != len(images_b):
         raise BadImages(f"images has {len(images)} images and images_b has {len(images_b)}. Give the same images.")
-    if not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool) or not 0 <= tolerance < float("inf"):
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 <= tolerance < math.inf:
         raise BadOption(f"tolerance={shorten(tolerance)} is not valid. Give a number of at least 0.")
     chosen = find(method)
     if chosen.returns not in MAPS:
@@ -78,7 +166,8 @@ def compare_models(
         for model, batch in ((model_a, images), (model_b, images_b))
     )
     map_notes = _map_notes(maps_a, maps_b)
-    maps_a, maps_b = _same_size(maps_a, maps_b.to(maps_a.device))
+    size = tuple(map(max, maps_a.shape[1:], maps_b.shape[1:]))
+    maps_a, maps_b = resize(maps_a, size), resize(maps_b.to(maps_a.device), size)
     correlations = rank_correlation(maps_a, maps_b)
     correlations[[bool(note) for note in map_notes]] = torch.nan
     kept = sorted({*_first_of_equal(images)} & {*_first_of_equal(images_b)})
@@ -103,11 +192,6 @@ def compare_models(
     )
 
 
-def _same_size(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    size = tuple(map(max, a.shape[1:], b.shape[1:]))
-    return tuple(maps if maps.shape[1:] == size else resize(maps, size) for maps in (a, b))  # type: ignore[return-value]
-
-
 def _map_notes(maps_a: Tensor, maps_b: Tensor) -> list[str]:
     """Return why the maps of each image have no rank correlation; empty texts for those that have one."""
     cells = min(maps[0].numel() for maps in (maps_a, maps_b))
@@ -116,11 +200,12 @@ def _map_notes(maps_a: Tensor, maps_b: Tensor) -> list[str]:
         return [few] * len(maps_a)
     notes = []
     for pair in zip(maps_a, maps_b, strict=True):
-        found = {name: _map_problem(one) for name, one in zip("AB", pair, strict=True)}
-        problems = list(dict.fromkeys(filter(None, found.values())))
-        names = [" and ".join(name for name, each in found.items() if each == problem) for problem in problems]
-        parts = [f"the map of {name} {problem}" for name, problem in zip(names, problems, strict=True)]
-        notes.append("; ".join(parts).replace("the map of A and B", "each map"))
+        a, b = map(_map_problem, pair)
+        if a and a == b:
+            notes.append(f"each map {a}")
+        else:
+            parts = [f"the map of {name} {problem}" for name, problem in (("A", a), ("B", b)) if problem]
+            notes.append("; ".join(parts))
     return notes
 
 
@@ -218,3 +303,72 @@ def _differences(model_a: nn.Module, images_a: Tensor, model_b: nn.Module, image
     with open_run(model_b, images_b) as run:
         _observe(run, names, compare)
     return differences
+
+
+FEWEST = 8
+"""Images that a comparison of layers needs. The standard deviation for two unrelated layers is about
+√(2 / (n (n − 3))), so that 95% of their values are up to 0.44 from 0 with 8 images, and up to 0.52 with 7 images.
+"""
+LEVEL = 0.95
+"""The level of the intervals, of each pair of layers on its own."""
+UNDEFINED = float("nan"), float("nan"), float("nan")
+
+
+def gram_matrix(features: Tensor) -> Tensor:
+    """Return the products [N, N] of all pairs of rows of features [N, ...], in float64 if the device has it.
+
+    Rows that differ only by rounding errors of their dtype count as equal.
+    """
+    rows = to_float64(features.detach().flatten(1))
+    centered = rows - rows.mean(0)  # the estimate does not depend on it, and rounding errors are smaller
+    if centered.norm() <= 8 * torch.finfo(features.dtype).eps * rows.norm():
+        centered = torch.zeros_like(centered)
+    return centered @ centered.T
+
+
+def linear_cka(first: Tensor, second: Tensor) -> tuple[float, float, float]:
+    """Return the linear CKA of two Gram matrices [N, N] with the unbiased estimate of HSIC, and its 95% interval.
+
+    The usual biased estimate is close to 1 for any two layers with more features than images. This one is about 0 for
+    unrelated layers, so that it is negative for about half of them. The population value, which the interval is for, is
+    between 0 and 1. The interval is that of the jackknife over images, on the scale of Fisher's z with the quantile of
+    Student's t. A bootstrap is not used: its samples contain images twice, and its intervals are too short.
+
+    Returns  the estimate in [-1, 1], where 1 means equal up to rotation and scale, and the lower and upper limit in
+             [0, 1]; NaN for fewer than 8 images, or if a layer gives the same output for all images, or for all but one
+             or two
+    Source   Kornblith et al. 2019, equation 4, arXiv:1905.00414; unbiased HSIC: Song et al. 2012, equation 5, as in
+             Nguyen et al. 2021, equation 3, arXiv:2010.15327; jackknife: Efron & Stein 1981, doi:10.1214/aos/1176345462
+    """
+    n = len(first)
+    if n < FEWEST:
+        return UNDEFINED
+    products, own, other = _hsic(first, second), _hsic(first, first), _hsic(second, second)
+    for spread, gram in ((own, first), (other, second)):
+        if not bool((spread > 1e-12 * gram.diagonal().mean() ** 2).all()):
+            return UNDEFINED
+    found = (products / (own * other).sqrt()).clamp(-1, 1)
+    z = found.clamp(-1 + 1e-12, 1 - 1e-12).atanh()
+    error = float(((z[1:] - z[1:].mean()).square().sum() * (n - 1) / n).sqrt())
+    middle, half = max(0.0, float(z[0])), t_quantile(LEVEL, n - 1) * error
+    return float(found[0]), max(0.0, math.tanh(middle - half)), math.tanh(middle + half)
+
+
+def _hsic(first: Tensor, second: Tensor) -> Tensor:
+    """Return the unbiased HSIC [N + 1]: of all images, then without each one."""
+    n = len(first)
+    a, b = (matrix - torch.diag(matrix.diagonal()) for matrix in (first, second))
+    products, a_rows, b_rows = a * b, a.sum(1), b.sum(1)
+    a_sum, b_sum = a_rows.sum(), b_rows.sum()
+
+    def estimate(n: int, products: Tensor, sums: Tensor, rows: Tensor) -> Tensor:
+        return (products + sums / ((n - 1) * (n - 2)) - 2 * rows / (n - 2)) / (n * (n - 3))
+
+    whole = estimate(n, products.sum(), a_sum * b_sum, (a_rows * b_rows).sum())
+    rest = estimate(
+        n - 1,
+        products.sum() - 2 * products.sum(1),
+        (a_sum - 2 * a_rows) * (b_sum - 2 * b_rows),
+        ((a_rows - a) * (b_rows - b)).sum(1) - a_rows * b_rows,
+    )
+    return torch.cat([whole[None], rest])

@@ -1,1 +1,0 @@
-"""Comparison of two models on the same images: predictions, maps and layers."""

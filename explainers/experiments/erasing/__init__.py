@@ -1,1 +1,0 @@
-"""What happens without a part of the image."""
