@@ -139,7 +139,6 @@ def probabilities_of(scores: Tensor, score: str | None = None) -> Tensor | None:
     """
     if not isinstance(scores, Tensor):
         raise wrong_type("scores", scores, "a tensor [..., K]")
-    check_score(score)
     score = score or default_score(scores.shape[-1])
     if score == "softmax":
         return scores.softmax(-1)
@@ -147,6 +146,7 @@ def probabilities_of(scores: Tensor, score: str | None = None) -> Tensor | None:
         return scores.sigmoid()
     if score == "log":
         return scores.exp()
+    check_score(score)
     return scores if score == "identity" else None
 
 

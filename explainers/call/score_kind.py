@@ -111,7 +111,8 @@ def _detect_by_running(view: EvalView, images: Tensor) -> str | None:
 
 
 def _detect(view: EvalView, images: Tensor, scores: Tensor) -> ScoreKind:
-    default = ScoreKind(_configured(view.owner, scores.shape[1]) or default_score(scores.shape[1]))
+    config, count = _config(view.owner), scores.shape[1]
+    default = ScoreKind((config is not None and _configured(config, count)) or default_score(count))
     if not scores.numel() or scores.is_complex() or not scores.isfinite().all():
         return default
     rounding = ROUNDING.get(images.dtype, 1e-4)
@@ -239,12 +240,9 @@ def _config(network: nn.Module) -> Any:
     return None
 
 
-def _configured(network: nn.Module, count: int) -> str | None:
-    """Return the conversion of `count` scores by the configuration, or None if it does not say."""
-    config = _config(network)
-    if config is None or getattr(config, "num_labels", count) != count:
-        return None
-    return _PROBLEMS.get(config.problem_type)
+def _configured(config: Any, count: int) -> str | None:
+    """Return the conversion of `count` scores by a configuration, or None if it does not say."""
+    return _PROBLEMS.get(config.problem_type) if getattr(config, "num_labels", count) == count else None
 
 
 _PROBLEMS = {"multi_label_classification": "sigmoid", "regression": "logit"}

@@ -200,7 +200,8 @@ def _run(
         record.gradient_norms = record.promised_sums = None  # of all inputs together
         parts = packing.split(result)
         return [_Maps(record, part, (shown := _as_map(chosen, part, how)), shown, seconds) for part in parts]
-    raw, shown = result if record.raw is None else record.raw, _as_map(chosen, result, how)
+    raw = result if record.raw is None else record.raw
+    shown = result if chosen.returns in ("grid", "heat") else _as_map(chosen, result, how)
     return [_Maps(record, raw, shown, raw if raw.shape == shown.shape else shown, seconds)]
 
 
