@@ -36,7 +36,6 @@ Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored
 
 from pathlib import Path
 
-from explainers.backward.rectifiers.before_activation import BeforeActivation
 from explainers.blocks.partition import Block, Blocks, BlockStep, SkipConnection, network_blocks
 from explainers.call.batch_size import keep_freed_memory, release_freed_memory
 from explainers.call.layers import default_layer, list_layers
@@ -105,6 +104,7 @@ from explainers.perturbation.segments import connected_components
 from explainers.placement import Placement, place
 from explainers.probabilities import check_score, declared_score, probabilities_of, score_unit
 from explainers.registry import METHODS, Method, MethodName
+from explainers.rules.rectifiers.before_activation import BeforeActivation
 from explainers.targets import Logit, Target
 from explainers.training.diagnosis import diagnose_training
 from explainers.training.edits import (

@@ -24,7 +24,7 @@ ORDER = [
     *(
         within("explainers", names)
         for names in (
-            *("hooks", "layers", "probe", "unusual", "call", "keywords blocks", "backward perturbation", "maps"),
+            *("hooks", "layers", "probe", "unusual", "call", "keywords blocks", "rules perturbation", "maps"),
             *("registry", "display", "methods explanation training", "checks metrics experiments"),
         )
     ),

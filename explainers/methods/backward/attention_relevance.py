@@ -7,16 +7,16 @@ from typing import Annotated
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from explainers.backward.lrp import relevance
-from explainers.backward.lrp_attention import AttentionRelevance
-from explainers.backward.lrp_operations import Relevance
-from explainers.backward.lrp_rules import RULES, RuleLike, RuleMap, RuleParameters
-from explainers.backward.operations import why_not
 from explainers.call.run import open_run
 from explainers.keywords import Call
 from explainers.methods.backward.relevance import ZeroBias
 from explainers.options import Choice, Range
 from explainers.registry import method
+from explainers.rules.lrp import relevance
+from explainers.rules.lrp_attention import AttentionRelevance
+from explainers.rules.lrp_operations import Relevance
+from explainers.rules.lrp_rules import RULES, RuleLike, RuleMap, RuleParameters
+from explainers.rules.operations import why_not
 from explainers.targets import TargetLike
 
 LayerRule = Annotated[RuleLike, Choice(*RULES, help="rule of linear layers and convolutions")]

@@ -7,12 +7,12 @@ from typing import Annotated
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from explainers.backward import operations
-from explainers.backward.lrp import winning_probability
-from explainers.backward.rectifiers.relu_rules import deconv, guided, rectified_gradient, why_not
 from explainers.call.run import open_run
 from explainers.keywords import Call
 from explainers.registry import method
+from explainers.rules import operations
+from explainers.rules.lrp import winning_probability
+from explainers.rules.rectifiers.relu_rules import deconv, guided, rectified_gradient, why_not
 from explainers.targets import TargetLike
 
 

@@ -11,11 +11,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from explainers.backward.deeplift import deep_lift_of, note_gap
-from explainers.backward.lrp import relevance
-from explainers.backward.lrp_operations import Relevance
-from explainers.backward.lrp_rules import COMPOSITES, RULES, RuleLike, RuleMap, RuleParameters
-from explainers.backward.operations import why_not
 from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, shorten
@@ -24,6 +19,11 @@ from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
+from explainers.rules.deeplift import deep_lift_of, note_gap
+from explainers.rules.lrp import relevance
+from explainers.rules.lrp_operations import Relevance
+from explainers.rules.lrp_rules import COMPOSITES, RULES, RuleLike, RuleMap, RuleParameters
+from explainers.rules.operations import why_not
 from explainers.targets import TargetLike
 
 ZeroBias = Annotated[bool, "Leave biases out of the denominators, so that they absorb no relevance"]

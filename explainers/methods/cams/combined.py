@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from explainers.backward.rectifiers.relu_rules import why_not
 from explainers.call.current import check_images, one_call
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.layers import default_layer, stages
@@ -28,6 +27,7 @@ from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.options import Choice, LayerName, Range, check_keywords
 from explainers.probabilities import log_probability_of
 from explainers.registry import MethodLike, find, method, rectifies
+from explainers.rules.rectifiers.relu_rules import why_not
 from explainers.targets import TargetLike, as_target, scores_of
 
 

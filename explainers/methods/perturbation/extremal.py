@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Unpack
 
-from explainers.backward.operations import vjp
 from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
 from explainers.findings import is_recording, note_finding
@@ -19,6 +18,7 @@ from explainers.methods.perturbation.kept_parts import KeptParts, Starts
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, levels_of
 from explainers.registry import method
+from explainers.rules.operations import vjp
 from explainers.targets import TargetLike
 
 # As in the authors' code at 224 px: parameters 7 px apart, discs with a radius of 21 px, softmax temperature 1/20.

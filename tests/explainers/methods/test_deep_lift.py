@@ -9,9 +9,9 @@ from torch import nn
 
 import explainers
 from explainers import BadOption, UnsupportedOperation, deep_lift, deep_lift_shap, explain, full_grad, full_gradients
-from explainers.backward.deeplift_rules import ELEMENTWISE, slope
 from explainers.perturbation.baselines import baseline_of
 from explainers.perturbation.rng import PerImageGenerators
+from explainers.rules.deeplift_rules import ELEMENTWISE, slope
 from tests.explainers.relevance.test_lrp_conservation import Constants
 from tests.explainers.relevance.test_relevance import Operation, WithOperation, without_bias
 from tests.support.nets import Activated, ClassToken, Reused, curved, plain, random_images, rel, residual, settle

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 
 from explainers import excitation_backprop, lrp
-from explainers.backward.lrp_rules import COMPOSITES, RULES
+from explainers.rules.lrp_rules import COMPOSITES, RULES
 from tests.support.nets import plain, random_images, rel, settle
 
 CLASSES = [2, 0, 5]

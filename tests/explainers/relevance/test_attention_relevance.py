@@ -21,10 +21,10 @@ from explainers import (
     lrp,
     transformer_attribution,
 )
-from explainers.backward.decompositions import multi_head
-from explainers.backward.operations import STRUCTURE, Interception
 from explainers.call.attention.operations import scaled_dot_product_attention
 from explainers.call.attention.watch import watch_attention
+from explainers.rules.decompositions import multi_head
+from explainers.rules.operations import STRUCTURE, Interception
 from tests.explainers.relevance.test_attention import with_custom_attention
 from tests.explainers.relevance.test_relevance import Operation
 from tests.support.nets import plain, random_images, rel, settle

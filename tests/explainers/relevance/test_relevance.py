@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from explainers import METHODS, BadOption, UnsupportedOperation, deep_lift, excitation_backprop, explain, lrp, unit
-from explainers.backward.lrp_rules import COMPOSITES, RULES
+from explainers.rules.lrp_rules import COMPOSITES, RULES
 from tests.support.nets import Activated, ClassToken, Reused, plain, random_images, rel, residual, settle
 from tests.support.oracles.rules import matrix, relevance_by_hand, shared
 

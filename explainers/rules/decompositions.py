@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explainers.backward.operations import Call
 from explainers.call.attention import operations as attention_ops
+from explainers.rules.operations import Call
 
 Dims = tuple[int, ...]
 Normalize = Callable[[Tensor, Dims, Tensor | None, Tensor | None, float], Tensor]

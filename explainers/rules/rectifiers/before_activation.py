@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.backward.rectifiers.relu_rules import skip
 from explainers.derived_targets import Unit
 from explainers.hooks.edit import edit_outputs
+from explainers.rules.rectifiers.relu_rules import skip
 
 CUTTING = ("Hardtanh", "Clamp", "Relu", "Threshold", "Hardswish", "Hardsigmoid")
 """Starts of the names of graph nodes of functions that are constant in a part of their range."""

@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explainers.backward.operations import Call, get_mark, mark, vjp, with_custom_backward
 from explainers.call.scores import at_least_float32
+from explainers.rules.operations import Call, get_mark, mark, vjp, with_custom_backward
 
 ELEMENTWISE = (
     "abs asinh atan ceil celu clamp clamp_max clamp_min clip cos cosh elu erf erfc exp exp2 expm1 floor gelu "

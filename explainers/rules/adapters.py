@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.backward.lrp_rules import Affine
-from explainers.backward.operations import Outputs
+from explainers.rules.lrp_rules import Affine
+from explainers.rules.operations import Outputs
 
 Positions = tuple[int, int]
 """The numbers of the first and the last layer with weights that one affine layer stands for."""

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.backward.operations import vjp
 from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, UnsupportedOperation, WrongType, nearest, shorten
+from explainers.rules.operations import vjp
 
 RuleLike = str | Mapping[str, str] | None
 

@@ -18,16 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.backward.decompositions import DECOMPOSED
-from explainers.backward.deeplift_rules import LAYERS, RULES, SELECTIONS, Rule, constant_weights, is_discrete, select
-from explainers.backward.operations import STRUCTURE, Call, Interception, tensors
-from explainers.backward.plain_output import refuse_failure, refuse_other_output
-from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
 from explainers.call.run import Run
 from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, UnsupportedOperation
 from explainers.findings import note_finding, note_gradient, note_promised_sum
 from explainers.nested import map_tensors
+from explainers.rules.decompositions import DECOMPOSED
+from explainers.rules.deeplift_rules import LAYERS, RULES, SELECTIONS, Rule, constant_weights, is_discrete, select
+from explainers.rules.operations import STRUCTURE, Call, Interception, tensors
+from explainers.rules.plain_output import refuse_failure, refuse_other_output
+from explainers.rules.rectifiers.handwritten import HandwrittenReLUs
 
 _LINEAR = (
     "Add AdaptiveAvgPool2D AdaptiveAvgPool3D AvgPool2D AvgPool3D Col2Im Cumsum IndexAdd MkldnnAdaptiveAvgPool2D Mean "

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from explainers.backward.adapters import AdapterTerms, Positions
-from explainers.backward.lrp_rules import Affine, RuleMap, RuleParameters, excitation
-from explainers.backward.operations import Call, Interception, Outputs, get_mark, mark, with_custom_backward
 from explainers.call.scores import at_least_float32
+from explainers.rules.adapters import AdapterTerms, Positions
+from explainers.rules.lrp_rules import Affine, RuleMap, RuleParameters, excitation
+from explainers.rules.operations import Call, Interception, Outputs, get_mark, mark, with_custom_backward
 
 LAYERS = {"linear": "Linear"} | {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)}
 LAYERS |= {f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)}

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
-from explainers.backward.operations import describe_user_function, global_hooks, is_user_function
-from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
 from explainers.call.run import Run
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
+from explainers.rules.operations import describe_user_function, global_hooks, is_user_function
+from explainers.rules.rectifiers.handwritten import HandwrittenReLUs
 
 # (gradients at the inputs, gradients at the outputs) -> gradients at the inputs.
 Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | None, ...]]

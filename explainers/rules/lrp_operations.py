@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from explainers.backward.decompositions import DECOMPOSED, normalize_with
-from explainers.backward.lrp_layers import LAYERS, LayerRelevance, mark_linear
-from explainers.backward.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
-from explainers.backward.operations import STRUCTURE, Call, get_mark, mark, with_custom_backward
 from explainers.call.scores import at_least_float32
+from explainers.rules.decompositions import DECOMPOSED, normalize_with
+from explainers.rules.lrp_layers import LAYERS, LayerRelevance, mark_linear
+from explainers.rules.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
+from explainers.rules.operations import STRUCTURE, Call, get_mark, mark, with_custom_backward
 
 _WINNERS = (
     "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Amin Kthvalue Max Maximum MaxPool2DWithIndices "

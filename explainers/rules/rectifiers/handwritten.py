@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from explainers.backward.operations import tensors
+from explainers.rules.operations import tensors
 
 _COMPARISONS = frozenset(
     "gt ge lt le greater greater_equal less less_equal sign sgn signbit heaviside isposinf isneginf".split()

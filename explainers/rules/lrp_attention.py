@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.backward.decompositions import attention
-from explainers.backward.lrp_operations import Relevance
-from explainers.backward.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
-from explainers.backward.operations import Call, mark, with_custom_backward
 from explainers.call.scores import at_least_float32
+from explainers.rules.decompositions import attention
+from explainers.rules.lrp_operations import Relevance
+from explainers.rules.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
+from explainers.rules.operations import Call, mark, with_custom_backward
 
 
 class AttentionRelevance(Relevance):

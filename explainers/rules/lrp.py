@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.backward.lrp_operations import Relevance
-from explainers.backward.lrp_rules import RuleParameters
-from explainers.backward.operations import with_custom_backward
-from explainers.backward.plain_output import refuse_failure, refuse_other_output
 from explainers.call.run import Run
 from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption
 from explainers.findings import note_finding, note_promised_sum
 from explainers.nested import map_tensors
+from explainers.rules.lrp_operations import Relevance
+from explainers.rules.lrp_rules import RuleParameters
+from explainers.rules.operations import with_custom_backward
+from explainers.rules.plain_output import refuse_failure, refuse_other_output
 
 MOST_CANCELLED = 100
 """The largest sum of |R_i|, in multiples of the score, that is not reported as cancellation."""
