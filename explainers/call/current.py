@@ -36,9 +36,13 @@ def eval_view(model: nn.Module) -> EvalView:
     current = _current.get()
     if current is not None and current.given is model:
         return current
-    snapshot = snapshots.get(model) if isinstance(model, nn.Module) else None
-    modules = None if snapshot is None else snapshot.modules()
-    if snapshot is None or modules is None:
+    if not isinstance(model, nn.Module):
+        raise no_module(model)
+    for snapshot in tuple(snapshots.get(model, {}).values()):
+        modules = snapshot.modules()
+        if modules is not None:  # nothing has changed
+            break
+    else:
         return inspect(model)
     buffers = None
     if snapshot.writing:

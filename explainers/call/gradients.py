@@ -177,7 +177,9 @@ class BackwardPasses:
         if self.forward.through is not None:
             guard_batch_norms(total, graph=known)
             return self.forward.through.gradients(total, leaves, note_bypass=note_bypass)
-        snapshot = self.forward.view.snapshot if isinstance(self.scoring.target, Logit) else None
+        snapshot = self.forward.view.snapshot
+        if snapshot is None or snapshot.is_hooked or not isinstance(self.scoring.target, Logit):
+            kind = None
         if kind is None or snapshot is None or kind not in snapshot.regular:
             is_regular = guard_batch_norms(total, leaves=leaves, graph=known)
             if is_regular and kind is not None and snapshot is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -117,13 +118,14 @@ class _Row:
 
 @dataclass(eq=False)
 class Snapshot:
-    """A network that runs as it is: all modules in evaluation mode, without hooks and inference tensors.
+    """A network that runs as it is: all modules in evaluation mode, without backward hooks and inference tensors.
 
-    The other fields are what earlier calls have concluded about it: `classes`, `attributes`, `ids` and `quantized` as
-    in `EvalView`, `writing` the indices of the modules that may write buffers, `unregistered` modules that it refers to
-    without registering them, `checkpoints` whether it runs `torch.utils.checkpoint` (None: unknown); `ordinary` the
-    kinds of batches whose rows need no guard, `layouts` those of layers by request and image size, `regular` the kinds
-    of backward passes without a gradient of unusual strides, and `known` what others have found out.
+    The other fields are what earlier calls have concluded about it: `classes`, `attributes`, `ids` and `quantized`
+    as in `EvalView`, `writing` the indices of the modules that may write buffers, `unregistered` modules that it
+    refers to without registering them, `checkpoints` whether it runs `torch.utils.checkpoint` (None: unknown),
+    `is_hooked` whether the user has hooks on it, which may do anything to a graph; `ordinary` the kinds of batches
+    whose rows need no guard, `layouts` those of layers by request and image size, `regular` the kinds of backward
+    passes without a gradient of unusual strides, and `known` what others have found out.
     """
 
     rows: list[_Row]
@@ -136,6 +138,7 @@ class Snapshot:
     writing: list[int]
     unregistered: list[weakref.ref[nn.Module]]
     checkpoints: bool | None
+    is_hooked: bool
     ordinary: set[Hashable] = field(default_factory=set)
     layouts: dict[Hashable, Any] = field(default_factory=dict)
     regular: set[Hashable] = field(default_factory=set)
@@ -173,23 +176,21 @@ class Snapshot:
             return None
 
 
-snapshots: weakref.WeakKeyDictionary[nn.Module, Snapshot] = weakref.WeakKeyDictionary()
-"""The last snapshot of each model, which may be out of date."""
-_counts: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+snapshots: weakref.WeakKeyDictionary[nn.Module, dict[bool, Snapshot]] = weakref.WeakKeyDictionary()
+"""The last snapshots of each model, without and with hooks of the user. They may be out of date."""
+_counts: weakref.WeakKeyDictionary[nn.Module, Counter[bool]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def take_snapshot(model: nn.Module, modules: Sequence[nn.Module], **facts: Any) -> Snapshot | None:
     """Take and keep a snapshot of a model that runs as it is; `modules` are all of its modules, `facts` the fields.
 
-    Returns None for modules without torch's tables, such as scripted ones, for models that change too often, and while
-    the user has hooks on the model, which may do anything.
+    Returns None for modules without torch's tables, such as scripted ones, and for models that change too often.
     """
+    is_hooked = any(vars(module).get(name) for module in modules for name in _HOOKS)
     with _lock:
-        count = _counts.get(model, 0)
+        count = _counts.setdefault(model, Counter())[is_hooked]
     if count >= _MOST_SNAPSHOTS or not all(map(_has_tables, modules)):
-        return None
-    if any(vars(module)[name] for module in modules for name in _HOOKS):
         return None
     known: dict[int, Any] = {}
     rows = [_row(module, known) for module in modules]
@@ -199,9 +200,10 @@ def take_snapshot(model: nn.Module, modules: Sequence[nn.Module], **facts: Any) 
         tensors += (None,) if tensor is None else (type(tensor), tensor.shape, tensor.is_inference())
     if True in tensors:
         return None
-    snapshot = Snapshot(rows, forwards, tensors, **facts)
+    snapshot = Snapshot(rows, forwards, tensors, is_hooked=is_hooked, **facts)
     with _lock:
-        snapshots[model], _counts[model] = snapshot, count + 1
+        snapshots.setdefault(model, {})[is_hooked] = snapshot
+        _counts[model][is_hooked] += 1
     return snapshot
 
 
@@ -220,6 +222,8 @@ def _row(module: nn.Module, known: dict[int, Any]) -> _Row:
         if name in _READ and name != "training":
             if not value:
                 plain[name] = {}
+            elif name in _HOOKS:
+                others.append((name, summary(value, known)))
         elif _is_plain(value):
             plain[name] = list(value) if type(value) is list else value
         else:
