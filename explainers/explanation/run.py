@@ -94,7 +94,8 @@ def explain(
     each: Callable[..., Any] = functools.partial(explain, chosen)
     call: dict[str, Any] = {"layer": layer, "reduce": reduce, "through": through, "forward": forward, "score": score}
     call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
-    if several is None and forward is None and (rows := finite_images(model, images)) is not None:
+    is_batch = isinstance(given, Tensor) and given.ndim > 1 and len(given) > 1
+    if is_batch and forward is None and (rows := finite_images(model, images)) is not None:
         kept, kept_target, own = select_rows(images, target, call, rows, stacked=chosen.name in STACKED)
         return add_missing(each(model, kept, kept_target, **own), images, target, options, rows)
     if several is not None and (some := finite_inputs(several, target, call, chosen.name)) is not None:
