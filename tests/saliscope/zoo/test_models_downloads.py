@@ -188,7 +188,8 @@ def test_an_exception_in_progress_does_not_cancel_for_others(server: Server) -> 
     while not background.wait(0.01):
         states.add(background.state)
         assert 0 <= background.done <= len(CONTENT)
-    assert states == {"running"} and background.state == "complete" and background.message == ""
+    assert "running" in states <= {"running", "complete"}  # it may end just after a wait
+    assert background.state == "complete" and background.message == ""
     assert background.done == background.total == len(CONTENT) and downloads.cached(server.url)
 
 
