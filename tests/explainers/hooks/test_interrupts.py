@@ -72,7 +72,7 @@ def torch_state(net: nn.Module) -> list[Any]:
 def test_the_callers_state_after_an_interrupt(name, mode):
     call, x, interrupted = CALLS[name], random_images(1).float(), 0
     for backward in (False, True):
-        for at in range(1, 9):
+        for at in (1, 2, 3, 5):
             net = residual().float()
             net.layer2.stop = stop = Interrupts()
             net.layer2.register_forward_hook(lambda module, inputs, output: module.stop(output))
