@@ -104,19 +104,20 @@ def probe(network: nn.Module, images: Tensor, look: Look, *, several: bool) -> B
 
 
 def has_own_rows(network: nn.Module, image: Tensor, alone: Any, layers: LayerRows) -> bool:
-    """Return whether an image among much larger ones has the same output and layers as alone, up to rounding.
+    """Return whether an image among others has the same output and layers as alone, up to rounding.
 
-    It is the second of four, and smaller than all others, so that no order leaves it where it is: not a sorted or
-    reversed one, or one that exchanges pairs or halves. The first and the third are equal, so that a place that is
-    treated in another way shows. False also if the network does not accept such a batch.
+    It is the second of four, between two equal images that are much larger, and before one that is much smaller. So no
+    order leaves all of them where they are: not a sorted or reversed one, or one that exchanges pairs or halves. False
+    also if the network does not accept such a batch.
     """
     generator = torch.Generator().manual_seed(SEED)
     noise = torch.randn(image.shape, generator=generator, dtype=torch.float32).to(image)
     size = image.abs().max()
-    larger = 10 * image.flip(-1) + 0.1 * (size if size > 0 else 1) * noise
+    noise = (size if size > 0 else 1) * noise
+    larger, smaller = 10 * image.flip(-1) + 0.1 * noise, 0.1 * image.flip(-2) + 0.01 * noise
     try:
-        with layers.compare((1,), 4):
-            output = network(torch.stack([larger, image, larger, 5 * image.flip(-2) + 0.1 * noise]))
+        with layers.compare(1, 4, equal=(0, 2)):
+            output = network(torch.stack([larger, image, larger, smaller]))
     except Exception:  # the complete check finds out why
         return False
     one, own, equal, known = *(row_of(output, k, 4) for k in range(3)), row_of(alone, 0, 1)

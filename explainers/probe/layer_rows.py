@@ -6,7 +6,7 @@ still return the right output for each image. The output of such a layer does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -41,17 +41,25 @@ class LayerRows:
             yield
 
     @contextmanager
-    def compare(self, places: Sequence[int], count: int) -> Iterator[None]:
-        """Compare the outputs in the block, which runs a batch of `count` images with the image at these places."""
+    def compare(self, place: int, count: int, equal: tuple[int, int] | None = None) -> Iterator[None]:
+        """Compare the outputs in the block, which runs a batch of `count` images with the image at this place.
+
+        `equal` are the places of two images that are equal to each other.
+        """
         calls = 0
 
         def look(k: int, name: str, output: Tensor | None) -> None:
             nonlocal calls
             calls = k + 1
             known = self._alone[k] if k < len(self._alone) else None
-            for index in places:
-                if not self.misplaced and not self._is_in_place(known, name, output, index, count):
-                    self.misplaced = name
+            if self.misplaced:
+                return
+            is_right = self._is_in_place(known, name, output, place, count)
+            if is_right and equal is not None and known is not None and output is not None:
+                one, other = (list(_rows(output, known[1], index, count)) for index in equal)
+                is_right = any(self._is_same(_sample(a), b) for a, b in zip(one, other, strict=True))
+            if not is_right:
+                self.misplaced = name
 
         with self._each_output(look):
             yield

@@ -92,7 +92,7 @@ def _mixing(network: nn.Module, image: Tensor, layers: LayerRows, decisions: Dec
     noisy, quiet = [_loud(image), 0.5 * image.flip(-1)], [0.01 * image.flip(-1)]
     outputs = []
     for place, neighbors in ((0, noisy), (1, quiet)):
-        with layers.compare((place,), 2):
+        with layers.compare(place, 2):
             outputs.append(_beside(network, two, place, neighbors))
     shapes = shapes_of(alone)
     if shapes and shapes == shapes_of(outputs[0]):
@@ -113,7 +113,7 @@ def _differences_among_many(
     """
     neighbors = [_loud(image).flip(-2), 0.5 * image.flip(-1)]
     try:
-        with layers.compare((1,), _MANY):
+        with layers.compare(1, _MANY):
             output = _beside(network, image.expand(_MANY, *image.shape), 1, neighbors)
     except Exception:  # larger batches of the call fail in the same way, and are then divided or reported
         return 0.0, 0.0

@@ -22,7 +22,7 @@ from explainers.nested import concatenate_outputs
 from explainers.probe.generators import Generators
 from tests.support import deciding_nets as nets
 from tests.support.kinds import MIXING, NOISE, Applied, Temperature, unequal
-from tests.support.nets import ClassToken, rel
+from tests.support.nets import ClassToken, rel, residual
 
 MIXED_OR_RANDOM = pytest.mark.parametrize("function", [MIXING["mean"], NOISE["dropout"]], ids=["mean", "dropout"])
 IMAGES = unequal(2)
@@ -170,6 +170,34 @@ def test_equal_rows_with_different_outputs_are_found():
     images[0] = -10 * net.first.weight[0].detach().repeat(1, 8, 8)
     assert not net.first(images)[0, 0].relu().any() and "rows_depend" in codes(net, images)
     assert_alone(partial(saliency, net), images, (1, 1, 1))
+
+
+class InOrder(nn.Module):
+    """Run the images of a batch in the order of a key, and return their scores in the original order."""
+
+    def __init__(self, key: Callable[[Tensor], Tensor], descending: bool) -> None:
+        super().__init__()
+        self.net, self.key, self.descending = residual().float(), key, descending
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = self.key(x).argsort(descending=self.descending)
+        return self.net(x[order])[order.argsort()]
+
+
+def test_every_order_and_every_statistic_of_a_batch_is_found():
+    for key in (Tensor.norm, Tensor.sum, Tensor.amax):
+        for descending in (False, True):
+            net = InOrder(lambda x, key=key: torch.stack([key(each) for each in x]), descending)
+            assert "rows_depend" in codes(net), (key, descending)
+    for name, statistic in {"first": lambda s: s[0], "last": lambda s: s[-1], "smallest": min, "largest": max}.items():
+        net = Applied(lambda x, statistic=statistic: x / statistic([each.norm() for each in x]))
+        assert "rows_depend" in codes(net), name
+    for order in ([3, 2, 1, 0], [2, 3, 0, 1], [0, 2, 1, 3], [1, 0, 3, 2]):
+
+        def move(x: Tensor, order: list[int] = order) -> Tensor:
+            return x[order] if len(x) == 4 else x
+
+        assert "rows_depend" in codes(Applied(move)), order
 
 
 class Parts(nets.Conv):
