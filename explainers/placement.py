@@ -60,7 +60,7 @@ def place(maps: Tensor, placement: Placements) -> Tensor:
     Example
         >>> layer = list_layers(model, images, spatial=True)[0]
         >>> place(torch.rand(2, *layer.grid), layer.placement).shape
-        torch.Size([2, 224, 224])
+        torch.Size([2, 112, 112])
     """
     if placement is None:
         return maps

@@ -90,7 +90,7 @@ def network_blocks(model: nn.Module, images: Tensor) -> Blocks:
     Example
         >>> found = network_blocks(model, images)
         >>> [block.layer.name for block in found.blocks][-3:]
-        ['layer3', 'layer4', 'fc']
+        ['layer4', 'avgpool', 'fc']
     """
     if not isinstance(model, nn.Module):
         raise no_module(model)
