@@ -72,19 +72,21 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
         yield view
         return
     runs_directly = view.snapshot is None or view.snapshot.checkpoints is not False
-    token = _current.set(view)
+    token, is_complete = _current.set(view), False
     try:
         if runs_directly:
             direct_checkpoints.enter(view)
         with torch.inference_mode(False), torch.no_grad():
             yield view
+        is_complete = True
     except Exception as error:
         _explain(view, error)
         raise
     finally:
         if runs_directly:
             used = direct_checkpoints.leave(view)
-            if view.snapshot is not None:
+            # Code that mentions checkpoints may run them in another call, such as only with gradients.
+            if is_complete and view.snapshot is not None and view.snapshot.checkpoints is None:
                 view.snapshot.checkpoints = used
         _current.reset(token)
         if view.buffers is not None:

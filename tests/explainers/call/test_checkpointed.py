@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import checkpoint
 
-from explainers import capture, edit_gradients, edit_inputs, edit_outputs, input_gradients, saliency
+from explainers import ExplainerError, capture, edit_gradients, edit_inputs, edit_outputs, input_gradients, saliency
 from tests.support.calls import call
 from tests.support.nets import random_images, settle
 from tests.support.oracles.attention import two_blocks, wide_images
@@ -59,6 +59,26 @@ def test_maps_and_attention_are_those_of_the_network_without_checkpoints(reentra
         expected, found = (call(name, make(each), x, 1, **options) for each in (None, reentrant))
         assert expected.any(), name
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+class OnlyWithGradients(Segments):
+    def forward(self, x: Tensor) -> Tensor:
+        for segment in self.segments:
+            x = checkpoint(segment, x, use_reentrant=self.reentrant) if torch.is_grad_enabled() else segment(x)
+        return self.head(x)
+
+
+@KINDS
+def test_checkpoints_that_earlier_calls_have_not_run(reentrant: bool) -> None:
+    """Calls without gradients, and a call that fails, say nothing about a call with them."""
+    net, x, inside = OnlyWithGradients(reentrant), random_images(1), {"layer": "segments.1.0"}
+    for _ in range(2):
+        call("occlusion", net, x, 1, window=8, stride=8)
+    with pytest.raises(ExplainerError):
+        saliency(net, x, 99)
+    for name, options in (("saliency", {}), ("lrp", {}), ("grad_cam", inside)):
+        expected = call(name, Segments(None), x, 1, **options)
+        torch.testing.assert_close(call(name, net, x, 1, **options), expected, rtol=1e-9, atol=1e-12)
 
 
 def training_step(reentrant: bool | None, x: Tensor) -> tuple[int, Tensor]:
