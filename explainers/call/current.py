@@ -113,6 +113,7 @@ def check_images(model: nn.Module, images: Tensor) -> None:
     if not isinstance(model, nn.Module):
         raise no_module(model)
     weight = next(model.parameters(), None)
+    # Nearly all calls pass this quick test; the complete check says what is wrong with the others, if anything is.
     is_usual = (
         weight is not None
         and isinstance(images, Tensor)

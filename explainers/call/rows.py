@@ -38,12 +38,11 @@ def run_rows_correctly(view: EvalView, images: Tensor, several: bool, look: Look
             return
         from explainers.unusual.rows import run_alone  # only for networks that are not ordinary
 
-        view.network, view.behavior = run_alone(view.network, images, found), found
+        view.network = run_alone(view.network, images, found)
         view.decides, view.is_row_by_row = bool(found.reads), True
     from explainers.unusual.rows import note_behavior  # as above
 
-    assert view.behavior is not None, "it runs row by row"
-    note_behavior(type(view.network).__name__, view.behavior)
+    note_behavior(view.network)
 
 
 def note_reads(view: EvalView, reads: str) -> None:
@@ -93,8 +92,6 @@ def _find(
     network: nn.Module, images: Tensor, several: bool, look: Look, known: Behavior | None
 ) -> tuple[Behavior, Behavior | None]:
     """Return what one image shows about a network, and with `several` what batches of such images show too."""
-    if not several and known is not None:
-        return known, None
     first = probe(network, images, look, several=several)
     if isinstance(first, Behavior):
         return known or replace(first, mixing=None), first if several else None

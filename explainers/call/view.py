@@ -24,7 +24,6 @@ from explainers.hooks.checkpoints import may_checkpoint
 from explainers.hooks.distributed import is_gathered, runs_distributed
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.placement import Placements
-from explainers.probe.behavior import Behavior
 from explainers.probe.modules import find_unregistered, may_write
 
 if TYPE_CHECKING:
@@ -68,7 +67,6 @@ class EvalView:
     buffers: WatchedBuffers | GuardedBuffers | None = field(default=None, repr=False)
     decides: bool = False
     is_row_by_row: bool = False
-    behavior: Behavior | None = None
     splits: bool = False
     failed: list[Tensor] = field(default_factory=list, repr=False)
 
@@ -91,7 +89,6 @@ def inspect(given: nn.Module) -> EvalView:
 
 def _inspect_sharded(given: nn.Module) -> EvalView:
     """Return the view of a copy with full parameters. What outlives the call is kept for the sharded model."""
-
     from explainers.unusual.private_view import gathered_view  # only for sharded models
 
     listed = tuple(given.modules())

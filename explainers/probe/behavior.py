@@ -110,10 +110,7 @@ def has_own_rows(network: nn.Module, image: Tensor, alone: Any, layers: LayerRow
     order leaves all of them where they are: not a sorted or reversed one, or one that exchanges pairs or halves. False
     also if the network does not accept such a batch.
     """
-    generator = torch.Generator().manual_seed(SEED)
-    noise = torch.randn(image.shape, generator=generator, dtype=torch.float32).to(image)
-    size = image.abs().max()
-    noise = (size if size > 0 else 1) * noise
+    noise = noise_like(image)
     larger, smaller = 10 * image.flip(-1) + 0.1 * noise, 0.1 * image.flip(-2) + 0.01 * noise
     try:
         with layers.compare(1, 4, equal=(0, 2)):
@@ -124,6 +121,14 @@ def has_own_rows(network: nn.Module, image: Tensor, alone: Any, layers: LayerRow
     if not known or len(known) != len(own) or layers.misplaced:
         return False
     return max(difference(known, own), difference(one, equal)) <= tolerance(alone)
+
+
+def noise_like(image: Tensor) -> Tensor:
+    """Return noise as large as the image, always the same, and of size 1 for a black image."""
+    generator = torch.Generator().manual_seed(SEED)
+    noise = torch.randn(image.shape, generator=generator, dtype=torch.float32).to(image)
+    size = image.abs().max()
+    return (size if size > 0 else 1) * noise
 
 
 def kernel_tolerance(dtype: torch.dtype) -> float:

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import is_out_of_memory
-from explainers.layers.flow.decisions import Decisions
-from explainers.probe.behavior import Behavior, FirstPass, kernel_tolerance
+from explainers.probe.behavior import Behavior, FirstPass, kernel_tolerance, noise_like, watch
 from explainers.probe.differences import differ, difference, row_of, shapes_of, tensors_of, tolerance
-from explainers.probe.generators import SEED
 from explainers.probe.layer_rows import LayerRows
 
 _MANY = 4
@@ -69,9 +67,8 @@ def check_rows(network: nn.Module, images: Tensor, found: Behavior) -> Behavior:
         try:
             if not found.takes_one_row:
                 return replace(found, mixing=_mixing_of_neighbors(network, images))
-            layers, decisions = LayerRows(network, kernel_tolerance(images.dtype)), Decisions()
-            mixing = _mixing(network, images[0], layers, decisions)
-            reads = next(iter(decisions.reads), "")
+            layers = LayerRows(network, kernel_tolerance(images.dtype))
+            mixing, reads = _mixing(network, images[0], layers)
             return replace(found, mixing=mixing, misplaced="" if mixing else layers.misplaced, reads=reads)
         except Exception as error:
             if is_out_of_memory(error):
@@ -79,15 +76,13 @@ def check_rows(network: nn.Module, images: Tensor, found: Behavior) -> Behavior:
             return replace(found, mixing=0.0)  # a network that only accepts single images
 
 
-def _mixing(network: nn.Module, image: Tensor, layers: LayerRows, decisions: Decisions) -> float:
-    """Return the largest change of an image's output in a batch of two, compared with the image alone.
+def _mixing(network: nn.Module, image: Tensor, layers: LayerRows) -> tuple[float, str]:
+    """Return the largest change of an image's output in a batch, and the operation by which the network reads values.
 
-    `layers` compares the layers, and `decisions` notes what the network reads of the image. The image has another place
-    in each batch, in case the network sorts its rows.
+    `layers` compares the layers. The image has another position in each batch, in case the network sorts its rows.
     """
-    single = image[None].clone()
-    with layers.record(), decisions.watch(single):
-        alone = network(single)
+    with layers.record():
+        alone, reads = watch(network, image[None])
     two = image.expand(2, *image.shape)
     noisy, quiet = [_loud(image), 0.5 * image.flip(-1)], [0.01 * image.flip(-1)]
     outputs = []
@@ -96,12 +91,12 @@ def _mixing(network: nn.Module, image: Tensor, layers: LayerRows, decisions: Dec
             outputs.append(_beside(network, two, place, neighbors))
     shapes = shapes_of(alone)
     if shapes and shapes == shapes_of(outputs[0]):
-        return float(all(shape[:1] == (1,) for shape in shapes))  # one output for the whole batch
+        return float(all(shape[:1] == (1,) for shape in shapes)), reads  # one output for the whole batch
     first = row_of(outputs[0], 0, 2)
     mixing = difference(first, row_of(outputs[1], 1, 2))
     by_count, unlike = _differences_among_many(network, image, layers, first)
     mixing, by_count = max(mixing, unlike), max(by_count, difference(row_of(alone, 0, 1), first))
-    return max(mixing * (mixing > tolerance(outputs[0])), by_count * (by_count > layers.tolerance))
+    return max(mixing * (mixing > tolerance(outputs[0])), by_count * (by_count > layers.tolerance)), reads
 
 
 def _differences_among_many(
@@ -146,7 +141,4 @@ def _beside(network: nn.Module, batch: Tensor, kept: int, neighbors: list[Tensor
 
 def _loud(image: Tensor) -> Tensor:
     """Return a very different image: ten times as large, of the other sign, and noisy."""
-    generator = torch.Generator().manual_seed(SEED)
-    noise = torch.randn(image.shape, generator=generator, dtype=torch.float32).to(image)
-    size = image.abs().max()
-    return (size if size > 0 else 1) * noise - 10 * image.flip(-1)
+    return noise_like(image) - 10 * image.flip(-1)

@@ -44,8 +44,10 @@ def _refuse_without_single_rows(network: nn.Module, found: Behavior, count: int)
         )
 
 
-def note_behavior(name: str, found: Behavior) -> None:
-    """Note why the network runs row by row."""
+def note_behavior(network: nn.Module) -> None:
+    """Note why a network, returned by `run_alone`, runs row by row."""
+    assert isinstance(network, RowByRow), "`run_alone` returned it"
+    name, found = type(network).__name__, network.behavior
     if found.reads:
         _note_reads(name, found)
     elif found.is_stochastic:
