@@ -20,7 +20,7 @@ from pyarrow import parquet as pq
 
 from saliscope.datasets.items import Item
 from saliscope.datasets.rows import SCHEMA
-from saliscope.datasets.settings import differences
+from saliscope.datasets.settings import FORMAT, check_format, differences
 from saliscope.datasets.shards.locks import LEASE, FileLock, Lease
 from saliscope.datasets.shards.planning import PARTITION, Finished, PlannedShard, Stamp, digest_of
 from saliscope.datasets.stores import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
@@ -120,7 +120,7 @@ class Shards:
         self.store = open_store(folder)
         self.folder = self.store.folder
         self.files = ShardFiles(self.store)
-        self.record = json.loads(json.dumps(dict(record)))
+        self.record = json.loads(json.dumps({"format": FORMAT, **record}))
         self.lock: FileLock | Lease | None = None
         self.finished = Finished(str(self.folder))
         self.counts: Counter[str] = Counter()
@@ -144,10 +144,11 @@ class Shards:
                 raise Refused(f"{str(self.folder)!r} contains other files. Choose an empty or new folder for --out.")
             return False
         try:
-            old = json.loads(content)
-        except ValueError:
+            old = {"format": 1, **json.loads(content)}
+        except (ValueError, TypeError):
             path = str(self.folder if not self.store.local else Path(self.folder) / SETTINGS)
             raise Refused(f"{path!r} is damaged. Delete the folder, or choose another --out.") from None
+        check_format(old, self.folder)
         if changed := differences(old, self.record):
             raise Refused(
                 f"{str(self.folder)!r} contains a run with other settings: {'; '.join(changed)}. Choose another "
