@@ -135,7 +135,7 @@ def check_format(settings: Mapping[str, Any], folder: str | Path) -> None:
     version = settings.get("format", 1)
     if version not in range(1, FORMAT + 1):
         raise Refused(
-            f"The run in {str(folder)!r} has format {version!r}, but this version of Saliscope only knows formats up to "
+            f"The run in {str(folder)!r} has format {version!r}, but this version of Saliscope knows formats up to "
             f"{FORMAT}. Install the version of Saliscope that wrote the run or a newer one, or use another folder."
         )
 
