@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from saliscope.datasets.compare import statistics
 from saliscope.datasets.report.analysis.summary import Rate
-from saliscope.datasets.report.text import percent, plural
+from saliscope.datasets.report.formats import p_value, percent, plural
 
 if TYPE_CHECKING:
     from saliscope.datasets.compare.alignment import Alignment
     from saliscope.datasets.compare.comparing import Comparison
     from saliscope.datasets.run_data import RunData
 
+LEVEL = 0.05
 SETTINGS = ("model", "own", "method", "layer", "target", "options", "precision", "seed", "where", "batch_size")
 
 
@@ -24,9 +25,9 @@ def number_of(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
-def p_text(p: float, prefix: str = "p") -> str:
-    """Format a p-value: "p = 0.031" or "p < 0.001"."""
-    return f"{prefix} < 0.001" if p < 0.001 else f"{prefix} = {p:.3f}" if prefix else f"{p:.3f}"
+def points(difference: float) -> str:
+    """Return a difference of shares in percentage points, with one decimal and its sign."""
+    return f"{100 * difference:+.1f}".replace("-", "−")
 
 
 def mcnemar_text(gained: int, lost: int) -> str:
@@ -34,7 +35,7 @@ def mcnemar_text(gained: int, lost: int) -> str:
     if gained + lost < statistics.CHANGED:
         return f"not tested: McNemar's exact test needs {statistics.CHANGED} gained or lost images"
     p = statistics.mcnemar(gained, lost)
-    return f"{'significant' if p < statistics.LEVEL else 'not significant'} (McNemar's exact test, {p_text(p)})"
+    return f"{'significant' if p < LEVEL else 'not significant'} (McNemar's exact test, p {p_value(p, '= ')})"
 
 
 def interval_text(mean: statistics.Mean, scale: float = 1, unit: str = "") -> str:
@@ -60,10 +61,10 @@ def accuracy_lines(result: Comparison) -> list[str]:
         rate = Rate(result.total(f"correct_{letter}"), labeled)
         low, high = rate.interval
         texts.append(f"{100 * rate.value:.1f}% in {letter.upper()} ({100 * low:.1f} to {100 * high:.1f}%)")
-    difference, low, high = (100 * each for each in statistics.paired_difference(gained, lost, labeled))
-    points = f"{difference:+.1f} points, 95% interval {low:+.1f} to {high:+.1f}".replace("-", "−")
+    bounds = [points(each) for each in statistics.paired_difference(gained, lost, labeled)]
+    change = f"{bounds[0]} points, 95% interval {bounds[1]} to {bounds[2]}; {gained:,} gained, {lost:,} lost"
     lines.append(f"Accuracy over the same {plural(labeled, 'image')}: {texts[0]} and {texts[1]}.")
-    lines.append(f"B − A: {points}; {gained:,} gained, {lost:,} lost; {mcnemar_text(gained, lost)}.")
+    lines.append(f"B − A: {change}; {mcnemar_text(gained, lost)}.")
     return lines
 
 

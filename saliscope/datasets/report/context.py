@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from saliscope.datasets.report import images, text
+from saliscope.datasets.report import images
 from saliscope.datasets.report.analysis.columns import Columns, distinct
 from saliscope.datasets.report.analysis.embedding import Features
 from saliscope.datasets.report.analysis.map_pass import MapPass
@@ -78,11 +78,6 @@ class Context:
     def only_wrong(self) -> bool:
         """Whether the run contains only mistakes."""
         return self.settings.get("where") == WRONG
-
-    @property
-    def by_size(self) -> bool:
-        """Whether maps show magnitudes."""
-        return text.by_size(str(self.settings.get("method", "")))
 
     def add_map(self, values: Floats) -> int:
         """Add a map to the page, and return its index."""
