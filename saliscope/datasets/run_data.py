@@ -42,18 +42,24 @@ class RunData:
         """The files of the run, also others such as evaluation.json."""
         return open_store(self.folder)
 
-    @cached_property
-    def _rows(self) -> dataset.Dataset:
-        """All rows, with the types of `SCHEMA`, since another program may have written the files again."""
+    @property
+    def _parts(self) -> list[str]:
+        """The names of the files, in the order of the rows."""
+        return list(self.manifest["parts"]) if self._given is None else ["memory"]
+
+    def _open(self, parts: Sequence[str]) -> dataset.Dataset:
+        """Return the rows of some files, with the types of `SCHEMA`: another program may have written them again.
+
+        Not all files are opened at once, because the metadata of a file takes 100 kB.
+        """
         if self._given is not None:
             return dataset.dataset(self._given)
-        paths = [self.store.path(part) for part in self.manifest["parts"]]
+        paths = [self.store.path(part) for part in parts]
         file_system = None if isinstance(self.store, LocalStore) else self.store.fs
         return dataset.dataset(paths, schema=SCHEMA, format="parquet", filesystem=file_system)
 
-    @cached_property
-    def _files(self) -> list[dataset.Fragment]:
-        return list(self._rows.get_fragments())
+    def _all(self) -> Iterator[dataset.Dataset]:
+        return (self._open(self._parts[start : start + REQUESTS]) for start in range(0, len(self._parts), REQUESTS))
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
@@ -62,13 +68,13 @@ class RunData:
         Errors   Refused for a damaged file, and for a file without a column that every run has
         """
         with self._refuse_damage(), ThreadPoolExecutor(REQUESTS) as pool:
-            counts = list(pool.map(self._count_rows, range(len(self._files))))
-        return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+            return np.cumsum([0, *pool.map(self._count_rows, self._parts)], dtype=np.int64)
 
-    def _count_rows(self, number: int) -> int:
-        file = self._files[number]
-        if self._given is None:
-            _check_columns(file.physical_schema.names, f"{self.manifest['parts'][number]} of {str(self.folder)!r}")
+    def _count_rows(self, part: str) -> int:
+        if self._given is not None:
+            return len(self._given)
+        (file,) = self._open([part]).get_fragments()
+        _check_columns(file.physical_schema.names, f"{part} of {str(self.folder)!r}")
         return int(file.count_rows())
 
     def __len__(self) -> int:
@@ -86,7 +92,8 @@ class RunData:
         Errors   Refused for a damaged file
         """
         with self._refuse_damage():
-            return self._rows.to_table(columns=list(names))
+            found = [part.to_table(columns=list(names)) for part in self._all()]
+            return pa.concat_tables([*found, SCHEMA.empty_table().select(list(names))])
 
     def batches(self, names: Sequence[str], size: int = BATCH) -> Iterator[tuple[int, pa.Table]]:
         """Yield some columns of all rows in order, at most `size` rows at a time, each with its first row's index.
@@ -96,7 +103,7 @@ class RunData:
         start = 0
         with self._refuse_damage():
             ahead = {"batch_size": size, "batch_readahead": 1, "fragment_readahead": 1}
-            for batch in self._rows.to_batches(columns=list(names), **ahead):
+            for batch in (each for part in self._all() for each in part.to_batches(columns=list(names), **ahead)):
                 if len(batch):
                     yield start, pa.table(batch)
                 start += len(batch)
@@ -114,8 +121,8 @@ class RunData:
         file_of = np.searchsorted(self._starts, ordered, side="right") - 1
         with self._refuse_damage():
             for number in np.unique(file_of):
-                scanner = self._files[number].scanner(schema=SCHEMA, columns=columns, use_threads=False)
-                found.append(scanner.take(pa.array(ordered[file_of == number] - self._starts[number])))
+                own = pa.array(ordered[file_of == number] - self._starts[number])
+                found.append(self._open([self._parts[number]]).take(own, columns=columns))
         return pa.concat_tables(found).take(np.argsort(order, kind="stable"))
 
     @contextmanager

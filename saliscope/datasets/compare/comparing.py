@@ -113,7 +113,7 @@ class Comparer:
         self.a, self.b, self.frames = a, b, frames
         classes = [run.manifest.get("classes") or [] for run in (a, b)]
         self.same_classes = bool(classes[0]) and classes[0] == classes[1]
-        self.names = [distinct(each) for each in classes]
+        self.names = [pa.array(distinct(each), pa.string()) for each in classes]
         self.result = Comparison(pair(a, b, key))
         self._counts: list[pa.Table] = []
 
@@ -233,7 +233,7 @@ class Comparer:
 class Rows:
     """Some rows of a run, with nulls for those that it does not have (-1). `names` has distinct names of classes."""
 
-    def __init__(self, run: RunData, rows: Integers, classes: list[str]) -> None:
+    def __init__(self, run: RunData, rows: Integers, classes: pa.Array) -> None:
         known = rows >= 0
         self.table = run.take(rows[known], LIGHT).take(pa.array(np.cumsum(known) - 1, mask=~known))
         self.names = {name: class_names(self.table, name, classes) for name in ("label", "prediction", "target")}

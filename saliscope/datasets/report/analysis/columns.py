@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 
 NAMES = ("label", "prediction", "target")
 PROBABILITIES = ("probability", "label_probability")
-READ = ["path", "error", "correct", *PROBABILITIES, *NAMES, *(f"{name}_index" for name in NAMES)]
+READ = ["path", "correct", *PROBABILITIES, *(f"{name}_index" for name in NAMES)]
 READ += ["map_height", "map_width", "findings", "finding_texts"]
+
+
+def as_array(column: pa.Array | pa.ChunkedArray, missing: float) -> NDArray[Any]:
+    """Return the values `[n]`, with `missing` for nulls; without nulls, they are not copied."""
+    return np.asarray(column.fill_null(missing) if column.null_count else column)
 
 
 class Names:
     """A column of names as codes `[n]` into `values`; -1 if there is none."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        encoded = column.combine_chunks()
-        self.codes: Integers = np.asarray(encoded.indices.fill_null(-1))
+        encoded = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        self.codes: Integers = as_array(encoded.indices, -1)
         self.values: list[str] = encoded.dictionary.to_pylist()
 
     def __getitem__(self, row: int) -> str | None:
@@ -46,13 +51,13 @@ class Columns:
     """
 
     def __init__(self, data: RunData) -> None:
-        self.table = table = _encode(data.columns(READ), distinct(data.manifest.get("classes") or []))
+        self.table = table = _read(data)
         self.paths: pa.ChunkedArray = table["path"]
         self.label, self.prediction, self.target = (Names(table[name]) for name in NAMES)
-        indices = (np.asarray(table[f"{name}_index"].fill_null(-1)) for name in NAMES)
+        indices = (as_array(table[f"{name}_index"], -1) for name in NAMES)
         self.label_index, self.prediction_index, self.target_index = indices
-        self.probability, self.label_probability = (np.asarray(table[name].fill_null(np.nan)) for name in PROBABILITIES)
-        self.correct: NDArray[np.int8] = np.asarray(table["correct"].cast(pa.int8()).fill_null(-1))
+        self.probability, self.label_probability = (as_array(table[name], np.nan) for name in PROBABILITIES)
+        self.correct: NDArray[np.int8] = as_array(table["correct"].cast(pa.int8()), -1)
         self.has_map, self.readable = np.asarray(table["map_height"].is_valid()), np.asarray(table["error"].is_null())
         self.wrong: NDArray[np.bool_] = self.readable & (self.correct == 0)
         self.group = "label" if (self.label.codes >= 0).any() else "target"
@@ -74,18 +79,28 @@ class Columns:
         return (first[0]["map_height"], first[0]["map_width"]) if first else (1, 1)
 
 
-def _encode(table: pa.Table, classes: Sequence[str]) -> pa.Table:
-    """Return the table with names of classes and errors as dictionaries, and without probabilities that are NaN."""
-    encoded = {name: class_names(table, name, classes).dictionary_encode() for name in NAMES}
-    encoded["error"] = table["error"].dictionary_encode()
-    finite = {name: pc.if_else(pc.is_finite(table[name]), table[name], None) for name in PROBABILITIES}
-    return pa.table({**{name: table[name] for name in READ}, **encoded, **finite})
+def _read(data: RunData) -> pa.Table:
+    """Return the columns with names of classes and errors as dictionaries, and without probabilities that are NaN.
+
+    Texts are read column by column, because they take much more memory than their codes.
+    """
+    classes = pa.array(distinct(data.manifest.get("classes") or []), pa.string())
+    columns = {"error": data.columns(["error"])["error"].dictionary_encode()}
+    for name in NAMES:
+        columns[name] = class_names(data.columns([name, f"{name}_index"]), name, classes).dictionary_encode()
+    others = data.columns(READ)
+    columns |= {name: others[name] for name in READ}
+    columns |= {name: pc.if_else(pc.is_finite(others[name]), others[name], None) for name in PROBABILITIES}
+    table = pa.table(columns).combine_chunks()
+    del others, columns
+    pa.default_memory_pool().release_unused()
+    return table
 
 
-def class_names(table: pa.Table, name: str, classes: Sequence[str]) -> pa.ChunkedArray:
+def class_names(table: pa.Table, name: str, classes: pa.Array) -> pa.ChunkedArray:
     """Return a column of labels, predictions or targets, with the names of `classes` for those that have an index."""
     index = table[f"{name}_index"]
-    known = pa.array(classes, pa.string()).take(pc.if_else(pc.less(index, len(classes)), index, None))
+    known = classes.take(pc.if_else(pc.less(index, len(classes)), index, None))
     return pc.coalesce(known, table[name])
 
 

@@ -114,33 +114,29 @@ def class_rows(columns: Columns, maps: MapPass) -> list[ClassRow]:
     """Return the classes sorted by name."""
     shares = {f"share_{name}": pa.array(region.shares, from_pandas=True) for name, region in maps.regions.items()}
     table = columns.table.select(["probability", "label_index"])
-    more = {"name": columns.table[columns.group], "code": columns.prediction.codes, "wrong": columns.wrong, **shares}
+    code = np.where(columns.readable, columns.groups.codes, -1)
+    more = {"code": code, "predicted": columns.prediction.codes, "wrong": columns.wrong, **shares}
     for name, values in more.items():
-        table = table.append_column(name, values if isinstance(values, pa.ChunkedArray) else pa.array(values))
-    table = table.filter(pa.array(columns.readable & (columns.groups.codes >= 0)))
-    confused: dict[str, tuple[str, int]] = {}
-    pairs = table.filter(pc.field("wrong")).group_by(["name", "code"]).aggregate([([], "count_all")])
-    for each in pairs.sort_by([("count_all", "descending"), ("code", "ascending")]).to_pylist():
-        confused.setdefault(each["name"], (columns.prediction.values[each["code"]], each["count_all"]))
+        table = table.append_column(name, pa.array(values))
+    confused: dict[int, tuple[str, int]] = {}
+    pairs = table.filter(pc.field("wrong")).group_by(["code", "predicted"]).aggregate([([], "count_all")])
+    for each in pairs.sort_by([("count_all", "descending"), ("predicted", "ascending")]).to_pylist():
+        confused.setdefault(each["code"], (columns.prediction.values[each["predicted"]], each["count_all"]))
     means = [(name, "mean") for name in ("probability", *shares)]
-    found = table.group_by("name", use_threads=False).aggregate(
-        [([], "count_all"), ("label_index", "distinct"), ("wrong", "sum"), *means]
-    )
-    codes = {name: code for code, name in enumerate(columns.groups.values)}
+    found = table.group_by("code").aggregate([([], "count_all"), ("label_index", "distinct"), ("wrong", "sum"), *means])
     rows = []
-    for each in found.to_pylist():
-        name = each["name"]
+    for each in found.filter(pc.field("code") >= 0).to_pylist():
         count = _labeled(columns, each)
         rows.append(
             ClassRow(
-                name,
+                columns.groups.values[each["code"]],
                 each["count_all"],
                 Rate(count - each["wrong_sum"], count) if count else None,
                 each["probability_mean"],
-                confused.get(name),
+                confused.get(each["code"]),
                 {region: each[f"share_{region}_mean"] for region in maps.regions},
-                maps.counts.get(codes[name], 0),
-                maps.means.get(codes[name]),
+                maps.counts.get(each["code"], 0),
+                maps.means.get(each["code"]),
             )
         )
     return sorted(rows, key=lambda row: row.name)
@@ -174,7 +170,8 @@ class Confusions:
 
 def confusions(columns: Columns, most: int) -> Confusions:
     """Return at most `most` pairs of label and wrong prediction, the most frequent and then the most probable first."""
-    wrong = columns.table.filter(pa.array(columns.wrong)).group_by(["label", "prediction"], use_threads=False)
+    table = columns.table.select(["label", "prediction", "probability", "label_index"])
+    wrong = table.filter(pa.array(columns.wrong)).group_by(["label", "prediction"])
     found = wrong.aggregate([([], "count_all"), ("probability", "mean"), ("label_index", "distinct")])
     found = found.set_column(found.column_names.index("label"), "label", found["label"].cast(pa.string()))  # to sort
     order = [("count_all", "descending"), ("probability_mean", "descending"), ("label", "ascending")]
