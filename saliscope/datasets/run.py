@@ -80,7 +80,7 @@ class Job:
     def planned(self) -> Iterator[PlannedShard]:
         """List the source, and yield its shards in order, whether they are finished or not."""
         for number, partition in self.numbered():
-            yield from plan(number, partition.blocks(), self.settings.shard, self.settings.batch_size)
+            yield from plan(number, partition(), self.settings.shard, self.settings.batch_size)
 
     def missing(self) -> Iterator[tuple[int, int, list[Item]]]:
         """Yield shard, batch index and images of every unfinished batch.
