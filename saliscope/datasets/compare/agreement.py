@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from saliscope.datasets.report.analysis.maps import MOST, pool, unpack
+from saliscope.datasets.report.analysis.maps import MOST, pool
+from saliscope.datasets.rows import unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa

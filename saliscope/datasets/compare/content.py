@@ -116,7 +116,7 @@ class _Pictures:
     def _figure(self, image: Any, record: dict[str, Any], model: Model | None) -> dict[str, Any]:
         if record["map"] is None:
             return {"map": None, "photo": None}
-        stored = map_of({**record, "map_scale": 1.0 if record["map_scale"] is None else record["map_scale"]})
+        stored = map_of(record)
         values = np.where(np.isfinite(stored), stored, 0.0).astype(np.float64)
         self.maps.append(pack(pool(values, (min(MOST, values.shape[0]), min(MOST, values.shape[1])))))
         photo = None if model is None else self._photo(image, model)
