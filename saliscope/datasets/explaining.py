@@ -13,7 +13,7 @@ from torch import Tensor
 import explainers
 from explainers import Similarity, declared_score, probabilities_of
 from saliscope.datasets.decoding import DecodedBatch
-from saliscope.datasets.items import Item
+from saliscope.datasets.items import Item, reason_of
 from saliscope.datasets.sentences import embed, find_sentences, target_of
 from saliscope.datasets.settings import LABEL, PREDICTED, WRONG, Classes, Settings
 from saliscope.errors import Refused
@@ -123,8 +123,7 @@ class Explainer:
         except (Refused, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-            return _error_row(item, f"Cannot explain the image: {reason}.")
+            return _error_row(item, f"Cannot explain the image: {reason_of(error)}.")
 
     def _selected_rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
         if self.settings.where != WRONG:
