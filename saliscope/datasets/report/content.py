@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,29 +100,20 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     rows, findings = summary.class_rows(columns, maps), summary.finding_rows(columns)
     ancestors = hierarchy.by_ancestor(columns, manifest.get("classes") or [])
     content: dict[str, Any] = {
+        "page": page,
+        "columns": columns,
         "manifest": manifest,
         "settings": settings,
-        "method": formats.title(settings.get("method", "")),
-        "target": settings.get("target", "predicted"),
-        "unit": formats.unit(settings.get("method", ""), manifest.get("score", "")),
         "only_wrong": only_wrong,
         "by_size": by_size,
-        "has_model": report.model is not None,
-        "has_labels": columns.group == "label",
         "limits": LIMITS,
-        "count": len(columns),
-        "readable": int(columns.readable.sum()),
-        "wrong": int(columns.wrong.sum()),
-        "labeled_images": sum(columns.labeled.values()),
         "accuracy": summary.accuracy(columns),
         "classes": sorted(rows, key=lambda row: (row.rate.value if row.rate else 2.0, row.name)),
         "lowest": summary.lowest_accuracy(rows),
         "regions": [_region(name, region, rows) for name, region in maps.regions.items()],
         "confusions": summary.confusions(columns, PAIRS),
         "findings": findings,
-        "means": [
-            {"name": row.name, "count": row.maps, "map": page.add_map(row.mean)} for row in rows if row.mean is not None
-        ],
+        "means": [(row, page.add_map(row.mean)) for row in rows if row.mean is not None],
         "tested": shortcuts.count_tested(page.maps, clusters, page.classes, candidates),
         **_clusters(page, clusters, candidates),
         **_mistakes(page, mistakes),
@@ -133,17 +123,15 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "ancestors": ancestors,
         "median_size": hierarchy.median_size(ancestors or []),
         "errors": errors,
-        "error_cards": [_card(page, row) for row in error_rows if row in page.shown],
+        "error_rows": [row for row in error_rows if row in page.shown],
         "unreadable": summary.unreadable(columns),
-        "facts": _facts(data, settings),
-        "shown": len(page.shown),
-        "link": report.link,
+        "devices": sorted(name for name in data.columns(["device"])["device"].unique().to_pylist() if name),
+        "probabilities": PROBABILITIES.get(manifest.get("score", "")),
         "folder": shlex.quote(str(data.folder)),
-        "features": page.features,
     }
     images_data = _images(page, maps.regions["border"].shares, clusters)
     places = page.features.places() if page.features else []
-    content["has_places"] = bool(places)
+    content |= {"has_places": bool(places), "unit": formats.unit(settings.get("method", ""), manifest.get("score", ""))}
     content["data"] = {
         "images": images_data,
         "places": places,
@@ -187,58 +175,15 @@ def _evaluation(data: RunData) -> dict[str, Any]:
     return content if isinstance(content, dict) and content.get("metrics") else {}
 
 
-def _facts(data: RunData, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings and versions."""
-    manifest = data.manifest
-    names = ("model", "method", "layer", "target", "where", "options", "precision", "seed")
-    values = {name.capitalize(): settings.get(name) for name in names}
-    facts = [
-        (name, json.dumps(value) if isinstance(value, (dict, list)) else str(value))
-        for name, value in values.items()
-        if value not in (None, "", {})
-    ]
-    weights, seconds = manifest.get("weights_sha256"), manifest.get("seconds")
-    facts.append(("Weights", f"SHA-256 {weights}" if weights else "unknown"))
-    if devices := sorted(name for name in data.columns(["device"])["device"].unique().to_pylist() if name):
-        facts.append(("Device", ", ".join(devices)))
-    versions = ", ".join(f"{name} {version}" for name, version in manifest.get("versions", {}).items())
-    facts.append(("Versions", versions or "unknown"))
-    if (score := manifest.get("score")) in PROBABILITIES:
-        facts.append(("Probabilities", PROBABILITIES[score]))
-    return [
-        *facts,
-        ("Source", str(manifest.get("source", "unknown"))),
-        ("Finished", f"{manifest.get('finished', 'unknown')}" + (f", after {seconds:.0f} s" if seconds else "")),
-        ("Images", "the region that the network received, reduced; maps are averaged to at most 56 cells per side"),
-    ]
-
-
-def _card(page: Context, row: int) -> dict[str, Any]:
-    """Return the image of a row with a label and a prediction."""
-    columns = page.columns
-    return {
-        "image": page.shown[row],
-        "path": columns.path(row),
-        "label": columns.label[row],
-        "prediction": columns.prediction[row],
-        "probability": float(columns.probability[row]),
-        "label_probability": float(columns.label_probability[row]),
-    }
-
-
-def _constant(region: Floats) -> Coverage:
-    return lambda rows: region
-
-
 def _regions(report: Report, columns: Columns) -> dict[str, Coverage]:
-    """Return functions of rows that return the coverage of regions whose share of the relevance is reported."""
+    """Return the coverage of the regions whose share of the relevance is reported."""
     size = grid_size(columns)
-    regions = {"border": _constant(border_region(size))}
+    regions: dict[str, Coverage] = {"border": border_region(size)}
     if report.box is not None:
-        regions["box"] = _constant(box_region(size, report.box))
+        regions["box"] = box_region(size, report.box)
     mask = report.mask
     if mask is not None and not callable(mask):
-        regions["mask"] = _constant(mask_region(size, mask))
+        regions["mask"] = mask_region(size, mask)
     if callable(mask):
         find, nothing = mask, np.full(size, np.nan)  # an image without a mask has no share
 
@@ -320,23 +265,22 @@ def _mistakes(page: Context, rows: list[int]) -> dict[str, Any]:
     """Return the most confident mistakes, with the maps of both classes and their difference if available."""
     rows = [row for row in rows if row in page.shown_maps]
     records = [{**record, "row": row} for row, record in zip(rows, _records(page, rows), strict=True)]
-    pairs: dict[int, images.MapPair] = {}
+    pairs: dict[int, tuple[Floats, Floats]] = {}
     if page.report.model is not None and records:
         pairs = dict(images.map_pairs(records, page.shown_maps, page.report.read, page.report.model, page.settings))
-    mistakes = [{**_card(page, row), "maps": _maps_of_mistake(page, row, pairs.get(k))} for k, row in enumerate(rows)]
+    mistakes = [(row, _maps_of_mistake(page, row, pairs.get(k))) for k, row in enumerate(rows)]
     return {"mistakes": mistakes, "incomplete": len(rows) - len(pairs)}
 
 
-def _maps_of_mistake(page: Context, row: int, pair: images.MapPair | None) -> list[dict[str, Any]]:
+def _maps_of_mistake(page: Context, row: int, pair: tuple[Floats, Floats] | None) -> list[dict[str, Any]]:
     if pair is None:
         return [_figure(page, f"map of {page.columns.target[row]}", page.shown_maps[row])]
-    largest = float(max(pair.predicted.max(), pair.expected.max(), 0))
-    low = float(min(pair.predicted.min(), pair.expected.min()))
-    limit = max(largest, -low) or None
+    predicted, expected = pair
+    limit = max(float(each) for values in pair for each in (values.max(), -values.min(), 0)) or None
     return [
-        _figure(page, f"{page.columns.prediction[row]} (predicted)", pair.predicted, limit),
-        _figure(page, f"{page.columns.label[row]} (expected)", pair.expected, limit),
-        _figure(page, "predicted − expected", pair.difference) | {"signed": True},
+        _figure(page, f"{page.columns.prediction[row]} (predicted)", predicted, limit),
+        _figure(page, f"{page.columns.label[row]} (expected)", expected, limit),
+        _figure(page, "predicted − expected", predicted - expected) | {"signed": True},
     ]
 
 

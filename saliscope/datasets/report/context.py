@@ -55,9 +55,6 @@ class Context:
     """The maps of the images on the page, by row."""
     features: Features | None = None
     """The features of the images on the page; None without a network."""
-    requested: int = 0
-    available: int = 0
-    """The number of images that were requested, and the number of images that were found."""
 
     @property
     def maps(self) -> Maps:
@@ -96,9 +93,7 @@ class Context:
 
     def image(self, row: int) -> Image.Image | None:
         """Return the image of a row, or None if it is not available anymore."""
-        image = self.report.read(self.columns.path(row))
-        self.requested, self.available = self.requested + 1, self.available + (image is not None)
-        return image
+        return self.report.read(self.columns.path(row))
 
     def crop(self, number: int) -> Image.Image | None:
         """Return the part of the image of a clustered map that the network received."""

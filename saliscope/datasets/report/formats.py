@@ -9,7 +9,7 @@ from saliscope import percentages
 
 def percent(share: float | None) -> str:
     """Return a share as a percentage, or an empty string if it is unknown."""
-    return "" if share is None or share != share else percentages.percent(share)
+    return "" if share is None or share != share else percentages.percent(float(share))
 
 
 def number(value: float | None) -> str:

@@ -77,7 +77,13 @@ def render(content: dict[str, Any], template: str = "report.html", scripts: Sequ
     data = json.dumps(content.pop("data"), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     whole = Environment(loader=FileSystemLoader(STATIC), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     whole.filters |= {"percent": formats.percent, "number": formats.number}
-    whole.globals |= {"plural": formats.plural, "p_value": formats.p_value, "points": percentages.points}
+    whole.globals |= {
+        "plural": formats.plural,
+        "p_value": formats.p_value,
+        "points": percentages.points,
+        "json": json.dumps,
+    }
+    whole.globals |= {"method_title": formats.title}
     return whole.get_template(template).render(
         **content,
         css=Markup((STATIC / "report.css").read_text(encoding="utf-8")),

@@ -18,11 +18,10 @@ import pyarrow as pa
 from pyarrow import ipc
 from pyarrow import parquet as pq
 
-from saliscope.datasets.items import Item
 from saliscope.datasets.rows import SCHEMA
 from saliscope.datasets.settings import FORMAT, check_format, differences
 from saliscope.datasets.shards.locks import LEASE, FileLock, Lease
-from saliscope.datasets.shards.planning import PARTITION, Finished, PlannedShard, Stamp, digest_of
+from saliscope.datasets.shards.planning import PARTITION, Finished, Stamp, digest_of
 from saliscope.datasets.stores import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
 from saliscope.errors import Refused
 

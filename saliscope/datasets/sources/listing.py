@@ -97,9 +97,7 @@ def _list_images(location: Location, depth: int | None) -> Iterator[list[Item]]:
     images = (name for name in location.walk() if is_image(name))
     while names := list(itertools.islice(images, WHOLE)):
         texts = map(location.to_text, names)
-        yield [
-            Item(text, label_in(text, depth), location.url(name)) for text, name in zip(texts, names, strict=True)
-        ]
+        yield [Item(text, label_in(text, depth), location.url(name)) for text, name in zip(texts, names, strict=True)]
 
 
 def _list_folder(location: Location) -> Listing:

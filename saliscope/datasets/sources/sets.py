@@ -45,9 +45,7 @@ def _items(kind: str, location: Location, names: Sequence[str]) -> Iterator[Item
             yield from block
 
 
-def _list_file(
-    kind: str, location: Location, name: str, first: str, depth: int | None = None
-) -> Iterator[list[Item]]:
+def _list_file(kind: str, location: Location, name: str, first: str, depth: int | None = None) -> Iterator[list[Item]]:
     """Yield the images in one file of a set.
 
     Args     first: the first file of the set; tables need the same columns and classes
