@@ -54,7 +54,8 @@ def gather(result: Comparison, runs: Sequence[FinishedRun], alignment: Alignment
         "most_classes": CLASSES,
         "transitions": transitions[:TRANSITIONS],
         "kinds": kinds,
-        "differences": texts.differences([run.data for run in runs]),
+        "manifests": [run.data.manifest for run in runs],
+        "counts": [f"{len(run.data):,}" for run in runs],
         "pictures": pictures,
         "data": {"images": pictures.images, "maps": pictures.maps},
     }

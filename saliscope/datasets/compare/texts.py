@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from saliscope.datasets.compare import statistics
@@ -14,10 +13,9 @@ from saliscope.datasets.report.formats import p_value, percent, plural
 if TYPE_CHECKING:
     from saliscope.datasets.compare.alignment import Alignment
     from saliscope.datasets.compare.comparing import Comparison
-    from saliscope.datasets.run_data import RunData
 
 LEVEL = 0.05
-SETTINGS = ("model", "own", "method", "layer", "target", "options", "precision", "seed", "where", "batch_size")
+
 
 
 def number_of(value: float) -> str:
@@ -110,31 +108,8 @@ def _sizes(result: Comparison) -> str:
     return f"Maps of different sizes ({shown}{more}) were averaged to the coarser grid before the comparison."
 
 
-def differences(runs: Sequence[RunData]) -> list[dict[str, str]]:
-    """Return the settings of both runs, and whether they differ."""
-    manifests = [run.manifest for run in runs]
-    rows = [
-        (name.replace("_", " ").capitalize(), *(_text(each["settings"].get(name)) for each in manifests))
-        for name in SETTINGS
-    ]
-    rows += [
-        ("Weights", *(str(each.get("weights_sha256", ""))[:16] for each in manifests)),
-        ("Classes", *(f"{len(each.get('classes') or []):,}" for each in manifests)),
-        ("Source", *(_text(each.get("source")) for each in manifests)),
-        ("Images", *(f"{len(run):,}" for run in runs)),
-        ("Finished", *(str(each.get("finished", ""))[:16].replace("T", " ") for each in manifests)),
-    ]
-    methods = [each["settings"].get("method") for each in manifests]
-    note = "; maps are compared by the order of their values, since values of different methods have different units"
-    return [
-        {"name": name, "a": a, "b": b, "note": note if name == "Method" and methods[0] != methods[1] else ""}
-        | {"differs": "yes" if a != b else ""}
-        for name, a, b in rows
-        if a or b
-    ]
-
-
-def _text(value: Any) -> str:
+def setting(value: Any) -> str:
+    """Return the value of a setting as text; empty if it is not set."""
     if value in (None, "", {}, []):
         return ""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)
