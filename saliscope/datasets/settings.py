@@ -44,6 +44,11 @@ class Settings:
     precision: str | None = None
     seed: int = 0
 
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Settings:
+        """Return the settings in the record of a run."""
+        return cls(**{name: record[name] for name in cls.__dataclass_fields__ if name in record})
+
     @property
     def only_label(self) -> str:
         """The label in `where`, or empty."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 LEVEL = 0.05
 
 
-
 def number_of(value: float) -> str:
     """Format a value with two decimals."""
     return f"{value:.2f}".replace("-", "−")

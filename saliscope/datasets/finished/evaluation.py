@@ -111,8 +111,8 @@ def _sample(finished_run: FinishedRun, count: int, seed: int) -> list[tuple[dict
     return sample
 
 
-JOINED = ("values", "controls", "spread", "curves", "control_curves", "reasons", "maps", "target")
-JOINED += ("random_values", "random_curves")
+JOINED = "values controls spread curves control_curves reasons maps target random_values random_curves".split()
+"""The fields of an `Evaluation` that have an entry per image."""
 
 
 def _merge(parts: Sequence[Evaluation]) -> Evaluation:

@@ -104,8 +104,7 @@ def _explain(images: list[Image.Image], targets: list[int], model: Model, settin
     import explainers  # torch takes seconds to start
 
     method = explainers.METHODS[settings["method"]]
-    known = ("method", "layer", "options", "precision", "seed")
-    options = Settings(**{name: settings[name] for name in known if name in settings}).method_options()
+    options = Settings.of(settings).method_options()
     inputs = torch.cat([model.prepare(image) for image in images])
     inputs = inputs.to(next(model.network.parameters()).device)
     explanation = explainers.explain(settings["method"], model.network, inputs, targets, compare=False, **options)
