@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from saliscope.errors import Refused
 
@@ -50,29 +49,30 @@ def pair(a: RunData, b: RunData, key: str = PATH) -> Pairing:
     """
     if key not in KEYS:
         raise Refused(f"Unknown key {key!r}. Match images by {' or '.join(KEYS)}.")
-    keys, others = (run.columns([key])[key] for run in (a, b))
-    found = _find(keys, others)
-    again = (found >= 0) & _is_repeated(keys)
-    again_b = _is_repeated(others)
+    keys = [run.columns([key])[key] for run in (a, b)]
+    encoded = pa.chunked_array([*keys[0].chunks, *keys[1].chunks], pa.string()).dictionary_encode()
+    codes = np.concatenate([np.zeros(0, np.int32), *(each.indices.fill_null(-1) for each in encoded.chunks)])
+    count, (own, others) = int(codes.max(initial=-1)) + 1, np.split(codes, [len(keys[0])])
+    del encoded
+    first, first_b = _first(own, count), _first(others, count)
+    found = first_b[own]
+    again = (first[own] != np.arange(len(own))) & (found >= 0)
+    again_b = (first_b[others] != np.arange(len(others))) & (others >= 0)
     if key == PATH:
-        _refuse_repeated(a, keys, again)
-        _refuse_repeated(b, others, again_b)
+        _refuse_repeated(a, keys[0], again)
+        _refuse_repeated(b, keys[1], again_b)
     alone = ~again_b
     alone[found[found >= 0]] = False
     repeated = int(again.sum() + again_b.sum())
     return Pairing(key, np.flatnonzero(~again), found[~again], np.flatnonzero(alone), repeated)
 
 
-def _find(keys: pa.ChunkedArray, among: pa.ChunkedArray) -> Integers:
-    """Return the first place of each key, or -1."""
-    places = pc.index_in(keys, value_set=among.combine_chunks(), skip_nulls=True)
-    return np.asarray(places.fill_null(-1)).astype(np.int64)
-
-
-def _is_repeated(keys: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Return which keys are those of an earlier row."""
-    first = _find(keys, keys)
-    return (first >= 0) & (first != np.arange(len(keys)))
+def _first(codes: NDArray[np.int32], count: int) -> Integers:
+    """Return the first place of each code, or -1; the last entry is that of the code -1, a missing key."""
+    first = np.full(count + 1, -1)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    first[-1] = -1
+    return first
 
 
 def _refuse_repeated(run: RunData, paths: pa.ChunkedArray, again: NDArray[np.bool_]) -> None:

@@ -118,10 +118,11 @@ def class_rows(columns: Columns, maps: MapPass) -> list[ClassRow]:
     more = {"code": code, "predicted": columns.prediction.codes, "wrong": columns.wrong, **shares}
     for name, values in more.items():
         table = table.append_column(name, pa.array(values))
-    confused: dict[int, tuple[str, int]] = {}
     pairs = table.filter(pc.field("wrong")).group_by(["code", "predicted"]).aggregate([([], "count_all")])
-    for each in pairs.sort_by([("count_all", "descending"), ("predicted", "ascending")]).to_pylist():
-        confused.setdefault(each["code"], (columns.prediction.values[each["predicted"]], each["count_all"]))
+    most = pairs.sort_by([("count_all", "descending"), ("predicted", "ascending")]).group_by("code", use_threads=False)
+    most = most.aggregate([("predicted", "first"), ("count_all", "first")]).to_pylist()
+    predictions = columns.prediction.values
+    confused = {each["code"]: (predictions[each["predicted_first"]], each["count_all_first"]) for each in most}
     means = [(name, "mean") for name in ("probability", *shares)]
     found = table.group_by("code").aggregate([([], "count_all"), ("label_index", "distinct"), ("wrong", "sum"), *means])
     rows = []
