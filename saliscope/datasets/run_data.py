@@ -91,9 +91,17 @@ class RunData:
 
         Errors   Refused for a damaged file
         """
+        return pa.concat_tables([SCHEMA.empty_table().select(list(names)), *self.tables(names)])
+
+    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield some columns of all rows, a few files at a time.
+
+        Errors   Refused for a damaged file
+        """
         with self._refuse_damage():
-            found = [part.to_table(columns=list(names)) for part in self._all()]
-            return pa.concat_tables([*found, SCHEMA.empty_table().select(list(names))])
+            for part in self._all():
+                yield part.to_table(columns=list(names))
+        pa.default_memory_pool().release_unused()
 
     def batches(self, names: Sequence[str], size: int = BATCH) -> Iterator[tuple[int, pa.Table]]:
         """Yield some columns of all rows in order, at most `size` rows at a time, each with its first row's index.
@@ -107,6 +115,7 @@ class RunData:
                 if len(batch):
                     yield start, pa.table(batch)
                 start += len(batch)
+        pa.default_memory_pool().release_unused()
 
     def take(self, rows: Sequence[int] | NDArray[np.int64], names: Sequence[str] | None = None) -> pa.Table:
         """Return these rows in this order, reading only the files that contain them.

@@ -125,7 +125,9 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "errors": errors,
         "error_rows": [row for row in error_rows if row in page.shown],
         "unreadable": summary.unreadable(columns),
-        "devices": sorted(name for name in data.columns(["device"])["device"].unique().to_pylist() if name),
+        "devices": sorted(
+            {name for table in data.tables(["device"]) for name in table["device"].unique().to_pylist() if name}
+        ),
         "probabilities": PROBABILITIES.get(manifest.get("score", "")),
         "folder": shlex.quote(str(data.folder)),
     }

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from saliscope.datasets.rows import SCHEMA
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 NAMES = ("label", "prediction", "target")
 PROBABILITIES = ("probability", "label_probability")
-READ = ["path", "correct", *PROBABILITIES, *(f"{name}_index" for name in NAMES)]
+READ = ["path", "error", "correct", *PROBABILITIES, *NAMES, *(f"{name}_index" for name in NAMES)]
 READ += ["map_height", "map_width", "findings", "finding_texts"]
 
 
@@ -80,21 +82,22 @@ class Columns:
 
 
 def _read(data: RunData) -> pa.Table:
-    """Return the columns with names of classes and errors as dictionaries, and without probabilities that are NaN.
-
-    Texts are read column by column, because they take much more memory than their codes.
-    """
+    """Return the columns of a run, encoded file by file: texts take much more memory than their codes."""
     classes = pa.array(distinct(data.manifest.get("classes") or []), pa.string())
-    columns = {"error": data.columns(["error"])["error"].dictionary_encode()}
-    for name in NAMES:
-        columns[name] = class_names(data.columns([name, f"{name}_index"]), name, classes).dictionary_encode()
-    others = data.columns(READ)
-    columns |= {name: others[name] for name in READ}
-    columns |= {name: pc.if_else(pc.is_finite(others[name]), others[name], None) for name in PROBABILITIES}
-    table = pa.table(columns).combine_chunks()
-    del others, columns
+    parts = [_encode(part, classes) for part in (SCHEMA.empty_table().select(READ), *data.tables(READ))]
+    table = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+    del parts
     pa.default_memory_pool().release_unused()
     return table
+
+
+def _encode(table: pa.Table, classes: pa.Array) -> pa.Table:
+    """Return the table with names of classes and errors as dictionaries, and without probabilities that are NaN."""
+    columns = {name: table[name] for name in READ}
+    columns |= {name: class_names(table, name, classes).dictionary_encode() for name in NAMES}
+    columns["error"] = table["error"].dictionary_encode()
+    columns |= {name: pc.if_else(pc.is_finite(table[name]), table[name], None) for name in PROBABILITIES}
+    return pa.table(columns)
 
 
 def class_names(table: pa.Table, name: str, classes: pa.Array) -> pa.ChunkedArray:
