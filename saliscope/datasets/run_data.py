@@ -6,6 +6,7 @@ the row groups of a few files are in memory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -54,8 +55,11 @@ class RunData:
         """
         if self._given is not None:
             return dataset.dataset(self._given)
-        paths = [self.store.path(part) for part in parts]
-        file_system = None if isinstance(self.store, LocalStore) else self.store.fs
+        paths, file_system = [self.store.path(part) for part in parts], None
+        if isinstance(self.store, LocalStore):
+            paths = list(map(os.path.abspath, paths))  # a relative path with a colon would be a URL
+        else:
+            file_system = self.store.fs
         return dataset.dataset(paths, schema=SCHEMA, format="parquet", filesystem=file_system)
 
     def _all(self) -> Iterator[dataset.Dataset]:
