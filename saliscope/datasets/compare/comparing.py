@@ -95,9 +95,7 @@ class Comparison:
     overlap: Distribution = field(default_factory=lambda: Distribution(0, 1))
     map_notes: Counter[str] = field(default_factory=Counter)
     map_sizes: Counter[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=Counter)
-    shown: dict[str, list[Shown]] = field(
-        default_factory=lambda: {name: [] for name in (GAINED, LOST, CHANGED, "maps")}
-    )
+    shown: dict[str, list[Shown]] = field(default_factory=lambda: {name: [] for name in KINDS})
     """The images with the highest rank of each kind, the highest first."""
 
     def total(self, name: str) -> int:
@@ -144,7 +142,8 @@ class Comparer:
         result, a, b = self.result, Rows(self.a, rows_a, self.names[0]), Rows(self.b, rows_b, self.names[1])
         both = (rows_a >= 0) & (rows_b >= 0)
         readable = both & ~a.failed & ~b.failed
-        agree, same_content = readable & self._same(a, b, "prediction"), _true(pc.equal(a["sha256"], b["sha256"]))
+        agree = readable & self._same(a, b, "prediction")
+        same_content = _true(pc.equal(pc.fill_null(a["sha256"], ""), pc.fill_null(b["sha256"], "")))
         same_label = _true(pc.equal(a["label"], b["label"])) | self._same(a, b, "label")
         labeled = readable & a.labeled & b.labeled
         gained, lost = labeled & same_label & ~a.right & b.right, labeled & same_label & a.right & ~b.right

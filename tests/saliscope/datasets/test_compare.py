@@ -115,6 +115,7 @@ def test_runs_with_other_classes_labels_or_targets(tmp_path):
         each |= {"prediction": name, "target": name}
     result = write(a, finished(tmp_path, b_rows, ("dog", "fox")), tmp_path / "c.html").result
     assert result.agree == 1 and result.transitions == {("cat", "fox"): 1} and result.total("labeled") == 2
+    assert result.other_content == 0, "rows without a SHA-256"
 
     a = finished(tmp_path, [row("1", "dog", 1, 1, 0.9, RAMP), row("2", "n1", 1, 1, 0.9, RAMP)])
     b = finished(tmp_path, [row("1", "cat", 0, 1, 0.9, RAMP), row("2", "dog", 1, 1, 0.9, RAMP)])
