@@ -135,8 +135,7 @@ class Comparer:
             yield self._compare(whole[part], others[part])
             if progress is not None:
                 progress(min(start + BATCH, len(pairing.a)), len(pairing.a))
-        counts = pa.concat_tables(self._counts).group_by("name").aggregate([(name, "sum") for name in CLASS_COUNTS])
-        self.result.classes = counts.rename_columns([name.removesuffix("_sum") for name in counts.column_names])
+        self.result.classes = _sum_by_name(pa.concat_tables(self._counts))
 
     def _compare(self, rows_a: Integers, rows_b: Integers) -> pa.Table:
         result, a, b = self.result, Rows(self.a, rows_a, self.names[0]), Rows(self.b, rows_b, self.names[1])
@@ -213,9 +212,7 @@ class Comparer:
         names = pc.binary_join_element_wise("predicted as ", a.names["prediction"], " in A", "")
         names = pc.coalesce(a.names["label"], names)
         table = pa.table([names, *map(pa.array, values)], names=["name", *CLASS_COUNTS])
-        table = table.filter(pa.array(both & np.asarray(names.is_valid()))).group_by("name")
-        counts = table.aggregate([(name, "sum") for name in CLASS_COUNTS])
-        self._counts.append(counts.rename_columns([name.removesuffix("_sum") for name in counts.column_names]))
+        self._counts.append(_sum_by_name(table.filter(pa.array(both & np.asarray(names.is_valid())))))
 
     def _show(
         self, name: str, numbers: Integers, ranks: NDArray[Any], rows_a: Integers, rows_b: Integers, table: pa.Table
@@ -248,6 +245,11 @@ class Rows:
 def _true(values: pa.ChunkedArray) -> Booleans:
     """Return which values are true and not null."""
     return np.asarray(values.fill_null(False))
+
+
+def _sum_by_name(table: pa.Table) -> pa.Table:
+    sums = table.group_by("name").aggregate([(name, "sum") for name in CLASS_COUNTS])
+    return sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
 
 
 def refuse_partial(a: RunData, b: RunData) -> None:
