@@ -13,7 +13,7 @@ from torch import Tensor
 import explainers
 from explainers import Similarity, declared_score, probabilities_of
 from saliscope.datasets.decoding import DecodedBatch
-from saliscope.datasets.items import Item
+from saliscope.datasets.items import Item, reason_of
 from saliscope.datasets.sentences import embed, find_sentences, target_of
 from saliscope.datasets.settings import LABEL, PREDICTED, WRONG, Classes, Settings
 from saliscope.errors import Refused
@@ -91,20 +91,16 @@ class Explainer:
         Errors   those of `explainers` that do not depend on the image
         """
         start = time.perf_counter()
-        readable = [i for i, error in enumerate(batch.errors) if error is None]
-        items = [batch.items[i] for i in readable]
         images = devices.move(batch.images, torch.device(self.device))
-        rows: dict[int, dict[str, Any]] = {}
-        if items:
-            computed = self._rows_or_errors(images, items)
-            seconds = (time.perf_counter() - start) / max(1, sum(row is not None for row in computed))
-            for index, row in zip(readable, computed, strict=True):
-                if row is not None:
-                    rows[index] = row | ({} if "error" in row else {"seconds": seconds})
-        for index, error in enumerate(batch.errors):
-            if error is not None:
-                rows[index] = _error_row(batch.items[index], error)
-        return [rows[index] | {"sha256": batch.hashes[index]} for index in sorted(rows)]
+        readable = [item for item, error in zip(batch.items, batch.errors, strict=True) if error is None]
+        found = self._rows_or_errors(images, readable) if readable else []
+        seconds = (time.perf_counter() - start) / max(1, sum(row is not None for row in found))
+        rows, computed = [], iter(found)
+        for item, digest, error in zip(batch.items, batch.hashes, batch.errors, strict=True):
+            row = next(computed) if error is None else _error_row(item, error)
+            if row is not None:
+                rows.append(row | ({} if "error" in row else {"seconds": seconds}) | {"sha256": digest})
+        return rows
 
     def _rows_or_errors(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
         """Return a row for each image, None for those that `where` leaves out.
@@ -113,44 +109,31 @@ class Explainer:
         """
         try:
             return self._selected_rows(images, items)
-        except Exception as error:  # the network is the user's own code
-            if isinstance(error, (Refused, MemoryError, torch.OutOfMemoryError)):
-                raise
-            found, failed = self._one_by_one(images, items)
-            if failed:
-                self.check()  # raises if other images fail too, for example because the device does not respond
-            return found
+        except (Refused, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # the network is the user's own code
+            rows = [self._row_or_error(images[k : k + 1], item) for k, item in enumerate(items)]
+        if any(row is not None and "error" in row for row in rows):
+            self.check()  # raises if other images fail too, for example because the device does not respond
+        return rows
 
-    def _one_by_one(self, images: Tensor, items: Sequence[Item]) -> tuple[list[dict[str, Any] | None], bool]:
-        rows: list[dict[str, Any] | None] = []
-        failed = False
-        for k, item in enumerate(items):
-            try:
-                rows += self._selected_rows(images[k : k + 1], [item])
-            except Exception as error:
-                if isinstance(error, (Refused, MemoryError, torch.OutOfMemoryError)):
-                    raise
-                failed = True
-                reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-                rows.append(_error_row(item, f"Cannot explain the image: {reason}."))
-        return rows, failed
+    def _row_or_error(self, image: Tensor, item: Item) -> dict[str, Any] | None:
+        try:
+            return self._selected_rows(image, [item])[0]
+        except (Refused, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            return _error_row(item, f"Cannot explain the image: {reason_of(error)}.")
 
     def _selected_rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
         if self.settings.where != WRONG:
             return [*self._rows(images, items)]
-        keep = self._wrong_rows(images, items)
-        rows: list[dict[str, Any] | None] = [None] * len(items)
-        computed = self._rows(images[keep], [items[k] for k in keep]) if keep else []
-        for k, row in zip(keep, computed, strict=True):
-            rows[k] = row
-        return rows
-
-    def _wrong_rows(self, images: Tensor, items: Sequence[Item]) -> list[int]:
         with torch.inference_mode():
             predicted = self._scores(images).argmax(1).tolist()
         labels = [self.classes.find(item.label) for item in items]
-        pairs = enumerate(zip(predicted, labels, strict=True))
-        return [k for k, (prediction, label) in pairs if label not in (None, prediction)]
+        wrong = [k for k, label in enumerate(labels) if label not in (None, predicted[k])]
+        found = iter(self._rows(images[wrong], [items[k] for k in wrong]) if wrong else ())
+        return [next(found) if k in wrong else None for k in range(len(items))]
 
     def _scores(self, images: Tensor) -> Tensor:
         output = self.network(images)
@@ -170,21 +153,16 @@ class Explainer:
 
     def _rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:
         labels = [self.classes.find(item.label) for item in items]
-        if self.settings.target != LABEL or not any(label is not None for label in labels):
-            return self._explain(images, items, labels, self.fixed)
         known = [k for k, label in enumerate(labels) if label is not None]
-        rows = dict(zip(known, self._explain_part(images, items, labels, known, use_labels=True), strict=True))
-        rest = [k for k in range(len(items)) if k not in rows]
-        if rest:
-            rows |= zip(rest, self._explain_part(images, items, labels, rest, use_labels=False), strict=True)
+        if self.settings.target != LABEL or not known:
+            return self._explain(images, items, labels, self.fixed)
+        rows: dict[int, dict[str, Any]] = {}
+        for part in (known, [k for k in range(len(items)) if labels[k] is None]):
+            own = [labels[k] for k in part]
+            target = [label for label in own if label is not None] or None
+            if part:
+                rows |= zip(part, self._explain(images[part], [items[k] for k in part], own, target), strict=True)
         return [rows[k] for k in range(len(items))]
-
-    def _explain_part(
-        self, images: Tensor, items: Sequence[Item], labels: Sequence[int | None], indices: list[int], use_labels: bool
-    ) -> list[dict[str, Any]]:
-        part_labels = [labels[k] for k in indices]
-        target = [label for label in part_labels if label is not None] if use_labels else None
-        return self._explain(images[indices], [items[k] for k in indices], part_labels, target)
 
     def _explain(
         self,

@@ -130,6 +130,11 @@ def _refuse_large(size: int) -> None:
         raise Refused(f"The file has {size / 1e6:,.0f} MB, too much for an image. Save a smaller copy, such as a JPEG.")
 
 
+def reason_of(error: BaseException) -> str:
+    """Return the first line of the message of an error without its period, or its type if it has no message."""
+    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+
+
 def is_local(url: str) -> bool:
     """Return whether a file is on this machine; other URLs contain `protocol://`.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
+
+from saliscope.errors import Refused
 
 _CLASS = pa.struct([("class", pa.string()), ("index", pa.int32()), ("probability", pa.float32())])
 _STATISTIC = pa.struct([("name", pa.string()), ("value", pa.float64())])  # `datasets` cannot read columns of maps
@@ -43,12 +46,26 @@ and very small maps. If an image could not be read, only path, label and `error`
 """
 
 
-def map_of(row: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+def unpack(maps: Sequence[bytes], height: int, width: int) -> NDArray[np.float64]:
+    """Return the values `[n, h, w]` of stored maps of one size, without their scales.
+
+    Errors   Refused if the number of bytes does not fit the size
+    """
+    wrong = next((len(each) for each in maps if len(each) != 2 * height * width), None)
+    if wrong is not None or height < 1 or width < 1:
+        size = f"{height} × {width}"
+        raise Refused(f"The run is damaged: a map of {size} has {wrong or 0} bytes. Run saliscope explain again.")
+    return np.frombuffer(b"".join(maps), "<f2").reshape(len(maps), height, width).astype(float)
+
+
+def map_of(row: Mapping[str, Any]) -> NDArray[np.float32]:
     """Return the map [h, w] of a row as float32.
+
+    Errors   Refused, as `unpack`
 
     Example
         >>> map_of({"map": b"\\x00\\x3c" * 2, "map_scale": 2.0, "map_height": 1, "map_width": 2}).tolist()
         [[2.0, 2.0]]
     """
-    values = np.frombuffer(row["map"], "<f2").astype(np.float32) * np.float32(row["map_scale"])
-    return values.reshape(row["map_height"], row["map_width"])
+    scale = np.float32(1.0 if row["map_scale"] is None else row["map_scale"])
+    return unpack([row["map"]], row["map_height"], row["map_width"])[0].astype(np.float32) * scale

@@ -80,7 +80,7 @@ class Job:
     def planned(self) -> Iterator[PlannedShard]:
         """List the source, and yield its shards in order, whether they are finished or not."""
         for number, partition in self.numbered():
-            yield from plan(number, partition.blocks(), self.settings.shard, self.settings.batch_size)
+            yield from plan(number, partition(), self.settings.shard, self.settings.batch_size)
 
     def missing(self) -> Iterator[tuple[int, int, list[Item]]]:
         """Yield shard, batch index and images of every unfinished batch.
@@ -88,7 +88,7 @@ class Job:
         Errors   Refused if the source has changed since the first batch was written
         """
         for shard in self.planned():
-            for index, batch in self.shards.missing(shard):
+            for index, batch in self.shards.finished.missing(shard):
                 yield shard.number, index, batch
 
     def close(self, shard: int, batches: int, stamp: Stamp | None = None) -> None:
@@ -100,8 +100,7 @@ class Job:
         if not self.shards.is_committed(shard):
             rows, stored = self.shards.merge(shard, batches)
             counts = count_rows(stamp or stored, rows, Classes(self.model.labels))
-            self.shards.files.commit(shard, batches, counts)
-            self.shards.add_shard(shard, counts)
+            self.shards.commit(shard, batches, counts)
 
     def close_planned(self, shard: PlannedShard) -> None:
         """Close a shard of this machine's own listing."""
@@ -333,7 +332,7 @@ class _Steps:
         """Yield the images of each batch. The reading processes are ahead of the batch that is explained."""
         for shard in self.job.planned():
             self.numbers.append(shard.number)
-            missing = self.job.shards.missing(shard)
+            missing = self.job.shards.finished.missing(shard)
             if self._known is None:
                 self.finished += len(shard) - sum(len(batch) for _, batch in missing)
             if not missing:

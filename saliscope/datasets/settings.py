@@ -21,6 +21,8 @@ WRONG = "wrong"
 PRECISIONS = ("auto", "float32", "bf16")
 SHARD = 512
 """Images per shard."""
+FORMAT = 1
+"""The version of the files of a run. Runs that were written before it existed have version 1."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class Settings:
     shard: int = SHARD
     precision: str | None = None
     seed: int = 0
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Settings:
+        """Return the settings in the record of a run."""
+        return cls(**{name: record[name] for name in cls.__dataclass_fields__ if name in record})
 
     @property
     def only_label(self) -> str:
@@ -123,6 +130,19 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         for name in dict.fromkeys([*old, *new])
         if old.get(name) != new.get(name)
     ]
+
+
+def check_format(settings: Mapping[str, Any], folder: str | Path) -> None:
+    """Check that this version of the code knows the format of a run.
+
+    Errors   Refused for a newer format
+    """
+    version = settings.get("format", 1)
+    if version not in range(1, FORMAT + 1):
+        raise Refused(
+            f"The run in {str(folder)!r} has format {version!r}, but this version of Saliscope knows formats up to "
+            f"{FORMAT}. Install the version of Saliscope that wrote the run or a newer one, or use another folder."
+        )
 
 
 def weights_hash(model: Model) -> str:

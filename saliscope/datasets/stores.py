@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from saliscope.datasets.items import file_system, is_local
+from saliscope.datasets.items import file_system, is_local, reason_of
 from saliscope.errors import Refused
 
 SETTINGS, MANIFEST, WORK, LOCK = "settings.json", "manifest.json", "work", "lock"
@@ -24,26 +24,21 @@ def refuse_disk_errors(folder: str | Path) -> Iterator[None]:
 
     Errors   Refused
     """
-    again = "Finished batches are kept. Free some space and run the same command again."
+    local, again = is_local(str(folder)), "Finished batches are kept. Free some space and run the same command again."
     try:
         yield
     except Refused:
         raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Refused(f"The disk of {str(folder)!r} is full. {again}") from None
-        if error.errno == errno.EFBIG:
-            raise Refused(f"A file in {str(folder)!r} exceeds the file-size limit (ulimit -f). {again}") from None
-        why = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
-        if isinstance(error, PermissionError):
-            why = "Permission denied"
-        elif not is_local(str(folder)):
-            why = str(error).partition("\n")[0].rstrip(".") or why
-        raise Refused(f"Cannot write to {str(folder)!r} ({why}). {_advice(folder)}") from None
     except Exception as error:  # each store raises its own types of errors
-        if is_local(str(folder)):
+        number = error.errno if isinstance(error, OSError) else None
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            raise Refused(f"The disk of {str(folder)!r} is full. {again}") from None
+        if number == errno.EFBIG:
+            raise Refused(f"A file in {str(folder)!r} exceeds the file-size limit (ulimit -f). {again}") from None
+        if local and not isinstance(error, OSError):
             raise
-        why = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        why = os.strerror(number) if local and number else reason_of(error)
+        why = "Permission denied" if isinstance(error, PermissionError) else why
         raise Refused(f"Cannot write to {str(folder)!r} ({why}). {_advice(folder)}") from None
 
 
@@ -240,8 +235,7 @@ class RemoteStore:
         except PermissionError:
             raise Refused(f"Permission denied: {self.folder}. Check the credentials and who may read it.") from None
         except Exception as error:  # each store raises its own types of errors
-            why = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-            raise Refused(f"Cannot read {self.folder}: {why}.") from None
+            raise Refused(f"Cannot read {self.folder}: {reason_of(error)}.") from None
 
 
 def _is_conflict(error: OSError) -> bool:

@@ -2,7 +2,8 @@
 
 `pairing` finds the images that both runs have, `comparing` compares their rows in batches, `agreement` compares maps,
 `alignment` finds the part of the images that both networks received, `statistics` has the tests and intervals.
-`content` and `texts` describe the result, and `page` writes it.
+`texts` has the sentences for the page and the terminal, `content` the other variables of the template, and `page`
+writes both files.
 """
 
 from saliscope.datasets.compare.page import write

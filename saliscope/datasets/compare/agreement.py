@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from saliscope.datasets.report.analysis.maps import MOST, pool, unpack
+from saliscope.datasets.report.analysis.maps import MOST, pool
+from saliscope.datasets.rows import unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,23 +35,6 @@ class Frame:
 
     box: Box = WHOLE
     by_size: bool = False
-
-
-def rank_correlation(a: Floats, b: Floats) -> Floats:
-    """Return Spearman's rank correlation `[n]` of maps `[n, cells]`, NaN for a uniform map; equal values share a rank.
-
-    Source   Spearman 1904, doi:10.2307/1412159
-
-    Example
-        >>> rank_correlation(np.array([[1.0, 2, 3, 4]]), np.array([[10.0, 20, 40, 30]])).round(2).tolist()
-        [0.8]
-    """
-    from scipy.stats import rankdata  # slow to import, or an extra
-
-    x, y = (rankdata(each, axis=1) for each in (a, b))
-    x, y = (each - each.mean(1, keepdims=True) for each in (x, y))
-    size = np.sqrt((x * x).sum(1) * (y * y).sum(1))
-    return np.divide((x * y).sum(1), size, out=np.full(len(x), np.nan), where=size > 0)
 
 
 def top_overlap(a: Floats, b: Floats, share: float = TOP) -> Floats:
@@ -106,6 +90,10 @@ def compare_maps(
 
     Returns  also the reason `[n]` for each NaN, else "", and the number of pairs for each pair of sizes
     """
+    import torch  # torch takes seconds to start
+
+    from explainers import rank_correlation  # as above
+
     count = len(a)
     correlations, overlaps = np.full(count, np.nan), np.full(count, np.nan)
     reasons = np.full(count, "", dtype=object)
@@ -133,7 +121,8 @@ def compare_maps(
         rows, x, y = rows[finite], x[finite], y[finite]
         if not len(rows):
             continue
-        correlations[rows], overlaps[rows] = rank_correlation(x, y), top_overlap(x, y)
+        correlations[rows] = rank_correlation(torch.from_numpy(x), torch.from_numpy(y)).numpy()
+        overlaps[rows] = top_overlap(x, y)
         uniform = np.isnan(correlations[rows])
         overlaps[rows[uniform]] = np.nan
         zero = np.logical_not(np.any(x, axis=1) & np.any(y, axis=1))[uniform]

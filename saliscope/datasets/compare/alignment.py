@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from saliscope.datasets.compare.agreement import WHOLE, Box, Frame
-from saliscope.datasets.report import text
+from saliscope.datasets.report import formats
 
 if TYPE_CHECKING:
     from saliscope.datasets.finished.finished_run import FinishedRun
@@ -31,7 +31,7 @@ class Alignment:
 
 def align(a: FinishedRun, b: FinishedRun) -> Alignment:
     """Return the common part of the maps of two runs. Networks are loaded if their preprocessing may differ."""
-    by_size = [text.by_size(str(run.data.manifest["settings"].get("method", ""))) for run in (a, b)]
+    by_size = [formats.by_size(str(run.data.manifest["settings"].get("method", ""))) for run in (a, b)]
 
     def frames(first: Box, second: Box) -> tuple[Frame, Frame]:
         return Frame(first, by_size[0]), Frame(second, by_size[1])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from saliscope.datasets.compare.agreement import Frame, compare_maps
-from saliscope.datasets.compare.pairing import PATH, Pairing
+from saliscope.datasets.compare.pairing import PATH, Pairing, pair
 from saliscope.datasets.compare.statistics import Distribution
-from saliscope.datasets.report.analysis.columns import distinct
+from saliscope.datasets.report.analysis.columns import class_names, distinct
+from saliscope.datasets.run_data import BATCH
 from saliscope.datasets.settings import WRONG
 from saliscope.errors import Refused
 
@@ -24,15 +24,22 @@ if TYPE_CHECKING:
 
     from saliscope.datasets.run_data import RunData
 
+    Integers = NDArray[np.int64]
+    Booleans = NDArray[np.bool_]
+    Floats = NDArray[np.float64]
+
+SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
+"""What happened to an image. `changed`: another prediction that is not known to be better or worse."""
+MAPS = "maps"
+KINDS = (GAINED, LOST, CHANGED, MAPS)
+"""The kinds of images that are shown."""
 LIGHT = (
     "path sha256 label label_index prediction prediction_index probability correct target target_index error".split()
 )
 LIGHT += ["map_height", "map_width"]
-MAPS = ["map", "map_scale", "map_height", "map_width"]
+CELLS = ["map", "map_scale", "map_height", "map_width"]
 SHOWN = 24
 """Images shown of each kind."""
-SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
-"""What happened to an image. `changed`: another prediction that is not known to be better or worse."""
 TABLE = pa.schema(
     [
         ("path", pa.string()),
@@ -56,46 +63,17 @@ TABLE = pa.schema(
 )
 
 
-@dataclass
-class ByClass:
-    """The images of a label: counts for the accuracies, and the sum of their rank correlations."""
-
-    labeled: int = 0
-    correct_a: int = 0
-    correct_b: int = 0
-    gained: int = 0
-    lost: int = 0
-    changed: int = 0
-    maps: int = 0
-    correlation: float = 0.0
+CLASS_COUNTS = ("labeled", "correct_a", "correct_b", "gained", "lost", "changed", "maps", "correlation")
+"""The counts of each label, and the sum of the rank correlations of its images."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Shown:
-    """An image to show: the row in each run, and what is known about it. A higher `rank` is more important."""
+    """An image to show: the row in each run, and its row in the table. A higher `rank` is more important."""
 
     rank: float
-    number: int
-    rows: tuple[int, int] = field(compare=False)
-    row: Mapping[str, Any] = field(compare=False)
-
-
-class Best:
-    """The few images with the highest rank."""
-
-    def __init__(self, most: int = SHOWN) -> None:
-        self.most, self._heap, self._counter = most, list[Shown](), itertools.count()
-
-    def offer(self, rank: float, rows: tuple[int, int], row: Callable[[], Mapping[str, Any]]) -> None:
-        """Keep an image if it belongs to the best; of equal ranks, the first is kept."""
-        if len(self._heap) < self.most:
-            heapq.heappush(self._heap, Shown(rank, -next(self._counter), rows, row()))
-        elif rank > self._heap[0].rank:
-            heapq.heapreplace(self._heap, Shown(rank, -next(self._counter), rows, row()))
-
-    def sorted(self) -> list[Shown]:
-        """Return the images, the best first."""
-        return sorted(self._heap, reverse=True)
+    rows: tuple[int, int]
+    row: dict[str, Any]
 
 
 @dataclass
@@ -104,7 +82,8 @@ class Comparison:
 
     pairing: Pairing
     changes: Counter[str] = field(default_factory=Counter)
-    classes: dict[str, ByClass] = field(default_factory=dict)
+    classes: pa.Table = None
+    """Columns `name` and `CLASS_COUNTS`, a row per label. Images without a label count by their prediction in A."""
     transitions: Counter[tuple[str, str]] = field(default_factory=Counter)
     compared: int = 0
     """Pairs that both runs could read."""
@@ -116,11 +95,12 @@ class Comparison:
     overlap: Distribution = field(default_factory=lambda: Distribution(0, 1))
     map_notes: Counter[str] = field(default_factory=Counter)
     map_sizes: Counter[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=Counter)
-    shown: dict[str, Best] = field(default_factory=lambda: {name: Best() for name in (GAINED, LOST, CHANGED, "maps")})
+    shown: dict[str, list[Shown]] = field(default_factory=lambda: {name: [] for name in KINDS})
+    """The images with the highest rank of each kind, the highest first."""
 
     def total(self, name: str) -> int:
         """Return the sum of a count over all labels."""
-        return sum(getattr(each, name) for each in self.classes.values())
+        return pc.sum(self.classes[name]).as_py() or 0
 
 
 class Comparer:
@@ -129,97 +109,95 @@ class Comparer:
     def __init__(self, a: RunData, b: RunData, frames: tuple[Frame, Frame] | None, key: str = PATH) -> None:
         refuse_partial(a, b)
         self.a, self.b, self.frames = a, b, frames
-        names = [run.manifest.get("classes") or [] for run in (a, b)]
-        self.same_classes = names[0] == names[1]
-        self.names = [np.array(distinct(each), dtype=object) for each in names]
-        self.result = Comparison(Pairing(a, b, key))
+        classes = [run.manifest.get("classes") or [] for run in (a, b)]
+        self.same_classes = bool(classes[0]) and classes[0] == classes[1]
+        self.names = [pa.array(distinct(each), pa.string()) for each in classes]
+        self.result = Comparison(pair(a, b, key))
+        self._counts: list[pa.Table] = []
 
     def rows(self, progress: Callable[[int, int], object] | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of the table of the comparison; the result is complete at the end.
+        """Yield the rows of the table of the comparison: the images of A in order, then those that are only in B.
+
+        The result is complete at the end.
 
         Errors   Refused if the runs have no image in common
         """
-        done = 0
-        for rows_a, rows_b, a, b in self.result.pairing(LIGHT):
-            if len(b):
-                yield self._pairs(rows_a, rows_b, Columns(a, self.names[0]), Columns(b, self.names[1]))
-            else:
-                yield self._alone(Columns(a, self.names[0]), "a", ONLY_A)
-            done += len(a)
-            if progress is not None:
-                progress(done, len(self.a))
-        if not self.result.pairing.paired:
-            hint = "" if self.result.pairing.key != PATH else " If their paths differ, use --match sha256."
+        pairing = self.result.pairing
+        if not pairing.paired:
+            hint = "" if pairing.key != PATH else " If their paths differ, use --match sha256."
             raise Refused(
                 f"The runs in {str(self.a.folder)!r} and {str(self.b.folder)!r} have no image in common.{hint}"
             )
-        only_b = self.result.pairing.only_b
-        for start in range(0, len(only_b), 8192):
-            table = self.b.take(only_b[start : start + 8192], LIGHT)
-            yield self._alone(Columns(table, self.names[1]), "b", ONLY_B)
+        whole = np.concatenate([pairing.a, np.full(len(pairing.only_b), -1)])
+        others = np.concatenate([pairing.b, pairing.only_b])
+        for start in range(0, len(whole), BATCH):
+            part = slice(start, start + BATCH)
+            yield self._compare(whole[part], others[part])
+            if progress is not None:
+                progress(min(start + BATCH, len(pairing.a)), len(pairing.a))
+        self.result.classes = _sum_by_name(pa.concat_tables(self._counts))
 
-    def _alone(self, one: Columns, run: str, change: str) -> pa.Table:
-        self.result.changes[change] += len(one)
-        label = "label" if run == "a" else "label_b"
-        return _table(
-            len(one),
-            {"path" if run == "a" else "path_b": one.path, "change": [change] * len(one), label: one.label}
-            | {f"{name}_{run}": getattr(one, name) for name in ("prediction", "probability", "correct", "error")},
-        )
-
-    def _pairs(self, rows_a: NDArray[np.int64], rows_b: NDArray[np.int64], a: Columns, b: Columns) -> pa.Table:
-        result = self.result
-        readable = ~a.failed & ~b.failed
-        agree = readable & self._same(a.predicted, b.predicted, a.prediction, b.prediction)
-        same_label = self._same_labels(a, b)
-        both_labeled = readable & a.labeled & b.labeled & same_label
-        result.other_labels += int((readable & a.labeled & b.labeled & ~same_label).sum())
-        same_content = a.sha256 == b.sha256
-        result.other_content += int((readable & ~same_content).sum())
-        change = np.full(len(a), SAME, dtype=object)
-        change[readable & ~agree] = CHANGED
-        change[both_labeled & ~a.right & b.right] = GAINED
-        change[both_labeled & a.right & ~b.right] = LOST
-        change[~readable] = UNREADABLE
+    def _compare(self, rows_a: Integers, rows_b: Integers) -> pa.Table:
+        result, a, b = self.result, Rows(self.a, rows_a, self.names[0]), Rows(self.b, rows_b, self.names[1])
+        both = (rows_a >= 0) & (rows_b >= 0)
+        readable = both & ~a.failed & ~b.failed
+        agree = readable & self._same(a, b, "prediction")
+        same_content = _true(pc.equal(pc.fill_null(a["sha256"], ""), pc.fill_null(b["sha256"], "")))
+        same_label = _true(pc.equal(a["label"], b["label"])) | self._same(a, b, "label")
+        labeled = readable & a.labeled & b.labeled
+        gained, lost = labeled & same_label & ~a.right & b.right, labeled & same_label & a.right & ~b.right
+        kinds = [rows_b < 0, rows_a < 0, ~readable, gained, lost, ~agree]
+        change = np.select(kinds, [ONLY_A, ONLY_B, UNREADABLE, GAINED, LOST, CHANGED], SAME)
         correlations, overlaps, notes = self._maps(rows_a, rows_b, a, b, agree)
         result.changes.update(change.tolist())
         result.compared += int(readable.sum())
         result.agree += int(agree.sum())
-        moved = np.flatnonzero(readable & ~agree)
-        result.transitions.update(zip(a.prediction[moved].tolist(), b.prediction[moved].tolist(), strict=True))
-        self._count(a, b, both_labeled, readable & ~agree, correlations)
-        values = {
-            "path": a.path, "path_b": b.path, "change": change.tolist(), "label": a.label, "label_b": b.label,
-            **{f"{name}_a": getattr(a, name) for name in ("prediction", "probability", "correct", "error")},
-            **{f"{name}_b": getattr(b, name) for name in ("prediction", "probability", "correct", "error")},
-            "same_content": same_content, "rank_correlation": correlations, "top_overlap": overlaps, "map_note": notes,
-        }  # fmt: skip
-        table = _table(len(a), values)
-        self._show(rows_a, rows_b, change, b.confidence, correlations, table)
+        result.other_labels += int((labeled & ~same_label).sum())
+        result.other_content += int((readable & ~same_content).sum())
+        moved = pa.array(readable & ~agree)
+        predictions = (each.names["prediction"].filter(moved).to_pylist() for each in (a, b))
+        result.transitions.update(zip(*predictions, strict=True))
+        labeled &= same_label
+        counts = labeled, labeled & a.right, labeled & b.right, gained, lost, readable & ~agree
+        self._count(a, both, (*counts, np.isfinite(correlations), np.nan_to_num(correlations)))
+        columns = {"path": a["path"], "path_b": b["path"], "change": change, "label": a["label"], "label_b": b["label"]}
+        for letter, side in (("a", a), ("b", b)):
+            columns |= {f"{name}_{letter}": side[name] for name in ("probability", "correct", "error")}
+            columns[f"prediction_{letter}"] = side.names["prediction"]
+        columns |= {"same_content": pa.array(same_content, mask=~both), "map_note": pa.array(notes, mask=~both)}
+        columns["rank_correlation"] = pa.array(correlations, from_pandas=True)
+        columns["top_overlap"] = pa.array(overlaps, from_pandas=True)
+        table = pa.table({name: columns[name] for name in TABLE.names}).cast(TABLE)
+        confidence = np.nan_to_num(np.asarray(b["probability"].fill_null(0)))
+        for name in (GAINED, LOST, CHANGED):
+            self._show(name, np.flatnonzero(change == name), confidence, rows_a, rows_b, table)
+        disagreement = -correlations.astype(np.float32)  # without the rounding errors of equal maps
+        self._show(MAPS, np.flatnonzero(np.isfinite(correlations)), disagreement, rows_a, rows_b, table)
         return table
 
-    def _same(self, a: NDArray[Any], b: NDArray[Any], name_a: NDArray[Any], name_b: NDArray[Any]) -> NDArray[np.bool_]:
+    def _same(self, a: Rows, b: Rows, name: str) -> Booleans:
         """Return which classes are equal: by index if the runs have the same classes, or else by name."""
-        return np.asarray((a == b) & (a >= 0) if self.same_classes and len(self.names[0]) else name_a == name_b)
-
-    def _same_labels(self, a: Columns, b: Columns) -> NDArray[np.bool_]:
-        return np.asarray((a.label == b.label) | self._same(a.label_index, b.label_index, a.label_name, b.label_name))
+        if self.same_classes:
+            return _true(pc.equal(a[f"{name}_index"], b[f"{name}_index"]))
+        return _true(pc.equal(a.names[name], b.names[name]))
 
     def _maps(
-        self, rows_a: NDArray[np.int64], rows_b: NDArray[np.int64], a: Columns, b: Columns, agree: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.object_]]:
+        self, rows_a: Integers, rows_b: Integers, a: Rows, b: Rows, agree: Booleans
+    ) -> tuple[Floats, Floats, NDArray[np.object_]]:
         """Return the agreement of the maps of images with equal predictions and explained classes."""
-        correlations, overlaps = np.full(len(a), np.nan), np.full(len(a), np.nan)
+        correlations, overlaps = np.full(len(rows_a), np.nan), np.full(len(rows_a), np.nan)
         notes = np.where(agree, "", "other prediction").astype(object)
-        same_target = self._same(a.explained, b.explained, a.target, b.target)
+        same_target = self._same(a, b, "target")
         notes[agree & ~same_target] = "other class explained"
         self.result.other_targets += int((agree & ~same_target).sum())
         rows = np.flatnonzero(agree & same_target)
         if self.frames is None:
             notes[rows] = "not compared"
             return correlations, overlaps, notes
-        for chunk in self._chunks(a, b, rows):
-            maps = [run.take(own[chunk], MAPS) for run, own in ((self.a, rows_a), (self.b, rows_b))]
+        # At most 2^22 cells at once, so that large maps do not fill the memory.
+        groups = np.cumsum((a.cells + b.cells)[rows]) // 2**22
+        for chunk in (rows[groups == group] for group in np.unique(groups)):
+            maps = [run.take(own[chunk], CELLS) for run, own in ((self.a, rows_a), (self.b, rows_b))]
             found = compare_maps(maps[0], maps[1], self.frames)
             correlations[chunk], overlaps[chunk], notes[chunk] = found[:3]
             self.result.map_sizes.update(found[3])
@@ -229,124 +207,49 @@ class Comparer:
         self.result.overlap.add(overlaps[known])
         return correlations, overlaps, notes
 
-    def _chunks(self, a: Columns, b: Columns, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows in groups whose maps have at most 2^22 cells, so that large maps do not fill the memory."""
-        cells = np.cumsum((a.cells + b.cells)[rows])
-        groups = cells // 2**22
-        for start in np.unique(groups):
-            yield rows[groups == start]
-
-    def _count(
-        self,
-        a: Columns,
-        b: Columns,
-        both: NDArray[np.bool_],
-        changed: NDArray[np.bool_],
-        correlations: NDArray[np.float64],
-    ) -> None:
-        """Add the images to the counts of their labels;"""
-        for row in range(len(a)):
-            name = a.label_name[row]
-            if name is None and a.prediction[row] is None:
-                continue
-            name = f"predicted as {a.prediction[row]} in A" if name is None else str(name)
-            entry = self.result.classes.setdefault(name, ByClass())
-            entry.changed += bool(changed[row])
-            if both[row]:
-                right = bool(a.right[row]), bool(b.right[row])
-                entry.labeled += 1
-                entry.correct_a += right[0]
-                entry.correct_b += right[1]
-                entry.gained += right == (False, True)
-                entry.lost += right == (True, False)
-            if np.isfinite(correlations[row]):
-                entry.maps += 1
-                entry.correlation += float(correlations[row])
+    def _count(self, a: Rows, both: Booleans, values: tuple[NDArray[Any], ...]) -> None:
+        """Add the images in both runs to the counts of their labels."""
+        names = pc.binary_join_element_wise("predicted as ", a.names["prediction"], " in A", "")
+        names = pc.coalesce(a.names["label"], names)
+        table = pa.table([names, *map(pa.array, values)], names=["name", *CLASS_COUNTS])
+        self._counts.append(_sum_by_name(table.filter(pa.array(both & np.asarray(names.is_valid())))))
 
     def _show(
-        self,
-        rows_a: NDArray[np.int64],
-        rows_b: NDArray[np.int64],
-        change: NDArray[np.object_],
-        confidence: NDArray[np.float64],
-        correlations: NDArray[np.float64],
-        table: pa.Table,
+        self, name: str, numbers: Integers, ranks: NDArray[Any], rows_a: Integers, rows_b: Integers, table: pa.Table
     ) -> None:
-        for name in (GAINED, LOST, CHANGED):
-            self._offer(name, np.flatnonzero(change == name), confidence, rows_a, rows_b, table)
-        self._offer("maps", np.flatnonzero(np.isfinite(correlations)), -correlations, rows_a, rows_b, table)
-
-    def _offer(
-        self,
-        name: str,
-        numbers: Iterable[Any],
-        ranks: NDArray[np.float64],
-        rows_a: NDArray[np.int64],
-        rows_b: NDArray[np.int64],
-        table: pa.Table,
-    ) -> None:
-        numbers = np.asarray(numbers)
+        """Keep the images with the highest rank; of equal ranks, the first is kept."""
         best = numbers[np.argsort(-ranks[numbers], kind="stable")[:SHOWN]]
-        for k in best:
-            number = int(k)
-            self.result.shown[name].offer(
-                float(ranks[number]),
-                (int(rows_a[number]), int(rows_b[number])),
-                lambda number=number: table.slice(number, 1).to_pylist()[0],  # type: ignore[misc]
-            )
+        found = [
+            Shown(float(ranks[k]), (int(rows_a[k]), int(rows_b[k])), row)
+            for k, row in zip(best, table.take(best).to_pylist(), strict=True)
+        ]
+        self.result.shown[name] = sorted([*self.result.shown[name], *found], key=lambda each: -each.rank)[:SHOWN]
 
 
-class Columns:
-    """The columns of some rows as arrays `[n]`; a missing index is -1, and names of classes are distinct."""
+class Rows:
+    """Some rows of a run, with nulls for those that it does not have (-1). `names` has distinct names of classes."""
 
-    def __init__(self, table: pa.Table, names: NDArray[np.object_]) -> None:
-        self._table = table
-        self.path, self.sha256, self.label, self.error = (
-            self._objects(name) for name in ("path", "sha256", "label", "error")
-        )
-        self.failed = np.array([each is not None for each in self.error], dtype=bool)
-        self.predicted, self.explained, self.label_index = (
-            self._index(name) for name in ("prediction_index", "target_index", "label_index")
-        )
-        self.prediction = _named(self._objects("prediction"), self.predicted, names)
-        self.target = _named(self._objects("target"), self.explained, names)
-        self.label_name = _named(self.label, self.label_index, names)
-        self.probability, self.correct = self._objects("probability"), self._objects("correct")
-        self.confidence = np.array([0.0 if each is None else np.nan_to_num(each) for each in self.probability])
-        self.labeled = np.array([each is not None for each in self.correct], dtype=bool)
-        self.right = np.array([bool(each) for each in self.correct], dtype=bool)
-        sizes = (self._index(name) for name in ("map_height", "map_width"))
-        height, width = (np.maximum(each, 0) for each in sizes)
+    def __init__(self, run: RunData, rows: Integers, classes: pa.Array) -> None:
+        known = rows >= 0
+        self.table = run.take(rows[known], LIGHT).take(pa.array(np.cumsum(known) - 1, mask=~known))
+        self.names = {name: class_names(self.table, name, classes) for name in ("label", "prediction", "target")}
+        self.failed = np.asarray(self["error"].is_valid())
+        self.labeled, self.right = np.asarray(self["correct"].is_valid()), _true(self["correct"])
+        height, width = (np.asarray(self[name].fill_null(0)).astype(np.int64) for name in ("map_height", "map_width"))
         self.cells = height * width
 
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def _objects(self, name: str) -> NDArray[np.object_]:
-        values = np.empty(len(self._table), dtype=object)
-        values[:] = self._table[name].to_pylist()
-        return values
-
-    def _index(self, name: str) -> NDArray[np.int64]:
-        return np.array([-1 if each is None else each for each in self._table[name].to_pylist()], dtype=np.int64)
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        return self.table[name]
 
 
-def _named(texts: NDArray[np.object_], indices: NDArray[np.int64], names: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return the distinct names of classes, or the texts of the table for other labels and sentences."""
-    known = (indices >= 0) & (indices < len(names))
-    result = texts.copy()
-    result[known] = names[indices[known]]
-    return result
+def _true(values: pa.ChunkedArray) -> Booleans:
+    """Return which values are true and not null."""
+    return np.asarray(values.fill_null(False))
 
 
-def _table(count: int, values: Mapping[str, Any]) -> pa.Table:
-    columns = []
-    for column in TABLE:
-        value = values.get(column.name)
-        columns.append(
-            pa.nulls(count, column.type) if value is None else pa.array(value, column.type, from_pandas=True)
-        )
-    return pa.table(columns, schema=TABLE)
+def _sum_by_name(table: pa.Table) -> pa.Table:
+    sums = table.group_by("name").aggregate([(name, "sum") for name in CLASS_COUNTS])
+    return sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
 
 
 def refuse_partial(a: RunData, b: RunData) -> None:

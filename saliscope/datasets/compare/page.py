@@ -14,14 +14,12 @@ from saliscope.datasets.compare.alignment import Alignment, align
 from saliscope.datasets.compare.comparing import TABLE, Comparer, Comparison
 from saliscope.datasets.compare.content import gather
 from saliscope.datasets.compare.pairing import PATH
-from saliscope.datasets.report.page import DRAWING_SCRIPTS, STATIC, render
+from saliscope.datasets.report.page import DRAWING_SCRIPTS, render
 from saliscope.datasets.shards import refuse_disk_errors
 from saliscope.errors import Refused
 
 if TYPE_CHECKING:
     from saliscope.datasets.finished.finished_run import FinishedRun
-
-SCRIPTS = (*DRAWING_SCRIPTS, STATIC / "compare.js")
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def write(
                 for rows in comparer.rows(progress):
                     writer.write_table(rows)
             content = gather(comparer.result, (a, b), alignment, table.name)
-            text = render(content, "compare.html", SCRIPTS)
+            text = render(content, "compare.html", DRAWING_SCRIPTS)
             os.replace(temporary, table)
         finally:
             temporary.unlink(missing_ok=True)

@@ -1,21 +1,16 @@
-"""Pair the rows of two runs by path, or by the content of the images, in batches.
-
-Only a number of 16 bytes per row of the second run is in memory, so that the order of the rows does not matter.
-"""
+"""Pair the rows of two runs by path, or by the content of the images, in any order."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from saliscope.errors import Refused
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from saliscope.datasets.run_data import RunData
@@ -26,110 +21,61 @@ PATH, CONTENT = "path", "sha256"
 KEYS = (PATH, CONTENT)
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Pairing:
-    """Iterate over it to get the pairs; the counts are complete at the end.
+    """The rows of two runs: `a` and `b` `[n]` are those of the images in A in order, and -1 in `b` for those without a
+    counterpart; `only_b` those of the images that are only in B.
 
-    `only_b` has the rows of the second run without a counterpart; `repeated` counts images that have the same key as an
-    earlier one and were left out.
+    `repeated` counts images with the key of an earlier one in the same run, which are left out. An image that could not
+    be read has no content to compare.
     """
 
-    a: RunData
-    b: RunData
-    key: str = PATH
-    paired: int = 0
-    only_a: int = 0
-    repeated: int = 0
-    found: NDArray[np.bool_] = field(init=False)
-
-    def __post_init__(self) -> None:
-        if self.key not in KEYS:
-            raise Refused(f"Unknown key {self.key!r}. Match images by {' or '.join(KEYS)}.")
-        self.hashes, self.rows, self.found = self._index()
-
-    def _index(self) -> tuple[NDArray[np.uint64], Integers, NDArray[np.bool_]]:
-        """Return the sorted hashes of the keys of the second run, their rows, and an array for the rows that are found.
-
-        Errors   Refused if a path occurs twice
-        """
-        parts = [_hashes(table[self.key].to_pylist()) for _, table in self.b.batches([self.key])]
-        hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
-        found = np.zeros(len(hashes), dtype=bool)
-        rows = np.argsort(hashes, kind="stable")
-        rows = rows[hashes[rows] != NOTHING]
-        hashes = hashes[rows]
-        first = np.ones(len(hashes), dtype=bool)
-        first[1:] = hashes[1:] != hashes[:-1]
-        if self.key == PATH:
-            self._refuse_repeated(rows[~first], self.b)
-        else:
-            found[rows[~first]] = True  # not reported as missing in the first run
-            self.repeated += int((~first).sum())
-        return hashes[first], rows[first].astype(np.int64), found
-
-    def _refuse_repeated(self, rows: Integers, run: RunData) -> None:
-        if len(rows):
-            path = run.take(rows[:1], [PATH])[PATH][0].as_py()
-            raise Refused(
-                f"{str(run.folder)!r} is damaged: it has several rows of {path!r}. Run saliscope explain again."
-            )
-
-    def __call__(self, names: Sequence[str]) -> Iterator[tuple[Integers, Integers, pa.Table, pa.Table]]:
-        """Yield row numbers and these columns of both runs for pairs; for rows of A alone, the table of B is empty."""
-        columns = tuple(dict.fromkeys((*names, self.key)))
-        for start, table in self.a.batches(columns):
-            keys = table[self.key]
-            rows = self._find(_hashes(keys.to_pylist()))
-            known = np.flatnonzero(rows >= 0)
-            others = self.b.take(rows[known], columns)
-            equal = np.array(keys.take(known).to_pylist(), dtype=object) == np.array(
-                others[self.key].to_pylist(), dtype=object
-            )
-            fresh = self._mark(rows[known]) & equal
-            left_out = np.zeros(len(table), dtype=bool)
-            left_out[known[equal & ~fresh]] = True
-            if self.key == PATH:
-                self._refuse_repeated(start + np.flatnonzero(left_out), self.a)
-            self.repeated += int(left_out.sum())
-            others = others.filter(fresh)
-            known = known[fresh]
-            self.paired += len(known)
-            yield start + known, rows[known], table.take(known), others
-            left_out[known] = True
-            alone = np.flatnonzero(~left_out)
-            self.only_a += len(alone)
-            if len(alone):
-                yield start + alone, np.full(len(alone), -1), table.take(alone), others.slice(0, 0)
-
-    def _find(self, hashes: NDArray[np.uint64]) -> Integers:
-        """Return the rows of the second run with these hashes, or -1."""
-        if not len(self.hashes):
-            return np.full(len(hashes), -1)
-        place = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-        return np.where((self.hashes[place] == hashes) & (hashes != NOTHING), self.rows[place], -1)
-
-    def _mark(self, rows: Integers) -> NDArray[np.bool_]:
-        """Mark rows of the second run as found, and return which of them were not found before."""
-        fresh = ~self.found[rows]
-        _, first = np.unique(rows, return_index=True)
-        is_first = np.zeros(len(rows), dtype=bool)
-        is_first[first] = True
-        self.found[rows] = True
-        return fresh & is_first
+    key: str
+    a: Integers
+    b: Integers
+    only_b: Integers
+    repeated: int
 
     @property
-    def only_b(self) -> Integers:
-        """The rows of the second run without a counterpart."""
-        return np.flatnonzero(~self.found)
+    def paired(self) -> int:
+        """The number of images in both runs."""
+        return int((self.b >= 0).sum())
 
 
-NOTHING = np.uint64(0)
-"""The hash of a missing key: images that could not be read have no content to compare."""
+def pair(a: RunData, b: RunData, key: str = PATH) -> Pairing:
+    """Return the pairs of two runs.
+
+    Errors   Refused for an unknown key, and if a path occurs twice in a run
+    """
+    if key not in KEYS:
+        raise Refused(f"Unknown key {key!r}. Match images by {' or '.join(KEYS)}.")
+    keys = [run.columns([key])[key] for run in (a, b)]
+    encoded = pa.chunked_array([*keys[0].chunks, *keys[1].chunks], pa.string()).dictionary_encode()
+    codes = np.concatenate([np.zeros(0, np.int32), *(each.indices.fill_null(-1) for each in encoded.chunks)])
+    count, (own, others) = int(codes.max(initial=-1)) + 1, np.split(codes, [len(keys[0])])
+    del encoded
+    first, first_b = _first(own, count), _first(others, count)
+    found = first_b[own]
+    again = (first[own] != np.arange(len(own))) & (found >= 0)
+    again_b = (first_b[others] != np.arange(len(others))) & (others >= 0)
+    if key == PATH:
+        _refuse_repeated(a, keys[0], again)
+        _refuse_repeated(b, keys[1], again_b)
+    alone = ~again_b
+    alone[found[found >= 0]] = False
+    repeated = int(again.sum() + again_b.sum())
+    return Pairing(key, np.flatnonzero(~again), found[~again], np.flatnonzero(alone), repeated)
 
 
-def _hashes(keys: Sequence[str | None]) -> NDArray[np.uint64]:
-    digests = b"".join(
-        bytes(8) if key is None else hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        for key in keys
-    )
-    return np.frombuffer(digests, dtype="<u8")
+def _first(codes: NDArray[np.int32], count: int) -> Integers:
+    """Return the first place of each code, or -1; the last entry is that of the code -1, a missing key."""
+    first = np.full(count + 1, -1)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    first[-1] = -1
+    return first
+
+
+def _refuse_repeated(run: RunData, paths: pa.ChunkedArray, again: NDArray[np.bool_]) -> None:
+    if again.any():
+        path = paths[int(again.argmax())].as_py()
+        raise Refused(f"{str(run.folder)!r} is damaged: it has several rows of {path!r}. Run saliscope explain again.")

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 Z = 1.959963984540054
 """The quantile of a 95% interval."""
-LEVEL = 0.05
 CHANGED = 6
 """Images that McNemar's test needs: if all of five are gained, its p-value is still 0.0625."""
 FEWEST = 10

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from saliscope.datasets.compare import statistics
 from saliscope.datasets.report.analysis.summary import Rate
-from saliscope.datasets.report.text import percent, plural
+from saliscope.datasets.report.formats import p_value, percent, plural
 
 if TYPE_CHECKING:
     from saliscope.datasets.compare.alignment import Alignment
     from saliscope.datasets.compare.comparing import Comparison
-    from saliscope.datasets.run_data import RunData
 
-SETTINGS = ("model", "own", "method", "layer", "target", "options", "precision", "seed", "where", "batch_size")
+LEVEL = 0.05
 
 
 def number_of(value: float) -> str:
@@ -24,9 +22,9 @@ def number_of(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
-def p_text(p: float, prefix: str = "p") -> str:
-    """Format a p-value: "p = 0.031" or "p < 0.001"."""
-    return f"{prefix} < 0.001" if p < 0.001 else f"{prefix} = {p:.3f}" if prefix else f"{p:.3f}"
+def points(difference: float) -> str:
+    """Return a difference of shares in percentage points, with one decimal and its sign."""
+    return f"{100 * difference:+.1f}".replace("-", "−")
 
 
 def mcnemar_text(gained: int, lost: int) -> str:
@@ -34,7 +32,7 @@ def mcnemar_text(gained: int, lost: int) -> str:
     if gained + lost < statistics.CHANGED:
         return f"not tested: McNemar's exact test needs {statistics.CHANGED} gained or lost images"
     p = statistics.mcnemar(gained, lost)
-    return f"{'significant' if p < statistics.LEVEL else 'not significant'} (McNemar's exact test, {p_text(p)})"
+    return f"{'significant' if p < LEVEL else 'not significant'} (McNemar's exact test, p {p_value(p, '= ')})"
 
 
 def interval_text(mean: statistics.Mean, scale: float = 1, unit: str = "") -> str:
@@ -60,10 +58,10 @@ def accuracy_lines(result: Comparison) -> list[str]:
         rate = Rate(result.total(f"correct_{letter}"), labeled)
         low, high = rate.interval
         texts.append(f"{100 * rate.value:.1f}% in {letter.upper()} ({100 * low:.1f} to {100 * high:.1f}%)")
-    difference, low, high = (100 * each for each in statistics.paired_difference(gained, lost, labeled))
-    points = f"{difference:+.1f} points, 95% interval {low:+.1f} to {high:+.1f}".replace("-", "−")
+    bounds = [points(each) for each in statistics.paired_difference(gained, lost, labeled)]
+    change = f"{bounds[0]} points, 95% interval {bounds[1]} to {bounds[2]}; {gained:,} gained, {lost:,} lost"
     lines.append(f"Accuracy over the same {plural(labeled, 'image')}: {texts[0]} and {texts[1]}.")
-    lines.append(f"B − A: {points}; {gained:,} gained, {lost:,} lost; {mcnemar_text(gained, lost)}.")
+    lines.append(f"B − A: {change}; {mcnemar_text(gained, lost)}.")
     return lines
 
 
@@ -109,31 +107,8 @@ def _sizes(result: Comparison) -> str:
     return f"Maps of different sizes ({shown}{more}) were averaged to the coarser grid before the comparison."
 
 
-def differences(runs: Sequence[RunData]) -> list[dict[str, str]]:
-    """Return the settings of both runs, and whether they differ."""
-    manifests = [run.manifest for run in runs]
-    rows = [
-        (name.replace("_", " ").capitalize(), *(_text(each["settings"].get(name)) for each in manifests))
-        for name in SETTINGS
-    ]
-    rows += [
-        ("Weights", *(str(each.get("weights_sha256", ""))[:16] for each in manifests)),
-        ("Classes", *(f"{len(each.get('classes') or []):,}" for each in manifests)),
-        ("Source", *(_text(each.get("source")) for each in manifests)),
-        ("Images", *(f"{len(run):,}" for run in runs)),
-        ("Finished", *(str(each.get("finished", ""))[:16].replace("T", " ") for each in manifests)),
-    ]
-    methods = [each["settings"].get("method") for each in manifests]
-    note = "; maps are compared by the order of their values, since values of different methods have different units"
-    return [
-        {"name": name, "a": a, "b": b, "note": note if name == "Method" and methods[0] != methods[1] else ""}
-        | {"differs": "yes" if a != b else ""}
-        for name, a, b in rows
-        if a or b
-    ]
-
-
-def _text(value: Any) -> str:
+def setting(value: Any) -> str:
+    """Return the value of a setting as text; empty if it is not set."""
     if value in (None, "", {}, []):
         return ""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from saliscope.datasets.export.heatmaps import place, window
+from saliscope.datasets.export.heatmaps import place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class CocoWriter:
     def _annotate(self, record: Record, number: int) -> None:
         """Add the region of a map, if any of its values is positive."""
         values = np.where(np.isfinite(record.values), record.values, 0.0)  # type: ignore[arg-type]
-        placed = place(values, window(self.preparation, record.size), record.size)
+        placed = place(values, self.preparation.window(*record.size), record.size)
         if placed.max() <= 0:
             return
         inside = placed >= HALF * placed.max()

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from saliscope.datasets.export import coco, fiftyone, huggingface
-from saliscope.datasets.export.heatmaps import Heatmap, heatmap
+from saliscope.datasets.export.heatmaps import heatmap
 from saliscope.datasets.export.record import Record
-from saliscope.datasets.report.analysis.maps import unpack
-from saliscope.datasets.rows import SCHEMA
+from saliscope.datasets.rows import SCHEMA, map_of
 from saliscope.datasets.shards import refuse_disk_errors
 from saliscope.errors import Refused
 
@@ -86,17 +87,13 @@ def export(
 
 def _record(run: FinishedRun, row: dict[str, Any], model: Any) -> Record | None:
     """Return the image of a row with its heatmap, or None if it is not available anymore."""
-    data = run.read(row["path"], row["sha256"])
-    image = None if data is None else run.image(row["path"], row["sha256"])
+    data, image = run.read(row["path"], row["sha256"]), run.image(row["path"], row["sha256"])
     if data is None or image is None:
         return None
-    found: Heatmap | None = None
-    values = None
-    if row["map"] is not None:
-        scale = 1.0 if row["map_scale"] is None else row["map_scale"]
-        values = scale * unpack([row["map"]], row["map_height"], row["map_width"])[0]
-        found = heatmap(values, model.preparation, image.size)
-    return Record(row, data, image.size, values, found)
+    if row["map"] is None:
+        return Record(row, data, image.size, None, None)
+    values = map_of(row).astype(np.float64)
+    return Record(row, data, image.size, values, heatmap(values, model.preparation, image.size))
 
 
 @contextmanager

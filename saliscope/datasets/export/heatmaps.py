@@ -39,11 +39,6 @@ class Heatmap:
         return file.getvalue()
 
 
-def window(preparation: Preparation, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Return left, top, right and bottom of the map as fractions of an image of this width and height."""
-    return preparation.window(*size)
-
-
 def place(values: Floats, box: tuple[float, float, float, float], size: tuple[int, int]) -> Floats:
     """Return a map `[h, w]` at its position in an image of this width and height, with 0 outside of it."""
     width, height = size
@@ -62,7 +57,7 @@ def heatmap(values: Floats, preparation: Preparation, size: tuple[int, int]) -> 
     values = np.where(np.isfinite(values), values, 0.0)
     scale = min(1.0, SIDE / max(size))
     small = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-    placed = place(values, window(preparation, size), small)
+    placed = place(values, preparation.window(*size), small)
     high = float(np.abs(values).max()) or 1.0
     low = -high if values.min() < 0 else 0.0
     return Heatmap(np.round((placed - low) / (high - low) * 255).clip(0, 255).astype(np.uint8), low, high)

@@ -92,7 +92,7 @@ def _sample(finished_run: FinishedRun, count: int, seed: int) -> list[tuple[dict
     rows = [k for k, error in enumerate(data.columns(["error"])["error"].to_pylist()) if error is None]
     if not rows:
         reason = "could be read" if len(data) else "was kept"
-        raise Refused(f"No image of {str(finished_run.data.folder)!r} {reason}, so there is nothing to evaluate.")
+        raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to evaluate.")
     random.Random(seed).shuffle(rows)
     sample: list[tuple[dict[str, Any], torch.Tensor]] = []
     prepare, broken = finished_run.model.prepare, 0
@@ -105,40 +105,29 @@ def _sample(finished_run: FinishedRun, count: int, seed: int) -> list[tuple[dict
         elif (image := finished_run.image(row["path"], row["sha256"])) is not None:
             sample.append((row, prepare(image)))
     if not sample and broken:
-        raise Refused(f"The maps of {str(finished_run.data.folder)!r} are not finite: {broken} of {len(rows)} rows.")
+        raise Refused(f"The maps of {str(data.folder)!r} are not finite: {broken} of {len(rows)} rows.")
     if not sample:
         raise Refused(f"None of the images of the run is in {finished_run.source!r} anymore. Restore them there.")
     return sample
 
 
+JOINED = "values controls spread curves control_curves reasons maps target random_values random_curves".split()
+"""The fields of an `Evaluation` that have an entry per image."""
+
+
 def _merge(parts: Sequence[Evaluation]) -> Evaluation:
     """Return one evaluation of all images."""
+    joined = {name: _join([getattr(part, name) for part in parts]) for name in JOINED}
+    return replace(parts[0], **joined, seconds=sum(part.seconds for part in parts))
 
-    def cat(field: str) -> Any:
-        values = [getattr(part, field) for part in parts]
-        return {name: torch.cat([value[name] for value in values]) for name in values[0]}
 
-    def nested(field: str) -> Any:
-        values = [getattr(part, field) for part in parts]
-        return {
-            name: {control: torch.cat([value[name][control] for value in values]) for control in values[0][name]}
-            for name in values[0]
-        }
-
-    return replace(
-        parts[0],
-        values=cat("values"),
-        controls=nested("controls"),
-        spread=cat("spread"),
-        curves=cat("curves"),
-        control_curves=nested("control_curves"),
-        reasons={name: [reason for part in parts for reason in part.reasons[name]] for name in parts[0].reasons},
-        maps=torch.cat([part.maps for part in parts]),
-        target=[label for part in parts if isinstance(part.target, list) for label in part.target],
-        seconds=sum(part.seconds for part in parts),
-        random_values=cat("random_values"),
-        random_curves=cat("random_curves"),
-    )
+def _join(parts: Sequence[Any]) -> Any:
+    """Concatenate the tensors and lists of all batches, also those in dictionaries."""
+    if isinstance(parts[0], dict):
+        return {name: _join([part[name] for part in parts]) for name in parts[0]}
+    if isinstance(parts[0], torch.Tensor):
+        return torch.cat(list(parts))
+    return [each for part in parts if isinstance(part, list) for each in part]
 
 
 def _summarize(evaluation: Evaluation, metric: str) -> dict[str, Any]:

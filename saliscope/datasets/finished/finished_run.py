@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -30,16 +31,14 @@ class FinishedRun:
     @cached_property
     def settings(self) -> Settings:
         """The settings of the run."""
-        stored = dict(self.data.manifest["settings"])
-        known = {name: stored[name] for name in Settings.__dataclass_fields__ if name in stored}
-        own = dict(known.get("own", {}))
+        stored = Settings.of(self.data.manifest["settings"])
+        own = dict(stored.own)
         if isinstance(own.get("size"), list):
             own["size"] = tuple(own["size"])
         own |= {name: self._resolve(own[name]) for name in ("weights", "labels") if isinstance(own.get(name), str)}
-        file, colon, factory = str(known.get("model", "auto")).rpartition(":")
-        if file.endswith(".py"):
-            known["model"] = f"{self._resolve(file)}{colon}{factory}"
-        return Settings(**known | {"own": own})
+        file, colon, factory = stored.model.rpartition(":")
+        model = f"{self._resolve(file)}{colon}{factory}" if file.endswith(".py") else stored.model
+        return replace(stored, own=own, model=model)
 
     @cached_property
     def source(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import explainers
 import saliscope
-from saliscope.datasets.items import Item, is_local
+from saliscope.datasets.items import Item, is_local, reason_of
 from saliscope.datasets.ray_engine.stages import results
 from saliscope.datasets.ray_engine.task import LISTING, READING, Task, Workers, picklable
 from saliscope.datasets.ray_engine.wheel import build_wheel
@@ -84,8 +84,8 @@ def connect(address: str | None) -> Iterator[None]:
             modules = {"py_modules": code, "excludes": ["__pycache__"]}
             ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise Refused(f"Cannot connect to a Ray cluster at {address or 'this machine'}: {reason}.") from None
+        where = address or "this machine"
+        raise Refused(f"Cannot connect to a Ray cluster at {where}: {reason_of(error)}.") from None
     try:
         yield
     finally:

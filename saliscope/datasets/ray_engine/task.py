@@ -90,7 +90,7 @@ class Task:
 
     def first(self) -> list[Item]:
         """Return the first images of the source."""
-        return next(self.partitions[0][1].blocks(), [])
+        return next(self.partitions[0][1](), [])
 
     def unfinished(self) -> Iterator[Batch | End]:
         """Yield the unfinished batches of all partitions, and the end of each."""
@@ -104,7 +104,7 @@ def list_partition(number: int, partition: Partition, settings: Settings, finish
     Errors   Refused if the source cannot be listed, or if it has changed since its batches were finished
     """
     shards = done = 0
-    for shard in plan(number, partition.blocks(), settings.shard, settings.batch_size):
+    for shard in plan(number, partition(), settings.shard, settings.batch_size):
         missing = finished.missing(shard)
         done += len(shard) - sum(len(items) for _, items in missing)
         for index, items in missing:

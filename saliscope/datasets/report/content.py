@@ -1,15 +1,27 @@
-"""The content of the page, collected from a run."""
+"""The content of the page, collected from a run. The template `report.html` has its texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from saliscope.datasets.report import headlines, images, links, metadata, quality, text
-from saliscope.datasets.report.analysis import shortcuts, summary
-from saliscope.datasets.report.analysis.clusters import MOST_CLASSES, Cluster, find_clusters
+from saliscope.datasets.report import formats, images, links, metadata
+from saliscope.datasets.report.analysis import (
+    calibration,
+    embedding,
+    hierarchy,
+    label_errors,
+    shortcuts,
+    slices,
+    summary,
+)
+from saliscope.datasets.report.analysis import (
+    clusters as grouping,
+)
+from saliscope.datasets.report.analysis.clusters import Cluster, find_clusters
 from saliscope.datasets.report.analysis.columns import Columns
 from saliscope.datasets.report.analysis.embedding import Features
 from saliscope.datasets.report.analysis.map_pass import MAPS, displayed, grid_size, read_all
@@ -20,7 +32,7 @@ from saliscope.datasets.settings import WRONG
 from saliscope.errors import Refused
 
 if TYPE_CHECKING:
-    from saliscope.datasets.report.analysis.map_pass import Coverage
+    from saliscope.datasets.report.analysis.map_pass import Coverage, Region
     from saliscope.datasets.report.analysis.maps import Floats, Integers
     from saliscope.datasets.run_data import RunData
 
@@ -31,6 +43,35 @@ TYPICAL = 6
 """Typical images shown for a cluster."""
 GROUPS = 60
 """Maximum number of classes whose clusters are shown."""
+PAIRS = 200
+"""Maximum number of confusions in the table."""
+LIMITS = {
+    "clusters": grouping.LEAST,
+    "classes": grouping.MOST_CLASSES,
+    "shortcuts": shortcuts.MANY,
+    "slices": slices.LEAST,
+    "errors": label_errors.LEAST,
+    "features": embedding.LEAST,
+    "bins": calibration.BINS,
+    "simulations": calibration.SIMULATIONS,
+    "level": slices.LEVEL,
+    "error_cards": 48,
+    "ancestors": 30,
+    "paths": 20,
+}
+"""Numbers that the template names. The last three are the most entries that are shown."""
+REGIONS = {
+    "border": {"where": "at the border", "short": "At border", "title": "At the border (the outer 10% of each side)"},
+    "box": {"where": "in the box", "short": "In box", "title": "In the given box"},
+    "mask": {"where": "in the mask", "short": "In mask", "title": "In the given mask"},
+}
+PROBABILITIES = {
+    "sigmoid": "sigmoid of each score, so the probabilities of an image do not sum to 1",
+    "identity": "as returned by the network",
+    "log": "as returned by the network, as logarithms",
+    "logit": "none: the scores of the network are not probabilities",
+}
+"""How scores became probabilities, unless by a softmax."""
 
 
 def gather(data: RunData, report: Report) -> dict[str, Any]:
@@ -38,111 +79,113 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
 
     Errors   Refused for a run without a readable image
     """
-    manifest, method = data.manifest, data.manifest.get("settings", {}).get("method", "")
-    columns = Columns.of(data)
+    manifest, columns = data.manifest, Columns(data)
+    settings = manifest.get("settings", {})
+    only_wrong = settings.get("where") == WRONG
     if not columns.readable.any():
-        only_wrong = manifest.get("settings", {}).get("where") == WRONG
         reason = "could be read" if len(columns) or not only_wrong else "was predicted wrong"
         raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
-    codes = np.where(columns.readable, summary.groups(columns).codes, -1)
-    has_labels = bool((columns.label.codes >= 0).any())
-    maps = read_all(data, columns, codes, text.by_size(method), _regions(report, columns))
+    codes = np.where(columns.readable, columns.groups.codes, -1)
+    by_size = formats.by_size(settings.get("method", ""))
+    maps = read_all(data, columns, codes, by_size, _regions(report, columns))
     page = Context(data, report, columns, maps, features=Features(report.model) if report.model else None)
     clusters = find_clusters(page.maps, page.classes)
     candidates = shortcuts.find_candidates(page.maps, clusters, page.classes, page.crop)
-    tested = shortcuts.count_tested(page.maps, clusters, page.classes, candidates)
     mistakes = summary.most_confident_mistakes(columns, MISTAKES)
-    errors, error_rows = quality.errors_section(data, columns, page.only_wrong)
-    _choose(page, [*mistakes, *error_rows], clusters, candidates)
-    rows, pairs, findings = (
-        summary.class_rows(columns, maps),
-        summary.confusions(columns, text.PAIRS),
-        summary.finding_rows(columns),
-    )
+    errors = None
+    if not only_wrong and manifest.get("score") not in ("sigmoid", "logit"):
+        errors = label_errors.find_label_errors(data, columns)
+    error_rows = errors.rows[: LIMITS["error_cards"]].tolist() if errors and errors.tested else []
+    _choose(page, [*mistakes, *error_rows], clusters, candidates, by_size)
+    rows, findings = summary.class_rows(columns, maps), summary.finding_rows(columns)
+    ancestors = hierarchy.by_ancestor(columns, manifest.get("classes") or [])
     content: dict[str, Any] = {
-        **headlines.head(page.data, columns, page.settings, rows),
-        "only_wrong": page.only_wrong,
-        "classes": text.classes(rows, list(maps.regions)),
-        "classes_note": text.classes_note(rows, has_labels),
-        "regions": text.regions(maps.regions, rows),
-        "relevance_note": text.relevance_note(method),
-        "confusions": text.confusions(pairs.pairs),
-        "confusions_note": text.confusions_note(pairs),
-        "findings": text.findings(findings),
-        "no_findings": text.no_findings(int(columns.readable.sum())),
-        "all_correct": text.all_correct(sum(columns.labeled.values())),
-        "means": [
-            {"name": row.name, "count": row.maps, "map": page.add_map(row.mean)} for row in rows if row.mean is not None
-        ],
-        "means_note": text.means_note(has_labels, page.only_wrong),
-        **_clusters(page, clusters, candidates, tested.largest),
+        "page": page,
+        "columns": columns,
+        "manifest": manifest,
+        "settings": settings,
+        "only_wrong": only_wrong,
+        "by_size": by_size,
+        "limits": LIMITS,
+        "accuracy": summary.accuracy(columns),
+        "classes": sorted(rows, key=lambda row: (row.rate.value if row.rate else 2.0, row.name)),
+        "lowest": summary.lowest_accuracy(rows),
+        "regions": [_region(name, region, rows) for name, region in maps.regions.items()],
+        "confusions": summary.confusions(columns, PAIRS),
+        "findings": findings,
+        "means": [(row, page.add_map(row.mean)) for row in rows if row.mean is not None],
+        "tested": shortcuts.count_tested(page.maps, clusters, page.classes, candidates),
+        **_clusters(page, clusters, candidates),
         **_mistakes(page, mistakes),
-        **text.metrics(data.folder),
-        **_quality(page),
-        **errors,
-        "label_errors": _error_cards(page, error_rows),
-        "unreadable": text.unreadable(summary.unreadable(columns)),
-        "facts": text.facts(page.data, page.settings),
+        "evaluation": _evaluation(data),
+        "calibration": None if only_wrong else calibration.calibrate(columns.probability, columns.correct),
+        "slices": _slices(page),
+        "ancestors": ancestors,
+        "median_size": hierarchy.median_size(ancestors or []),
+        "errors": errors,
+        "error_rows": [row for row in error_rows if row in page.shown],
+        "unreadable": summary.unreadable(columns),
+        "devices": sorted(
+            {name for table in data.tables(["device"]) for name in table["device"].unique().to_pylist() if name}
+        ),
+        "probabilities": PROBABILITIES.get(manifest.get("score", "")),
+        "folder": shlex.quote(str(data.folder)),
     }
-    content["sections"] = headlines.sections(content)
-    content["highlights"] = headlines.highlights(rows, pairs.pairs, findings, content, tested)
-    content["images_note"] = text.images_note(len(page.shown), int(columns.readable.sum()), report.link, data.folder)
-    shown = _images(page, maps.regions[text.BORDER].shares, clusters)
-    embedded = quality.embedding_section(page.features, int(columns.readable.sum()))
-    content["embedding_note"], content["has_places"] = embedded["embedding_note"], bool(embedded["places"])
+    images_data = _images(page, maps.regions["border"].shares, clusters)
+    places = page.features.places() if page.features else []
+    content |= {"has_places": bool(places), "unit": formats.unit(settings.get("method", ""), manifest.get("score", ""))}
     content["data"] = {
-        "images": shown,
-        "places": embedded["places"],
+        "images": images_data,
+        "places": places,
         "maps": page.packed_maps,
         "findings": {row.code: row.title for row in findings},
-        "unit": text.unit(method, manifest.get("score", "")),
+        "unit": content["unit"],
     }
     return content
 
 
-def _quality(page: Context) -> dict[str, Any]:
-    """Return the sections about probabilities, metadata and the hierarchy of classes."""
-    manifest, columns = page.data.manifest, page.columns
-    values = page.report.metadata
-    if values is None:
-        values = metadata.of_source(page.report.source or str(manifest.get("source", "")), columns.paths)
+def _region(name: str, region: Region, rows: list[summary.ClassRow]) -> dict[str, Any]:
+    """Return a row of the table of regions; `high` and `low` are share and name of the extreme classes, or None."""
+    known = sorted((share, row.name) for row in rows if (share := row.shares[name]) is not None)
     return {
-        **quality.calibration_section(columns, page.only_wrong, manifest.get("score", "")),
-        **quality.slices_section(values, columns, page.only_wrong),
-        **quality.hierarchy_section(columns, manifest.get("classes") or []),
+        **REGIONS[name],
+        "mean": summary.mean(region.shares),
+        "even": region.even,
+        "count": int(np.isfinite(region.shares).sum()),
+        "partly": region.partly,
+        "high": known[-1] if known else None,
+        "low": known[0] if known else None,
     }
 
 
-def _error_cards(page: Context, rows: list[int]) -> list[dict[str, Any]]:
-    columns = page.columns
-    return [
-        {
-            "image": page.shown[row],
-            "path": columns.path(row),
-            "label": columns.label[row],
-            "prediction": columns.prediction[row],
-            "label_probability": text.percent(float(columns.label_probability[row])),
-            "probability": text.percent(float(columns.probability[row])),
-        }
-        for row in rows
-        if row in page.shown
-    ]
+def _slices(page: Context) -> slices.Slices | None:
+    """Return the slices of the metadata, or None if there is none, or no accuracy to compare."""
+    values = page.report.metadata
+    if values is None:
+        values = metadata.of_source(page.report.source or str(page.data.manifest.get("source", "")), page.columns.paths)
+    if not values or page.only_wrong or not page.columns.labeled:
+        return None
+    return slices.find_slices(values, page.columns.correct)
 
 
-def _constant(region: Floats) -> Coverage:
-    return lambda rows: region
+def _evaluation(data: RunData) -> dict[str, Any]:
+    """Return the content of evaluation.json, or an empty dictionary if the run was not evaluated."""
+    try:
+        content = json.loads(data.store.read("evaluation.json") or b"{}")
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and content.get("metrics") else {}
 
 
 def _regions(report: Report, columns: Columns) -> dict[str, Coverage]:
-    """Return functions of rows that return the coverage of regions whose share of the relevance is reported."""
+    """Return the coverage of the regions whose share of the relevance is reported."""
     size = grid_size(columns)
-    fixed = {text.BORDER: border_region(size)}
+    regions: dict[str, Coverage] = {"border": border_region(size)}
     if report.box is not None:
-        fixed[text.BOX] = box_region(size, report.box)
+        regions["box"] = box_region(size, report.box)
     mask = report.mask
     if mask is not None and not callable(mask):
-        fixed[text.MASK] = mask_region(size, mask)
-    regions = {name: _constant(region) for name, region in fixed.items()}
+        regions["mask"] = mask_region(size, mask)
     if callable(mask):
         find, nothing = mask, np.full(size, np.nan)  # an image without a mask has no share
 
@@ -150,11 +193,17 @@ def _regions(report: Report, columns: Columns) -> dict[str, Coverage]:
             found = [find(path) for path in columns.paths.take(rows).to_pylist()]
             return np.stack([nothing if each is None else mask_region(size, each) for each in found])
 
-        regions[text.MASK] = cover
+        regions["mask"] = cover
     return regions
 
 
-def _choose(page: Context, mistakes: list[int], clusters: list[Cluster], candidates: list[shortcuts.Candidate]) -> None:
+def _choose(
+    page: Context,
+    mistakes: list[int],
+    clusters: list[Cluster],
+    candidates: list[shortcuts.Candidate],
+    by_size: bool,
+) -> None:
     """Choose the images of the page: those shown elsewhere on it, more mistakes, and an even sample of the rest."""
     numbers = [number for candidate in candidates if candidate.is_shortcut for number in candidate.members[:TYPICAL]]
     numbers += [number for cluster in clusters for number in cluster.members[:TYPICAL]]
@@ -168,7 +217,7 @@ def _choose(page: Context, mistakes: list[int], clusters: list[Cluster], candida
     chosen += others[np.linspace(0, len(others) - 1, count).round().astype(int)].tolist() if count else []
     page.shown = {row: k for k, row in enumerate(sorted(chosen))}
     rows = np.array(sorted({*chosen, *mistakes}), dtype=np.int64)
-    page.shown_maps = displayed(page.data, rows, page.by_size, page.maps.size)
+    page.shown_maps = displayed(page.data, rows, by_size, page.maps.size)
 
 
 def _images(page: Context, border: Floats, clusters: list[Cluster]) -> list[dict[str, Any]]:
@@ -218,101 +267,89 @@ def _mistakes(page: Context, rows: list[int]) -> dict[str, Any]:
     """Return the most confident mistakes, with the maps of both classes and their difference if available."""
     rows = [row for row in rows if row in page.shown_maps]
     records = [{**record, "row": row} for row, record in zip(rows, _records(page, rows), strict=True)]
-    map_pairs = {}
+    pairs: dict[int, tuple[Floats, Floats]] = {}
     if page.report.model is not None and records:
-        pairs = images.map_pairs(records, page.shown_maps, page.report.read, page.report.model, page.settings)
-        map_pairs = dict(pairs)
-    mistakes = [_mistake(page, record, map_pairs.get(k)) for k, record in enumerate(records)]
-    why = text.no_expected(page.report.model is not None, len(records), len(map_pairs))
-    measure = text.unit(page.settings.get("method", ""), page.data.manifest.get("score", ""))
-    return {
-        "mistakes": mistakes,
-        "mistakes_note": text.mistakes_note(
-            len(records), int(page.columns.wrong.sum()), sum(page.columns.labeled.values()), why, measure
-        ),
-    }
+        pairs = dict(images.map_pairs(records, page.shown_maps, page.report.read, page.report.model, page.settings))
+    mistakes = [(row, _maps_of_mistake(page, row, pairs.get(k))) for k, row in enumerate(rows)]
+    return {"mistakes": mistakes, "incomplete": len(rows) - len(pairs)}
 
 
-def _mistake(page: Context, record: Mapping[str, Any], pair: images.MapPair | None) -> dict[str, Any]:
+def _maps_of_mistake(page: Context, row: int, pair: tuple[Floats, Floats] | None) -> list[dict[str, Any]]:
     if pair is None:
-        values = page.shown_maps[record["row"]]
-        maps = [text.map_entry(f"map of {page.columns.target[record['row']]}", page.add_map(values), None, values)]
-    else:
-        limit = float(max(pair.predicted.max(), pair.expected.max())) or None
-        low, prediction = min(pair.predicted.min(), pair.expected.min()), page.columns.prediction[record["row"]]
-        limit = float(max(abs(low), limit or 0)) if low < 0 else limit
-        label = page.columns.label[record["row"]]
-        maps = [
-            text.map_entry(f"{prediction} (predicted)", page.add_map(pair.predicted), limit, pair.predicted),
-            text.map_entry(f"{label} (expected)", page.add_map(pair.expected), limit, pair.expected),
-            text.map_entry("predicted − expected", page.add_map(pair.difference), None, pair.difference, signed=True),
-        ]
-    return {
-        "image": page.shown[record["row"]],
-        "path": record["path"],
-        "label": page.columns.label[record["row"]],
-        "prediction": page.columns.prediction[record["row"]],
-        "probability": text.percent(record["probability"]),
-        "label_probability": text.percent(record["label_probability"]),
-        "maps": maps,
-    }
+        return [_figure(page, f"map of {page.columns.target[row]}", page.shown_maps[row])]
+    predicted, expected = pair
+    limit = max(float(each) for values in pair for each in (values.max(), -values.min(), 0)) or None
+    return [
+        _figure(page, f"{page.columns.prediction[row]} (predicted)", predicted, limit),
+        _figure(page, f"{page.columns.label[row]} (expected)", expected, limit),
+        _figure(page, "predicted − expected", predicted - expected) | {"signed": True},
+    ]
 
 
-def _clusters(
-    page: Context, clusters: list[Cluster], candidates: list[shortcuts.Candidate], largest: int
-) -> dict[str, Any]:
+def _figure(page: Context, name: str, values: Floats, limit: float | None = None) -> dict[str, Any]:
+    """Return a map of a mistake, which is drawn up to `limit` (None: its own largest value)."""
+    span = {"low": float(values.min()), "high": float(values.max())}
+    return {"name": name, "map": page.add_map(values), "limit": limit, "signed": False, **span}
+
+
+def _clusters(page: Context, clusters: list[Cluster], candidates: list[shortcuts.Candidate]) -> dict[str, Any]:
     """Return the clusters by class, classes with several clusters first, and the shortcuts."""
     by_class: dict[str, list[Cluster]] = {}
     for cluster in clusters:
         by_class.setdefault(cluster.name, []).append(cluster)
     several = {name: group for name, group in by_class.items() if len(group) > 1}
-    shortcut_classes = {candidate.name for candidate in candidates if candidate.is_shortcut}
-    order = sorted(several, key=lambda name: (name not in shortcut_classes, -len(several[name]), name))[:GROUPS]
+    found = [candidate for candidate in candidates if candidate.is_shortcut]
+    names = {candidate.name for candidate in found}
+    order = sorted(several, key=lambda name: (name not in names, -len(several[name]), name))[:GROUPS]
     return {
         "groups": [
             {
-                **text.group(name, several[name], name in shortcut_classes),
-                "clusters": [_cluster(page, c) for c in several[name]],
+                "name": name,
+                "of": several[name][0].of,
+                "is_shortcut": name in names,
+                "clusters": [_cluster(page, cluster) for cluster in several[name]],
             }
             for name in order
         ],
-        "clusters_note": text.clusters_note(
-            len(by_class), len(several), len(order), page.all_maps.sampled, MOST_CLASSES, largest
-        ),
-        "single": text.single([name for name, group in by_class.items() if len(group) == 1]),
-        "shortcuts": [_shortcut(page, candidate) for candidate in candidates if candidate.is_shortcut],
+        "clustered": len(by_class),
+        "several": len(several),
+        "single": sorted(name for name, group in by_class.items() if len(group) == 1),
+        "sampled": page.all_maps.sampled,
+        "shortcuts": [_shortcut(page, candidate) for candidate in found],
     }
+
+
+def _typical(page: Context, members: Integers) -> list[int]:
+    """Return the first of some maps, as indices of their images on the page."""
+    return [page.shown[row] for row in page.maps.rows[members[:TYPICAL]].tolist() if row in page.shown]
 
 
 def _cluster(page: Context, cluster: Cluster) -> dict[str, Any]:
-    rows = [int(row) for row in page.maps.rows[cluster.members]]
-    correct = page.columns.correct[rows]
+    correct = page.columns.correct[page.maps.rows[cluster.members]]
     known = correct[correct >= 0] if not page.only_wrong else correct[:0]
     return {
-        "count": len(rows),
-        "share": text.percent(len(rows) / cluster.of),
-        "accuracy": text.percent(float(known.mean())) if len(known) else "",
+        "count": len(cluster.members),
+        "share": len(cluster.members) / cluster.of,
+        "accuracy": float(known.mean()) if len(known) else None,
         "mean": page.add_map(cluster.mean),
-        "images": [page.shown[row] for row in rows[:TYPICAL] if row in page.shown],
+        "images": _typical(page, cluster.members),
     }
 
 
-def _labeled(page: Context, rows: list[int]) -> tuple[int, int] | None:
-    """Return how many of these images are labeled with the explained class, and how many images are in total.
-
-    Returns  None for a run without labels
-    """
-    index = page.columns.target_index[rows[0]]
-    labels = page.columns.label_index
-    whole = int((labels[page.columns.readable] == index).sum())
-    return (int((labels[rows] == index).sum()), whole) if whole else None
-
-
 def _shortcut(page: Context, candidate: shortcuts.Candidate) -> dict[str, Any]:
-    rows = [int(row) for row in page.maps.rows[candidate.members]]
+    """Return a shortcut. `labeled` is the number of images with the pattern of those labeled as the explained class,
+    and the number of the latter; None for a run without such labels.
+    """
+    rows = page.maps.rows[candidate.members]
+    of_class = page.columns.label_index == page.columns.target_index[rows[0]]
+    with_pattern, whole = int(of_class[rows].sum()), int((of_class & page.columns.readable).sum())
     return {
-        **text.shortcut(candidate, _labeled(page, rows)),
+        "candidate": candidate,
+        "name": candidate.name,
+        "position": shortcuts.describe(candidate.box),
+        "labeled": (with_pattern, whole) if whole else None,
+        "share": with_pattern / whole if whole else len(rows) / candidate.of,
         "pattern": images.data_address(candidate.pattern),
         "mean": page.add_map(page.maps.values[candidate.members].mean(0)),
-        "images": [page.shown[row] for row in rows[:TYPICAL] if row in page.shown],
+        "images": _typical(page, candidate.members),
     }

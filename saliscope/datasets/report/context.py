@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from saliscope.datasets.report import images, text
+from saliscope.datasets.report import images
 from saliscope.datasets.report.analysis.columns import Columns, distinct
 from saliscope.datasets.report.analysis.embedding import Features
 from saliscope.datasets.report.analysis.map_pass import MapPass
@@ -55,9 +55,6 @@ class Context:
     """The maps of the images on the page, by row."""
     features: Features | None = None
     """The features of the images on the page; None without a network."""
-    requested: int = 0
-    available: int = 0
-    """The number of images that were requested, and the number of images that were found."""
 
     @property
     def maps(self) -> Maps:
@@ -79,11 +76,6 @@ class Context:
         """Whether the run contains only mistakes."""
         return self.settings.get("where") == WRONG
 
-    @property
-    def by_size(self) -> bool:
-        """Whether maps show magnitudes."""
-        return text.by_size(str(self.settings.get("method", "")))
-
     def add_map(self, values: Floats) -> int:
         """Add a map to the page, and return its index."""
         self.packed_maps.append(pack(values))
@@ -101,9 +93,7 @@ class Context:
 
     def image(self, row: int) -> Image.Image | None:
         """Return the image of a row, or None if it is not available anymore."""
-        image = self.report.read(self.columns.path(row))
-        self.requested, self.available = self.requested + 1, self.available + (image is not None)
-        return image
+        return self.report.read(self.columns.path(row))
 
     def crop(self, number: int) -> Image.Image | None:
         """Return the part of the image of a clustered map that the network received."""

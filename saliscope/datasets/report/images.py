@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,27 +65,16 @@ def budget(count: int) -> int:
     return min(MOST_EACH, WHOLE // max(1, count))
 
 
-@dataclass(frozen=True, eq=False)
-class MapPair:
-    """The maps `[h, w]` of the predicted and of the expected class of a mistake, in the unit of the method."""
-
-    predicted: Floats
-    expected: Floats
-
-    @property
-    def difference(self) -> Floats:
-        """Above zero where the predicted class has larger values."""
-        return self.predicted - self.expected
-
-
 def map_pairs(
     rows: Sequence[Mapping[str, Any]],
     maps: Mapping[int, Floats],
     read: Read,
     model: Model,
     settings: Mapping[str, Any],
-) -> Iterator[tuple[int, MapPair]]:
-    """Yield the index in `rows` and the maps of both classes, computed with the method, layer and options of the run.
+) -> Iterator[tuple[int, tuple[Floats, Floats]]]:
+    """Yield the index in `rows` and the maps `[h, w]` of the predicted and the expected class, in the method's unit.
+
+    They are computed with the method, layer and options of the run.
 
     `rows` have "row", "path", "prediction_index", "label_index" and "target_index"; `maps` has the stored map of each
     row, which is that of the class that the run explained. Images that cannot be read anymore are skipped.
@@ -106,7 +94,7 @@ def map_pairs(
                     computed[k, name] = pool(values, maps[row["row"]].shape)
         for k, row, _ in readable:
             own = maps[row["row"]]
-            yield k, MapPair(computed.get((k, "prediction_index"), own), computed.get((k, "label_index"), own))
+            yield k, (computed.get((k, "prediction_index"), own), computed.get((k, "label_index"), own))
 
 
 def _explain(images: list[Image.Image], targets: list[int], model: Model, settings: Mapping[str, Any]) -> Floats:
@@ -116,8 +104,7 @@ def _explain(images: list[Image.Image], targets: list[int], model: Model, settin
     import explainers  # torch takes seconds to start
 
     method = explainers.METHODS[settings["method"]]
-    known = ("method", "layer", "options", "precision", "seed")
-    options = Settings(**{name: settings[name] for name in known if name in settings}).method_options()
+    options = Settings.of(settings).method_options()
     inputs = torch.cat([model.prepare(image) for image in images])
     inputs = inputs.to(next(model.network.parameters()).device)
     explanation = explainers.explain(settings["method"], model.network, inputs, targets, compare=False, **options)

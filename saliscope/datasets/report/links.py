@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import urllib.parse
@@ -50,8 +51,7 @@ def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the method that differ from its defaults, including seed and precision of the run."""
     from explainers import METHODS  # torch takes seconds to start
 
-    known = {name: settings[name] for name in ("method", "options", "precision", "seed") if name in settings}
-    run_settings = Settings(**known)
+    run_settings = dataclasses.replace(Settings.of(settings), layer=None)
     options = METHODS[run_settings.method].options
     return {name: value for name, value in run_settings.method_options().items() if value != options[name].default}
 

@@ -36,8 +36,7 @@ def read(source: str, paths: pa.ChunkedArray) -> dict[str, pa.Array]:
     if not location.is_file:
         raise Refused(f"{source} is not a list. Use a CSV, JSON-lines or Parquet file with a column path.")
     table = _read_table(location)
-    names = {name.lower(): name for name in reversed(table.column_names)}
-    path_at = next((names[name] for name in lists.PATHS if name in names), None)
+    path_at, _ = lists.find_columns(table.column_names)
     if path_at is None:
         raise Refused(
             f"{source} has no column path. Its columns are {', '.join(table.column_names[:8])}. Add the paths."

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from saliscope import percentages
+from saliscope.datasets.report import formats
 from saliscope.datasets.report.content import gather
 from saliscope.datasets.report.context import Report
 from saliscope.datasets.report.images import Read
@@ -74,6 +76,14 @@ def render(content: dict[str, Any], template: str = "report.html", scripts: Sequ
     # In a script element, only "</" and "<!--" have a special meaning.
     data = json.dumps(content.pop("data"), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     whole = Environment(loader=FileSystemLoader(STATIC), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    whole.filters |= {"percent": formats.percent, "number": formats.number}
+    whole.globals |= {
+        "plural": formats.plural,
+        "p_value": formats.p_value,
+        "points": percentages.points,
+        "json": json.dumps,
+    }
+    whole.globals |= {"method_title": formats.title}
     return whole.get_template(template).render(
         **content,
         css=Markup((STATIC / "report.css").read_text(encoding="utf-8")),

@@ -1,6 +1,6 @@
 """The files of a run: Parquet shards and a manifest, in a local folder or in any store that fsspec opens.
 
-    settings.json                  the settings that the rows depend on, written first
+    settings.json                  the format and the settings that the rows depend on, written first
     work/lock                      local folders: locked by the process that writes
     work/lease/000001.json         stores: the process that writes, see `locks`
     work/000000-0000.arrow         batches of an incomplete shard

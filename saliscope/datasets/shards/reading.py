@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from saliscope.datasets.run_data import RunData, damaged
+from saliscope.datasets.settings import check_format
 from saliscope.datasets.stores import MANIFEST, SETTINGS, LocalStore, open_store
 from saliscope.errors import Refused
 
@@ -25,7 +26,7 @@ def open_run(folder: str | Path) -> RunData:
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Return the manifest of a finished run.
 
-    Errors   Refused for a folder without a run, and for an unfinished or a damaged run
+    Errors   Refused for a folder without a run, for an unfinished or a damaged run, and for a newer format
     """
     store = open_store(folder)
     content = store.read(MANIFEST)
@@ -36,9 +37,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
             raise Refused(f"Folder not found: {str(folder)!r}. Pass the --out folder of `saliscope explain`.")
         raise Refused(f"{str(folder)!r} does not contain a run ({MANIFEST} is missing).")
     try:
-        return _checked(json.loads(content))
+        manifest = _checked(json.loads(content))
     except ValueError as error:
         raise Refused(damaged(folder, error)) from None
+    check_format(manifest["settings"], folder)
+    return manifest
 
 
 def _checked(manifest: Any) -> dict[str, Any]:

@@ -18,11 +18,10 @@ import pyarrow as pa
 from pyarrow import ipc
 from pyarrow import parquet as pq
 
-from saliscope.datasets.items import Item
 from saliscope.datasets.rows import SCHEMA
-from saliscope.datasets.settings import differences
+from saliscope.datasets.settings import FORMAT, check_format, differences
 from saliscope.datasets.shards.locks import LEASE, FileLock, Lease
-from saliscope.datasets.shards.planning import PARTITION, Finished, PlannedShard, Stamp, digest_of
+from saliscope.datasets.shards.planning import PARTITION, Finished, Stamp, digest_of
 from saliscope.datasets.stores import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
 from saliscope.errors import Refused
 
@@ -108,7 +107,7 @@ class ShardFiles:
         return None if content is None else dict(json.loads(content))
 
 
-class Shards:
+class Shards(ShardFiles):
     """The folder of an unfinished run."""
 
     def __init__(self, folder: str | Path, record: Mapping[str, Any]) -> None:
@@ -117,10 +116,9 @@ class Shards:
         Errors   Refused for a folder with other settings, listing the differences, for a folder with other files, and
                  if another process writes the run
         """
-        self.store = open_store(folder)
+        super().__init__(open_store(folder))
         self.folder = self.store.folder
-        self.files = ShardFiles(self.store)
-        self.record = json.loads(json.dumps(dict(record)))
+        self.record = json.loads(json.dumps({"format": FORMAT, **record}))
         self.lock: FileLock | Lease | None = None
         self.finished = Finished(str(self.folder))
         self.counts: Counter[str] = Counter()
@@ -144,10 +142,11 @@ class Shards:
                 raise Refused(f"{str(self.folder)!r} contains other files. Choose an empty or new folder for --out.")
             return False
         try:
-            old = json.loads(content)
-        except ValueError:
+            old = {"format": 1, **json.loads(content)}
+        except (ValueError, TypeError):
             path = str(self.folder if not self.store.local else Path(self.folder) / SETTINGS)
             raise Refused(f"{path!r} is damaged. Delete the folder, or choose another --out.") from None
+        check_format(old, self.folder)
         if changed := differences(old, self.record):
             raise Refused(
                 f"{str(self.folder)!r} contains a run with other settings: {'; '.join(changed)}. Choose another "
@@ -227,7 +226,7 @@ class Shards:
                     shard = int(name.rpartition("/")[2][:-5])
                     if shard not in complete:
                         raise ValueError("its file was deleted, or is damaged")
-                    self._add(shard, json.loads(content or b""))
+                    self.add_shard(shard, json.loads(content or b""))
                 except (ValueError, KeyError, TypeError):  # truncated by a power failure
                     self.store.delete([name])
 
@@ -257,44 +256,21 @@ class Shards:
         except (pa.ArrowException, KeyError, ValueError, TypeError):
             return None
 
-    def _add(self, shard: int, record: Counts) -> None:
-        listing, labeled = str(record["listing"]), {int(index): count for index, count in record["labeled"].items()}
-        self.counts.update(record["counts"])
-        self.labeled.update(labeled)
-        self.finished.shards[shard] = listing
-
-    def missing(self, shard: PlannedShard) -> list[tuple[int, list[Item]]]:
-        """Return index and images of the unfinished batches of a shard.
-
-        Errors   Refused if the source has changed
-        """
-        return self.finished.missing(shard)
-
     def has(self, shard: int, batch: int) -> bool:
         """Return whether a batch is finished."""
         return shard in self.finished.shards or batch in self.finished.batches.get(shard, ())
+
+    def is_committed(self, shard: int) -> bool:
+        """Return whether the commit of a shard exists."""
+        return shard in self.finished.shards
 
     def write_batch(self, shard: int, batch: int, rows: list[dict[str, Any]], stamp: Stamp) -> None:
         """Write the rows of a batch.
 
         Errors   Refused if the disk is full, or the store cannot be written
         """
-        self.files.write_batch(shard, batch, rows, stamp)
+        super().write_batch(shard, batch, rows, stamp)
         self.add_batch(shard, batch, stamp.digest)
-
-    def add_batch(self, shard: int, batch: int, digest: str) -> None:
-        """Note that a batch was written, by this process or by a worker."""
-        self.finished.batches.setdefault(shard, {})[batch] = digest
-
-    def add_shard(self, shard: int, counts: Counts) -> None:
-        """Note that a shard was committed, by this process or by a worker."""
-        if shard not in self.finished.shards:
-            self._add(shard, counts)
-        self.finished.batches.pop(shard, None)
-
-    def is_committed(self, shard: int) -> bool:
-        """Return whether the commit of a shard exists."""
-        return shard in self.finished.shards
 
     def merge(self, shard: int, batches: int) -> tuple[pa.Table, Stamp]:
         """Return the rows of a shard whose commit is missing, after its Parquet file was written, and its stamp.
@@ -302,7 +278,31 @@ class Shards:
         Errors   Refused, as in `ShardFiles.merge`, and if another process has taken over the run
         """
         self.check_lock()
-        return self.files.merge(shard, batches)
+        return super().merge(shard, batches)
+
+    def commit(self, shard: int, batches: int, counts: Counts) -> None:
+        """Write the commit of a shard, and delete its batches.
+
+        Errors   Refused if the disk is full, or the store cannot be written
+        """
+        super().commit(shard, batches, counts)
+        self.add_shard(shard, counts)
+
+    def add_batch(self, shard: int, batch: int, digest: str) -> None:
+        """Note that a batch was written, by this process or by a worker."""
+        self.finished.batches.setdefault(shard, {})[batch] = digest
+
+    def add_shard(self, shard: int, counts: Counts) -> None:
+        """Note that a shard was committed, by this process or by a worker.
+
+        Errors   KeyError, ValueError or TypeError for counts that are not those of a commit
+        """
+        if shard not in self.finished.shards:
+            digest, labeled = str(counts["listing"]), {int(index): n for index, n in counts["labeled"].items()}
+            self.counts.update(counts["counts"])
+            self.labeled.update(labeled)
+            self.finished.shards[shard] = digest
+        self.finished.batches.pop(shard, None)
 
     def check_lock(self) -> None:
         """Check that no other process has taken over the run.

@@ -7,13 +7,14 @@ import os
 import posixpath
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from saliscope.datasets.items import Item
 from saliscope.datasets.sources import lists, metadata, tables, tars
 from saliscope.datasets.sources.labels import find_label_depth, folder_labels, label_in, with_folder_labels
 from saliscope.datasets.sources.location import Location, is_image, open_location, suffix
-from saliscope.datasets.sources.partitions import WHOLE, Blocks, Listing, Partition
+from saliscope.datasets.sources.partitions import WHOLE, Listing, Partition
 from saliscope.datasets.sources.sets import list_set
 from saliscope.errors import Refused
 
@@ -64,7 +65,7 @@ def _list_file(location: Location, name: str) -> Listing:
     if start.startswith(b"PAR1") or tables.is_arrow_start(start):
         if tables.has_images(location, name):
             return list_set("huggingface", location, [name])
-        return _lazy("list", _List(location, name))
+        return _lazy("list", partial(_list_entries, location, name))
     if tars.is_tar(start):
         return Listing.of(with_folder_labels(tars.members(location, name)), "tar", None)
     packed = tars.compression(start)
@@ -78,41 +79,25 @@ def _list_file(location: Location, name: str) -> Listing:
     if not start:
         raise Refused(f"{location.source} is an empty file. {SUPPORTED}")
     if suffix(name) in lists.SUFFIXES or lists.is_text(start):
-        return _lazy("list", _List(location, name))
+        return _lazy("list", partial(_list_entries, location, name))
     raise Refused(f"{location.source} is not a supported file. {SUPPORTED}")
 
 
-def _lazy(kind: str, blocks: Blocks) -> Listing:
-    return Listing((Partition("", blocks),), kind, None)
+def _lazy(kind: str, partition: Partition) -> Listing:
+    return Listing((partition,), kind, None)
 
 
-@dataclass(frozen=True)
-class _List:
-    """Lists the images in a list. It is an object because it is sent to other machines, as is `_Folder`."""
-
-    location: Location
-    name: str
-
-    def __call__(self) -> Iterator[list[Item]]:
-        for block in lists.blocks(self.location, self.name):
-            yield list(map(_as_text, block))
+def _list_entries(location: Location, name: str) -> Iterator[list[Item]]:
+    for block in lists.blocks(location, name):
+        yield list(map(_as_text, block))
 
 
-@dataclass(frozen=True)
-class _Folder:
-    """Lists the images in a folder; `depth` is that of the folder that is the label."""
-
-    location: Location
-    depth: int | None
-
-    def __call__(self) -> Iterator[list[Item]]:
-        images = (name for name in self.location.walk() if is_image(name))
-        while names := list(itertools.islice(images, WHOLE)):
-            texts = map(self.location.to_text, names)
-            yield [
-                Item(text, label_in(text, self.depth), self.location.url(name))
-                for text, name in zip(texts, names, strict=True)
-            ]
+def _list_images(location: Location, depth: int | None) -> Iterator[list[Item]]:
+    """Yield the images in a folder; `depth` is that of the folder that is the label."""
+    images = (name for name in location.walk() if is_image(name))
+    while names := list(itertools.islice(images, WHOLE)):
+        texts = map(location.to_text, names)
+        yield [Item(text, label_in(text, depth), location.url(name)) for text, name in zip(texts, names, strict=True)]
 
 
 def _list_folder(location: Location) -> Listing:
@@ -164,7 +149,7 @@ def _large_folder(location: Location) -> Listing:
         names = list(_relevant(location))
         if metadata.list_images(location, names):
             return _small_folder(location, names, list(filter(is_image, names)))
-    return _lazy("folder", _Folder(location, depth))
+    return _lazy("folder", partial(_list_images, location, depth))
 
 
 def _describe_files(location: Location, names: list[str]) -> str:

@@ -26,6 +26,13 @@ Entry = tuple[str, str | None]
 """A path and its label."""
 
 
+def find_columns(names: Iterable[str]) -> tuple[str | None, str | None]:
+    """Return the columns of paths and of labels, or None."""
+    known = {name.strip().lower(): name for name in reversed(list(names))}
+    path, label = (next((known[name] for name in some if name in known), None) for some in (PATHS, LABELS))
+    return path, label
+
+
 def is_text(start: bytes) -> bool:
     """Return whether the first bytes of a file are text."""
     try:
@@ -108,10 +115,10 @@ def _rows(location: Location, reader: Any) -> Iterator[Entry]:
         header = next(rows, None)
         if header is None:
             raise Refused(f"{location.source} is an empty list. {_NEEDED}")
-        known = [cell.strip().lower() for cell in header]
-        path_at = next((known.index(name) for name in PATHS if name in known), None)
-        if path_at is not None:
-            label_at = next((i for i in map(known.index, (x for x in LABELS if x in known)) if i != path_at), None)
+        path, label = find_columns(header)
+        label_at = None if label is None else header.index(label)
+        if path is not None:
+            path_at = header.index(path)
         elif is_image(header[0].strip()):
             path_at, label_at = 0, 1 if len(header) > 1 else None
             rows = itertools.chain([header], rows)
@@ -128,14 +135,14 @@ def _json_lines(location: Location, lines: Iterable[str]) -> Iterator[Entry]:
         if not line.strip():
             continue
         try:
-            record = {str(key).lower(): value for key, value in dict(json.loads(line)).items()}
+            record = {str(key): value for key, value in dict(json.loads(line)).items()}
         except (ValueError, TypeError):
             raise Refused(f"Line {number} of {location.source} is not a JSON object. {_NEEDED}") from None
-        path = next((record[name] for name in PATHS if name in record), None)
+        path_at, label_at = find_columns(record)
+        path, label = record.get(path_at or ""), record.get(label_at or "")
         if not isinstance(path, str):
             keys = _shorten(list(record))
             raise Refused(f"Line {number} of {location.source} has no path. Its keys are {keys}. {_NEEDED}")
-        label = next((record[name] for name in LABELS if name in record), None)
         yield path, None if label is None else str(label)
 
 
@@ -150,9 +157,7 @@ def _parquet(location: Location, name: str) -> Iterator[Entry]:
     try:
         with location.open(name) as file, pq.ParquetFile(file) as parquet:
             schema = parquet.schema_arrow
-            known = {column.lower(): column for column in schema.names}
-            path_at = next((known[name] for name in PATHS if name in known), None)
-            label_at = next((known[name] for name in LABELS if name in known), None)
+            path_at, label_at = find_columns(schema.names)
             if path_at is None:
                 raise Refused(
                     f"{location.source} has no column path or image. Its columns are {_shorten(schema.names)}. "

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import posixpath
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 from saliscope.datasets.items import Item, is_local
 from saliscope.datasets.sources import lists, tables, tars
 from saliscope.datasets.sources.labels import label_depth, label_in, with_folder_labels
 from saliscope.datasets.sources.location import Location
-from saliscope.datasets.sources.partitions import WHOLE, Listing, Partition
+from saliscope.datasets.sources.partitions import WHOLE, Listing
 from saliscope.errors import Refused
 
 FILES, BYTES = 64, 2**30
@@ -26,53 +27,47 @@ def list_set(kind: str, location: Location, names: Sequence[str]) -> Listing:
     Args     kind: "tar", "huggingface" (tables) or "list"
     Errors   Refused for files that cannot be read, that differ, or that have no images
     """
+    classes = tables.declared_classes(location, names[0]) if kind == "huggingface" else None
     if len(names) <= FILES and location.size(names) <= BYTES:
         found = list(itertools.islice(_items(kind, location, names), WHOLE + 1))
         if len(found) <= WHOLE:
             if kind == "tar":
                 found = with_folder_labels(found, _inner_paths(location, names, found))
-            classes = tables.declared_classes(location, names[0]) if kind == "huggingface" else None
             return Listing.of(_once(location, found), kind, classes)
-    classes = tables.declared_classes(location, names[0]) if kind == "huggingface" else None
     depth = _label_depth(location, names) if kind == "tar" else None
-    parts = [Partition(location.to_text(name), FileBlocks(kind, location, name, names[0], depth)) for name in names]
-    return Listing(tuple(parts), kind, classes)
+    parts = tuple(partial(_list_file, kind, location, name, names[0], depth) for name in names)
+    return Listing(parts, kind, classes)
 
 
 def _items(kind: str, location: Location, names: Sequence[str]) -> Iterator[Item]:
     for name in names:
-        for block in FileBlocks(kind, location, name, names[0])():
+        for block in _list_file(kind, location, name, names[0]):
             yield from block
 
 
-@dataclass(frozen=True)
-class FileBlocks:
-    """Lists the images in one file of a set. It is an object because it is sent to other machines."""
+def _list_file(kind: str, location: Location, name: str, first: str, depth: int | None = None) -> Iterator[list[Item]]:
+    """Yield the images in one file of a set.
 
-    kind: str
-    location: Location
-    name: str
-    first: str
-    """The first file of the set; tables need the same columns and classes."""
-    depth: int | None = None
-    """Which folder inside of a tar is the label."""
+    Args     first: the first file of the set; tables need the same columns and classes
+             depth: which folder inside of a tar is the label
+    """
+    if kind == "list":
+        folder, _, own = name.rpartition("/")
+        inner = Location(location.source, location.fs, location.path(folder).rstrip("/"), own)
+        for block in lists.blocks(inner, own):
+            yield _sorted(replace(item, path=_join(folder, item.path)) for item in block)
+    elif kind == "tar":
+        items = tars.members(location, name, prefix=name + "/")
+        if depth is not None:
+            start = len(location.to_text(name)) + 1
+            items = [replace(item, label=label_in(item.path[start:], depth)) for item in items]
+        yield _sorted(items)
+    else:
+        yield tables.list_images(location, name, first)
 
-    def __call__(self) -> Iterator[list[Item]]:
-        if self.kind == "list":
-            folder, _, name = self.name.rpartition("/")
-            inner = Location(self.location.source, self.location.fs, self.location.path(folder).rstrip("/"), name)
-            for block in lists.blocks(inner, name):
-                moved = [replace(item, path=_join(folder, item.path)) for item in block]
-                yield sorted(moved, key=lambda item: item.path)
-        elif self.kind == "tar":
-            prefix = self.name + "/"
-            items = tars.members(self.location, self.name, prefix=prefix)
-            if self.depth is not None:
-                start = len(self.location.to_text(prefix))
-                items = [replace(item, label=label_in(item.path[start:], self.depth)) for item in items]
-            yield sorted(items, key=lambda item: item.path)
-        else:
-            yield tables.list_images(self.location, self.name, self.first)
+
+def _sorted(items: Iterable[Item]) -> list[Item]:
+    return sorted(items, key=lambda item: item.path)
 
 
 def _join(folder: str, path: str) -> str:

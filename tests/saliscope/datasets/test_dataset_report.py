@@ -18,11 +18,11 @@ import pytest
 from PIL import Image
 
 from saliscope.datasets import report, run
-from saliscope.datasets.report import text
 from saliscope.datasets.report.analysis.clusters import spectral
 from saliscope.datasets.report.analysis.maps import border_region, box_region, mask_region, pool, read_maps
 from saliscope.datasets.report.analysis.shortcuts import describe
 from saliscope.datasets.report.analysis.summary import Rate
+from saliscope.datasets.report.content import LIMITS
 from saliscope.datasets.report.images import data_address
 from saliscope.datasets.rows import SCHEMA
 from saliscope.datasets.run_data import RunData
@@ -268,14 +268,20 @@ def test_large_maps_are_averaged():
     assert actual.relevance.sum() == pytest.approx(1)
 
 
-def test_the_range_of_a_map_and_a_long_list_of_paths_are_described():
-    positive, negative = np.array([[0.0, 2.0]]), np.array([[-1.0, 2.0]])
-    assert text.map_entry("dog", 0, None, positive)["caption"] == "dog: up to 2"
-    assert text.map_entry("dog", 0, None, positive, signed=True)["caption"] == "dog: 0 to 2"
-    assert text.map_entry("dog", 0, None, negative)["caption"] == "dog: −1 to 2"
-    paths = [f"{number}.jpg" for number in range(text.PATHS + 1)]
-    all_shown, cut = (text.unreadable([("damaged", paths[:count])])[0] for count in (text.PATHS, text.PATHS + 1))
-    assert all_shown["paths"] == ", ".join(paths[: text.PATHS]) and cut["paths"] == all_shown["paths"] + " …"
+def test_the_range_of_a_map_and_a_long_list_of_paths_are_described(tmp_path, watermarked):
+    def text_of(*more: dict) -> str:
+        return page_text(report.write(small_run(tmp_path, *more), tmp_path / "r.html", read=lambda path: None))
+
+    text = text_of(row("z.jpg", "cat", 0, 1, 0.99, [[-1, 2]]))
+    assert "map of dog: up to 1 " in text and "map of dog: −1 to 2 " in text
+    assert re.search(r"square \(expected\): up to \d.* predicted − expected: −?[\d.e−]+ to [\d.e−]+ ", watermarked[0])
+    most = LIMITS["paths"]
+    for count in (most, most + 1):
+        text = text_of(*({"path": f"{number}.jpg", "error": "damaged"} for number in range(count)))
+        assert (
+            f"{count} damaged {', '.join(f'{number}.jpg' for number in range(most))}{' …' * (count > most)} 1 It"
+            in text
+        )
 
 
 def test_pixels_are_embedded_as_a_png():

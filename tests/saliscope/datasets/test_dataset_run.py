@@ -160,3 +160,33 @@ def test_maps_outside_the_float16_range_keep_their_values(tmp_path):
         row, expected = rows_of(tmp_path / f"{scale}")["a.png"], explainers.hires_cam(small.network, image, 2)[0]
         assert (torch.from_numpy(map_of(row)) - expected).abs().max() <= 1e-3 * expected.abs().max()
         assert (row["map_scale"] == 1) == (scale in (0.0, 1e3))
+
+
+def test_runs_without_a_format_are_resumed_and_newer_formats_are_refused(tmp_path, source):
+    small, out = small_model(), tmp_path / "run"
+
+    def change(name: str, version: object) -> None:
+        content = json.loads((out / name).read_text())
+        settings = content["settings"] if name == "manifest.json" else content
+        settings.pop("format", None)
+        settings |= {} if version is None else {"format": version}
+        (out / name).write_text(json.dumps(content))
+
+    explain(source, out, small)
+    expected = rows_of(out)
+    assert json.loads((out / "settings.json").read_text())["format"] == 1
+    for name in ("settings.json", "manifest.json"):
+        change(name, None)  # as before formats had versions
+    assert explain(source, out, small).new == 0 and rows_of(out) == expected
+    (out / "manifest.json").rename(tmp_path / "manifest.json")
+    assert explain(source, out, small).new == 11 and rows_of(out) == expected, "the commits are deleted at the end"
+    for version in (2, "x"):
+        change("settings.json", version)
+        with pytest.raises(Refused, match=f"has format {version!r}.*Install the version of Saliscope that wrote"):
+            explain(source, out, small)
+        change("manifest.json", version)
+        with pytest.raises(Refused, match=f"has format {version!r}"):
+            shards.open_run(out)
+    (out / "settings.json").write_text("[]")
+    with pytest.raises(Refused, match="is damaged"):
+        explain(source, out, small)

@@ -91,7 +91,7 @@ def confident_learning(p: np.ndarray, labels: np.ndarray) -> list[int]:
 def test_label_errors_are_those_of_confident_learning(tmp_path, classes):
     """Oracle: the definition; with cleanlab, also its own function. With 12 classes, rows have only five of them."""
     data, p, labels = probabilities_run(tmp_path, classes, classes)
-    found = find_label_errors(data, Columns.of(data))
+    found = find_label_errors(data, Columns(data))
     expected = confident_learning(p, labels)
     assert expected and set(found.rows.tolist()) <= set(expected)
     assert len(expected) - len(found.rows) <= found.unknown and (classes > 5 or found.unknown == 0)
@@ -179,10 +179,10 @@ def test_mistakes_are_counted_by_ancestor(tmp_path):
     rows.append(row("x", "", 1, 0, 0.9, [[1.0]]) | {"prediction_index": 453, "correct": False})
     rows.append(row("y", "", 1, 0, 0.9, [[1.0]]) | {"prediction_index": 1, "correct": True})
     data = RunData(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA))
-    found = by_ancestor(Columns.of(data), ["tench", *map(str, range(999))])
+    found = by_ancestor(Columns(data), ["tench", *map(str, range(999))])
     assert (found[0].name, found[0].count, found[0].pairs) == ("domestic cat", 3, 1)
     assert sum(each.count for each in found) == 4 and median_size(found) == found[0].classes
-    assert by_ancestor(Columns.of(data), ["cat", "dog"]) is None
+    assert by_ancestor(Columns(data), ["cat", "dog"]) is None
 
 
 def test_features_of_two_groups_are_apart():
@@ -235,7 +235,7 @@ def test_means_and_shares_are_those_of_all_maps(tmp_path):
     """Oracle: numpy over the whole table."""
     write_run(tmp_path, 300, shard=128)
     data = open_run(tmp_path)
-    columns = Columns.of(data)
+    columns = Columns(data)
     found = map_pass.read_all(data, columns, columns.label.codes, False, {"half": lambda rows: np.eye(7)})
     maps = np.stack([np.frombuffer(each, "<f2").reshape(7, 7) for each in data.table["map"].to_pylist()]).astype(float)
     share = (maps * np.eye(7)).sum((1, 2)) / maps.sum((1, 2))

@@ -40,6 +40,16 @@ def test_rows_are_read_in_batches_or_in_any_order(tmp_path):
         assert len(memory.take([])) == 0 and memory.take(np.array([7])).column_names == SCHEMA.names
 
 
+@pytest.mark.parametrize("name", ["a b#%20é", "_run", "s3:x", "q?*[z]{0..1}", "year=2020"])
+def test_runs_in_folders_with_unusual_names_are_read(name, tmp_path, monkeypatch):
+    (tmp_path / name).mkdir()
+    write_parts(tmp_path / name, (2, 3))
+    monkeypatch.chdir(tmp_path)
+    for data in (open_run(tmp_path / name), open_run(name)):
+        assert data.table.schema == SCHEMA and data.table["path"].to_pylist() == [*"01234"]
+        assert data.take([4, 1], ["path"])["path"].to_pylist() == ["4", "1"]
+
+
 def test_files_with_other_columns_are_converted_or_refused(tmp_path):
     write_parts(tmp_path, (2, 3))
 

@@ -113,7 +113,7 @@ def test_label_errors_need_an_average_of_several_images(tmp_path):
     rows[0] = row("0.jpg", "dog", 1, 1, 0.9, CORNER) | {"label_probability": 0.9}
     rows[1] = row("1.jpg", "cat", 0, 1, 0.95, CORNER) | {"label_probability": 0.05}
     data = RunData(tmp_path, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA))
-    found = find_label_errors(data, Columns.of(data))
+    found = find_label_errors(data, Columns(data))
     assert (found.count, found.tested, found.averages, found.sizes) == (8, 1, 1, [7, 1])
     assert 1 not in found.rows.tolist()
 

@@ -31,6 +31,11 @@ class Bin:
     confidence: float
     rate: Rate
 
+    @property
+    def range(self) -> str:
+        """The probabilities as text."""
+        return f"{100 * self.low:.1f} to {100 * self.high:.1f}%"
+
 
 @dataclass(frozen=True)
 class Calibration:

@@ -47,6 +47,13 @@ class Features:
         self._compute()
         return np.concatenate(self._values) if self._values else np.zeros((0, 1))
 
+    def places(self) -> list[list[float]]:
+        """Return the key and the position of each image; empty if `project` returns None."""
+        found = project(self.values())
+        if found is None:
+            return []
+        return [[key, round(float(x), 4), round(float(y), 4)] for key, (x, y) in zip(self.keys, found, strict=True)]
+
     def _compute(self) -> None:
         import torch  # torch takes seconds to start
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
@@ -50,8 +50,8 @@ class MapPass:
     counts: dict[int, int] = field(default_factory=dict)
 
 
-Coverage = Callable[["Integers"], "Floats"]
-"""Returns the coverage of the cells by a region for some rows: `[h, w]`, or `[m, h, w]` with NaN for a missing one."""
+Coverage = Union["Floats", Callable[["Integers"], "Floats"]]
+"""The coverage of the cells by a region `[h, w]`, or that of some rows `[m, h, w]` with NaN for a missing region."""
 
 
 def grid_size(columns: Columns) -> tuple[int, int]:
@@ -76,7 +76,7 @@ def read_all(
             continue
         rows = maps.rows + start
         for name, cover in regions.items():
-            region = cover(rows)
+            region = cover(rows) if callable(cover) else cover
             found[name].shares[rows] = maps.share(region)
             known = np.isfinite(region)
             coverages[name][0] += float(region[known].sum()) * (len(rows) if region.ndim == 2 else 1)

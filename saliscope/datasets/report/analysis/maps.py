@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from saliscope.datasets.rows import unpack
 from saliscope.errors import Refused
 
 if TYPE_CHECKING:
@@ -77,18 +78,6 @@ def read_maps(table: pa.Table, *, by_size: bool = False, size: tuple[int, int] |
             array = np.where(np.isfinite(array), array, 0.0)
             values[part] = pool(np.abs(array) if by_size else array, size)
     return Maps(rows, values, shares(values))
-
-
-def unpack(maps: Sequence[bytes], height: int, width: int) -> Floats:
-    """Return the values `[n, h, w]` of stored maps of one size, without their scales.
-
-    Errors   Refused if the number of bytes does not fit the size
-    """
-    wrong = next((len(each) for each in maps if len(each) != 2 * height * width), None)
-    if wrong is not None or height < 1 or width < 1:
-        size = f"{height} × {width}"
-        raise Refused(f"The run is damaged: a map of {size} has {wrong or 0} bytes. Run saliscope explain again.")
-    return np.frombuffer(b"".join(maps), "<f2").reshape(len(maps), height, width).astype(float)
 
 
 def shares(values: Floats) -> Floats:

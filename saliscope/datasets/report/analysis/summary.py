@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from saliscope.datasets.report.analysis.columns import Columns, Names
+    from saliscope.datasets.report.analysis.columns import Columns
     from saliscope.datasets.report.analysis.map_pass import MapPass
-    from saliscope.datasets.report.analysis.maps import Floats, Integers
+    from saliscope.datasets.report.analysis.maps import Floats
 
 TITLES = {
     "non_finite": "Non-finite values",
@@ -28,6 +30,9 @@ TITLES = {
     "class_insensitive": "The map hardly depends on the class",
 }
 """Titles of findings; other findings are shown with their code."""
+
+FEW = 10
+"""Minimum number of images of a class to be reported as the class with the lowest accuracy."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +61,16 @@ class ClassRow:
     """A row of the table of classes: the images with this label, or without labels, the images explained as this class.
 
     `rate` is None without labels; `probability` is the mean probability of the prediction; `confused` is the most
-    frequent wrong prediction with its count; `shares` are means by region, NaN without relevance; `mean` is the mean
-    map `[h, w]`.
+    frequent wrong prediction with its count; `shares` are means by region, None without relevance; `mean` is the mean
+    map `[h, w]` of `maps` maps.
     """
 
     name: str
     images: int
     rate: Rate | None
-    probability: float
+    probability: float | None
     confused: tuple[str, int] | None
-    shares: Mapping[str, float]
+    shares: Mapping[str, float | None]
     maps: int
     mean: Floats | None = field(repr=False)
 
@@ -78,7 +83,7 @@ class Pair:
     prediction: str
     count: int
     share: float
-    probability: float
+    probability: float | None
 
 
 @dataclass(frozen=True)
@@ -98,53 +103,61 @@ def accuracy(columns: Columns) -> Rate | None:
     return Rate(count - int(columns.wrong.sum()), count) if count else None
 
 
-def unreadable(columns: Columns) -> list[tuple[str, list[str]]]:
-    """Return the errors with the paths of the images, the most frequent error first."""
-    rows = np.flatnonzero(~columns.readable)
-    reasons: dict[str, list[str]] = {}
-    for row, path in zip(rows, columns.paths.take(rows).to_pylist(), strict=True):
-        reasons.setdefault(str(columns.error[int(row)]), []).append(path)
-    return sorted(reasons.items(), key=lambda item: -len(item[1]))
-
-
-def groups(columns: Columns) -> Names:
-    """Return the names by which images are grouped: labels, or the explained classes of a run without labels."""
-    return columns.label if (columns.label.codes >= 0).any() else columns.target
+def unreadable(columns: Columns) -> list[dict[str, Any]]:
+    """Return each `error` with the list `path_list` of the images and its length `path_count`, the largest first."""
+    errors = columns.table.select(["error", "path"]).filter(pc.field("error").is_valid())
+    found = errors.group_by("error", use_threads=False).aggregate([("path", "list"), ("path", "count")])
+    return list(found.sort_by([("path_count", "descending")]).to_pylist())
 
 
 def class_rows(columns: Columns, maps: MapPass) -> list[ClassRow]:
     """Return the classes sorted by name."""
-    names = groups(columns)
-    usable = columns.readable & (names.codes >= 0)
-    order = np.argsort(np.where(usable, names.codes, -1), kind="stable")
-    order = order[int((~usable).sum()) :]
-    codes, starts = np.unique(names.codes[order], return_index=True)
-    parts = zip(codes.tolist(), np.split(order, starts[1:]), strict=True)
-    return sorted((_class(code, rows, columns, maps) for code, rows in parts), key=lambda row: row.name)
+    shares = {f"share_{name}": pa.array(region.shares, from_pandas=True) for name, region in maps.regions.items()}
+    table = columns.table.select(["probability", "label_index"])
+    code = np.where(columns.readable, columns.groups.codes, -1)
+    more = {"code": code, "predicted": columns.prediction.codes, "wrong": columns.wrong, **shares}
+    for name, values in more.items():
+        table = table.append_column(name, pa.array(values))
+    pairs = table.filter(pc.field("wrong")).group_by(["code", "predicted"]).aggregate([([], "count_all")])
+    most = pairs.sort_by([("count_all", "descending"), ("predicted", "ascending")]).group_by("code", use_threads=False)
+    most = most.aggregate([("predicted", "first"), ("count_all", "first")]).to_pylist()
+    predictions = columns.prediction.values
+    confused = {each["code"]: (predictions[each["predicted_first"]], each["count_all_first"]) for each in most}
+    means = [(name, "mean") for name in ("probability", *shares)]
+    found = table.group_by("code").aggregate([([], "count_all"), ("label_index", "distinct"), ("wrong", "sum"), *means])
+    rows = []
+    for each in found.filter(pc.field("code") >= 0).to_pylist():
+        count = _labeled(columns, each)
+        rows.append(
+            ClassRow(
+                columns.groups.values[each["code"]],
+                each["count_all"],
+                Rate(count - each["wrong_sum"], count) if count else None,
+                each["probability_mean"],
+                confused.get(each["code"]),
+                {region: each[f"share_{region}_mean"] for region in maps.regions},
+                maps.counts.get(each["code"], 0),
+                maps.means.get(each["code"]),
+            )
+        )
+    return sorted(rows, key=lambda row: row.name)
 
 
-def _class(code: int, rows: Integers, columns: Columns, maps: MapPass) -> ClassRow:
-    indices = columns.label_index[rows]
-    count = sum(columns.labeled.get(int(index), 0) for index in np.unique(indices[indices >= 0]))
-    wrong = np.bincount(columns.prediction.codes[rows[columns.correct[rows] == 0]])
-    rate = Rate(count - int(wrong.sum()), count) if count else None
-    confused = (columns.prediction.values[int(wrong.argmax())], int(wrong.max())) if wrong.sum() else None
-    return ClassRow(
-        groups(columns).values[code],
-        len(rows),
-        rate,
-        mean(columns.probability[rows]),
-        confused,
-        {name: mean(region.shares[rows]) for name, region in maps.regions.items()},
-        maps.counts.get(code, 0),
-        maps.means.get(code),
-    )
+def lowest_accuracy(rows: list[ClassRow]) -> ClassRow | None:
+    """Return the class with the lowest accuracy of those with at least `FEW` images, if it is below 1."""
+    known = [row for row in rows if row.rate and row.rate.count >= FEW and row.rate.value < 1]
+    return min(known, key=lambda row: row.rate.value if row.rate else 1.0, default=None)
 
 
-def mean(values: Any) -> float:
-    """Return the mean of the finite values, or NaN if there are none."""
+def _labeled(columns: Columns, group: Mapping[str, Any]) -> int:
+    """Return the number of images whose label is one of the classes of a group."""
+    return sum(columns.labeled.get(index, 0) for index in group["label_index_distinct"] if index is not None)
+
+
+def mean(values: Floats) -> float | None:
+    """Return the mean of the finite values, or None if there are none."""
     finite = values[np.isfinite(values)]
-    return float(finite.mean(dtype=np.float64)) if len(finite) else float("nan")
+    return float(finite.mean(dtype=np.float64)) if len(finite) else None
 
 
 @dataclass(frozen=True)
@@ -158,28 +171,22 @@ class Confusions:
 
 def confusions(columns: Columns, most: int) -> Confusions:
     """Return at most `most` pairs of label and wrong prediction, the most frequent and then the most probable first."""
-    rows = np.flatnonzero(columns.wrong)
-    if not len(rows):
-        return Confusions([], 0, 0)
-    labels, predictions = columns.label.codes[rows].astype(np.int64), columns.prediction.codes[rows]
-    keys, pair_of, counts = np.unique(
-        labels * len(columns.prediction.values) + predictions, return_inverse=True, return_counts=True
-    )
-    p = columns.probability[rows]
-    finite = np.isfinite(p)
-    sums, numbers = np.bincount(pair_of, np.where(finite, p, 0)), np.bincount(pair_of, finite)
-    probability = np.divide(sums, numbers, out=np.full(len(keys), np.nan), where=numbers > 0)
-    places = np.argsort(np.argsort(np.array(columns.label.values, dtype=object), kind="stable"))
-    by_label = places[keys // len(columns.prediction.values)]
-    order = np.lexsort((by_label, -np.nan_to_num(probability), -counts))[:most]
-    pairs = [_pair(rows[pair_of == k], float(probability[k]), columns) for k in order]
-    return Confusions(pairs, len(keys), len(rows))
-
-
-def _pair(rows: Integers, probability: float, columns: Columns) -> Pair:
-    whole = sum(columns.labeled.get(int(index), 0) for index in np.unique(columns.label_index[rows]))
-    names = str(columns.label[int(rows[0])]), str(columns.prediction[int(rows[0])])
-    return Pair(*names, len(rows), len(rows) / max(whole, len(rows)), probability)
+    table = columns.table.select(["label", "prediction", "probability", "label_index"])
+    wrong = table.filter(pa.array(columns.wrong)).group_by(["label", "prediction"])
+    found = wrong.aggregate([([], "count_all"), ("probability", "mean"), ("label_index", "distinct")])
+    found = found.set_column(found.column_names.index("label"), "label", found["label"].cast(pa.string()))  # to sort
+    order = [("count_all", "descending"), ("probability_mean", "descending"), ("label", "ascending")]
+    pairs = [
+        Pair(
+            str(each["label"]),
+            str(each["prediction"]),
+            each["count_all"],
+            each["count_all"] / max(_labeled(columns, each), each["count_all"]),
+            each["probability_mean"],
+        )
+        for each in found.sort_by(order).slice(0, most).to_pylist()
+    ]
+    return Confusions(pairs, len(found), int(columns.wrong.sum()))
 
 
 def most_confident_mistakes(columns: Columns, count: int) -> list[int]:
@@ -191,11 +198,17 @@ def most_confident_mistakes(columns: Columns, count: int) -> list[int]:
 
 def finding_rows(columns: Columns) -> list[FindingRow]:
     """Return the findings, the most frequent first; an image counts once for each."""
-    readable = max(1, int(columns.readable.sum()))
-    return [
-        FindingRow(code, title(code), n, n / readable, columns.finding_texts.get(code, ""))
-        for code, n in columns.findings.most_common()
-    ]
+    lists, texts = columns.table["findings"].combine_chunks(), columns.table["finding_texts"]
+    pairs = pa.table({"row": pc.list_parent_indices(lists), "code": lists.flatten()})
+    each = pairs.group_by(["row", "code"], use_threads=False).aggregate([]).group_by("code", use_threads=False)
+    counts = each.aggregate([("row", "count"), ("row", "min")]).sort_by([("row_count", "descending")])
+    readable, rows = max(1, int(columns.readable.sum())), []
+    for found in counts.to_pylist():
+        code, first, count = found["code"], found["row_min"], found["row_count"]
+        messages = zip(lists[first].as_py(), texts[first].as_py() or [], strict=False)
+        example = next((text for name, text in messages if name == code), "")
+        rows.append(FindingRow(code, title(code), count, count / readable, example))
+    return rows
 
 
 def title(code: str) -> str:

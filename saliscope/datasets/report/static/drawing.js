@@ -1,4 +1,4 @@
-// Images and maps of a page that contains its data. Scripts of page/static/drawing/ are inserted above.
+// Images and maps of a report or a comparison, which contains its data. Scripts of page/static/drawing/ are inserted above.
 
 /** Decode a base64 string to bytes; colors.js calls it. */
 function bytes(b64) {
@@ -120,7 +120,7 @@ function drawAll() {
   }
 }
 
-/** Load all images early, so that they can be printed. This makes no requests, because the page contains them. */
-function loadAll() {
-  Promise.all(DATA.images.map((_, k) => photo(k))).then(() => { document.documentElement.dataset.ready = ""; });
-}
+for (const canvas of $$("canvas:is([data-map], [data-photo]):not([aria-hidden])")) seen.observe(canvas);
+addEventListener("beforeprint", drawAll);
+// All images are loaded early, so that they can be printed. This makes no requests, because the page contains them.
+Promise.all(DATA.images.map((_, k) => photo(k))).then(() => { document.documentElement.dataset.ready = ""; });

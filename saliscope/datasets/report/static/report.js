@@ -10,7 +10,6 @@ for (const button of $$("button.thumb")) {
   button.setAttribute("aria-label", `Open ${DATA.images[k].path}: ${describe(DATA.images[k])}`);
   button.append(canvasOf(k, button.classList.contains("wide") ? 224 : 128, plain));
 }
-for (const canvas of $$("canvas[data-map]:not([aria-hidden])")) seen.observe(canvas);
 
 $("#all-mistakes")?.addEventListener("click", (event) => {
   for (const card of $$(".mistake[hidden]")) card.hidden = false;
@@ -200,4 +199,3 @@ opacity.addEventListener("input", redraw);
 $("#previous").addEventListener("click", () => step(-1));
 $("#next").addEventListener("click", () => step(1));
 $("#close").addEventListener("click", () => dialog.close());
-loadAll();
