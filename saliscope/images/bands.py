@@ -157,7 +157,8 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
         return None
     if not all(layer.readable for layer in layers):
         raise Refused(NOT_READ)
-    count, values = page.samples * len(layers), page.values * len(layers)
+    count = page.samples * len(layers)
+    values = count * page.height * page.width
     assert page.dtype is not None
     npy.check_size(count, values, values * page.dtype.itemsize)
     uploads.check_size(page.width, page.height)
