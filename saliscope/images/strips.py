@@ -21,11 +21,11 @@ from typing import Any
 
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
-from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from saliscope import limits
 from saliscope.errors import Refused
-from saliscope.images import pixels
+from saliscope.images import parts, pixels, tiff
 
 Check = Callable[[], None]
 """Raises an error if decoding takes too long."""
@@ -46,7 +46,6 @@ _COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 """Color type of a PNG with 8-bit samples, by the distance in bytes that its filters use."""
 _SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _DIRECTORY_TAGS = {256, 258, 259, 262, 266, 277, 284, 292, 293, 317, 320, 322, 323, 338, 339, 347, 530}
-_HEIGHT, _STRIPS, _ROWS, _STRIP_SIZES, _TILES, _TILE_SIZES = 257, 273, 278, 279, 324, 325
 
 
 def is_too_large(image: Image.Image) -> bool:
@@ -173,22 +172,21 @@ def check_scans(data: bytes, width: int, height: int) -> None:
 
     Errors   Refused
     """
-    at, frame, samples = 2, b"", 0.0
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        body = data[at + 4 : at + 2 + length]
+    samples = 0.0
+    frame = b""
+    for marker, _, at, end in parts.jpeg_segments(data):
+        body = data[at + 2 : end]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and len(body) > 5:
-            frame, sides = body, [(factors >> 4) * (factors & 15) for factors in body[7::3]]
-            widest = max([(factors >> 4) for factors in body[7::3]], default=1)
-            highest = max([(factors & 15) for factors in body[7::3]], default=1)
-            samples = sum(sides) / max(1, widest * highest)
+            frame = body
+            across, down = ([factors >> 4 for factors in body[7::3]], [factors & 15 for factors in body[7::3]])
+            largest = max(across, default=1) * max(down, default=1)
+            samples = sum(x * y for x, y in zip(across, down, strict=True)) / max(1, largest)
             if marker not in (0xC0, 0xC1):
                 break
-        elif marker == 0xDA:
+        elif marker == parts.START_OF_SCAN:
             if frame and body and body[0] == frame[5]:
                 return  # one scan with all components
             break
-        at += 2 + length
     if 2 * samples * width * height > limits.COEFFICIENTS:
         limit = int(limits.COEFFICIENTS / (2 * samples)) // 10**6
         about = {"kind": "a progressive JPEG with these colors", "remedy": "a JPEG without progressive scans"}
@@ -196,14 +194,6 @@ def check_scans(data: bytes, width: int, height: int) -> None:
 
 
 # PNG
-
-
-def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    at = 8
-    while at + 8 <= len(data):
-        length = int.from_bytes(data[at : at + 4], "big")
-        yield data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        at += 12 + length
 
 
 def _filter_distance(data: bytes) -> int:
@@ -321,7 +311,7 @@ class _Inflate:
 
     def __init__(self, data: bytes, check: Check) -> None:
         self._check, self._stream = check, zlib.decompressobj()
-        self._chunks = (body for name, body in _chunks(data) if name == b"IDAT")
+        self._chunks = (data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == b"IDAT")
         self._compressed = b""
 
     def read(self, count: int) -> bytes:
@@ -343,7 +333,7 @@ class _Inflate:
 def _png_orientation(data: bytes) -> int:
     """Return the EXIF orientation of a PNG; Pillow decodes the whole image to find it."""
     exif = Image.Exif()
-    exif.load(next((body for name, body in _chunks(data) if name == b"eXIf"), b""))
+    exif.load(next((data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == b"eXIf"), b""))
     return int(exif.get(0x0112, 1))
 
 
@@ -354,9 +344,9 @@ def _layout(image: TiffImageFile) -> tuple[int, int, int]:
     """Return the rows of a block, the blocks side by side, and the number of planes with their own blocks."""
     tags = image.tag_v2
     planes = int(tags.get(277, 1)) if tags.get(284, 1) == 2 else 1
-    if _TILES in tags:
+    if tiff.TILES in tags:
         return int(tags[323]), math.ceil(tags[256] / tags[322]), planes
-    return min(int(tags.get(_ROWS, tags[_HEIGHT])), int(tags[_HEIGHT])), 1, planes
+    return min(int(tags.get(tiff.ROWS, tags[tiff.HEIGHT])), int(tags[tiff.HEIGHT])), 1, planes
 
 
 def _blocks_are_large(image: TiffImageFile) -> bool:
@@ -367,39 +357,20 @@ def _blocks_are_large(image: TiffImageFile) -> bool:
 def _tiff_strips(image: TiffImageFile, data: bytes) -> Iterator[Image.Image]:
     """Yield the strips of a TIFF, without its orientation."""
     tags, (rows, across, planes) = image.tag_v2, _layout(image)
-    names = (_TILES, _TILE_SIZES) if _TILES in tags else (_STRIPS, _STRIP_SIZES)
+    names = (tiff.TILES, tiff.TILE_SIZES) if tiff.TILES in tags else (tiff.STRIPS, tiff.STRIP_SIZES)
     offsets, sizes = (values if isinstance(values, tuple) else (values,) for values in map(tags.__getitem__, names))
-    down = math.ceil(tags[_HEIGHT] / rows)
+    down = math.ceil(tags[tiff.HEIGHT] / rows)
     if not len(offsets) == len(sizes) == down * across * planes:
         raise ValueError("the blocks do not match the size")
-    step = max(1, STRIP // (rows * tags[256]))
+    step = max(1, STRIP // (rows * tags[tiff.WIDTH]))
     for first in range(0, down, step):
         last = min(down, first + step)
         chosen = [plane * down * across + k for plane in range(planes) for k in range(first * across, last * across)]
-        blocks = [data[offsets[k] : offsets[k] + sizes[k]] for k in chosen]
-        height = min(tags[_HEIGHT], last * rows) - first * rows
-        with Image.open(io.BytesIO(_small_tiff(image, blocks, height)), formats=("TIFF",)) as opened:
+        height = min(tags[tiff.HEIGHT], last * rows) - first * rows
+        kept = {tag: tags[tag] for tag in _DIRECTORY_TAGS & set(tags)} | {tiff.HEIGHT: height}
+        if tiff.ROWS in tags:
+            kept[tiff.ROWS] = min(int(tags[tiff.ROWS]), height)
+        small = tiff.write(kept, [data[offsets[k] : offsets[k] + sizes[k]] for k in chosen], tags.prefix)
+        with Image.open(io.BytesIO(small), formats=("TIFF",)) as opened:
             opened.load()
             yield opened.copy()
-
-
-def _small_tiff(image: TiffImageFile, blocks: list[bytes], height: int) -> bytes:
-    """Return a TIFF file with some blocks of an image."""
-    tags = image.tag_v2
-    head = struct.pack("<2sHI" if tags.prefix == b"II" else ">2sHI", tags.prefix, 42, 8)
-    directory = ImageFileDirectory_v2(head)
-    for tag in _DIRECTORY_TAGS & set(tags):
-        directory.tagtype[tag] = tags.tagtype[tag]
-        directory[tag] = tags[tag]
-    starts, names = [0], (_TILES, _TILE_SIZES) if _TILES in tags else (_STRIPS, _STRIP_SIZES)
-    for block in blocks[:-1]:
-        starts.append(starts[-1] + len(block))
-    numbers = {_HEIGHT: height, names[0]: tuple(starts), names[1]: tuple(map(len, blocks))}
-    if _ROWS in tags:
-        numbers[_ROWS] = min(int(tags[_ROWS]), height)
-    for tag, value in numbers.items():
-        directory.tagtype[tag] = 4
-        directory[tag] = value
-    if _TILES in tags:  # Pillow moves the offsets of strips only
-        directory[_TILES] = tuple(start + 8 + len(directory.tobytes(8)) for start in starts)
-    return b"".join([head, directory.tobytes(8), *blocks])

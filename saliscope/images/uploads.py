@@ -20,7 +20,6 @@ import contextlib
 import io
 import math
 import os
-import re
 import stat
 import tempfile
 import threading
@@ -33,7 +32,7 @@ from PIL import Image, features
 
 from saliscope import limits
 from saliscope.errors import Refused
-from saliscope.images import pixels, strips
+from saliscope.images import parts, pixels, strips
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))
 _NAMES = ", ".join(name.replace("WEBP", "WebP") for name in FORMATS[:-1]) + " or " + FORMATS[-1]
@@ -262,11 +261,12 @@ def _is_slow(kind: str, data: bytes) -> bool:
 
 
 def _count_segments(data: bytes) -> int:
-    """Return the number of segments before the pixels of a JPEG, at most one more than the limit."""
-    at, count = 2, 0
-    is_segment = re.compile(rb"\xff[^\xda]", re.DOTALL).match
-    while is_segment(data, at) and count <= limits.PARTS:
-        at, count = at + 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big")), count + 1
+    """Return the number of segments before the pixels of a JPEG, and of bytes that fill up, or more than the limit."""
+    count = 0
+    for marker, start, body, _ in parts.jpeg_segments(data):
+        count += body - start - 1
+        if marker == parts.START_OF_SCAN or count > limits.PARTS:
+            break
     return count
 
 
@@ -275,13 +275,14 @@ def _count_chunks(data: bytes) -> int:
 
     Pixels may have twenty times as many. A profile counts as many because it is decompressed.
     """
-    at, others, pixels = 8, 0, 0
-    while at + 8 <= len(data) and max(others, pixels // 20) <= limits.PARTS:
-        if data[at + 4 : at + 8] in (b"IDAT", b"fdAT"):  # encoders write parts of 8 kB
+    others = pixels = 0
+    for name, _, _ in parts.png_chunks(data):
+        if name in (b"IDAT", b"fdAT"):  # encoders write parts of 8 kB
             pixels += 1
         else:
-            others += limits.PARTS // limits.PROFILES if data[at + 4 : at + 8] == b"iCCP" else 1
-        at += 12 + int.from_bytes(data[at : at + 4], "big")
+            others += limits.PARTS // limits.PROFILES if name == b"iCCP" else 1
+        if max(others, pixels // 20) > limits.PARTS:
+            break
     return max(others, pixels // 20)
 
 
