@@ -19,16 +19,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image
 
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import npy, tiff, uploads
-
-if TYPE_CHECKING:
-    import numpy as np
 
 WRONG_COUNT = (
     "This network needs {channels} bands, but the image has {bands}. Use a TIFF or NPY file with {channels} bands."
@@ -128,8 +125,6 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
 
     Errors   Refused, tiff.Damaged, and errors of Pillow
     """
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
     if data.startswith(npy.START):
         array = npy.read(data, channels)
         uploads.check_size(array.shape[2], array.shape[1])
@@ -214,8 +209,6 @@ def _describe_use(channels: int, count: int) -> str:
 
 def scale_values(values: np.ndarray, raw: bool) -> tuple[np.ndarray, str]:
     """Return the values as float32 in the unit of the network's mean and std, and a description of the conversion."""
-    import numpy as np  # as above
-
     kind, top = values.dtype, 0
     if kind.kind in "ui" and kind.itemsize <= 2:
         top = int(np.iinfo(kind).max)
@@ -244,8 +237,6 @@ def _extremes(values: np.ndarray) -> tuple[float, float]:
 
 def reduce_size(values: np.ndarray) -> np.ndarray:
     """Return bands [n, h, w] at the size to which ordinary images are reduced."""
-    import numpy as np  # as above
-
     height, width = values.shape[1:]
     scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
     if scale == 1:
@@ -262,8 +253,6 @@ def to_rgb(values: np.ndarray, three: tuple[int, int, int], *, unchanged: bool =
 
 
 def _stretch(band: np.ndarray) -> np.ndarray:
-    import numpy as np  # as above
-
     step = max(1, math.isqrt(band.size // 250_000))
     sample = band[::step, ::step].astype(np.float64)
     sample = sample[np.isfinite(sample)]

@@ -15,15 +15,12 @@ import io
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image
 
 from saliscope.errors import Refused
 from saliscope.images import bands, npy, parts, uploads
-
-if TYPE_CHECKING:
-    import numpy as np
 
 ORIENTATION = 0x0112
 SUFFIXES = (".jpg", ".png", ".webp", ".npy", ".tif")
@@ -75,8 +72,6 @@ def _same(a: Image.Image, b: Image.Image) -> bool:
 
 def _strip_bands(data: bytes, values: np.ndarray, channels: int) -> StrippedFile:
     """Return an image with bands as NPY, or unchanged if an NPY file would be read with other axes."""
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
     if data.startswith(npy.START):
         return StrippedFile(data, ".npy", True)
     file = io.BytesIO()

@@ -6,14 +6,11 @@ import contextlib
 import hashlib
 import io
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image, ImageCms
 
 from saliscope import limits
-
-if TYPE_CHECKING:
-    pass
 
 Range = tuple[float, float]
 """The values of black and white."""
@@ -49,8 +46,6 @@ def is_deep(image: Image.Image) -> bool:
 
 def _stretch(image: Image.Image, shown: Range) -> Image.Image:
     """Return 16-bit, 32-bit and float grayscale as 8 bits, converted in blocks of rows to save memory."""
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
     values = np.asarray(image)
     low, high = shown
     factor = 255.0 / (high - low) if high > low else 0.0
@@ -69,8 +64,6 @@ def _stretch(image: Image.Image, shown: Range) -> Image.Image:
 
 def range_of(images: Iterable[Image.Image]) -> Range:
     """Return the values of black and white: the range of the type if the values use it, or else their own range."""
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
     ends: list[float] = []
     full = 65535.0
     for image in images:

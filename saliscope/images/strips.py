@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
@@ -268,8 +269,6 @@ def _png_passes(
 
 def _reduce_passes(image: PngImageFile, data: bytes, factor: int, check: Check) -> Image.Image:
     """Return an interlaced PNG, reduced by a power of two: the mean of the pixels in each cell, of all passes."""
-    import numpy as np  # takes 0.1 s, and is only needed here
-
     strips = (strip for strip, _ in _png_passes(image, data, check))
     shown = pixels.range_of(strips) if pixels.is_deep(image) else None
     width, height = (math.ceil(side / factor) for side in image.size)

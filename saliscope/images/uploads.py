@@ -124,10 +124,7 @@ def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
     Errors   Refused, with a message for the user
     """
     data = source if isinstance(source, bytes) else read(source)
-    if not data:
-        raise Refused(EMPTY)
-    if len(data) > limits.FILE:
-        raise Refused(too_large_file(len(data)))
+    check_length(data)
     kind = _match(data, _SIGNATURES)
     if kind is None or (kind == "AVIF" and "AVIF" not in FORMATS):
         raise Refused(NOT_AN_IMAGE.format(kind=_describe(data), choose=_CHOOSE))
@@ -242,6 +239,17 @@ def read(source: Any) -> bytes:
         raise
     except (OSError, ValueError):  # missing, unreadable, or an invalid name
         raise Refused(NOT_FOUND) from None
+
+
+def check_length(data: bytes) -> None:
+    """Refuse an empty file, and one with too many bytes.
+
+    Errors   Refused
+    """
+    if not data:
+        raise Refused(EMPTY)
+    if len(data) > limits.FILE:
+        raise Refused(too_large_file(len(data)))
 
 
 def too_large_file(size: int) -> str:

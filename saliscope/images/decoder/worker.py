@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 from PIL import Image
 
 from saliscope import limits
@@ -45,21 +46,46 @@ SECONDS = math.ceil(limits.DECODE_SECONDS) + 2
 
 
 def respond(header: dict[str, Any], data: bytes) -> Answer:
-    """Return the answer to one request."""
+    """Return the answer to one request, which may be a refusal."""
     try:
-        if header["task"] == "preview":
-            return _preview(data, header)
-        if header["task"] == "image":
-            return _pack_image(uploads.open_image(data))
-        if header["task"] == "strip":
-            stripped = metadata.strip_metadata(data, header["channels"])
-            return {"suffix": stripped.suffix, "same_file": stripped.same_file}, [stripped.data]
-        opened = bands.open_file(data, header["channels"], raw=header["raw"], requested=header["requested"])
-        return _pack_bands(opened) if isinstance(opened, bands.Bands) else _pack_image(opened)
+        return decode(header, data)
     except Refused as error:
         return {"refused": str(error)}, []
     except MemoryError:
         return {"refused": uploads.TOO_MUCH_MEMORY.format(limit=limits.DECODE_MEMORY // limits.MB)}, []
+
+
+def decode(header: dict[str, Any], data: bytes) -> Answer:
+    """Return what a request wants to know about a file: a header and the bytes of pixels, or of a file.
+
+    Errors   Refused
+    """
+    channels, requested = header.get("channels"), header.get("requested", "")
+    if header["task"] == "strip":
+        stripped = metadata.strip_metadata(data, header["channels"])
+        return {"suffix": stripped.suffix, "same_file": stripped.same_file}, [stripped.data]
+    if header["task"] == "preview":
+        preview = bands.preview_image(data, channels, requested)
+        if preview is None:
+            return {"size": None}, []
+        image, three = preview
+        return {"size": list(image.size), "three": list(three)}, [image.convert("RGB").tobytes()]
+    opened: Image.Image | bands.Bands = (
+        uploads.open_image(data)
+        if header["task"] == "image"
+        else bands.open_file(data, header["channels"], raw=header["raw"], requested=requested)
+    )
+    if isinstance(opened, Image.Image):
+        notes = opened.info.get("notes")
+        return {"size": list(opened.size)} | ({"notes": notes} if notes else {}), [opened.tobytes()]
+    choice = dataclasses.asdict(opened.choice) | {"three": list(opened.choice.three)}
+    answer = {
+        "size": list(opened.image.size),
+        "shape": list(opened.values.shape),
+        "choice": choice,
+        "note": opened.note,
+    }
+    return answer, [opened.image.tobytes(), np.ascontiguousarray(opened.values, "<f4").tobytes()]
 
 
 def main(
@@ -104,8 +130,6 @@ _SAMPLE = b""
 
 def prepare() -> None:
     """Import and initialize what decoding needs, because no file can be opened in the sandbox."""
-    import numpy as np  # takes 0.1 s
-
     for encoding in ("ascii", "latin-1", "utf-8", "utf-16", "utf-32"):  # of names and texts in a file
         codecs.lookup(encoding)
     Image.init()
@@ -178,28 +202,6 @@ def allow_seconds() -> None:
         soft = math.ceil(usage.ru_utime + usage.ru_stime) + SECONDS
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_CPU, (soft, highest))
-
-
-def _pack_image(image: Image.Image) -> Answer:
-    notes = image.info.get("notes")
-    return {"size": list(image.size)} | ({"notes": notes} if notes else {}), [image.tobytes()]
-
-
-def _pack_bands(opened: bands.Bands) -> Answer:
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
-    values = np.ascontiguousarray(opened.values, "<f4")
-    choice = dataclasses.asdict(opened.choice)
-    header = {"size": list(opened.image.size), "shape": list(values.shape), "choice": choice, "note": opened.note}
-    return header, [opened.image.tobytes(), values.tobytes()]
-
-
-def _preview(data: bytes, header: dict[str, Any]) -> Answer:
-    found = bands.preview_image(data, header["channels"], header["requested"])
-    if found is None:
-        return {"size": None}, []
-    image, three = found
-    return {"size": list(image.size), "three": list(three)}, [image.convert("RGB").tobytes()]
 
 
 if __name__ == "__main__":
