@@ -145,10 +145,9 @@ def _reader(
         image.load()
         return lambda: _crops(image), image.size, None
     if isinstance(image, PngImageFile) and _png_has_strips(image, data):
-        return lambda: _png_strips(image, data, check), image.size, _png_orientation(data)
-    if isinstance(image, TiffImageFile) and not _blocks_are_large(image):
-        tags = image.tag_v2
-        return lambda: _tiff_strips(image, data), (tags[256], tags[257]), int(tags.get(0x0112, 1))
+        return lambda: _decoded(image, data, _parts(*image.size), check), image.size, _png_orientation(data)
+    if isinstance(image, TiffImageFile) and (page := next(tiff.pages(data))).block[1] * page.width <= 4 * STRIP:
+        return lambda: _tiff_strips(image, data), (page.width, page.height), page.orientation
     names = {
         "PNG": ("a PNG with animation or 16-bit colors", "a plain PNG with 8 bits"),
         "TIFF": ("a TIFF with large blocks", "a TIFF with tiles, or as JPEG or PNG"),
@@ -211,10 +210,6 @@ def _is_interlaced(image: PngImageFile, data: bytes) -> bool:
     """Return whether the image is stored in the seven passes of Adam7, and must be read in parts."""
     is_small = image.width * image.height * _BYTES.get(image.mode, 4) <= 4 * limits.WHOLE
     return bool(image.info.get("interlace")) and not is_small and _png_has_strips(image, data)
-
-
-def _png_strips(image: PngImageFile, data: bytes, check: Check) -> Iterator[Image.Image]:
-    return _decoded(image, data, _parts(image.width, image.height), check)
 
 
 def _parts(width: int, height: int, multiple: int = 1) -> Iterator[tuple[int, int, int]]:
@@ -339,37 +334,18 @@ def _png_orientation(data: bytes) -> int:
 # TIFF
 
 
-def _layout(image: TiffImageFile) -> tuple[int, int, int]:
-    """Return the rows of a block, the blocks side by side, and the number of planes with their own blocks."""
-    tags = image.tag_v2
-    planes = int(tags.get(277, 1)) if tags.get(284, 1) == 2 else 1
-    if tiff.TILES in tags:
-        return int(tags[323]), math.ceil(tags[256] / tags[322]), planes
-    return min(int(tags.get(tiff.ROWS, tags[tiff.HEIGHT])), int(tags[tiff.HEIGHT])), 1, planes
-
-
-def _blocks_are_large(image: TiffImageFile) -> bool:
-    rows = _layout(image)[0]
-    return rows < 1 or rows * image.tag_v2[256] > 4 * STRIP
-
-
 def _tiff_strips(image: TiffImageFile, data: bytes) -> Iterator[Image.Image]:
     """Yield the strips of a TIFF, without its orientation."""
-    tags, (rows, across, planes) = image.tag_v2, _layout(image)
-    names = (tiff.TILES, tiff.TILE_SIZES) if tiff.TILES in tags else (tiff.STRIPS, tiff.STRIP_SIZES)
-    offsets, sizes = (values if isinstance(values, tuple) else (values,) for values in map(tags.__getitem__, names))
-    down = math.ceil(tags[tiff.HEIGHT] / rows)
-    if not len(offsets) == len(sizes) == down * across * planes:
-        raise ValueError("the blocks do not match the size")
-    step = max(1, STRIP // (rows * tags[tiff.WIDTH]))
-    for first in range(0, down, step):
-        last = min(down, first + step)
-        chosen = [plane * down * across + k for plane in range(planes) for k in range(first * across, last * across)]
-        height = min(tags[tiff.HEIGHT], last * rows) - first * rows
+    page, tags = next(tiff.pages(data)), image.tag_v2
+    rows, planes = page.block[1], page.blocks()
+    step = max(1, STRIP // (rows * page.width))
+    for first in range(0, page.down, step):
+        last = min(page.down, first + step)
+        height = min(page.height, last * rows) - first * rows
         kept = {tag: tags[tag] for tag in _DIRECTORY_TAGS & set(tags)} | {tiff.HEIGHT: height}
         if tiff.ROWS in tags:
-            kept[tiff.ROWS] = min(int(tags[tiff.ROWS]), height)
-        small = tiff.write(kept, [data[offsets[k] : offsets[k] + sizes[k]] for k in chosen], tags.prefix)
-        with Image.open(io.BytesIO(small), formats=("TIFF",)) as opened:
+            kept[tiff.ROWS] = min(rows, height)
+        blocks = [block for plane in planes for block in plane[first * page.across : last * page.across]]
+        with Image.open(io.BytesIO(tiff.write(kept, blocks, tags.prefix)), formats=("TIFF",)) as opened:
             opened.load()
             yield opened.copy()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,8 @@ class Page:
         """Width and height of a tile; the width of a strip is that of the image."""
         if min(self.width, self.height, self.samples, *self.block) < 1 or max(self.block) > 1 << 20:
             raise Damaged
+        self.across, self.down = -(-self.width // self.block[0]), -(-self.height // self.block[1])
+        """The number of blocks in a row, and of rows of blocks."""
         formats, bits = (self._numbers(tag, limits.BANDS).tolist() or [1] for tag in (FORMAT, BITS))
         names = {f"{_LETTERS.get(kind)}{length / 8:g}" for kind, length in itertools.product({*formats}, {*bits})}
         name = names.pop() if len(names) == 1 and self._first(BIT_ORDER, 1) == 1 else ""
@@ -87,23 +89,27 @@ class Page:
         """Whether `read_bands` supports the page."""
         return self.dtype is not None and self.compression in COMPRESSIONS and self.predictor in (1, 2, 3)
 
-    def blocks(self, count: int) -> list[bytes]:
-        """Return the strips or tiles, which must be this many.
+    def blocks(self) -> list[list[bytes]]:
+        """Return the strips or tiles from left to right and from top to bottom; for separate bands, those of each band.
 
         Errors   Damaged, also for blocks that are used repeatedly
         """
         names = (TILES, TILE_SIZES) if self.tiled else (STRIPS, STRIP_SIZES)
-        starts, sizes = (self._numbers(tag, count + 1) for tag in names)
-        ends, size = starts + sizes, len(self._data)
-        if not len(starts) == len(sizes) == count <= MOST_BLOCKS:
+        count, planes, size = self.across * self.down, self.samples if self.separate else 1, len(self._data)
+        starts, sizes = (self._numbers(tag, count * planes + 1) for tag in names)
+        if not len(starts) == len(sizes) == count * planes:
             raise Damaged
+        ends = starts + sizes
         if ((starts < 0) | (starts > size) | (sizes < 1) | (sizes > size) | (ends > size)).any():
             raise Damaged
-        return [self._data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        if (sizes.reshape(planes, count).sum(1) > size).any():
+            raise Damaged
+        found = [self._data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return [found[plane * count : (plane + 1) * count] for plane in range(planes)]
 
 
-def pages(data: bytes) -> list[Page]:
-    """Return the pages of a TIFF or BigTIFF file, at most one more than `limits.BANDS`, without reading pixels.
+def pages(data: bytes) -> Iterator[Page]:
+    """Yield the pages of a TIFF or BigTIFF file, at most one more than `limits.BANDS`, without reading pixels.
 
     Errors   Damaged, ValueError
     """
@@ -114,10 +120,11 @@ def pages(data: bytes) -> list[Page]:
     def number(kind: np.dtype[Any], position: int) -> int:
         return int(np.frombuffer(data, kind, 1, position)[0])
 
-    result: list[Page] = []
     visited: set[int] = set()
     position = number(word, 8 if big else 4)
-    while position and position not in visited and len(result) <= limits.BANDS:
+    if not position:
+        raise Damaged
+    while position and position not in visited and len(visited) <= limits.BANDS:
         visited.add(position)
         start, length = position + count.itemsize, number(count, position)
         if length > MOST_TAGS:
@@ -129,11 +136,8 @@ def pages(data: bytes) -> list[Page]:
             if kind in _INTEGERS:
                 inside = np.dtype(_INTEGERS[kind]).itemsize * numbers <= word.itemsize
                 tags[tag] = order + _INTEGERS[kind], numbers, start - word.itemsize if inside else value
-        result.append(Page(data, order, tags))
+        yield Page(data, order, tags)
         position = number(word, position)
-    if not result:
-        raise Damaged
-    return result
 
 
 def write(tags: Mapping[int, Any], blocks: Sequence[bytes], order: bytes = b"II") -> bytes:
@@ -159,23 +163,27 @@ def read_bands(data: bytes, page: Page, decode: Callable[[bytes], Image.Image]) 
     Errors   Damaged, and errors of Pillow
     """
     assert page.dtype is not None
-    planes, samples = (page.samples, 1) if page.separate else (1, page.samples)
-    across, down = -(-page.width // page.block[0]), -(-page.height // page.block[1])
+    samples = 1 if page.separate else page.samples
     row = page.block[0] * samples * page.dtype.itemsize
-    if row * across * page.height > 2 * limits.BAND_BYTES:  # tiles that are much larger than the image
+    if row * page.across * page.height > 2 * limits.BAND_BYTES:  # tiles that are much larger than the image
         raise Damaged
-    tags = {WIDTH: row * across, HEIGHT: page.height, BITS: 8, COMPRESSION: page.compression, COLORS: 1, SAMPLES: 1}
+    if page.across * page.down * page.samples // samples > MOST_BLOCKS:
+        raise Damaged
+    tags = {
+        WIDTH: row * page.across,
+        HEIGHT: page.height,
+        BITS: 8,
+        COMPRESSION: page.compression,
+        COLORS: 1,
+        SAMPLES: 1,
+    }
     tags |= {TILE_WIDTH: row, TILE_HEIGHT: page.block[1]} if page.tiled else {ROWS: page.block[1]}
-    blocks = page.blocks(across * down * planes)
     bands = np.empty(page.shape, page.dtype.newbyteorder("="))
-    for plane in range(planes):
-        part = blocks[plane * across * down : (plane + 1) * across * down]
-        if sum(map(len, part)) > len(data):
-            raise Damaged  # blocks that are used repeatedly
-        image = decode(write(tags, part))
-        if image.size != (row * across, page.height) or image.mode != "L":
+    for plane, blocks in enumerate(page.blocks()):
+        image = decode(write(tags, blocks))
+        if image.size != (row * page.across, page.height) or image.mode != "L":
             raise Damaged
-        raw = np.asarray(image).reshape(page.height, across, row)
+        raw = np.asarray(image).reshape(page.height, page.across, row)
         values = _values(raw, page, samples).reshape(page.height, -1, samples)[:, : page.width]
         bands[plane * samples : (plane + 1) * samples] = values.transpose(2, 0, 1)
     return _orient(bands, page.orientation)

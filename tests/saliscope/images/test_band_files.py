@@ -84,7 +84,7 @@ def test_pages_are_bands_except_overviews_masks_and_cycles() -> None:
     struct.pack_into("<I", file, second + 10, 4)  # the second page is a mask of the first one
     np.testing.assert_array_equal(bands.read(bytes(file), 2), array[[0, 2]])
     struct.pack_into("<I", file, link, first)  # the first page names itself as the next one
-    assert len(tiff.pages(bytes(file))) == 1
+    assert len([*tiff.pages(bytes(file))]) == 1
 
 
 AXES = [
