@@ -32,19 +32,21 @@ Check = Callable[[], None]
 """Raises an error if decoding takes too long."""
 
 TOO_LARGE = (
-    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because such a file cannot be "
-    "read in parts. Save it as {remedy}."
+    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because {reason}. Save it as "
+    "{remedy}."
 )
-TOO_LONG = (
-    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because decoding it takes too "
-    "long. Save it as {remedy}."
-)
+NO_PARTS, TOO_LONG = "such a file cannot be read in parts", "decoding it takes too long"
 STRIP = 4_000_000
 """Approximate pixels of a strip."""
 _BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
 """Bytes per pixel of a decoded image; 4 in other modes."""
 _COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 """Color type of a PNG with 8-bit samples, by the distance in bytes that its filters use."""
+_NOT_IN_STRIPS = {
+    "PNG": ("a PNG with animation or 16-bit colors", "a plain PNG with 8 bits"),
+    "TIFF": ("a TIFF with large blocks", "a TIFF with tiles, or as JPEG or PNG"),
+}
+"""Formats that can be read in strips: the files that cannot, and what to do."""
 _SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _DIRECTORY_TAGS = {256, 258, 259, 262, 266, 277, 284, 292, 293, 317, 320, 322, 323, 338, 339, 347, 530}
 
@@ -101,14 +103,19 @@ def _reduce_strips(
     return reduced
 
 
+def _refusal(image: Image.Image, most: float, kind: str, remedy: str, reason: str = NO_PARTS) -> Refused:
+    """Return the error for an image with more pixels than the limit of its kind."""
+    about = {"width": image.width, "height": image.height, "limit": int(most) // 10**6}
+    return Refused(TOO_LARGE.format(kind=kind, reason=reason, remedy=remedy, **about))
+
+
 def check_whole(image: Image.Image) -> None:
     """Refuse a WebP that is too large, because it is decoded as a whole, with copies of all its pixels.
 
     Errors   Refused
     """
     if image.format == "WEBP" and image.width * image.height > limits.WEBP:
-        about = {"kind": "WebP", "limit": limits.WEBP // 10**6, "remedy": "JPEG or PNG"}
-        raise Refused(TOO_LARGE.format(width=image.width, height=image.height, **about))
+        raise _refusal(image, limits.WEBP, "WebP", "JPEG or PNG")
 
 
 def check_expansion(image: Image.Image, data: bytes) -> None:
@@ -122,9 +129,8 @@ def check_expansion(image: Image.Image, data: bytes) -> None:
     # The range of deep values is found first, and transparency is blended with white.
     cost = size * (2.0 if pixels.is_deep(image) else 1.5 if image.mode in ("LA", "RGBA") else 1.0)
     if limits.EXPANSION * len(data) < image.width * image.height * cost > limits.RAW:
-        about = {"kind": f"such a small {image.format} file", "remedy": "JPEG, or with half of the width and height"}
-        limit = int(limits.RAW / cost) // 10**6
-        raise Refused(TOO_LONG.format(width=image.width, height=image.height, limit=limit, **about))
+        kind, remedy = f"such a small {image.format} file", "JPEG, or with half of the width and height"
+        raise _refusal(image, limits.RAW / cost, kind, remedy, TOO_LONG)
 
 
 def _join(upper: Image.Image, lower: Image.Image) -> Image.Image:
@@ -141,39 +147,32 @@ def _reader(
 
     Errors   Refused for a file that must be decoded as a whole
     """
-    if image.width * image.height * _BYTES.get(image.mode, 4) <= 4 * limits.WHOLE:
+    whole = 4 * limits.WHOLE // _BYTES.get(image.mode, 4)
+    if image.width * image.height <= whole:
         image.load()
         return lambda: _crops(image), image.size, None
     if isinstance(image, PngImageFile) and _png_has_strips(image, data):
         return lambda: _decoded(image, data, _parts(*image.size), check), image.size, _png_orientation(data)
     if isinstance(image, TiffImageFile) and (page := next(tiff.pages(data))).block[1] * page.width <= 4 * STRIP:
         return lambda: _tiff_strips(image, data), (page.width, page.height), page.orientation
-    names = {
-        "PNG": ("a PNG with animation or 16-bit colors", "a plain PNG with 8 bits"),
-        "TIFF": ("a TIFF with large blocks", "a TIFF with tiles, or as JPEG or PNG"),
-    }
-    kind = image.format or ""
-    name, remedy = names.get(kind, (kind.replace("WEBP", "WebP"), "JPEG or PNG"))
-    limit = 4 * limits.WHOLE // _BYTES.get(image.mode, 4) // 10**6
-    raise Refused(TOO_LARGE.format(width=image.width, height=image.height, kind=name, limit=limit, remedy=remedy))
+    kind = str(image.format).replace("WEBP", "WebP")
+    raise _refusal(image, whole, *_NOT_IN_STRIPS.get(kind, (kind, "JPEG or PNG")))
 
 
 def _crops(image: Image.Image) -> Iterator[Image.Image]:
     """Yield the strips of a loaded image."""
-    rows = max(1, STRIP // image.width)
-    for top in range(0, image.height, rows):
-        strip = image.crop((0, top, image.width, min(image.height, top + rows)))
+    for width, top, rows in _parts(*image.size):
+        strip = image.crop((0, top, width, top + rows))
         strip.info = image.info  # the transparent color
         yield strip
 
 
-def check_scans(data: bytes, width: int, height: int) -> None:
+def check_scans(image: Image.Image, data: bytes) -> None:
     """Refuse a JPEG with several scans whose coefficients, which are all decoded, need too much memory.
 
     Errors   Refused
     """
-    samples = 0.0
-    frame = b""
+    samples, frame = 0.0, b""
     for marker, _, at, end in parts.jpeg_segments(data):
         body = data[at + 2 : end]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and len(body) > 5:
@@ -187,10 +186,9 @@ def check_scans(data: bytes, width: int, height: int) -> None:
             if frame and body and body[0] == frame[5]:
                 return  # one scan with all components
             break
-    if 2 * samples * width * height > limits.COEFFICIENTS:
-        limit = int(limits.COEFFICIENTS / (2 * samples)) // 10**6
-        about = {"kind": "a progressive JPEG with these colors", "remedy": "a JPEG without progressive scans"}
-        raise Refused(TOO_LARGE.format(width=width, height=height, limit=limit, **about))
+    if 2 * samples * image.width * image.height > limits.COEFFICIENTS:
+        kind, remedy = "a progressive JPEG with these colors", "a JPEG without progressive scans"
+        raise _refusal(image, limits.COEFFICIENTS / (2 * samples), kind, remedy)
 
 
 # PNG

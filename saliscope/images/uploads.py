@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import math
 import os
 import stat
@@ -128,7 +129,7 @@ def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
     kind = _match(data, _SIGNATURES)
     if kind is None or (kind == "AVIF" and "AVIF" not in FORMATS):
         raise Refused(NOT_AN_IMAGE.format(kind=_describe(data), choose=_CHOOSE))
-    if (kind == "JPEG" and data.count(b"\xff\xda") > limits.SCANS) or _is_slow(kind, data):
+    if _is_slow(kind, data):
         raise Refused(TOO_SLOW)
     with decoding(kind):
         return _decode(data)
@@ -180,10 +181,7 @@ def inside_uploads(path: str | os.PathLike[str]) -> Path:
     Returns  the resolved path. Links are followed first, so that no link can lead out of Gradio's upload folder.
     Errors   Refused for anything else: another folder, a folder, a URL, or a value that is not a path
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise Refused(FOREIGN)
-    if "://" in str(path) or str(path).startswith("data:"):
-        raise Refused(LINK)
+    _check_name(path)
     folder = upload_folder()
     try:
         resolved = Path(path).resolve(strict=True)
@@ -195,6 +193,14 @@ def inside_uploads(path: str | os.PathLike[str]) -> Path:
     if not resolved.is_relative_to(folder) or not resolved.is_file():
         raise Refused(FOREIGN)
     return resolved
+
+
+def _check_name(path: Any) -> None:
+    """Refuse what is not the name of a file: open() would use a number as a file descriptor."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise Refused(FOREIGN)
+    if "://" in str(path) or str(path).startswith("data:"):
+        raise Refused(LINK)
 
 
 class _Timeout(Exception):
@@ -221,10 +227,7 @@ def read(source: Any) -> bytes:
     """
     if source is None or source == "":
         raise Refused(NOTHING)
-    if not isinstance(source, (str, os.PathLike)):  # open() would use a number as a file descriptor
-        raise Refused(FOREIGN)
-    if "://" in str(source) or str(source).startswith("data:"):
-        raise Refused(LINK)
+    _check_name(source)
     try:
         status = os.stat(source)
         if stat.S_ISDIR(status.st_mode):
@@ -261,49 +264,31 @@ def _is_slow(kind: str, data: bytes) -> bool:
     """Return whether a file has so many parts that Pillow, which reads them in Python, takes seconds."""
     if kind == "BMP":
         return data[30:34] in _RUNS and len(data) > limits.RUNS
+    if kind == "JPEG" and data.count(b"\xff\xda") > limits.SCANS:
+        return True
+    return any(total > limits.PARTS for total in itertools.accumulate(_costs(kind, data)))
+
+
+def _costs(kind: str, data: bytes) -> Iterator[float]:
+    """Yield how long reading takes for the segments of a JPEG, the chunks of a PNG, or the extensions of a GIF."""
     if kind == "JPEG":
-        return _count_segments(data) > limits.PARTS
-    if kind == "PNG":
-        return _count_chunks(data) > limits.PARTS
-    return kind == "GIF" and _count_blocks(data) > limits.PARTS
-
-
-def _count_segments(data: bytes) -> int:
-    """Return the number of segments before the pixels of a JPEG, and of bytes that fill up, or more than the limit."""
-    count = 0
-    for marker, start, body, _ in parts.jpeg_segments(data):
-        count += body - start - 1
-        if marker == parts.START_OF_SCAN or count > limits.PARTS:
-            break
-    return count
-
-
-def _count_chunks(data: bytes) -> int:
-    """Return the number of chunks of a PNG, or more than the limit.
-
-    Pixels may have twenty times as many. A profile counts as many because it is decompressed.
-    """
-    others = pixels = 0
-    for name, _, _ in parts.png_chunks(data):
-        if name in (b"IDAT", b"fdAT"):  # encoders write parts of 8 kB
-            pixels += 1
-        else:
-            others += limits.PARTS // limits.PROFILES if name == b"iCCP" else 1
-        if max(others, pixels // 20) > limits.PARTS:
-            break
-    return max(others, pixels // 20)
-
-
-def _count_blocks(data: bytes) -> int:
-    """Return the number of blocks of comments and extensions before the pixels of a GIF, as for segments."""
-    colors = data[10] if len(data) > 10 else 0
-    at, count = 13 + (3 << ((colors & 7) + 1) if colors & 128 else 0), 0
-    while data[at : at + 1] == b"\x21" and count <= limits.PARTS:
-        at += 2
-        while (size := data[at] if at < len(data) else 0) and count <= limits.PARTS:
-            at, count = at + 1 + size, count + 1
-        at, count = at + 1, count + 1
-    return count
+        for marker, start, body, _ in parts.jpeg_segments(data):
+            if marker == parts.START_OF_SCAN:
+                return
+            yield 1 + (body - start - 2) / 100  # bytes that fill up are read one by one
+    elif kind == "PNG":
+        costs = {b"IDAT": 1 / 20, b"fdAT": 1 / 20, b"iCCP": limits.PARTS // limits.PROFILES}
+        yield from (costs.get(name, 1) for name, _, _ in parts.png_chunks(data))  # profiles are decompressed
+    elif kind == "GIF":
+        colors = data[10] if len(data) > 10 else 0
+        at = 13 + (3 << ((colors & 7) + 1) if colors & 128 else 0)
+        while data[at : at + 1] == b"\x21":
+            at += 2
+            yield 1
+            while size := data[at] if at < len(data) else 0:
+                at += 1 + size
+                yield 1
+            at += 1
 
 
 def is_supported(data: bytes) -> bool:
@@ -343,7 +328,7 @@ def _decode(data: bytes) -> Image.Image:
         profile = image.info.get("icc_profile")
         with large_image_lock(width * height):
             if image.format in ("JPEG", "MPO"):
-                strips.check_scans(data, width, height)
+                strips.check_scans(image, data)
             image.draft(image.mode, size)  # only has an effect for JPEG
             plain, orientation = _load(image, data, size)
             if plain.size != size:

@@ -60,31 +60,25 @@ def decode(header: dict[str, Any], data: bytes) -> Answer:
 
     Errors   Refused
     """
-    channels, requested = header.get("channels"), header.get("requested", "")
     if header["task"] == "strip":
         stripped = metadata.strip_metadata(data, header["channels"])
         return {"suffix": stripped.suffix, "same_file": stripped.same_file}, [stripped.data]
     if header["task"] == "preview":
-        preview = bands.preview_image(data, channels, requested)
+        preview = bands.preview_image(data, header["channels"], header["requested"])
         if preview is None:
             return {"size": None}, []
         image, three = preview
         return {"size": list(image.size), "three": list(three)}, [image.convert("RGB").tobytes()]
-    opened: Image.Image | bands.Bands = (
-        uploads.open_image(data)
-        if header["task"] == "image"
-        else bands.open_file(data, header["channels"], raw=header["raw"], requested=requested)
-    )
+    opened: Image.Image | bands.Bands
+    if header["task"] == "image":
+        opened = uploads.open_image(data)
+    else:
+        opened = bands.open_file(data, header["channels"], raw=header["raw"], requested=header["requested"])
     if isinstance(opened, Image.Image):
         notes = opened.info.get("notes")
         return {"size": list(opened.size)} | ({"notes": notes} if notes else {}), [opened.tobytes()]
-    choice = dataclasses.asdict(opened.choice) | {"three": list(opened.choice.three)}
-    answer = {
-        "size": list(opened.image.size),
-        "shape": list(opened.values.shape),
-        "choice": choice,
-        "note": opened.note,
-    }
+    answer: dict[str, Any] = {"size": list(opened.image.size), "shape": list(opened.values.shape), "note": opened.note}
+    answer["choice"] = dataclasses.asdict(opened.choice) | {"three": list(opened.choice.three)}
     return answer, [opened.image.tobytes(), np.ascontiguousarray(opened.values, "<f4").tobytes()]
 
 
@@ -105,7 +99,8 @@ def main(
         active = sandbox.enter(limits.DECODE_MEMORY, None, using=using)
         while True:
             protocol.write_line(status, "ready", *active)
-            if not _serve(source, target, answer, allow_seconds):
+            allow_seconds()
+            if not _serve(source, target, answer):
                 return
             protocol.write_line(status, "ended", "0", "0", "0")
     gc.freeze()  # the children share the memory of all objects until now
@@ -153,11 +148,6 @@ def prepare() -> None:
     bands.open_file(file.getvalue(), 3)
 
 
-def _warm_up() -> None:
-    """Write to the memory that a small image needs, which takes half of its time in a new process, before it comes."""
-    respond({"task": "open", "channels": 3, "raw": False, "requested": ""}, _SAMPLE)
-
-
 def _serve_one(
     source: IO[bytes],
     target: IO[bytes],
@@ -171,7 +161,9 @@ def _serve_one(
     try:
         os.environ.clear()
         active = sandbox.enter(limits.DECODE_MEMORY, SECONDS, parent, using)
-        _warm_up()
+        uploads.open_image(
+            _SAMPLE
+        )  # writes to the memory that an image needs, which takes half of the time of a small one
         protocol.write_line(status, "ready", *active)
         status.close()
         code = int(not _serve(source, target, answer))
@@ -179,18 +171,14 @@ def _serve_one(
         os._exit(code)
 
 
-def _serve(
-    source: IO[bytes], target: IO[bytes], answer: Callable[..., Answer], begin: Callable[[], None] | None = None
-) -> bool:
+def _serve(source: IO[bytes], target: IO[bytes], answer: Callable[..., Answer]) -> bool:
     """Answer the next request; return whether there was one."""
     message = protocol.read(source)
     if message is None:
         return False
-    if begin is not None:
-        begin()
     header, data = message
-    reply, parts = answer(header, bytes(data))
-    protocol.write(target, reply, *parts)
+    reply, body = answer(header, bytes(data))
+    protocol.write(target, reply, *body)
     return True
 
 
