@@ -137,17 +137,11 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
         return np.asarray(decode(data)).astype("u2")[None]
     if not data.startswith(tiff.STARTS):
         return None
-    pages = [page for page in tiff.pages(data) if not page.overview]
-    if not pages:
+    layers = [page for page in tiff.pages(data) if not page.overview]
+    if not layers:
         return None
-    page = pages[0]
-    layers = [page]
-    if page.samples == 1:
-        layers = [
-            other
-            for other in pages
-            if (other.shape, other.dtype, other.orientation) == (page.shape, page.dtype, page.orientation)
-        ]
+    page = layers[0]
+    layers = [each for each in layers if each.kind == page.kind] if page.samples == 1 else [page]
     if _is_ordinary_image(page, len(layers), channels):
         return None
     if not all(layer.readable for layer in layers):
@@ -197,7 +191,7 @@ def _describe_use(channels: int, count: int) -> str:
     """Return which bands the network receives."""
     if count == 1:
         return ""
-    if channels == count and channels != 3:
+    if channels not in (1, 3):
         return (
             f"The network receives all {count} bands. The selected ones are displayed, each from its {LOW}nd to its "
             f"{HIGH}th percentile."
@@ -237,11 +231,9 @@ def _extremes(values: np.ndarray) -> tuple[float, float]:
 
 def reduce_size(values: np.ndarray) -> np.ndarray:
     """Return bands [n, h, w] at the size to which ordinary images are reduced."""
-    height, width = values.shape[1:]
-    scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
-    if scale == 1:
+    size = uploads.reduced_size(*values.shape[:0:-1])
+    if size == values.shape[:0:-1]:
         return values
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
     bands = [Image.fromarray(band).resize(size, Image.Resampling.BOX, reducing_gap=None) for band in values]
     return np.stack([np.asarray(band) for band in bands])
 

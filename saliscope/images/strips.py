@@ -65,14 +65,25 @@ def reduce_image(
     Errors   Refused for a file that must be decoded as a whole; errors of Pillow
     """
     factor = max(2, int(min(image.width / size[0], image.height / size[1]) / 2))
-    if isinstance(image, PngImageFile) and _is_interlaced(image, data):
-        # With a power of two, a cell has whole groups of pixels of each pass.
-        factor = min(MOST_REDUCED, 1 << (factor.bit_length() - 1))
-        orientation: int | None = _png_orientation(data)
-        reduced, sides = _reduce_passes(image, data, factor, check), image.size
+    sides, orientation = image.size, None
+    whole = 4 * limits.WHOLE // _BYTES.get(image.mode, 4)
+    if image.width * image.height <= whole:
+        image.load()
+        reduced = _reduce_strips(image, lambda: _crops(image), sides, factor, check)
+    elif isinstance(image, PngImageFile) and _filter_distance(data) in _COLOR_TYPES and not image.is_animated:
+        orientation = _png_orientation(data)
+        if image.info.get("interlace"):
+            # With a power of two, a cell has whole groups of pixels of each pass.
+            factor = min(MOST_REDUCED, 1 << (factor.bit_length() - 1))
+            reduced = _reduce_passes(image, data, factor, check)
+        else:
+            reduced = _reduce_strips(image, lambda: _decoded(image, data, _parts(*sides), check), sides, factor, check)
+    elif isinstance(image, TiffImageFile) and (page := next(tiff.pages(data))).block[1] * page.width <= 4 * STRIP:
+        sides, orientation = (page.width, page.height), page.orientation
+        reduced = _reduce_strips(image, lambda: _tiff_strips(image, data), sides, factor, check)
     else:
-        read, sides, orientation = _reader(image, data, check)
-        reduced = _reduce_strips(image, read, sides, factor, check)
+        kind = str(image.format).replace("WEBP", "WebP")
+        raise _refusal(image, whole, *_NOT_IN_STRIPS.get(kind, (kind, "JPEG or PNG")))
     covered = (0.0, 0.0, sides[0] / factor, sides[1] / factor)  # the last cells may be larger than the image
     size = size if sides == image.size else size[::-1]
     return reduced.resize(size, Image.Resampling.LANCZOS, covered), orientation
@@ -140,25 +151,6 @@ def _join(upper: Image.Image, lower: Image.Image) -> Image.Image:
     return joined
 
 
-def _reader(
-    image: Image.Image, data: bytes, check: Check
-) -> tuple[Callable[[], Iterator[Image.Image]], tuple[int, int], int | None]:
-    """Return a function that reads the strips from top to bottom, the size of all strips, and their orientation.
-
-    Errors   Refused for a file that must be decoded as a whole
-    """
-    whole = 4 * limits.WHOLE // _BYTES.get(image.mode, 4)
-    if image.width * image.height <= whole:
-        image.load()
-        return lambda: _crops(image), image.size, None
-    if isinstance(image, PngImageFile) and _png_has_strips(image, data):
-        return lambda: _decoded(image, data, _parts(*image.size), check), image.size, _png_orientation(data)
-    if isinstance(image, TiffImageFile) and (page := next(tiff.pages(data))).block[1] * page.width <= 4 * STRIP:
-        return lambda: _tiff_strips(image, data), (page.width, page.height), page.orientation
-    kind = str(image.format).replace("WEBP", "WebP")
-    raise _refusal(image, whole, *_NOT_IN_STRIPS.get(kind, (kind, "JPEG or PNG")))
-
-
 def _crops(image: Image.Image) -> Iterator[Image.Image]:
     """Yield the strips of a loaded image."""
     for width, top, rows in _parts(*image.size):
@@ -198,16 +190,6 @@ def _filter_distance(data: bytes) -> int:
     """Return the number of bytes of a pixel."""
     depth, color = data[24], data[25]
     return max(1, _SAMPLES.get(color, 0) * depth // 8)
-
-
-def _png_has_strips(image: PngImageFile, data: bytes) -> bool:
-    return _filter_distance(data) in _COLOR_TYPES and not getattr(image, "is_animated", False)
-
-
-def _is_interlaced(image: PngImageFile, data: bytes) -> bool:
-    """Return whether the image is stored in the seven passes of Adam7, and must be read in parts."""
-    is_small = image.width * image.height * _BYTES.get(image.mode, 4) <= 4 * limits.WHOLE
-    return bool(image.info.get("interlace")) and not is_small and _png_has_strips(image, data)
 
 
 def _parts(width: int, height: int, multiple: int = 1) -> Iterator[tuple[int, int, int]]:

@@ -70,6 +70,9 @@ class Page:
         name = names.pop() if len(names) == 1 and self._first(BIT_ORDER, 1) == 1 else ""
         self.dtype = np.dtype(order + name) if name in npy.KINDS else None
         """None for samples that cannot be an array: 1, 10 or 12 bits, or several types."""
+        self.shape = self.samples, self.height, self.width
+        self.kind = self.shape, self.dtype, self.orientation
+        """What pages have in common whose bands are one image."""
 
     def _numbers(self, tag: int, most: int) -> np.ndarray:
         """Return the first numbers of a tag, or none if the file does not have it."""
@@ -78,11 +81,6 @@ class Page:
 
     def _first(self, tag: int, default: int) -> int:
         return int(next(iter(self._numbers(tag, 1)), default))
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Bands, height and width."""
-        return self.samples, self.height, self.width
 
     @property
     def readable(self) -> bool:

@@ -323,8 +323,7 @@ def _decode(data: bytes) -> Image.Image:
         check_size(width, height)
         strips.check_whole(image)
         strips.check_expansion(image, data)
-        scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
-        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        size = reduced_size(width, height)
         profile = image.info.get("icc_profile")
         with large_image_lock(width * height):
             if image.format in ("JPEG", "MPO"):
@@ -364,6 +363,12 @@ def _load(image: Image.Image, data: bytes, size: tuple[int, int]) -> tuple[Image
     if number is not None and image.format == "TIFF" and orientation is not None:  # as Pillow does when it loads one
         return reduced.transpose(orientation), None
     return reduced, orientation
+
+
+def reduced_size(width: int, height: int) -> tuple[int, int]:
+    """Return the size to which an image is reduced."""
+    scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
+    return max(1, round(width * scale)), max(1, round(height * scale))
 
 
 def check_size(width: int, height: int, most: int = limits.PIXELS) -> None:
