@@ -190,22 +190,20 @@ def read_bands(data: bytes, page: Page, decode: Callable[[bytes], Image.Image]) 
 def _values(raw: np.ndarray, page: Page, samples: int) -> np.ndarray:
     """Convert bytes [height, blocks across, bytes per row] to values [height, blocks across, columns, bands]."""
     assert page.dtype is not None
-    height, across, row = raw.shape
-    size = page.dtype.itemsize
-    if page.predictor == 3 and page.dtype.kind == "f":
+    height, across, _ = raw.shape
+    size, kind = page.dtype.itemsize, page.dtype.newbyteorder("=")
+    if page.predictor == 3:
+        if kind.kind != "f":
+            raise Damaged
         # Bytes are differences; in each row, the highest bytes of all values come first, then the next ones.
         total = np.cumsum(raw.reshape(height, across, -1, samples), axis=2, dtype=np.uint8)
         swapped = total.reshape(height, across, size, -1).transpose(0, 1, 3, 2)
-        return np.ascontiguousarray(swapped).view(f">f{size}").astype(f"=f{size}").reshape(height, across, -1, samples)
-    native = page.dtype.newbyteorder("=")
-    if page.predictor == 2:
-        words = np.ascontiguousarray(raw).view(f"{page.dtype.str[0]}u{size}").astype(f"=u{size}")
-        total = np.cumsum(words.reshape(height, across, -1, samples), axis=2, dtype=words.dtype)
-        return total.view(native)
-    if page.predictor != 1:  # that of floating-point numbers, for integers
-        raise Damaged
-    values = np.ascontiguousarray(raw).view(page.dtype).astype(native)
-    return values.reshape(height, across, row // (size * samples), samples)
+        return np.ascontiguousarray(swapped).view(f">f{size}").astype(kind).reshape(height, across, -1, samples)
+    words = np.ascontiguousarray(raw).view(f"{page.dtype.str[0]}u{size}").astype(f"=u{size}")
+    words = words.reshape(height, across, -1, samples)
+    if page.predictor == 2:  # differences, without their sign
+        words = np.cumsum(words, axis=2, dtype=words.dtype)
+    return words.view(kind)
 
 
 def _orient(values: np.ndarray, orientation: int) -> np.ndarray:
