@@ -28,9 +28,7 @@ def eight_bits(image: Image.Image, shown: Range | None = None) -> Image.Image:
     """
     if is_deep(image):
         return _stretch(image, shown or range_of([image]))
-    if image.mode in ("PA", "RGBa") or (image.mode == "P" and "transparency" in image.info):
-        return image.convert("RGBA")
-    if image.mode in ("1", "L", "RGB") and "transparency" in image.info:
+    if image.mode in ("PA", "RGBa") or (image.mode in ("1", "L", "P", "RGB") and "transparency" in image.info):
         return image.convert("RGBA")
     if image.mode == "La":
         return image.convert("LA")

@@ -31,7 +31,6 @@ MOST_BLOCKS = 100_000
 MOST_TAGS = 1000
 _INTEGERS = {1: "u1", 3: "u2", 4: "u4", 16: "u8"}
 _LETTERS = {1: "u", 2: "i", 3: "f"}
-_ORIENTATIONS = {2: "x", 3: "xy", 4: "y", 5: "t", 6: "tx", 7: "txy", 8: "ty"}
 WIDTH, HEIGHT, BITS, COMPRESSION, COLORS, BIT_ORDER = 256, 257, 258, 259, 262, 266
 STRIPS, SAMPLES, ROWS = 273, 277, 278
 STRIP_SIZES, LAYOUT, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_SIZES, FORMAT = 279, 284, 322, 323, 324, 325, 339
@@ -208,11 +207,7 @@ def _values(raw: np.ndarray, page: Page, samples: int) -> np.ndarray:
 
 def _orient(values: np.ndarray, orientation: int) -> np.ndarray:
     """Apply the orientation tag."""
-    steps = _ORIENTATIONS.get(orientation, "")
-    if "t" in steps:
+    if orientation in (5, 6, 7, 8):
         values = values.transpose(0, 2, 1)
-    if "x" in steps:
-        values = values[:, :, ::-1]
-    if "y" in steps:
-        values = values[:, ::-1]
-    return np.ascontiguousarray(values)
+    x, y = (-1 if orientation in turned else 1 for turned in ((2, 3, 6, 7), (3, 4, 7, 8)))
+    return np.ascontiguousarray(values[:, ::y, ::x])

@@ -324,8 +324,8 @@ def _ask(data: bytes, **header: Any) -> tuple[dict[str, Any], bytearray]:
     Errors   Refused
     """
     uploads.check_length(data)
-    if _pool is not None:
-        return _pool.call(data, **header)
+    if (pool := _pool) is not None:
+        return pool.call(data, **header)
     answer, parts = worker.decode(header, data)
     return answer, bytearray().join(parts)
 
