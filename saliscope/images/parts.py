@@ -25,7 +25,7 @@ def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int, int]]:
     """Yield the segments after the first, up to the end of the image or until the data is damaged.
 
-    Returns  the marker, its start with bytes that fill up, the start of the length, and the end
+    Returns  the marker, its start with fill bytes, the start of the length, and the end
     """
     at = 2
     while found := _marker(data, at):

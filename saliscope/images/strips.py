@@ -325,7 +325,7 @@ def _tiff_strips(image: TiffImageFile, data: bytes) -> Iterator[Image.Image]:
         kept = {tag: tags[tag] for tag in _DIRECTORY_TAGS & set(tags)} | {tiff.HEIGHT: height}
         if tiff.ROWS in tags:
             kept[tiff.ROWS] = min(rows, height)
-        blocks = [block for plane in planes for block in plane[first * page.across : last * page.across]]
+        blocks = [data[block] for plane in planes for block in plane[first * page.across : last * page.across]]
         with Image.open(io.BytesIO(tiff.write(kept, blocks, tags.prefix)), formats=("TIFF",)) as opened:
             opened.load()
             yield opened.copy()

@@ -44,7 +44,7 @@ class Page:
     """One image in a file, as declared by its tags."""
 
     def __init__(self, data: bytes, order: str, tags: dict[int, tuple[str, int, int]]) -> None:
-        """`tags` are the type of their numbers, the count, and the place in `data`; `order` is that of the bytes."""
+        """`tags` are the type of their numbers, the count, and the position in `data`; `order` is that of the bytes."""
         self._data, self._tags = data, tags
         self.width, self.height, self.samples = self._first(WIDTH, 0), self._first(HEIGHT, 0), self._first(SAMPLES, 1)
         self.compression, self.predictor = self._first(COMPRESSION, 1), self._first(317, 1)
@@ -86,10 +86,10 @@ class Page:
         """Whether `read_bands` supports the page."""
         return self.dtype is not None and self.compression in COMPRESSIONS and self.predictor in (1, 2, 3)
 
-    def blocks(self) -> list[list[bytes]]:
-        """Return the strips or tiles from left to right and from top to bottom; for separate bands, those of each band.
+    def blocks(self) -> list[list[slice]]:
+        """Return where the strips or tiles are, from left to right and from top to bottom; a list for each plane.
 
-        Errors   Damaged, also for blocks that are used repeatedly
+        Errors   Damaged for blocks outside the file, and for another number of them
         """
         names = (TILES, TILE_SIZES) if self.tiled else (STRIPS, STRIP_SIZES)
         count, planes, size = self.across * self.down, self.samples if self.separate else 1, len(self._data)
@@ -99,10 +99,8 @@ class Page:
         ends = starts + sizes
         if ((starts < 0) | (starts > size) | (sizes < 1) | (sizes > size) | (ends > size)).any():
             raise Damaged
-        if (sizes.reshape(planes, count).sum(1) > size).any():
-            raise Damaged
-        found = [self._data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return [found[plane * count : (plane + 1) * count] for plane in range(planes)]
+        found = [*map(slice, starts.tolist(), ends.tolist())]
+        return [found[first : first + count] for first in range(0, len(found), count)]
 
 
 def pages(data: bytes) -> Iterator[Page]:
@@ -177,7 +175,9 @@ def read_bands(data: bytes, page: Page, decode: Callable[[bytes], Image.Image]) 
     tags |= {TILE_WIDTH: row, TILE_HEIGHT: page.block[1]} if page.tiled else {ROWS: page.block[1]}
     bands = np.empty(page.shape, page.dtype.newbyteorder("="))
     for plane, blocks in enumerate(page.blocks()):
-        image = decode(write(tags, blocks))
+        if sum(block.stop - block.start for block in blocks) > len(data):
+            raise Damaged  # blocks that are used repeatedly
+        image = decode(write(tags, [data[block] for block in blocks]))
         if image.size != (row * page.across, page.height) or image.mode != "L":
             raise Damaged
         raw = np.asarray(image).reshape(page.height, page.across, row)

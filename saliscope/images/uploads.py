@@ -275,7 +275,7 @@ def _costs(kind: str, data: bytes) -> Iterator[float]:
         for marker, start, body, _ in parts.jpeg_segments(data):
             if marker == parts.START_OF_SCAN:
                 return
-            yield 1 + (body - start - 2) / 100  # bytes that fill up are read one by one
+            yield 1 + (body - start - 2) / 100  # fill bytes are read one by one
     elif kind == "PNG":
         costs = {b"IDAT": 1 / 20, b"fdAT": 1 / 20, b"iCCP": limits.PARTS // limits.PROFILES}
         yield from (costs.get(name, 1) for name, _, _ in parts.png_chunks(data))  # profiles are decompressed

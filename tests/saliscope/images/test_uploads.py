@@ -300,7 +300,7 @@ def test_parts_that_cost_time_are_limited():
 
 @pytest.mark.parametrize("part", [b"\xff", b"\xff\xd0"])
 def test_bytes_between_the_segments_of_a_jpeg_are_limited(part):
-    """Bytes that fill up, and markers without a length: Pillow reads each of them in Python."""
+    """Fill bytes, and markers without a length: Pillow reads each of them in Python."""
     data, started = save(scene(), "JPEG"), time.thread_time()
     assert_scene(open_image(data[:2] + part * 4_000 + data[2:]))
     assert "takes too long" in refusal(data[:2] + part * 10_000_000 + data[2:])
