@@ -19,16 +19,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image
 
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import npy, tiff, uploads
-
-if TYPE_CHECKING:
-    import numpy as np
 
 WRONG_COUNT = (
     "This network needs {channels} bands, but the image has {bands}. Use a TIFF or NPY file with {channels} bands."
@@ -128,8 +125,6 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
 
     Errors   Refused, tiff.Damaged, and errors of Pillow
     """
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
     if data.startswith(npy.START):
         array = npy.read(data, channels)
         uploads.check_size(array.shape[2], array.shape[1])
@@ -142,22 +137,17 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
         return np.asarray(decode(data)).astype("u2")[None]
     if not data.startswith(tiff.STARTS):
         return None
-    pages = [page for page in tiff.pages(data) if not page.overview]
-    if not pages:
+    layers = [page for page in tiff.pages(data) if not page.overview]
+    if not layers:
         return None
-    page = pages[0]
-    layers = [page]
-    if page.samples == 1:
-        layers = [
-            other
-            for other in pages
-            if (other.shape, other.dtype, other.orientation) == (page.shape, page.dtype, page.orientation)
-        ]
+    page = layers[0]
+    layers = [each for each in layers if each.kind == page.kind] if page.samples == 1 else [page]
     if _is_ordinary_image(page, len(layers), channels):
         return None
     if not all(layer.readable for layer in layers):
         raise Refused(NOT_READ)
-    count, values = page.samples * len(layers), page.values * len(layers)
+    count = page.samples * len(layers)
+    values = count * page.height * page.width
     assert page.dtype is not None
     npy.check_size(count, values, values * page.dtype.itemsize)
     uploads.check_size(page.width, page.height)
@@ -201,7 +191,7 @@ def _describe_use(channels: int, count: int) -> str:
     """Return which bands the network receives."""
     if count == 1:
         return ""
-    if channels == count and channels != 3:
+    if channels not in (1, 3):
         return (
             f"The network receives all {count} bands. The selected ones are displayed, each from its {LOW}nd to its "
             f"{HIGH}th percentile."
@@ -213,8 +203,6 @@ def _describe_use(channels: int, count: int) -> str:
 
 def scale_values(values: np.ndarray, raw: bool) -> tuple[np.ndarray, str]:
     """Return the values as float32 in the unit of the network's mean and std, and a description of the conversion."""
-    import numpy as np  # as above
-
     kind, top = values.dtype, 0
     if kind.kind in "ui" and kind.itemsize <= 2:
         top = int(np.iinfo(kind).max)
@@ -243,13 +231,9 @@ def _extremes(values: np.ndarray) -> tuple[float, float]:
 
 def reduce_size(values: np.ndarray) -> np.ndarray:
     """Return bands [n, h, w] at the size to which ordinary images are reduced."""
-    import numpy as np  # as above
-
-    height, width = values.shape[1:]
-    scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
-    if scale == 1:
+    size = uploads.reduced_size(*values.shape[:0:-1])
+    if size == values.shape[:0:-1]:
         return values
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
     bands = [Image.fromarray(band).resize(size, Image.Resampling.BOX, reducing_gap=None) for band in values]
     return np.stack([np.asarray(band) for band in bands])
 
@@ -261,8 +245,6 @@ def to_rgb(values: np.ndarray, three: tuple[int, int, int], *, unchanged: bool =
 
 
 def _stretch(band: np.ndarray) -> np.ndarray:
-    import numpy as np  # as above
-
     step = max(1, math.isqrt(band.size // 250_000))
     sample = band[::step, ::step].astype(np.float64)
     sample = sample[np.isfinite(sample)]

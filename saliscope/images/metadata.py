@@ -13,17 +13,14 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image
 
 from saliscope.errors import Refused
-from saliscope.images import bands, npy, uploads
-
-if TYPE_CHECKING:
-    import numpy as np
+from saliscope.images import bands, npy, parts, uploads
 
 ORIENTATION = 0x0112
 SUFFIXES = (".jpg", ".png", ".webp", ".npy", ".tif")
@@ -75,8 +72,6 @@ def _same(a: Image.Image, b: Image.Image) -> bool:
 
 def _strip_bands(data: bytes, values: np.ndarray, channels: int) -> StrippedFile:
     """Return an image with bands as NPY, or unchanged if an NPY file would be read with other axes."""
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
     if data.startswith(npy.START):
         return StrippedFile(data, ".npy", True)
     file = io.BytesIO()
@@ -94,18 +89,19 @@ def _strip_bands(data: bytes, values: np.ndarray, channels: int) -> StrippedFile
 
 def _jpeg(data: bytes) -> bytes:
     """Return the required segments and the pixels, up to the end of the image."""
-    parts = [b"\xff\xd8"]
-    if orientation := _orientation_segment(data):
-        parts.append(orientation)
-    for marker, segment in _segments(data):
+    kept = [b"\xff\xd8", _orientation_segment(data)]
+    for marker, _, body, end in parts.jpeg_segments(data):
+        segment = data[body if marker == parts.PIXELS else body - 2 : end]
         if marker == 0xE0 and segment[4:9] == b"JFIF\0":
             segment = b"\xff\xe0\0\x10" + segment[4:16] + b"\0\0"  # without its thumbnail
         elif marker == 0xEE and segment[4:9] == b"Adobe":
             segment = b"\xff\xee\0\x0e" + segment[4:16]
         elif marker == 0xFE or (0xE0 <= marker <= 0xEF and not (marker == 0xE2 and segment[4:16] == b"ICC_PROFILE\0")):
             continue
-        parts.append(segment)
-    return b"".join(parts)
+        kept.append(segment)
+        if marker == parts.END:
+            return b"".join(kept)
+    raise Unreadable
 
 
 def _orientation_segment(data: bytes) -> bytes:
@@ -118,62 +114,22 @@ def _orientation_segment(data: bytes) -> bytes:
     return b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
 
 
-def _segments(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield marker and bytes of every segment after the first; pixels belong to the segment before them."""
-    start = 2
-    while True:
-        if data[start] != 0xFF:
-            raise Unreadable
-        while data[start + 1] == 0xFF:
-            start += 1
-        marker = data[start + 1]
-        if marker == 0xD9:
-            yield marker, data[start : start + 2]
-            return
-        size = 0 if marker == 1 or 0xD0 <= marker <= 0xD7 else int.from_bytes(data[start + 2 : start + 4], "big")
-        end = start + 2 + size
-        if end > len(data) or end < start + 2:
-            raise Unreadable
-        if marker == 0xDA:
-            end = _scan(data, end)
-        yield marker, data[start:end]
-        start = end
-
-
-def _scan(data: bytes, start: int) -> int:
-    """Return where the pixels that start here end: at the next marker that is not part of the scan."""
-    while True:
-        start = data.find(b"\xff", start)
-        if start < 0 or start + 1 >= len(data):
-            raise Unreadable
-        if data[start + 1] == 0 or 0xD0 <= data[start + 1] <= 0xD7:
-            start += 2
-        elif data[start + 1] == 0xFF:
-            start += 1
-        else:
-            return start
-
-
 # PNG and WebP
 
 
 def _png(data: bytes) -> bytes:
-    parts, start = [PNG_START], len(PNG_START)
-    while True:
-        size, kind = struct.unpack_from(">I4s", data, start)
-        end = start + size + 12
-        if end > len(data):
-            raise Unreadable
-        if kind in PNG_KEPT:
-            parts.append(data[start:end])
-        if kind == b"IEND":
-            return b"".join(parts)
-        start = end
+    kept = [PNG_START]
+    for name, start, end in parts.png_chunks(data):
+        if name in PNG_KEPT and end <= len(data):
+            kept.append(data[start:end])
+            if name == b"IEND":
+                return b"".join(kept)
+    raise Unreadable
 
 
 def _webp(data: bytes) -> bytes:
     whole = int.from_bytes(data[4:8], "little") + 8
-    parts, start = [], 12
+    kept, start = [], 12
     while start + 8 <= min(whole, len(data)):
         kind, size = struct.unpack_from("<4sI", data, start)
         end = start + 8 + size + size % 2
@@ -181,9 +137,9 @@ def _webp(data: bytes) -> bytes:
         if kind == b"VP8X":
             chunk = chunk[:8] + bytes([chunk[8] & ~WEBP_FLAGS]) + chunk[9:]
         if kind in WEBP_KEPT:
-            parts.append(chunk)
+            kept.append(chunk)
         start = end
-    body = b"WEBP" + b"".join(parts)
+    body = b"WEBP" + b"".join(kept)
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 

@@ -6,14 +6,11 @@ import contextlib
 import hashlib
 import io
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image, ImageCms
 
 from saliscope import limits
-
-if TYPE_CHECKING:
-    pass
 
 Range = tuple[float, float]
 """The values of black and white."""
@@ -31,9 +28,7 @@ def eight_bits(image: Image.Image, shown: Range | None = None) -> Image.Image:
     """
     if is_deep(image):
         return _stretch(image, shown or range_of([image]))
-    if image.mode in ("PA", "RGBa") or (image.mode == "P" and "transparency" in image.info):
-        return image.convert("RGBA")
-    if image.mode in ("1", "L", "RGB") and "transparency" in image.info:
+    if image.mode in ("PA", "RGBa") or (image.mode in ("1", "L", "P", "RGB") and "transparency" in image.info):
         return image.convert("RGBA")
     if image.mode == "La":
         return image.convert("LA")
@@ -49,8 +44,6 @@ def is_deep(image: Image.Image) -> bool:
 
 def _stretch(image: Image.Image, shown: Range) -> Image.Image:
     """Return 16-bit, 32-bit and float grayscale as 8 bits, converted in blocks of rows to save memory."""
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
     values = np.asarray(image)
     low, high = shown
     factor = 255.0 / (high - low) if high > low else 0.0
@@ -69,8 +62,6 @@ def _stretch(image: Image.Image, shown: Range) -> Image.Image:
 
 def range_of(images: Iterable[Image.Image]) -> Range:
     """Return the values of black and white: the range of the type if the values use it, or else their own range."""
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
     ends: list[float] = []
     full = 65535.0
     for image in images:

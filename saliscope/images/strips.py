@@ -19,34 +19,36 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
-from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from saliscope import limits
 from saliscope.errors import Refused
-from saliscope.images import pixels
+from saliscope.images import parts, pixels, tiff
 
 Check = Callable[[], None]
 """Raises an error if decoding takes too long."""
 
 TOO_LARGE = (
-    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because such a file cannot be "
-    "read in parts. Save it as {remedy}."
+    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because {reason}. Save it as "
+    "{remedy}."
 )
-TOO_LONG = (
-    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because decoding it takes too "
-    "long. Save it as {remedy}."
-)
+NO_PARTS, TOO_LONG = "such a file cannot be read in parts", "decoding it takes too long"
 STRIP = 4_000_000
 """Approximate pixels of a strip."""
 _BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
 """Bytes per pixel of a decoded image; 4 in other modes."""
 _COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 """Color type of a PNG with 8-bit samples, by the distance in bytes that its filters use."""
+_NOT_IN_STRIPS = {
+    "PNG": ("a PNG with animation or 16-bit colors", "a plain PNG with 8 bits"),
+    "TIFF": ("a TIFF with large blocks", "a TIFF with tiles, or as JPEG or PNG"),
+}
+"""Formats that can be read in strips: the files that cannot, and what to do."""
 _SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _DIRECTORY_TAGS = {256, 258, 259, 262, 266, 277, 284, 292, 293, 317, 320, 322, 323, 338, 339, 347, 530}
-_HEIGHT, _STRIPS, _ROWS, _STRIP_SIZES, _TILES, _TILE_SIZES = 257, 273, 278, 279, 324, 325
 
 
 def is_too_large(image: Image.Image) -> bool:
@@ -63,14 +65,25 @@ def reduce_image(
     Errors   Refused for a file that must be decoded as a whole; errors of Pillow
     """
     factor = max(2, int(min(image.width / size[0], image.height / size[1]) / 2))
-    if isinstance(image, PngImageFile) and _is_interlaced(image, data):
-        # With a power of two, a cell has whole groups of pixels of each pass.
-        factor = min(MOST_REDUCED, 1 << (factor.bit_length() - 1))
-        orientation: int | None = _png_orientation(data)
-        reduced, sides = _reduce_passes(image, data, factor, check), image.size
+    sides, orientation = image.size, None
+    whole = 4 * limits.WHOLE // _BYTES.get(image.mode, 4)
+    if image.width * image.height <= whole:
+        image.load()
+        reduced = _reduce_strips(image, lambda: _crops(image), sides, factor, check)
+    elif isinstance(image, PngImageFile) and _filter_distance(data) in _COLOR_TYPES and not image.is_animated:
+        orientation = _png_orientation(data)
+        if image.info.get("interlace"):
+            # With a power of two, a cell has whole groups of pixels of each pass.
+            factor = min(MOST_REDUCED, 1 << (factor.bit_length() - 1))
+            reduced = _reduce_passes(image, data, factor, check)
+        else:
+            reduced = _reduce_strips(image, lambda: _decoded(image, data, _parts(*sides), check), sides, factor, check)
+    elif isinstance(image, TiffImageFile) and (page := next(tiff.pages(data))).block[1] * page.width <= 4 * STRIP:
+        sides, orientation = (page.width, page.height), page.orientation
+        reduced = _reduce_strips(image, lambda: _tiff_strips(image, data), sides, factor, check)
     else:
-        read, sides, orientation = _reader(image, data, check)
-        reduced = _reduce_strips(image, read, sides, factor, check)
+        kind = str(image.format).replace("WEBP", "WebP")
+        raise _refusal(image, whole, *_NOT_IN_STRIPS.get(kind, (kind, "JPEG or PNG")))
     covered = (0.0, 0.0, sides[0] / factor, sides[1] / factor)  # the last cells may be larger than the image
     size = size if sides == image.size else size[::-1]
     return reduced.resize(size, Image.Resampling.LANCZOS, covered), orientation
@@ -101,14 +114,19 @@ def _reduce_strips(
     return reduced
 
 
+def _refusal(image: Image.Image, most: float, kind: str, remedy: str, reason: str = NO_PARTS) -> Refused:
+    """Return the error for an image with more pixels than the limit of its kind."""
+    about = {"width": image.width, "height": image.height, "limit": int(most) // 10**6}
+    return Refused(TOO_LARGE.format(kind=kind, reason=reason, remedy=remedy, **about))
+
+
 def check_whole(image: Image.Image) -> None:
     """Refuse a WebP that is too large, because it is decoded as a whole, with copies of all its pixels.
 
     Errors   Refused
     """
     if image.format == "WEBP" and image.width * image.height > limits.WEBP:
-        about = {"kind": "WebP", "limit": limits.WEBP // 10**6, "remedy": "JPEG or PNG"}
-        raise Refused(TOO_LARGE.format(width=image.width, height=image.height, **about))
+        raise _refusal(image, limits.WEBP, "WebP", "JPEG or PNG")
 
 
 def check_expansion(image: Image.Image, data: bytes) -> None:
@@ -122,9 +140,8 @@ def check_expansion(image: Image.Image, data: bytes) -> None:
     # The range of deep values is found first, and transparency is blended with white.
     cost = size * (2.0 if pixels.is_deep(image) else 1.5 if image.mode in ("LA", "RGBA") else 1.0)
     if limits.EXPANSION * len(data) < image.width * image.height * cost > limits.RAW:
-        about = {"kind": f"such a small {image.format} file", "remedy": "JPEG, or with half of the width and height"}
-        limit = int(limits.RAW / cost) // 10**6
-        raise Refused(TOO_LONG.format(width=image.width, height=image.height, limit=limit, **about))
+        kind, remedy = f"such a small {image.format} file", "JPEG, or with half of the width and height"
+        raise _refusal(image, limits.RAW / cost, kind, remedy, TOO_LONG)
 
 
 def _join(upper: Image.Image, lower: Image.Image) -> Image.Image:
@@ -134,96 +151,45 @@ def _join(upper: Image.Image, lower: Image.Image) -> Image.Image:
     return joined
 
 
-def _reader(
-    image: Image.Image, data: bytes, check: Check
-) -> tuple[Callable[[], Iterator[Image.Image]], tuple[int, int], int | None]:
-    """Return a function that reads the strips from top to bottom, the size of all strips, and their orientation.
-
-    Errors   Refused for a file that must be decoded as a whole
-    """
-    if image.width * image.height * _BYTES.get(image.mode, 4) <= 4 * limits.WHOLE:
-        image.load()
-        return lambda: _crops(image), image.size, None
-    if isinstance(image, PngImageFile) and _png_has_strips(image, data):
-        return lambda: _png_strips(image, data, check), image.size, _png_orientation(data)
-    if isinstance(image, TiffImageFile) and not _blocks_are_large(image):
-        tags = image.tag_v2
-        return lambda: _tiff_strips(image, data), (tags[256], tags[257]), int(tags.get(0x0112, 1))
-    names = {
-        "PNG": ("a PNG with animation or 16-bit colors", "a plain PNG with 8 bits"),
-        "TIFF": ("a TIFF with large blocks", "a TIFF with tiles, or as JPEG or PNG"),
-    }
-    kind = image.format or ""
-    name, remedy = names.get(kind, (kind.replace("WEBP", "WebP"), "JPEG or PNG"))
-    limit = 4 * limits.WHOLE // _BYTES.get(image.mode, 4) // 10**6
-    raise Refused(TOO_LARGE.format(width=image.width, height=image.height, kind=name, limit=limit, remedy=remedy))
-
-
 def _crops(image: Image.Image) -> Iterator[Image.Image]:
     """Yield the strips of a loaded image."""
-    rows = max(1, STRIP // image.width)
-    for top in range(0, image.height, rows):
-        strip = image.crop((0, top, image.width, min(image.height, top + rows)))
+    for width, top, rows in _parts(*image.size):
+        strip = image.crop((0, top, width, top + rows))
         strip.info = image.info  # the transparent color
         yield strip
 
 
-def check_scans(data: bytes, width: int, height: int) -> None:
+def check_scans(image: Image.Image, data: bytes) -> None:
     """Refuse a JPEG with several scans whose coefficients, which are all decoded, need too much memory.
 
     Errors   Refused
     """
-    at, frame, samples = 2, b"", 0.0
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        body = data[at + 4 : at + 2 + length]
+    samples, frame = 0.0, b""
+    for marker, _, at, end in parts.jpeg_segments(data):
+        body = data[at + 2 : end]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and len(body) > 5:
-            frame, sides = body, [(factors >> 4) * (factors & 15) for factors in body[7::3]]
-            widest = max([(factors >> 4) for factors in body[7::3]], default=1)
-            highest = max([(factors & 15) for factors in body[7::3]], default=1)
-            samples = sum(sides) / max(1, widest * highest)
+            frame = body
+            across, down = ([factors >> 4 for factors in body[7::3]], [factors & 15 for factors in body[7::3]])
+            largest = max(across, default=1) * max(down, default=1)
+            samples = sum(x * y for x, y in zip(across, down, strict=True)) / max(1, largest)
             if marker not in (0xC0, 0xC1):
                 break
-        elif marker == 0xDA:
+        elif marker == parts.START_OF_SCAN:
             if frame and body and body[0] == frame[5]:
                 return  # one scan with all components
             break
-        at += 2 + length
-    if 2 * samples * width * height > limits.COEFFICIENTS:
-        limit = int(limits.COEFFICIENTS / (2 * samples)) // 10**6
-        about = {"kind": "a progressive JPEG with these colors", "remedy": "a JPEG without progressive scans"}
-        raise Refused(TOO_LARGE.format(width=width, height=height, limit=limit, **about))
+    if 2 * samples * image.width * image.height > limits.COEFFICIENTS:
+        kind, remedy = "a progressive JPEG with these colors", "a JPEG without progressive scans"
+        raise _refusal(image, limits.COEFFICIENTS / (2 * samples), kind, remedy)
 
 
 # PNG
-
-
-def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    at = 8
-    while at + 8 <= len(data):
-        length = int.from_bytes(data[at : at + 4], "big")
-        yield data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        at += 12 + length
 
 
 def _filter_distance(data: bytes) -> int:
     """Return the number of bytes of a pixel."""
     depth, color = data[24], data[25]
     return max(1, _SAMPLES.get(color, 0) * depth // 8)
-
-
-def _png_has_strips(image: PngImageFile, data: bytes) -> bool:
-    return _filter_distance(data) in _COLOR_TYPES and not getattr(image, "is_animated", False)
-
-
-def _is_interlaced(image: PngImageFile, data: bytes) -> bool:
-    """Return whether the image is stored in the seven passes of Adam7, and must be read in parts."""
-    is_small = image.width * image.height * _BYTES.get(image.mode, 4) <= 4 * limits.WHOLE
-    return bool(image.info.get("interlace")) and not is_small and _png_has_strips(image, data)
-
-
-def _png_strips(image: PngImageFile, data: bytes, check: Check) -> Iterator[Image.Image]:
-    return _decoded(image, data, _parts(image.width, image.height), check)
 
 
 def _parts(width: int, height: int, multiple: int = 1) -> Iterator[tuple[int, int, int]]:
@@ -278,8 +244,6 @@ def _png_passes(
 
 def _reduce_passes(image: PngImageFile, data: bytes, factor: int, check: Check) -> Image.Image:
     """Return an interlaced PNG, reduced by a power of two: the mean of the pixels in each cell, of all passes."""
-    import numpy as np  # takes 0.1 s, and is only needed here
-
     strips = (strip for strip, _ in _png_passes(image, data, check))
     shown = pixels.range_of(strips) if pixels.is_deep(image) else None
     width, height = (math.ceil(side / factor) for side in image.size)
@@ -321,7 +285,7 @@ class _Inflate:
 
     def __init__(self, data: bytes, check: Check) -> None:
         self._check, self._stream = check, zlib.decompressobj()
-        self._chunks = (body for name, body in _chunks(data) if name == b"IDAT")
+        self._chunks = (data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == b"IDAT")
         self._compressed = b""
 
     def read(self, count: int) -> bytes:
@@ -343,63 +307,25 @@ class _Inflate:
 def _png_orientation(data: bytes) -> int:
     """Return the EXIF orientation of a PNG; Pillow decodes the whole image to find it."""
     exif = Image.Exif()
-    exif.load(next((body for name, body in _chunks(data) if name == b"eXIf"), b""))
+    exif.load(next((data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == b"eXIf"), b""))
     return int(exif.get(0x0112, 1))
 
 
 # TIFF
 
 
-def _layout(image: TiffImageFile) -> tuple[int, int, int]:
-    """Return the rows of a block, the blocks side by side, and the number of planes with their own blocks."""
-    tags = image.tag_v2
-    planes = int(tags.get(277, 1)) if tags.get(284, 1) == 2 else 1
-    if _TILES in tags:
-        return int(tags[323]), math.ceil(tags[256] / tags[322]), planes
-    return min(int(tags.get(_ROWS, tags[_HEIGHT])), int(tags[_HEIGHT])), 1, planes
-
-
-def _blocks_are_large(image: TiffImageFile) -> bool:
-    rows = _layout(image)[0]
-    return rows < 1 or rows * image.tag_v2[256] > 4 * STRIP
-
-
 def _tiff_strips(image: TiffImageFile, data: bytes) -> Iterator[Image.Image]:
     """Yield the strips of a TIFF, without its orientation."""
-    tags, (rows, across, planes) = image.tag_v2, _layout(image)
-    names = (_TILES, _TILE_SIZES) if _TILES in tags else (_STRIPS, _STRIP_SIZES)
-    offsets, sizes = (values if isinstance(values, tuple) else (values,) for values in map(tags.__getitem__, names))
-    down = math.ceil(tags[_HEIGHT] / rows)
-    if not len(offsets) == len(sizes) == down * across * planes:
-        raise ValueError("the blocks do not match the size")
-    step = max(1, STRIP // (rows * tags[256]))
-    for first in range(0, down, step):
-        last = min(down, first + step)
-        chosen = [plane * down * across + k for plane in range(planes) for k in range(first * across, last * across)]
-        blocks = [data[offsets[k] : offsets[k] + sizes[k]] for k in chosen]
-        height = min(tags[_HEIGHT], last * rows) - first * rows
-        with Image.open(io.BytesIO(_small_tiff(image, blocks, height)), formats=("TIFF",)) as opened:
+    page, tags = next(tiff.pages(data)), image.tag_v2
+    rows, planes = page.block[1], page.blocks()
+    step = max(1, STRIP // (rows * page.width))
+    for first in range(0, page.down, step):
+        last = min(page.down, first + step)
+        height = min(page.height, last * rows) - first * rows
+        kept = {tag: tags[tag] for tag in _DIRECTORY_TAGS & set(tags)} | {tiff.HEIGHT: height}
+        if tiff.ROWS in tags:
+            kept[tiff.ROWS] = min(rows, height)
+        blocks = [data[block] for plane in planes for block in plane[first * page.across : last * page.across]]
+        with Image.open(io.BytesIO(tiff.write(kept, blocks, tags.prefix)), formats=("TIFF",)) as opened:
             opened.load()
             yield opened.copy()
-
-
-def _small_tiff(image: TiffImageFile, blocks: list[bytes], height: int) -> bytes:
-    """Return a TIFF file with some blocks of an image."""
-    tags = image.tag_v2
-    head = struct.pack("<2sHI" if tags.prefix == b"II" else ">2sHI", tags.prefix, 42, 8)
-    directory = ImageFileDirectory_v2(head)
-    for tag in _DIRECTORY_TAGS & set(tags):
-        directory.tagtype[tag] = tags.tagtype[tag]
-        directory[tag] = tags[tag]
-    starts, names = [0], (_TILES, _TILE_SIZES) if _TILES in tags else (_STRIPS, _STRIP_SIZES)
-    for block in blocks[:-1]:
-        starts.append(starts[-1] + len(block))
-    numbers = {_HEIGHT: height, names[0]: tuple(starts), names[1]: tuple(map(len, blocks))}
-    if _ROWS in tags:
-        numbers[_ROWS] = min(int(tags[_ROWS]), height)
-    for tag, value in numbers.items():
-        directory.tagtype[tag] = 4
-        directory[tag] = value
-    if _TILES in tags:  # Pillow moves the offsets of strips only
-        directory[_TILES] = tuple(start + 8 + len(directory.tobytes(8)) for start in starts)
-    return b"".join([head, directory.tobytes(8), *blocks])

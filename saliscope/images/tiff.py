@@ -4,180 +4,150 @@ Pillow only opens TIFF files whose samples form a color, so it does not open fiv
 strips or tiles of a page are passed to it as a grayscale image of bytes, which every decompressor supports. The bytes
 are then converted here (type, byte order, interleaved or separate bands, predictor). Sizes are checked before anything
 is decoded.
+
+`tifffile` is not used because limits do not hold: it reads descriptions and the tags of microscopes before a page can
+be checked (minutes for a file of 10 MB), and without `imagecodecs`, it decompresses a block of any size with Deflate,
+and no LZW, Zstandard or floating-point predictor.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import itertools
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from PIL import Image
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from saliscope import limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
+from saliscope.images import npy
 
 STARTS = (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")
 COMPRESSIONS = {1, 5, 8, 32773, 32946, 34925, 50000}
 """None, LZW, Deflate (two codes), PackBits, LZMA, Zstandard: compressions of bytes, not of pixels."""
 MOST_BLOCKS = 100_000
+MOST_TAGS = 1000
 _INTEGERS = {1: "u1", 3: "u2", 4: "u4", 16: "u8"}
-_KINDS = {1: "u", 2: "i", 3: "f"}
-_ORIENTATIONS = {1: "", 2: "x", 3: "xy", 4: "y", 5: "t", 6: "tx", 7: "txy", 8: "ty"}
-_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _COLORS, _ORDER = 256, 257, 258, 259, 262, 266
-_STRIPS, _ORIENTATION, _SAMPLES, _ROWS, _STRIP_SIZES, _LAYOUT = 273, 274, 277, 278, 279, 284
-_PREDICTOR, _TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_SIZES, _EXTRAS, _FORMAT = 317, 322, 323, 324, 325, 338, 339
-_WANTED = {
-    254,
-    _WIDTH,
-    _HEIGHT,
-    _BITS,
-    _COMPRESSION,
-    _COLORS,
-    _ORDER,
-    _STRIPS,
-    _ORIENTATION,
-    _SAMPLES,
-    _ROWS,
-    _STRIP_SIZES,
-}
-_WANTED |= {_LAYOUT, _PREDICTOR, _TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_SIZES, _EXTRAS, _FORMAT}
+_LETTERS = {1: "u", 2: "i", 3: "f"}
+WIDTH, HEIGHT, BITS, COMPRESSION, COLORS, BIT_ORDER = 256, 257, 258, 259, 262, 266
+STRIPS, SAMPLES, ROWS = 273, 277, 278
+STRIP_SIZES, LAYOUT, TILE_WIDTH, TILE_HEIGHT, TILES, TILE_SIZES, FORMAT = 279, 284, 322, 323, 324, 325, 339
 
 
 class Damaged(ValueError):
     """A file whose tags do not match its data."""
 
 
-@dataclass(frozen=True)
 class Page:
     """One image in a file, as declared by its tags."""
 
-    width: int
-    height: int
-    samples: int
-    dtype: np.dtype[Any] | None
-    """None for samples that cannot be an array: 1, 10 or 12 bits, or several types."""
-    order: str
-    compression: int
-    predictor: int
-    separate: bool
-    """Whether each band has its own blocks."""
-    colors: int
-    """Photometric interpretation: 0 and 1 grayscale, 2 RGB, 3 palette, 5 CMYK, 6 YCbCr, 8 Lab."""
-    alpha: bool
-    extras: int
-    orientation: int
-    overview: bool
-    """A smaller copy of another page, or a mask."""
-    block: tuple[int, int]
-    """Width and height of a tile; the width of a strip is that of the image."""
-    tiled: bool
-    offsets: np.ndarray
-    sizes: np.ndarray
+    def __init__(self, data: bytes, order: str, tags: dict[int, tuple[str, int, int]]) -> None:
+        """`tags` are the type of their numbers, the count, and the position in `data`; `order` is that of the bytes."""
+        self._data, self._tags = data, tags
+        self.width, self.height, self.samples = self._first(WIDTH, 0), self._first(HEIGHT, 0), self._first(SAMPLES, 1)
+        self.compression, self.predictor = self._first(COMPRESSION, 1), self._first(317, 1)
+        self.colors = self._first(COLORS, 1)
+        """Photometric interpretation: 0 and 1 grayscale, 2 RGB, 3 palette, 5 CMYK, 6 YCbCr, 8 Lab."""
+        self.alpha = self._first(338, 0) in (1, 2)
+        self.separate = self._first(LAYOUT, 1) == 2 and self.samples > 1
+        """Whether each band has its own blocks."""
+        self.orientation = self._first(274, 1)
+        self.overview = bool(self._first(254, 0) & 5)
+        """A smaller copy of another page, or a mask."""
+        self.tiled = TILES in tags
+        rows = min(self.height, self._first(ROWS, self.height)) or self.height
+        self.block = (self._first(TILE_WIDTH, 0), self._first(TILE_HEIGHT, 0)) if self.tiled else (self.width, rows)
+        """Width and height of a tile; the width of a strip is that of the image."""
+        if min(self.width, self.height, self.samples, *self.block) < 1 or max(self.block) > 1 << 20:
+            raise Damaged
+        self.across, self.down = -(-self.width // self.block[0]), -(-self.height // self.block[1])
+        """The number of blocks in a row, and of rows of blocks."""
+        formats, bits = (self._numbers(tag, limits.BANDS).tolist() or [1] for tag in (FORMAT, BITS))
+        names = {f"{_LETTERS.get(kind)}{length / 8:g}" for kind, length in itertools.product({*formats}, {*bits})}
+        name = names.pop() if len(names) == 1 and self._first(BIT_ORDER, 1) == 1 else ""
+        self.dtype = np.dtype(order + name) if name in npy.KINDS else None
+        """None for samples that cannot be an array: 1, 10 or 12 bits, or several types."""
+        self.shape = self.samples, self.height, self.width
+        self.kind = self.shape, self.dtype, self.orientation
+        """What pages have in common whose bands are one image."""
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Bands, height and width."""
-        return self.samples, self.height, self.width
+    def _numbers(self, tag: int, most: int) -> np.ndarray:
+        """Return the first numbers of a tag, or none if the file does not have it."""
+        kind, count, position = self._tags.get(tag, ("u1", 0, 0))
+        return np.frombuffer(self._data, kind, count, position)[:most].astype("i8")
 
-    @property
-    def values(self) -> int:
-        """Number of values in the page."""
-        return math.prod(self.shape)
+    def _first(self, tag: int, default: int) -> int:
+        return int(next(iter(self._numbers(tag, 1)), default))
 
     @property
     def readable(self) -> bool:
         """Whether `read_bands` supports the page."""
         return self.dtype is not None and self.compression in COMPRESSIONS and self.predictor in (1, 2, 3)
 
+    def blocks(self) -> list[list[slice]]:
+        """Return where the strips or tiles are, from left to right and from top to bottom; a list for each plane.
 
-def pages(data: bytes) -> list[Page]:
-    """Return the pages of a TIFF or BigTIFF file, at most one more than `limits.BANDS`, without reading pixels.
+        Errors   Damaged for blocks outside the file, and for another number of them
+        """
+        names = (TILES, TILE_SIZES) if self.tiled else (STRIPS, STRIP_SIZES)
+        count, planes, size = self.across * self.down, self.samples if self.separate else 1, len(self._data)
+        starts, sizes = (self._numbers(tag, count * planes + 1) for tag in names)
+        if not len(starts) == len(sizes) == count * planes:
+            raise Damaged
+        ends = starts + sizes
+        if ((starts < 0) | (starts > size) | (sizes < 1) | (sizes > size) | (ends > size)).any():
+            raise Damaged
+        found = [*map(slice, starts.tolist(), ends.tolist())]
+        return [found[first : first + count] for first in range(0, len(found), count)]
 
-    Errors   Damaged
+
+def pages(data: bytes) -> Iterator[Page]:
+    """Yield the pages of a TIFF or BigTIFF file, at most one more than `limits.BANDS`, without reading pixels.
+
+    Errors   Damaged, ValueError
     """
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
+    order, big = "<>"[data[:2] == b"MM"], b"+" in data[2:4]
+    count, word = np.dtype(order + ("u8" if big else "u2")), np.dtype(order + ("u8" if big else "u4"))
+    entry = np.dtype([("tag", order + "u2"), ("kind", order + "u2"), ("count", word), ("value", word)])
 
-    order = "<" if data[:2] == b"II" else ">"
-    big = data[2:4] in (b"+\x00", b"\x00+")
-    word, count, entry = ("u8", "u8", 20) if big else ("u4", "u2", 12)
+    def number(kind: np.dtype[Any], position: int) -> int:
+        return int(np.frombuffer(data, kind, 1, position)[0])
 
-    def numbers(kind: str, position: int, length: int = 1) -> np.ndarray:
-        size = np.dtype(kind).itemsize * length
-        if position < 0 or length < 0 or position + size > len(data):
-            raise Damaged
-        return np.frombuffer(data, order + kind, length, position).astype("i8")
-
-    def first(kind: str, position: int) -> int:
-        return int(numbers(kind, position)[0])
-
-    result: list[Page] = []
     visited: set[int] = set()
-    position = first(word, 8 if big else 4)
-    while position and position not in visited and len(result) <= limits.BANDS:
+    position = number(word, 8 if big else 4)
+    if not position:
+        raise Damaged
+    while position and position not in visited and len(visited) <= limits.BANDS:
         visited.add(position)
-        tags: dict[int, np.ndarray] = {}
-        first_entry, length = position + np.dtype(count).itemsize, first(count, position)
-        if length > 1000:
+        start, length = position + count.itemsize, number(count, position)
+        if length > MOST_TAGS:
             raise Damaged
-        for offset in range(first_entry, first_entry + entry * length, entry):
-            tag, kind, count_of_values = first("u2", offset), first("u2", offset + 2), first(word, offset + 4)
-            if tag in _WANTED and kind in _INTEGERS:
-                field = offset + entry - np.dtype(word).itemsize
-                inside = np.dtype(_INTEGERS[kind]).itemsize * count_of_values <= np.dtype(word).itemsize
-                tags[tag] = numbers(_INTEGERS[kind], field if inside else first(word, field), count_of_values)
-        result.append(_page(tags, order))
-        position = first(word, first_entry + entry * length)
-    if not result:
-        raise Damaged
-    return result
+        position = start + length * entry.itemsize
+        tags = {}
+        for tag, kind, numbers, value in np.frombuffer(data, entry, length, start).tolist():
+            start += entry.itemsize
+            if kind in _INTEGERS:
+                inside = np.dtype(_INTEGERS[kind]).itemsize * numbers <= word.itemsize
+                tags[tag] = order + _INTEGERS[kind], numbers, start - word.itemsize if inside else value
+        yield Page(data, order, tags)
+        position = number(word, position)
 
 
-def _page(tags: dict[int, np.ndarray], order: str) -> Page:
-    import numpy as np  # as above
-
-    def tag(number: int, default: int) -> int:
-        values = tags.get(number)
-        return default if values is None or not len(values) else int(values[0])
-
-    width, height, samples = tag(_WIDTH, 0), tag(_HEIGHT, 0), tag(_SAMPLES, 1)
-    if width < 1 or height < 1 or samples < 1:
-        raise Damaged
-    bits, formats = set(tags.get(_BITS, np.array([1]))), set(tags.get(_FORMAT, np.array([1])))
-    kind = None
-    if len(bits) == len(formats) == 1 and tag(_ORDER, 1) == 1:
-        letter, length = _KINDS.get(int(formats.pop()), ""), int(bits.pop())
-        known = letter and length in ((16, 32, 64) if letter == "f" else (8, 16, 32, 64))
-        kind = np.dtype(f"{order}{letter}{length // 8}") if known else None
-    tiled = _TILES in tags
-    rows = min(height, tag(_ROWS, height)) or height
-    block = (tag(_TILE_WIDTH, 0), tag(_TILE_HEIGHT, 0)) if tiled else (width, rows)
-    if min(block) < 1 or max(block) > 1 << 20:
-        raise Damaged
-    extras = tags.get(_EXTRAS, np.array([], "i8"))
-    return Page(
-        width=width,
-        height=height,
-        samples=samples,
-        dtype=kind,
-        order=order,
-        compression=tag(_COMPRESSION, 1),
-        predictor=tag(_PREDICTOR, 1),
-        separate=tag(_LAYOUT, 1) == 2 and samples > 1,
-        colors=tag(_COLORS, 1),
-        alpha=bool(len(extras)) and int(extras[0]) in (1, 2),
-        extras=len(extras),
-        orientation=tag(_ORIENTATION, 1),
-        overview=bool(tag(254, 0) & 5),
-        block=block,
-        tiled=tiled,
-        offsets=tags.get(_TILES if tiled else _STRIPS, np.array([], "i8")),
-        sizes=tags.get(_TILE_SIZES if tiled else _STRIP_SIZES, np.array([], "i8")),
-    )
+def write(tags: Mapping[int, Any], blocks: Sequence[bytes], order: bytes = b"II") -> bytes:
+    """Return a TIFF file of these strips or tiles; `tags` are all others than those of the blocks."""
+    head = order + struct.pack("<HI" if order == b"II" else ">HI", 42, 8)
+    directory = ImageFileDirectory_v2(head)
+    for tag, value in tags.items():
+        directory[tag] = value
+    starts, sizes = (TILES, TILE_SIZES) if TILE_WIDTH in tags else (STRIPS, STRIP_SIZES)
+    directory[sizes] = lengths = tuple(map(len, blocks))
+    directory[starts] = places = tuple(itertools.accumulate(lengths[:-1], initial=0))
+    if starts == TILES:  # Pillow moves strips only
+        shift = len(head) + len(directory.tobytes(len(head)))
+        directory[starts] = tuple(place + shift for place in places)
+    return b"".join([head, directory.tobytes(len(head)), *blocks])
 
 
 def read_bands(data: bytes, page: Page, decode: Callable[[bytes], Image.Image]) -> np.ndarray:
@@ -187,94 +157,57 @@ def read_bands(data: bytes, page: Page, decode: Callable[[bytes], Image.Image]) 
 
     Errors   Damaged, and errors of Pillow
     """
-    import numpy as np  # as above
-
     assert page.dtype is not None
-    planes, samples = (page.samples, 1) if page.separate else (1, page.samples)
-    across, down = -(-page.width // page.block[0]), -(-page.height // page.block[1])
-    blocks = across * down
-    if not len(page.offsets) == len(page.sizes) == blocks * planes <= MOST_BLOCKS:
-        raise Damaged
+    samples = 1 if page.separate else page.samples
     row = page.block[0] * samples * page.dtype.itemsize
-    if row * across * page.height > 2 * limits.BAND_BYTES:  # tiles that are much larger than the image
+    if row * page.across * page.height > 2 * limits.BAND_BYTES:  # tiles that are much larger than the image
         raise Damaged
-    bands = np.empty((page.samples, page.height, page.width), page.dtype.newbyteorder("="))
-    for plane in range(planes):
-        part = slice(plane * blocks, (plane + 1) * blocks)
-        packed = _to_gray_tiff(data, page, part, row, across)
-        image = decode(packed)
-        if image.size != (row * across, page.height) or image.mode != "L":
+    if page.across * page.down * page.samples // samples > MOST_BLOCKS:
+        raise Damaged
+    tags = {
+        WIDTH: row * page.across,
+        HEIGHT: page.height,
+        BITS: 8,
+        COMPRESSION: page.compression,
+        COLORS: 1,
+        SAMPLES: 1,
+    }
+    tags |= {TILE_WIDTH: row, TILE_HEIGHT: page.block[1]} if page.tiled else {ROWS: page.block[1]}
+    bands = np.empty(page.shape, page.dtype.newbyteorder("="))
+    for plane, blocks in enumerate(page.blocks()):
+        if sum(block.stop - block.start for block in blocks) > len(data):
+            raise Damaged  # blocks that are used repeatedly
+        image = decode(write(tags, [data[block] for block in blocks]))
+        if image.size != (row * page.across, page.height) or image.mode != "L":
             raise Damaged
-        raw = np.asarray(image).reshape(page.height, across, row)
+        raw = np.asarray(image).reshape(page.height, page.across, row)
         values = _values(raw, page, samples).reshape(page.height, -1, samples)[:, : page.width]
         bands[plane * samples : (plane + 1) * samples] = values.transpose(2, 0, 1)
     return _orient(bands, page.orientation)
 
 
-def _to_gray_tiff(data: bytes, page: Page, part: slice, row: int, across: int) -> bytes:
-    """Return a TIFF file with one grayscale image whose pixels are the bytes of these blocks."""
-    import numpy as np  # as above
-
-    offsets, sizes = page.offsets[part], page.sizes[part]
-    ends = offsets + sizes
-    outside = (offsets < 0) | (offsets > len(data)) | (sizes < 1) | (sizes > len(data)) | (ends > len(data))
-    if outside.any() or sizes.sum() > len(data):
-        raise Damaged  # blocks outside the file, or blocks that are used repeatedly
-    body = b"".join(data[start:end] for start, end in zip(offsets.tolist(), ends.tolist(), strict=True))
-    table_start = 8 + len(body)
-    new_offsets = 8 + np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    entries: dict[int, Any] = {_WIDTH: [row * across], _HEIGHT: [page.height], _BITS: [8]}
-    entries[_COMPRESSION] = [page.compression]
-    entries |= {_COLORS: [1], _SAMPLES: [1]}
-    if page.tiled:
-        entries |= {_TILE_WIDTH: [row], _TILE_HEIGHT: [page.block[1]], _TILES: new_offsets, _TILE_SIZES: sizes}
-    else:
-        entries |= {_STRIPS: new_offsets, _ROWS: [page.block[1]], _STRIP_SIZES: sizes}
-    table, tail = [], []
-    end = table_start + 2 + 12 * len(entries) + 4
-    for tag, values in sorted(entries.items()):
-        payload = np.asarray(values).astype("<u4").tobytes()
-        if len(payload) > 4:
-            tail.append(payload)
-            payload = np.array([end], "<u4").tobytes()
-            end += 4 * len(values)
-        table.append(np.array([tag, 4], "<u2").tobytes() + np.array([len(values)], "<u4").tobytes() + payload)
-    head = b"II*\x00" + np.array([table_start], "<u4").tobytes()
-    return b"".join([head, body, np.array([len(table)], "<u2").tobytes(), *table, bytes(4), *tail])
-
-
 def _values(raw: np.ndarray, page: Page, samples: int) -> np.ndarray:
     """Convert bytes [height, blocks across, bytes per row] to values [height, blocks across, columns, bands]."""
-    import numpy as np  # as above
-
     assert page.dtype is not None
-    height, across, row = raw.shape
-    size = page.dtype.itemsize
-    if page.predictor == 3 and page.dtype.kind == "f":
+    height, across, _ = raw.shape
+    size, kind = page.dtype.itemsize, page.dtype.newbyteorder("=")
+    if page.predictor == 3:
+        if kind.kind != "f":
+            raise Damaged
         # Bytes are differences; in each row, the highest bytes of all values come first, then the next ones.
         total = np.cumsum(raw.reshape(height, across, -1, samples), axis=2, dtype=np.uint8)
         swapped = total.reshape(height, across, size, -1).transpose(0, 1, 3, 2)
-        return np.ascontiguousarray(swapped).view(f">f{size}").astype(f"=f{size}").reshape(height, across, -1, samples)
-    native = page.dtype.newbyteorder("=")
-    if page.predictor == 2:
-        words = np.ascontiguousarray(raw).view(f"{page.order}u{size}").astype(f"=u{size}")
-        total = np.cumsum(words.reshape(height, across, -1, samples), axis=2, dtype=words.dtype)
-        return total.view(native)
-    if page.predictor != 1:
-        raise Damaged
-    values = np.ascontiguousarray(raw).view(page.dtype).astype(native)
-    return values.reshape(height, across, row // (size * samples), samples)
+        return np.ascontiguousarray(swapped).view(f">f{size}").astype(kind).reshape(height, across, -1, samples)
+    words = np.ascontiguousarray(raw).view(f"{page.dtype.str[0]}u{size}").astype(f"=u{size}")
+    words = words.reshape(height, across, -1, samples)
+    if page.predictor == 2:  # differences, without their sign
+        words = np.cumsum(words, axis=2, dtype=words.dtype)
+    return words.view(kind)
 
 
 def _orient(values: np.ndarray, orientation: int) -> np.ndarray:
     """Apply the orientation tag."""
-    import numpy as np  # as above
-
-    steps = _ORIENTATIONS.get(orientation, "")
-    if "t" in steps:
+    if orientation in (5, 6, 7, 8):
         values = values.transpose(0, 2, 1)
-    if "x" in steps:
-        values = values[:, :, ::-1]
-    if "y" in steps:
-        values = values[:, ::-1]
-    return np.ascontiguousarray(values)
+    x, y = (-1 if orientation in turned else 1 for turned in ((2, 3, 6, 7), (3, 4, 7, 8)))
+    return np.ascontiguousarray(values[:, ::y, ::x])

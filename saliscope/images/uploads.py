@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import math
 import os
-import re
 import stat
 import tempfile
 import threading
@@ -33,7 +33,7 @@ from PIL import Image, features
 
 from saliscope import limits
 from saliscope.errors import Refused
-from saliscope.images import pixels, strips
+from saliscope.images import parts, pixels, strips
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))
 _NAMES = ", ".join(name.replace("WEBP", "WebP") for name in FORMATS[:-1]) + " or " + FORMATS[-1]
@@ -125,14 +125,11 @@ def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
     Errors   Refused, with a message for the user
     """
     data = source if isinstance(source, bytes) else read(source)
-    if not data:
-        raise Refused(EMPTY)
-    if len(data) > limits.FILE:
-        raise Refused(too_large_file(len(data)))
+    check_length(data)
     kind = _match(data, _SIGNATURES)
     if kind is None or (kind == "AVIF" and "AVIF" not in FORMATS):
         raise Refused(NOT_AN_IMAGE.format(kind=_describe(data), choose=_CHOOSE))
-    if (kind == "JPEG" and data.count(b"\xff\xda") > limits.SCANS) or _is_slow(kind, data):
+    if _is_slow(kind, data):
         raise Refused(TOO_SLOW)
     with decoding(kind):
         return _decode(data)
@@ -184,10 +181,7 @@ def inside_uploads(path: str | os.PathLike[str]) -> Path:
     Returns  the resolved path. Links are followed first, so that no link can lead out of Gradio's upload folder.
     Errors   Refused for anything else: another folder, a folder, a URL, or a value that is not a path
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise Refused(FOREIGN)
-    if "://" in str(path) or str(path).startswith("data:"):
-        raise Refused(LINK)
+    _check_name(path)
     folder = upload_folder()
     try:
         resolved = Path(path).resolve(strict=True)
@@ -199,6 +193,14 @@ def inside_uploads(path: str | os.PathLike[str]) -> Path:
     if not resolved.is_relative_to(folder) or not resolved.is_file():
         raise Refused(FOREIGN)
     return resolved
+
+
+def _check_name(path: Any) -> None:
+    """Refuse what is not the name of a file: open() would use a number as a file descriptor."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise Refused(FOREIGN)
+    if "://" in str(path) or str(path).startswith("data:"):
+        raise Refused(LINK)
 
 
 class _Timeout(Exception):
@@ -225,10 +227,7 @@ def read(source: Any) -> bytes:
     """
     if source is None or source == "":
         raise Refused(NOTHING)
-    if not isinstance(source, (str, os.PathLike)):  # open() would use a number as a file descriptor
-        raise Refused(FOREIGN)
-    if "://" in str(source) or str(source).startswith("data:"):
-        raise Refused(LINK)
+    _check_name(source)
     try:
         status = os.stat(source)
         if stat.S_ISDIR(status.st_mode):
@@ -245,6 +244,17 @@ def read(source: Any) -> bytes:
         raise Refused(NOT_FOUND) from None
 
 
+def check_length(data: bytes) -> None:
+    """Refuse an empty file, and one with too many bytes.
+
+    Errors   Refused
+    """
+    if not data:
+        raise Refused(EMPTY)
+    if len(data) > limits.FILE:
+        raise Refused(too_large_file(len(data)))
+
+
 def too_large_file(size: int) -> str:
     """Return the message for a file of too many bytes."""
     return TOO_HEAVY.format(megabytes=math.ceil(size / limits.MB * 10) / 10, limit=limits.FILE // limits.MB)
@@ -254,47 +264,31 @@ def _is_slow(kind: str, data: bytes) -> bool:
     """Return whether a file has so many parts that Pillow, which reads them in Python, takes seconds."""
     if kind == "BMP":
         return data[30:34] in _RUNS and len(data) > limits.RUNS
+    if kind == "JPEG" and data.count(b"\xff\xda") > limits.SCANS:
+        return True
+    return any(total > limits.PARTS for total in itertools.accumulate(_costs(kind, data)))
+
+
+def _costs(kind: str, data: bytes) -> Iterator[float]:
+    """Yield how long reading takes for the segments of a JPEG, the chunks of a PNG, or the extensions of a GIF."""
     if kind == "JPEG":
-        return _count_segments(data) > limits.PARTS
-    if kind == "PNG":
-        return _count_chunks(data) > limits.PARTS
-    return kind == "GIF" and _count_blocks(data) > limits.PARTS
-
-
-def _count_segments(data: bytes) -> int:
-    """Return the number of segments before the pixels of a JPEG, at most one more than the limit."""
-    at, count = 2, 0
-    is_segment = re.compile(rb"\xff[^\xda]", re.DOTALL).match
-    while is_segment(data, at) and count <= limits.PARTS:
-        at, count = at + 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big")), count + 1
-    return count
-
-
-def _count_chunks(data: bytes) -> int:
-    """Return the number of chunks of a PNG, or more than the limit.
-
-    Pixels may have twenty times as many. A profile counts as many because it is decompressed.
-    """
-    at, others, pixels = 8, 0, 0
-    while at + 8 <= len(data) and max(others, pixels // 20) <= limits.PARTS:
-        if data[at + 4 : at + 8] in (b"IDAT", b"fdAT"):  # encoders write parts of 8 kB
-            pixels += 1
-        else:
-            others += limits.PARTS // limits.PROFILES if data[at + 4 : at + 8] == b"iCCP" else 1
-        at += 12 + int.from_bytes(data[at : at + 4], "big")
-    return max(others, pixels // 20)
-
-
-def _count_blocks(data: bytes) -> int:
-    """Return the number of blocks of comments and extensions before the pixels of a GIF, as for segments."""
-    colors = data[10] if len(data) > 10 else 0
-    at, count = 13 + (3 << ((colors & 7) + 1) if colors & 128 else 0), 0
-    while data[at : at + 1] == b"\x21" and count <= limits.PARTS:
-        at += 2
-        while (size := data[at] if at < len(data) else 0) and count <= limits.PARTS:
-            at, count = at + 1 + size, count + 1
-        at, count = at + 1, count + 1
-    return count
+        for marker, start, body, _ in parts.jpeg_segments(data):
+            if marker == parts.START_OF_SCAN:
+                return
+            yield 1 + (body - start - 2) / 100  # fill bytes are read one by one
+    elif kind == "PNG":
+        costs = {b"IDAT": 1 / 20, b"fdAT": 1 / 20, b"iCCP": limits.PARTS // limits.PROFILES}
+        yield from (costs.get(name, 1) for name, _, _ in parts.png_chunks(data))  # profiles are decompressed
+    elif kind == "GIF":
+        colors = data[10] if len(data) > 10 else 0
+        at = 13 + (3 << ((colors & 7) + 1) if colors & 128 else 0)
+        while data[at : at + 1] == b"\x21":
+            at += 2
+            yield 1
+            while size := data[at] if at < len(data) else 0:
+                at += 1 + size
+                yield 1
+            at += 1
 
 
 def is_supported(data: bytes) -> bool:
@@ -329,12 +323,11 @@ def _decode(data: bytes) -> Image.Image:
         check_size(width, height)
         strips.check_whole(image)
         strips.check_expansion(image, data)
-        scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
-        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        size = reduced_size(width, height)
         profile = image.info.get("icc_profile")
         with large_image_lock(width * height):
             if image.format in ("JPEG", "MPO"):
-                strips.check_scans(data, width, height)
+                strips.check_scans(image, data)
             image.draft(image.mode, size)  # only has an effect for JPEG
             plain, orientation = _load(image, data, size)
             if plain.size != size:
@@ -370,6 +363,12 @@ def _load(image: Image.Image, data: bytes, size: tuple[int, int]) -> tuple[Image
     if number is not None and image.format == "TIFF" and orientation is not None:  # as Pillow does when it loads one
         return reduced.transpose(orientation), None
     return reduced, orientation
+
+
+def reduced_size(width: int, height: int) -> tuple[int, int]:
+    """Return the size to which an image is reduced."""
+    scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
+    return max(1, round(width * scale)), max(1, round(height * scale))
 
 
 def check_size(width: int, height: int, most: int = limits.PIXELS) -> None:

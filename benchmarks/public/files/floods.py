@@ -29,6 +29,8 @@ def floods() -> Iterator[Case]:
     parts = {
         "JPEG with two million segments": (gray["JPEG"], 2, b"\xff\xe5\x00\x02", 2_000_000),
         "JPEG with two million restart markers": (gray["JPEG"], -2, b"\xff\xd0", 2_000_000),
+        "JPEG with two million restart markers before its segments": (gray["JPEG"], 2, b"\xff\xd0", 2_000_000),
+        "JPEG with 30 million fill bytes": (gray["JPEG"], 2, b"\xff", 30_000_000),
         "GIF with 400,000 comments": (gray["GIF"], colors, b"\x21\xfe\x01a\x00", 400_000),
         "GIF with 400,000 extensions": (gray["GIF"], colors, CONTROL, 400_000),
         "GIF with a comment of 30 MB": (gray["GIF"], colors, COMMENT, 100_000),

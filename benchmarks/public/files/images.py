@@ -199,6 +199,8 @@ def tiff_tags() -> Iterator[Case]:
     image = {256: 4, 257: 4, 258: 8, 259: 1, 262: 1, 273: 8, 277: 1, 278: 4, 279: 16}
     yield case("TIFF tags", "40,000 directories", EITHER, _directories, 40_000, {})
     yield case("TIFF tags", "40,000 images", EITHER, _directories, 40_000, image)
+    for tag in (258, 273, 339):
+        yield case("TIFF tags", f"500 pages with a table of tag {tag} of 10 million values", EITHER, _shared_table, tag)
     yield case("TIFF tags", "a loop of directories", EITHER, _directories, 3, {}, loop=True)
     yield case("TIFF tags", "65,535 entries", EITHER, _directories, 1, dict.fromkeys(range(65535), 1))
     for rows, width in ((20_000, 1), (60_000, 1), (20_000, 1000), (100_000, 2000)):
@@ -224,6 +226,22 @@ def _directories(count: int, tags: dict[int, int], *, loop: bool = False) -> byt
     for number in range(count):
         last = number == count - 1
         following = (start if loop else 0) if last else start + (number + 1) * size
+        parts.append(struct.pack("<H", len(tags)) + entries + struct.pack("<I", following))
+    return b"".join(parts)
+
+
+def _shared_table(tag: int) -> bytes:
+    """Return a TIFF whose pages all name the same long table."""
+    tags = {256: (1, 50), 257: (1, 33), 258: (1, 8), 259: (1, 1), 262: (1, 1), 273: (1, 8), 277: (1, 1), 279: (1, 1650)}
+    tags[tag] = (10_000_000, 8)
+    entries = b"".join(
+        struct.pack("<HHII", each, 3 if each == tag else 4, *pair) for each, pair in sorted(tags.items())
+    )
+    body, size = bytes(20_000_000), 2 + len(entries) + 4
+    start = 8 + len(body)
+    parts = [b"II*\x00" + struct.pack("<I", start) + body]
+    for number in range(500):
+        following = 0 if number == 499 else start + (number + 1) * size
         parts.append(struct.pack("<H", len(tags)) + entries + struct.pack("<I", following))
     return b"".join(parts)
 

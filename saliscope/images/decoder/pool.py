@@ -21,12 +21,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import bands, metadata, uploads
-from saliscope.images.decoder import protocol, sandbox
+from saliscope.images.decoder import protocol, sandbox, worker
 
 CRASHED = "The image could not be decoded: it is damaged in a way that ends the decoder. Save it again as JPEG or PNG."
 MARGIN = 5.0
@@ -317,17 +318,39 @@ def restarts() -> int:
     return _pool.restarts if _pool is not None else 0
 
 
+def _ask(data: bytes, **header: Any) -> tuple[dict[str, Any], bytearray]:
+    """Return the answer to a request, from a decoder process or from this process.
+
+    Errors   Refused
+    """
+    uploads.check_length(data)
+    if (pool := _pool) is not None:
+        return pool.call(data, **header)
+    answer, parts = worker.decode(header, data)
+    return answer, bytearray().join(parts)
+
+
 def open_file(data: bytes, channels: int, *, raw: bool = False, requested: str = "") -> Image.Image | bands.Bands:
     """Return the image in a file, with its bands if it has other than three of 8 bits, as `bands.open_file`.
 
     Errors   Refused
     """
-    pool = _pool
-    if pool is None:
-        return bands.open_file(data, channels, raw=raw, requested=requested)
-    _check_length(data)
-    answer, body = pool.call(data, task="open", channels=channels, raw=raw, requested=requested)
-    return _unpack(answer, body)
+    answer, body = _ask(data, task="open", channels=channels, raw=raw, requested=requested)
+    if "shape" not in answer:
+        image, known = _image(answer, body), answer.get("notes")
+        image.info["notes"] = [name for name in uploads.NOTES if isinstance(known, list) and name in known]
+        return image
+    shape, (width, height) = _integers(answer["shape"], 3), _integers(answer.get("size"), 2)
+    at, choice = 3 * width * height, answer.get("choice")
+    if len(body) != at + 4 * shape[0] * shape[1] * shape[2]:
+        raise Refused(CRASHED)
+    if not isinstance(choice, dict) or type(choice.get("count")) is not int:
+        raise Refused(CRASHED)
+    values = np.frombuffer(body, "<f4", offset=at).reshape(shape).astype(np.float32)
+    red, green, blue = _integers(choice.get("three"), 3)
+    texts = (_text(choice.get(name, "")) for name in ("about", "use"))
+    chosen = bands.BandChoice((red, green, blue), choice["count"], *texts)
+    return bands.Bands(_image(answer, body[:at]), values, chosen, _text(answer.get("note", "")))
 
 
 def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
@@ -335,24 +358,15 @@ def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
 
     Errors   Refused
     """
-    pool = _pool
-    if pool is None:
-        return uploads.open_image(source)
-    data = source if isinstance(source, bytes) else uploads.read(source)
-    _check_length(data)
-    return _image(*pool.call(data, task="image"))
+    return _image(*_ask(source if isinstance(source, bytes) else uploads.read(source), task="image"))
 
 
-def preview_image(data: bytes, channels: int | None, requested: str) -> tuple[Image.Image, tuple[int, int, int]] | None:
+def preview_image(data: bytes, channels: int | None, requested: str) -> bands.Preview | None:
     """Return the preview of a file that browsers do not display, and its bands, as `bands.preview_image`.
 
     Errors   Refused
     """
-    pool = _pool
-    if pool is None:
-        return bands.preview_image(data, channels, requested)
-    _check_length(data)
-    answer, body = pool.call(data, task="preview", channels=channels, requested=requested)
+    answer, body = _ask(data, task="preview", channels=channels, requested=requested)
     if answer.get("size") is None:
         return None
     red, green, blue = _integers(answer.get("three"), 3)
@@ -364,11 +378,7 @@ def strip_metadata(data: bytes, channels: int) -> metadata.StrippedFile:
 
     Errors   Refused
     """
-    pool = _pool
-    if pool is None:
-        return metadata.strip_metadata(data, channels)
-    _check_length(data)
-    answer, body = pool.call(data, task="strip", channels=channels)
+    answer, body = _ask(data, task="strip", channels=channels)
     if answer.get("suffix") not in metadata.SUFFIXES or type(answer.get("same_file")) is not bool:
         raise Refused(CRASHED)
     return metadata.StrippedFile(bytes(body), answer["suffix"], answer["same_file"])
@@ -388,42 +398,14 @@ def _text(value: Any) -> str:
     return str(value)[:LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")
 
 
-def _check_length(data: bytes) -> None:
-    if not data:
-        raise Refused(uploads.EMPTY)
-    if len(data) > limits.FILE:
-        raise Refused(uploads.too_large_file(len(data)))
-
-
 def _integers(value: Any, count: int) -> list[int]:
     if not isinstance(value, list) or len(value) != count or not all(type(each) is int and each > 0 for each in value):
         raise Refused(CRASHED)
     return value
 
 
-def _image(answer: dict[str, Any], body: bytearray | memoryview) -> Image.Image:
+def _image(answer: dict[str, Any], body: bytearray) -> Image.Image:
     width, height = _integers(answer.get("size"), 2)
     if width * height > LARGEST or len(body) != 3 * width * height:
         raise Refused(CRASHED)
-    return Image.frombytes("RGB", (width, height), bytes(body) if isinstance(body, memoryview) else body)
-
-
-def _unpack(answer: dict[str, Any], body: bytearray) -> Image.Image | bands.Bands:
-    if "shape" not in answer:
-        image, known = _image(answer, body), answer.get("notes")
-        image.info["notes"] = [name for name in uploads.NOTES if isinstance(known, list) and name in known]
-        return image
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
-    shape, (width, height) = _integers(answer["shape"], 3), _integers(answer.get("size"), 2)
-    at = 3 * width * height
-    if len(body) != at + 4 * shape[0] * shape[1] * shape[2]:
-        raise Refused(CRASHED)
-    values = np.frombuffer(body, "<f4", offset=at).reshape(shape).astype(np.float32)
-    choice = answer.get("choice")
-    fields = [_text(choice.get(name, "")) for name in ("about", "use")] if isinstance(choice, dict) else []
-    if not isinstance(choice, dict) or type(choice.get("count")) is not int:
-        raise Refused(CRASHED)
-    red, green, blue = _integers(choice.get("three"), 3)
-    chosen = bands.BandChoice((red, green, blue), choice["count"], *fields)
-    return bands.Bands(_image(answer, memoryview(body)[:at]), values, chosen, _text(answer.get("note", "")))
+    return Image.frombytes("RGB", (width, height), body)

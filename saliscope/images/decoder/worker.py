@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 from PIL import Image
 
 from saliscope import limits
@@ -45,21 +46,40 @@ SECONDS = math.ceil(limits.DECODE_SECONDS) + 2
 
 
 def respond(header: dict[str, Any], data: bytes) -> Answer:
-    """Return the answer to one request."""
+    """Return the answer to one request, which may be a refusal."""
     try:
-        if header["task"] == "preview":
-            return _preview(data, header)
-        if header["task"] == "image":
-            return _pack_image(uploads.open_image(data))
-        if header["task"] == "strip":
-            stripped = metadata.strip_metadata(data, header["channels"])
-            return {"suffix": stripped.suffix, "same_file": stripped.same_file}, [stripped.data]
-        opened = bands.open_file(data, header["channels"], raw=header["raw"], requested=header["requested"])
-        return _pack_bands(opened) if isinstance(opened, bands.Bands) else _pack_image(opened)
+        return decode(header, data)
     except Refused as error:
         return {"refused": str(error)}, []
     except MemoryError:
         return {"refused": uploads.TOO_MUCH_MEMORY.format(limit=limits.DECODE_MEMORY // limits.MB)}, []
+
+
+def decode(header: dict[str, Any], data: bytes) -> Answer:
+    """Return what a request wants to know about a file: a header and the bytes of pixels, or of a file.
+
+    Errors   Refused
+    """
+    if header["task"] == "strip":
+        stripped = metadata.strip_metadata(data, header["channels"])
+        return {"suffix": stripped.suffix, "same_file": stripped.same_file}, [stripped.data]
+    if header["task"] == "preview":
+        preview = bands.preview_image(data, header["channels"], header["requested"])
+        if preview is None:
+            return {"size": None}, []
+        image, three = preview
+        return {"size": list(image.size), "three": list(three)}, [image.convert("RGB").tobytes()]
+    opened: Image.Image | bands.Bands
+    if header["task"] == "image":
+        opened = uploads.open_image(data)
+    else:
+        opened = bands.open_file(data, header["channels"], raw=header["raw"], requested=header["requested"])
+    if isinstance(opened, Image.Image):
+        notes = opened.info.get("notes")
+        return {"size": list(opened.size)} | ({"notes": notes} if notes else {}), [opened.tobytes()]
+    answer: dict[str, Any] = {"size": list(opened.image.size), "shape": list(opened.values.shape), "note": opened.note}
+    answer["choice"] = dataclasses.asdict(opened.choice) | {"three": list(opened.choice.three)}
+    return answer, [opened.image.tobytes(), np.ascontiguousarray(opened.values, "<f4").tobytes()]
 
 
 def main(
@@ -79,7 +99,8 @@ def main(
         active = sandbox.enter(limits.DECODE_MEMORY, None, using=using)
         while True:
             protocol.write_line(status, "ready", *active)
-            if not _serve(source, target, answer, allow_seconds):
+            allow_seconds()
+            if not _serve(source, target, answer):
                 return
             protocol.write_line(status, "ended", "0", "0", "0")
     gc.freeze()  # the children share the memory of all objects until now
@@ -104,8 +125,6 @@ _SAMPLE = b""
 
 def prepare() -> None:
     """Import and initialize what decoding needs, because no file can be opened in the sandbox."""
-    import numpy as np  # takes 0.1 s
-
     for encoding in ("ascii", "latin-1", "utf-8", "utf-16", "utf-32"):  # of names and texts in a file
         codecs.lookup(encoding)
     Image.init()
@@ -129,11 +148,6 @@ def prepare() -> None:
     bands.open_file(file.getvalue(), 3)
 
 
-def _warm_up() -> None:
-    """Write to the memory that a small image needs, which takes half of its time in a new process, before it comes."""
-    respond({"task": "open", "channels": 3, "raw": False, "requested": ""}, _SAMPLE)
-
-
 def _serve_one(
     source: IO[bytes],
     target: IO[bytes],
@@ -147,7 +161,9 @@ def _serve_one(
     try:
         os.environ.clear()
         active = sandbox.enter(limits.DECODE_MEMORY, SECONDS, parent, using)
-        _warm_up()
+        uploads.open_image(
+            _SAMPLE
+        )  # writes to the memory that an image needs, which takes half of the time of a small one
         protocol.write_line(status, "ready", *active)
         status.close()
         code = int(not _serve(source, target, answer))
@@ -155,18 +171,14 @@ def _serve_one(
         os._exit(code)
 
 
-def _serve(
-    source: IO[bytes], target: IO[bytes], answer: Callable[..., Answer], begin: Callable[[], None] | None = None
-) -> bool:
+def _serve(source: IO[bytes], target: IO[bytes], answer: Callable[..., Answer]) -> bool:
     """Answer the next request; return whether there was one."""
     message = protocol.read(source)
     if message is None:
         return False
-    if begin is not None:
-        begin()
     header, data = message
-    reply, parts = answer(header, bytes(data))
-    protocol.write(target, reply, *parts)
+    reply, body = answer(header, bytes(data))
+    protocol.write(target, reply, *body)
     return True
 
 
@@ -178,28 +190,6 @@ def allow_seconds() -> None:
         soft = math.ceil(usage.ru_utime + usage.ru_stime) + SECONDS
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_CPU, (soft, highest))
-
-
-def _pack_image(image: Image.Image) -> Answer:
-    notes = image.info.get("notes")
-    return {"size": list(image.size)} | ({"notes": notes} if notes else {}), [image.tobytes()]
-
-
-def _pack_bands(opened: bands.Bands) -> Answer:
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
-    values = np.ascontiguousarray(opened.values, "<f4")
-    choice = dataclasses.asdict(opened.choice)
-    header = {"size": list(opened.image.size), "shape": list(values.shape), "choice": choice, "note": opened.note}
-    return header, [opened.image.tobytes(), values.tobytes()]
-
-
-def _preview(data: bytes, header: dict[str, Any]) -> Answer:
-    found = bands.preview_image(data, header["channels"], header["requested"])
-    if found is None:
-        return {"size": None}, []
-    image, three = found
-    return {"size": list(image.size), "three": list(three)}, [image.convert("RGB").tobytes()]
 
 
 if __name__ == "__main__":

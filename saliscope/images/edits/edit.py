@@ -125,44 +125,47 @@ def parse(text: str) -> Edit:
     fill = "blur"
     for part in filter(None, text.split("_")):
         name, *fields = part.split(".")
-        if name in ("brush", "unbrush") and len(fields) == 2:
-            region.append(Stroke(_points(part, fields[1]), _radius(part, fields[0]), name == "brush"))
-        elif name in ("box", "unbox") and len(fields) == 1 and len(fields[0]) == 8:
-            first, second = _points(part, fields[0])
-            region.append(Box((first, second), name == "box"))
-        elif name == "top":
-            region.append(Highest(share=_number(part, name, fields, 1)[0] / 1000))
-        elif name == "first":
-            region.append(Highest(count=_number(part, name, fields, 1)[0]))
-        elif name == "invert" and not fields:
-            region.append(Invert())
-        elif name == "fill" and fields and fields[0] in FILLS and len(fields) == 1:
-            fill = fields[0]
-        elif name == "flip" and fields and fields[0] in FLIPS and len(fields) == 1:
-            values["flip"] = fields[0]
-        elif name == "shift":
-            x, y = _number(part, name, fields, 2)
-            values["shift"] = x, y
-        elif name in ("rotate", "brightness", "contrast", "noise", "jpeg"):
-            values[name] = _number(part, name, fields, 1)[0]
-        else:
-            raise Refused(messages.unknown(part))
+        match name, fields:
+            case "brush" | "unbrush", [radius, points]:
+                stroke = Stroke(_points(part, points), _fraction(part, radius), name == "brush")
+                if not stroke.radius:
+                    raise Refused(messages.NO_SIZE)
+                region.append(stroke)
+            case "box" | "unbox", [corners] if len(corners) == 8:
+                first, second = _points(part, corners)
+                region.append(Box((first, second), name == "box"))
+            case "top", _:
+                region.append(Highest(share=_numbers(name, fields)[0] / 1000))
+            case "first", _:
+                region.append(Highest(count=_numbers(name, fields)[0]))
+            case "invert", []:
+                region.append(Invert())
+            case "fill", [kind] if kind in FILLS:
+                fill = kind
+            case "flip", [axes] if axes in FLIPS:
+                values["flip"] = axes
+            case "shift", _:
+                x, y = _numbers(name, fields, 2)
+                values["shift"] = x, y
+            case "rotate" | "brightness" | "contrast" | "noise" | "jpeg", _:
+                values[name] = _numbers(name, fields)[0]
+            case _:
+                raise Refused(messages.unknown(part))
     return Edit(tuple(region), fill, Whole(**values))  # type: ignore[arg-type]
 
 
-def _number(part: str, name: str, fields: list[str], count: int) -> list[int]:
+def _numbers(name: str, fields: list[str], count: int = 1) -> list[int]:
     """Return the whole numbers of an operation.
 
     Errors   Refused if they are not whole numbers in the range of the operation
     """
     low, high = RANGES[name]
-    numbers = [int(field) for field in fields if re.fullmatch(r"-?[0-9]{1,10}", field)]
-    if len(numbers) != len(fields) or len(fields) != count:
+    if len(fields) != count or not all(re.fullmatch(r"-?[0-9]{1,10}", field) for field in fields):
         raise Refused(messages.no_number(name, ".".join(fields), count))
-    for number in numbers:
+    for number in map(int, fields):
         if not low <= number <= high:
             raise Refused(messages.out_of_range(name, number, low, high))
-    return numbers
+    return [int(field) for field in fields]
 
 
 def _points(part: str, text: str) -> tuple[Point, ...]:
@@ -171,13 +174,6 @@ def _points(part: str, text: str) -> tuple[Point, ...]:
         raise Refused(messages.unknown(part))
     numbers = [_fraction(part, text[at : at + 2]) for at in range(0, len(text), 2)]
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
-
-
-def _radius(part: str, text: str) -> float:
-    radius = _fraction(part, text)
-    if not radius:
-        raise Refused(messages.NO_SIZE)
-    return radius
 
 
 def _fraction(part: str, text: str) -> float:

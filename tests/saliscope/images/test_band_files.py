@@ -7,6 +7,7 @@ import itertools
 import os
 import pickle
 import struct
+import time
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_pages_are_bands_except_overviews_masks_and_cycles() -> None:
     struct.pack_into("<I", file, second + 10, 4)  # the second page is a mask of the first one
     np.testing.assert_array_equal(bands.read(bytes(file), 2), array[[0, 2]])
     struct.pack_into("<I", file, link, first)  # the first page names itself as the next one
-    assert len(tiff.pages(bytes(file))) == 1
+    assert len([*tiff.pages(bytes(file))]) == 1
 
 
 AXES = [
@@ -165,6 +166,22 @@ def test_repeated_blocks_are_rejected() -> None:
     whole = len(tiff_file(array, rows=1))
     with pytest.raises(Refused, match="damaged"):
         bands.open_bands(tiff_file(array, rows=1, t273=[8] * 400, t279=[whole] * 400), 5)
+
+
+@pytest.mark.parametrize("tag", [258, 273, 339])
+def test_a_table_that_pages_share_is_not_read_for_each(tag: int) -> None:
+    """The pages name the same ten million values, which a file of 20 MB has once."""
+    entries = {256: (1, 50), 257: (1, 33), 258: (1, 8), 259: (1, 1), 262: (1, 1), 273: (1, 8), 277: (1, 1), 279: (1, 9)}
+    entries[tag] = (10_000_000, 8)
+    body, directory = bytes(20_000_000), b""
+    for number, pair in sorted(entries.items()):
+        directory += struct.pack("<HHII", number, 3 if number == tag else 4, *pair)
+    start, size = 8 + len(body), 2 + len(directory) + 4
+    following = [*(start + size * (k + 1) for k in range(499)), 0]
+    pages = b"".join(struct.pack("<H", len(entries)) + directory + struct.pack("<I", at) for at in following)
+    started = time.thread_time()
+    assert len([*tiff.pages(b"II*\0" + struct.pack("<I", start) + body + pages)]) == 500
+    assert time.thread_time() - started < 1
 
 
 def test_size_is_checked_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,6 +298,15 @@ def test_parts_that_cost_time_are_limited():
     assert "takes too long" in refusal(data[:-2] + scan * 200 + data[-2:])
 
 
+@pytest.mark.parametrize("part", [b"\xff", b"\xff\xd0"])
+def test_bytes_between_the_segments_of_a_jpeg_are_limited(part):
+    """Fill bytes, and markers without a length: Pillow reads each of them in Python."""
+    data, started = save(scene(), "JPEG"), time.thread_time()
+    assert_scene(open_image(data[:2] + part * 4_000 + data[2:]))
+    assert "takes too long" in refusal(data[:2] + part * 10_000_000 + data[2:])
+    assert time.thread_time() - started < 1
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP"])
 def test_file_with_many_blocks_is_rejected_at_the_time_limit(kind, monkeypatch):
     """Every decoder loop in Python must check the time limit: chunks, segments, comments, runs."""

@@ -33,18 +33,14 @@ def region_mask(operations: Sequence[Operation], size: tuple[int, int], ranks: T
         elif isinstance(operation, Highest):
             if ranks is None:
                 raise Refused(messages.NO_ORDER)
-            mask |= ranks < _count(operation, ranks.numel())
+            share, count = operation.share, operation.count or 0
+            mask |= ranks < (count if share is None else max(1, round(share * ranks.numel())))
         elif isinstance(operation, Box):
             _draw(mask, _box(operation, size), operation.add)
         else:
             for start, end in zip(operation.points, (*operation.points[1:], operation.points[-1]), strict=True):
                 _draw(mask, _segment(operation, start, end, size), operation.add)
     return mask
-
-
-def _count(highest: Highest, pixels: int) -> int:
-    """Return the number of pixels, at least one for a share."""
-    return highest.count or 0 if highest.share is None else max(1, round(highest.share * pixels))
 
 
 def _draw(mask: Tensor, part: tuple[slice, slice, Tensor], add: bool) -> None:

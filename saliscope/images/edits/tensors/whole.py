@@ -11,11 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from saliscope.errors import Refused
+from saliscope.images.bands import LUMINANCE
 from saliscope.images.edits import messages
 from saliscope.images.edits.edit import Whole
-
-LUMA = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in the brightness of a color (ITU-R BT.601), as in Pillow."""
 
 
 def move(pixels: Tensor, change: Whole) -> Tensor:
@@ -98,7 +96,7 @@ def recolor(pixels: Tensor, change: Whole) -> Tensor:
 def _brightness(pixels: Tensor) -> Tensor:
     if pixels.shape[1] == 1:
         return pixels
-    return sum(weight * pixels[:, channel] for channel, weight in enumerate(LUMA))  # type: ignore[return-value]
+    return sum(weight * pixels[:, channel] for channel, weight in enumerate(LUMINANCE))  # type: ignore[return-value]
 
 
 def jpeg(pixels: Tensor, quality: int) -> Tensor:
