@@ -48,7 +48,7 @@ BATCH = "saliscope.page.batch"
 """The only part of the page that imports `datasets`."""
 LIBRARIES = {
     "explainers": {"explainers", "torch", "typing_extensions"},  # a requirement of torch
-    "models": {"torch", "torchvision"},
+    "models": {"torch"},
     "app.py": {"saliscope"},
 }
 """The packages that a folder may import besides the standard library."""
