@@ -32,7 +32,7 @@ from saliscope.session.maps.top import TopMaps
 from saliscope.session.model_cache import load
 from saliscope.session.request import NAMES, Request, from_api, from_form, split
 from saliscope.zoo.model import Preparation
-from saliscope.zoo.sources.torchvision_dense import preparation_of
+from saliscope.zoo.sources.torchvision_networks import preparation_of
 from saliscope.zoo.transforms import measure
 from tests.saliscope.session.asking import CAT, DOG, MODEL, answered, steps_of
 from tests.support.catalog import isolate_catalog
