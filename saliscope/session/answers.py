@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from explainers import Target
-    from saliscope import zoo
-    from saliscope.images.bands import BandChoice
-    from saliscope.zoo.text import Sentences
-
+import explainers
+from saliscope import zoo
+from saliscope.images.bands import BandChoice
+from saliscope.zoo.text import Sentences
 
 TOP = 5  # listed classes
 MEASURE = "cosine similarity"
@@ -67,9 +63,18 @@ class LoadedModel:
             return "score"
         if self.encodes_text:
             return MEASURE
-        from explainers import score_unit  # torch takes seconds to start
+        return "logit" if self.detects_objects else explainers.score_unit(self.score)
 
-        return "logit" if self.detects_objects else score_unit(self.score)
+    def known_probabilities(self, values: torch.Tensor | None) -> tuple[float, ...]:
+        """Return the probabilities [K] of a classifier, and none for other scores."""
+        known = self.has_probabilities and not (self.detects_objects or self.encodes_text)
+        return tuple(values.tolist()) if known and values is not None else ()
+
+    def no_preference(self, values: torch.Tensor | None) -> str:
+        """Return the sentence about probabilities [K] without a preference for some class, or an empty string."""
+        shares = self.known_probabilities(values)
+        verdict = explainers.judge_facts(explainers.Facts().with_probabilities(shares, self.score)) if shares else None
+        return verdict.sentence if verdict and verdict.code == "no_preference" else ""
 
     def name_of(self, label: int) -> str:
         """Return the name of a class, or its index if it has no name."""
@@ -150,6 +155,11 @@ class Settings:
         return {name: value for name, value in self.options.items() if name in self.method.options}
 
     @property
+    def option_names(self) -> list[str]:
+        """The names of the options of the method and of the network."""
+        return [*self.method.options, *([MIN_SCORE] if self.loaded.model.task == "detection" else [])]
+
+    @property
     def min_score(self) -> float:
         """The minimum score of detections."""
         return float(self.options.get(MIN_SCORE, 0.5))
@@ -198,7 +208,7 @@ class DetectedObject:
     """The score of a detection, or the fraction of the pixels of the image."""
     box: tuple[float, float, float, float]
     """Left, top, right and bottom as fractions of the crop."""
-    target: Target = field(repr=False)
+    target: explainers.Target = field(repr=False)
     mask: torch.Tensor | None = field(default=None, repr=False)
     """The pixels [h, w] of a region; None for a detection."""
 
@@ -224,7 +234,7 @@ class Subject:
 
     name: str
     label: int
-    target: int | Target = field(repr=False)
+    target: int | explainers.Target = field(repr=False)
 
 
 @dataclass(frozen=True)

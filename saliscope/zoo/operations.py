@@ -43,14 +43,19 @@ def crop(image: ImageOrTensor, top: int, left: int, height: int, width: int) -> 
     return functional.pad(image, (-left, left + width - old_width, -top, top + height - old_height))
 
 
+def to_tensor(image: Image.Image) -> Tensor:
+    """Return the values of a PIL image in [0, 1], float32 [channels, height, width]."""
+    values = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return values.view(image.height, image.width, -1).permute(2, 0, 1).contiguous().float() / 255
+
+
 def normalize(image: Image.Image | Tensor, mean: Sequence[float], std: Sequence[float], white: float = 1) -> Tensor:
     """Return (x - mean) / std as float32 [channels, height, width]; `white` is the value of white in a PIL image.
 
     Errors   ValueError if a std is 0 as float32
     """
     if isinstance(image, Image.Image):
-        values = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-        image = values.view(image.height, image.width, -1).permute(2, 0, 1).contiguous().float() / 255 * white
+        image = to_tensor(image) * white
     center, scale = (
         torch.tensor(part, dtype=torch.float32, device=image.device)[:, None, None] for part in (mean, std)
     )

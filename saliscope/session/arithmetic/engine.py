@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import explainers
 from saliscope.errors import Refused
 from saliscope.session import engine, network_calls
 from saliscope.session.arithmetic import messages
@@ -44,8 +45,6 @@ def trace(request: Request, number: int, cell: tuple[int, int], run: Run) -> Ite
 
 
 def _trace(network: Any, images: Any, *, layer: str, channel: int, cell: tuple[int, int]) -> Arithmetic:
-    import explainers  # torch takes seconds to start
-
     traced = explainers.trace_value(network, images, layer, channel, cell)
     total = traced.sum
     strongest = total.strongest(LISTED)

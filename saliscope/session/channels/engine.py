@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
 from saliscope.errors import Refused
@@ -29,9 +30,6 @@ from saliscope.session.channels.answers import (
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    import torch
 
 TILE = 112  # cells of the longer side of a tile, the size on the screen
 CAPACITY = 1_500_000  # bytes of the tiles in one answer

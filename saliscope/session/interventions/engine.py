@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
+import explainers
 from saliscope.errors import Refused
 from saliscope.session import engine, network_calls, results_cache, scene
 from saliscope.session.answers import TOP, Settings, Waiting
@@ -22,12 +24,6 @@ from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import Turn, turns
 from saliscope.session.request import Request
 from saliscope.session.text_messages import quoted
-
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from explainers import Target
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,9 @@ def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, N
     return _Inputs(settings, settings.loaded.model.crop(image), images, swapped, change)
 
 
-def _explained(settings: Settings, target: int | Target | None, before: torch.Tensor) -> tuple[int | Target, str]:
+def _explained(
+    settings: Settings, target: int | explainers.Target | None, before: torch.Tensor
+) -> tuple[int | explainers.Target, str]:
     """Return the target of both maps and its name: the top prediction is that of the unchanged network."""
     if target is None:
         top = int(before.argmax())
@@ -129,7 +127,7 @@ _old_maps: Recent[_OldMap] = Recent()
 """Those of quick methods by the key of their request, because several changes are made to one question."""
 
 
-def _quick_old_map(inputs: _Inputs, target: int | Target, request: Request) -> _OldMap:
+def _quick_old_map(inputs: _Inputs, target: int | explainers.Target, request: Request) -> _OldMap:
     settings = inputs.settings
     known = _old_maps.get(settings.key) if settings.key else None
     if known is None:
@@ -154,7 +152,7 @@ def _maps(old: _OldMap, settings: Settings, new: explainers.Explanation, share: 
 
 
 def _long_maps(
-    inputs: _Inputs, place: Place, target: int | Target, request: Request, turn: Turn
+    inputs: _Inputs, place: Place, target: int | explainers.Target, request: Request, turn: Turn
 ) -> Generator[Any, None, Maps]:
     """Compute the maps of a long method; the old one may be cached."""
     settings, share = inputs.settings, 1.0
@@ -183,13 +181,13 @@ def _long_maps(
     return _maps(_old_map(settings, old, request), settings, new, share if turn.run.stopped() else 1.0)
 
 
-def _options(inputs: _Inputs, target: int | Target | None) -> dict[str, Any]:
+def _options(inputs: _Inputs, target: int | explainers.Target | None) -> dict[str, Any]:
     settings = inputs.settings
     options = {**settings.method_options, "target": target, "compare": False}
     return options | {"layer": settings.layer} if settings.takes_layer else options
 
 
-def _changed(inputs: _Inputs, place: Place, target: int | Target) -> Callable[..., Any]:
+def _changed(inputs: _Inputs, place: Place, target: int | explainers.Target) -> Callable[..., Any]:
     """Return the function that explains the changed network."""
     options = _options(inputs, target)
     method = inputs.settings.method.name
@@ -198,7 +196,7 @@ def _changed(inputs: _Inputs, place: Place, target: int | Target) -> Callable[..
 
 
 def _positions(
-    inputs: _Inputs, place: Place, target: int | Target, turn: Turn
+    inputs: _Inputs, place: Place, target: int | explainers.Target, turn: Turn
 ) -> Generator[Any, None, tuple[dict[str, Any], Place]]:
     """Return the effects of all positions as shown on maps, unless a cell is chosen, and the place of one position."""
     rows, columns = channels_network.sources(inputs.name, place.layer, inputs.images)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
+import explainers
 from saliscope.session import engine, model_cache, network_calls, results_cache, scene
 from saliscope.session.answers import Settings, Waiting
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
 
 COUNT = 3
 """Number of classes with a small map."""
@@ -42,8 +39,6 @@ def method_of(settings: Settings, seconds: float = 0.0) -> explainers.Method | N
 
     Returns None for a detector or a segmentation network, which lists objects instead of classes.
     """
-    import explainers  # torch takes seconds to start
-
     method = settings.method
     if settings.loaded.detects_objects:
         return None

@@ -12,13 +12,15 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from saliscope import limits
+from saliscope.session.answers import LoadedModel
 from saliscope.session.methods import messages
-
-if TYPE_CHECKING:
-    from saliscope.session.answers import LoadedModel
+from saliscope.zoo.names import split_device, split_name
+from saliscope.zoo.variants import parse_settings
 
 FILE = Path(__file__).resolve().parent / "costs.json"
 MOMENT = 0.3
@@ -86,8 +88,6 @@ def _timed_name(loaded: LoadedModel) -> str:
 
     One with another size or on another device does not.
     """
-    from saliscope.zoo.variants import parse_settings, split_device, split_name  # torch takes seconds to start
-
     base, changes = split_name(loaded.name)
     others, device = split_device(changes)
     return base if others and not device and parse_settings(others).size is None else loaded.name
@@ -115,8 +115,6 @@ def _time_forward(loaded: LoadedModel) -> float:
     On the CPU this uses the time of the calling thread, which takes part in every parallel region, so that runs of
     other users do not count.
     """
-    import torch  # torch takes seconds to start
-
     network, images = loaded.model.network, torch.zeros(1, loaded.model.channels, *loaded.model.size)
     images, clock = images.to(loaded.device), time.thread_time
     with torch.inference_mode():
@@ -132,7 +130,5 @@ def _time_forward(loaded: LoadedModel) -> float:
 
 def _synchronize(loaded: LoadedModel) -> None:
     """Wait for the accelerator."""
-    import torch  # torch takes seconds to start
-
     if loaded.device.type == "cuda":
         torch.cuda.synchronize(loaded.device)
