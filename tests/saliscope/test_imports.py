@@ -10,8 +10,8 @@ from tests.project.sources import ROOT, files, module_of
 SESSION = (
     "saliscope.session.api_messages saliscope.session.text_messages saliscope.session.request "
     "saliscope.session.bundles.links saliscope.session.erase.second saliscope.session.lab.experiments "
-    "saliscope.session.lab.expressions saliscope.session.methods.explanations saliscope.session.methods.lines "
-    "saliscope.session.methods.papers"
+    "saliscope.session.lab.expressions saliscope.session.methods.costs "
+    "saliscope.session.methods.explanations saliscope.session.methods.lines saliscope.session.methods.papers"
 ).split()
 """Texts, requests and plans that are not in `jobs` and not called `messages`."""
 LIGHT = """
