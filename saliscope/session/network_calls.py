@@ -89,9 +89,9 @@ def _mapping_method(function: Callable[..., Any]) -> str | None:
     """Return the method of a call that computes a map, or None for other calls."""
     call: Any = function
     while isinstance(call, partial):
-        if call.func in (explainers.explain, _explain_in_batches):
-            return str(call.args[-1])
-        call = call.args[-1] if call.args else None  # `around` calls another function
+        if call.func is explainers.explain:
+            return str(call.args[0])
+        call = call.args[-1] if call.args else None  # the function that `around` or `_in_batches` calls
     return None
 
 
@@ -127,10 +127,10 @@ def explain(
     `around(explain, network, images, ...)` calls `explain` with the rest of its arguments, such as inside a context.
     The result does not keep the images: results of one user's image are cached for all users.
     """
-    function = partial(explainers.explain, method)
+    function: Callable[..., Any] = partial(explainers.explain, method)
     if progress is not None:
         keywords |= progress_options(progress)
-        function = partial(_explain_in_batches, _batch_size(name), method)
+        function = partial(_in_batches, _batch_size(name), function)
     if around is not None:
         function = partial(around, function)
     return dataclasses.replace(run(name, function, images, **keywords), images=None)
@@ -144,46 +144,23 @@ def evaluate(
     **keywords: Any,
 ) -> explainers.Evaluation:
     """Call `explainers.evaluate` for an explanation of one image."""
-    evaluate_map = partial(_evaluate, _batch_size(name), explanation)
-    return run(name, evaluate_map, images, **keywords, **progress_options(progress))
-
-
-def _evaluate(
-    batch_size: int, explanation: explainers.Explanation, network: Any, images: torch.Tensor, **keywords: Any
-) -> explainers.Evaluation:
-    with explainers.largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
-        return explainers.evaluate(network, images, explanation, **keywords)
+    function = partial(_in_small_batches, _batch_size(name), explainers.evaluate)
+    return run(name, function, images, maps=explanation, **keywords, **progress_options(progress))
 
 
 def remove_brightest(
     name: str, images: torch.Tensor, maps: torch.Tensor, progress: Callable[[Any], bool], **keywords: Any
 ) -> explainers.Removal:
     """Call `explainers.remove_brightest` for a map [1, h, w] of one image."""
-    return run(name, partial(_remove, _batch_size(name), maps), images, **keywords, **progress_options(progress))
-
-
-def _remove(
-    batch_size: int, maps: torch.Tensor, network: Any, images: torch.Tensor, **keywords: Any
-) -> explainers.Removal:
-    with explainers.largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
-        return explainers.remove_brightest(network, images, maps, **keywords)
+    function = partial(_in_small_batches, _batch_size(name), explainers.remove_brightest)
+    return run(name, function, images, maps=maps, **keywords, **progress_options(progress))
 
 
 def randomize(
     name: str, images: torch.Tensor, method: str, progress: Callable[[Any], bool], **keywords: Any
 ) -> explainers.Randomization:
     """`explainers.randomization_test` of a method on one image."""
-    return run(name, partial(_randomize, method), images, **keywords, **progress_options(progress))
-
-
-def _randomize(method: str, network: Any, images: torch.Tensor, **keywords: Any) -> explainers.Randomization:
-    return explainers.randomization_test(network, images, method, **keywords)
-
-
-def _explain_in_batches(batch_size: int, method: str, *values: Any, **keywords: Any) -> explainers.Explanation:
-    """Call `explainers.explain` with a limited batch size."""
-    with explainers.largest_batch(batch_size):
-        return explainers.explain(method, *values, **keywords)
+    return run(name, explainers.randomization_test, images, method=method, **keywords, **progress_options(progress))
 
 
 def recommend(
@@ -191,13 +168,21 @@ def recommend(
 ) -> explainers.Recommendation:
     """Call `explainers.recommend`; there are no progress reports on a shared GPU."""
     keywords |= {} if spaces is not None and limits.SHARED_GPU else {"progress": progress}
-    return run(name, partial(_recommend, _batch_size(name)), images, **keywords)
+    return run(name, partial(_in_batches, _batch_size(name), explainers.recommend), images, **keywords)
 
 
-def _recommend(batch_size: int, *values: Any, **keywords: Any) -> explainers.Recommendation:
-    """Call `explainers.recommend` with a limited batch size."""
+def _in_batches(batch_size: int, function: Callable[..., R], *values: Any, **keywords: Any) -> R:
+    """Call a function with a limited batch size."""
     with explainers.largest_batch(batch_size):
-        return explainers.recommend(*values, **keywords)
+        return function(*values, **keywords)
+
+
+def _in_small_batches(
+    batch_size: int, function: Callable[..., R], network: Any, images: torch.Tensor, **keywords: Any
+) -> R:
+    """Call a function with a limited batch size, such that it often lets quick jobs go first on the CPU."""
+    most = min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size
+    return _in_batches(most, function, network, images, **keywords)
 
 
 def _batch_size(name: str) -> int:

@@ -20,7 +20,7 @@ from saliscope.zoo.model import Model
 from saliscope.zoo.names import split_name
 from saliscope.zoo.overrides import Labels, Overrides
 from saliscope.zoo.registered import Registered, public_name
-from saliscope.zoo.sources import SOURCES
+from saliscope.zoo.sources import SOURCES, model_files
 from saliscope.zoo.sources.source import ModelInfo, ModelUnavailable, OpenSource, Source, UnknownModel
 
 _ADDED: dict[str, Registered] = {}
@@ -98,8 +98,7 @@ def first_ready() -> str | None:
 
 def missing_built_in() -> str:
     """Return how to install the built-in model if it is offered but not installed, or else an empty string."""
-    offered = (source for source in SOURCES if any(map(settings.offers, source.names())))
-    return next(filter(None, (source.missing() for source in offered)), "")
+    return model_files.SOURCE.missing() if settings.offers(model_files.BUILT_IN) else ""
 
 
 def labels(name: str = "auto") -> list[str]:

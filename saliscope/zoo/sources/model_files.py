@@ -66,6 +66,7 @@ class ModelFiles(Source):
         return model
 
     def missing(self) -> str:
+        """Return how to install `package` if it is missing, or else an empty string."""
         path = files().get(BUILT_IN)
         module = load_file(path) if path else None
         return "" if module is None or module.weights_file() else str(module.NOT_INSTALLED) + "."
