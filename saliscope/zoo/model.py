@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from explainers import detect_score
-from saliscope.zoo.operations import ImageOrTensor, crop, image_size, normalize, resize
+from saliscope.zoo.operations import ImageOrTensor, InterpolationMode, crop, image_size, normalize, resize
 
 MAX_ASPECT = 4
 """More elongated images are cropped first: resizing the shorter side of a 20,000 x 1 image needs gigabytes."""
@@ -23,7 +23,6 @@ TOPS = {kind: torch.iinfo(kind).max for kind in (torch.uint8, torch.int8, torch.
 """The largest value of each integer type, by which integer images are divided."""
 
 CENTER = (0.5, 0.5)
-INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "box", "hamming", "lanczos")
 Tokenize = Callable[[list[str]], Any]
 """Converts sentences to the input of a text encoder: token ids [M, length], or a dictionary of tensors."""
 Task = Literal["classification", "segmentation", "detection"]
@@ -41,22 +40,20 @@ class Preparation:
     resize: int | tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    interpolation: str = "bilinear"
-    """The filter of the resizing: nearest, bilinear, bicubic, box, hamming or lanczos; for tensors one of the first
-    three. torchvision's `InterpolationMode` works too."""
+    interpolation: InterpolationMode | str = InterpolationMode.BILINEAR
+    """The filter of the resizing, or its name: nearest, bilinear, bicubic, box, hamming or lanczos; for tensors one of
+    the first three. torchvision's `InterpolationMode` works too."""
     position: tuple[float, float] | None = CENTER
     """Where the crop lies between left and right, and between top and bottom, from 0 to 1. None: the whole image is
     resized to fit into the input, with black margins."""
 
     def __post_init__(self) -> None:
-        """Store the name of the filter.
+        """Convert the name of the filter.
 
         Errors   ValueError for an unknown one
         """
         name = getattr(self.interpolation, "value", self.interpolation)
-        if name not in INTERPOLATIONS:
-            raise ValueError(f"Unknown interpolation {name!r}. Available: {', '.join(INTERPOLATIONS)}")
-        object.__setattr__(self, "interpolation", name)
+        object.__setattr__(self, "interpolation", InterpolationMode(name))
 
     @property
     def size(self) -> tuple[int, int]:

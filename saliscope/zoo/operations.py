@@ -6,6 +6,7 @@ An image is a PIL image in mode L or RGB, or a float tensor [channels, height, w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import TypeVar
 
 import torch
@@ -16,21 +17,37 @@ from torch.nn import functional
 ImageOrTensor = TypeVar("ImageOrTensor", Image.Image, Tensor, Image.Image | Tensor)
 
 
+class InterpolationMode(Enum):
+    """The filters of a resizing, with the names and values of torchvision's.
+
+    A run over a data set is resumed if the `repr` of its preprocessing is the same, in which this class has its name.
+    """
+
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    BOX = "box"
+    HAMMING = "hamming"
+    LANCZOS = "lanczos"
+
+
 def image_size(image: Image.Image | Tensor) -> tuple[int, int]:
     """Return width and height."""
     return image.size if isinstance(image, Image.Image) else (image.shape[2], image.shape[1])
 
 
-def resize(image: ImageOrTensor, height: int, width: int, interpolation: str) -> ImageOrTensor:
+def resize(image: ImageOrTensor, height: int, width: int, interpolation: InterpolationMode | str) -> ImageOrTensor:
     """Return the image with another size, smoothed if it becomes smaller; tensors are not clamped."""
+    mode = InterpolationMode(interpolation).value
     if image_size(image) == (width, height):
         return image
     if isinstance(image, Image.Image):
-        name = "nearest" if interpolation == "nearest-exact" else interpolation
+        name = "nearest" if mode == "nearest-exact" else mode
         return image.resize((width, height), Image.Resampling[name.upper()])
-    smooth = interpolation in ("bilinear", "bicubic")
+    smooth = mode in ("bilinear", "bicubic")
     return functional.interpolate(
-        image[None], (height, width), mode=interpolation, align_corners=False if smooth else None, antialias=smooth
+        image[None], (height, width), mode=mode, align_corners=False if smooth else None, antialias=smooth
     )[0]
 
 
