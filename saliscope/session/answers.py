@@ -155,6 +155,11 @@ class Settings:
         return {name: value for name, value in self.options.items() if name in self.method.options}
 
     @property
+    def method_arguments(self) -> dict[str, Any]:
+        """The options of the method, and the layer if it takes one."""
+        return self.method_options | ({"layer": self.layer} if self.takes_layer else {})
+
+    @property
     def option_names(self) -> list[str]:
         """The names of the options of the method and of the network."""
         return [*self.method.options, *([MIN_SCORE] if self.loaded.model.task == "detection" else [])]

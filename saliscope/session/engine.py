@@ -295,9 +295,10 @@ def _compute_answer(
 ) -> Generator[Step, None, Answer]:
     """Compute the answer; `known` is a cached explanation."""
     method, share, run, predicted = settings.method, 1.0, turn.run, ""
-    options = {**settings.method_options, "layer": settings.layer} if method.takes_layer else settings.method_options
     target = detected.chosen.target if detected and detected.chosen else scene.target_of(settings)
-    work = partial(network_calls.explain, settings.loaded.name, method.name, images, target=target, **options)
+    work = partial(
+        network_calls.explain, settings.loaded.name, method.name, images, target=target, **settings.method_arguments
+    )
 
     def refining(step: Any) -> Refining:
         nonlocal share

@@ -216,9 +216,8 @@ def effects(
     progress: Callable[[Any], bool],
 ) -> torch.Tensor:
     """Return the drop of the target score when each channel is removed, float32 [K]."""
-    return run(name, explainers.channel_effects, images, target=target, layer=layer, **progress_options(progress))[
-        0
-    ].float()
+    options = {"target": target, "layer": layer, **progress_options(progress)}
+    return run(name, explainers.channel_effects, images, **options)[0].float()
 
 
 def effect(

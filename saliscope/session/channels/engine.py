@@ -130,6 +130,20 @@ def channel(request: Request, number: int, run: Run, cell: tuple[int, int] | Non
             yield step(inputs, number, plane, cell)
 
 
+def cell_of(sources: network.Sources, cell: tuple[int, int]) -> tuple[int, int]:
+    """Return the row and column of the layer that a cell (row, column) of its maps shows.
+
+    Errors   Refused for a cell that does not exist, or that the layer does not have
+    """
+    rows, columns = sources
+    if not (0 <= cell[0] < len(rows) and 0 <= cell[1] < len(columns)):
+        raise Refused(messages.no_cell(cell, (len(rows), len(columns))))
+    row, column = rows[cell[0]], columns[cell[1]]
+    if row is None or column is None:
+        raise Refused(messages.OUTSIDE)
+    return row, column
+
+
 def all_channels(request: Request, run: Run, *, sort: str = "activation") -> Iterator[Step]:
     """Yield all channels, for the API: `sort` by mean "activation", by "effect" on the class, or by "number".
 

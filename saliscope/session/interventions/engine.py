@@ -16,6 +16,7 @@ from saliscope.session import engine, network_calls, results_cache, scene
 from saliscope.session.answers import TOP, Settings, Waiting
 from saliscope.session.channels import messages as channel_messages
 from saliscope.session.channels import network as channels_network
+from saliscope.session.channels.engine import cell_of
 from saliscope.session.interventions import messages, network
 from saliscope.session.interventions.answers import Change, Changed, ClassChange, Maps, Place
 from saliscope.session.interventions.changes import parse_channels
@@ -182,9 +183,7 @@ def _long_maps(
 
 
 def _options(inputs: _Inputs, target: int | explainers.Target | None) -> dict[str, Any]:
-    settings = inputs.settings
-    options = {**settings.method_options, "target": target, "compare": False}
-    return options | {"layer": settings.layer} if settings.takes_layer else options
+    return {**inputs.settings.method_arguments, "target": target, "compare": False}
 
 
 def _changed(inputs: _Inputs, place: Place, target: int | explainers.Target) -> Callable[..., Any]:
@@ -199,7 +198,7 @@ def _positions(
     inputs: _Inputs, place: Place, target: int | explainers.Target, turn: Turn
 ) -> Generator[Any, None, tuple[dict[str, Any], Place]]:
     """Return the effects of all positions as shown on maps, unless a cell is chosen, and the place of one position."""
-    rows, columns = channels_network.sources(inputs.name, place.layer, inputs.images)
+    sources = channels_network.sources(inputs.name, place.layer, inputs.images)
     shown = inputs.change.cell
     found: dict[str, Any] = {}
     if shown is None:
@@ -214,14 +213,9 @@ def _positions(
         )
         if turn.run.stopped():
             raise Refused(messages.STOPPED)
-        placed = _shown(effects, rows, columns)
+        placed = _shown(effects, *sources)
         found["effects"], shown = placed, divmod(int(placed.abs().argmax()), placed.shape[1])
-    if not (0 <= shown[0] < len(rows) and 0 <= shown[1] < len(columns)):
-        raise Refused(channel_messages.no_cell(shown, (len(rows), len(columns))))
-    row, column = rows[shown[0]], columns[shown[1]]
-    if row is None or column is None:
-        raise Refused(messages.OUTSIDE)
-    return found | {"shown_cell": shown}, replace(place, cell=(row, column))
+    return found | {"shown_cell": shown}, replace(place, cell=cell_of(sources, shown))
 
 
 def _shown(effects: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:

@@ -56,14 +56,8 @@ def explain(request: Request, run: Run, key: str, name: str, classes: list[int])
     settings = yield from engine.resolve_settings(request, run)
     if not key or results_cache.key(settings, request) != key:
         return
-    method = next(
-        (
-            candidate
-            for candidate in (method_of(settings), method_of(settings, QUICK))
-            if candidate and candidate.name == name
-        ),
-        None,
-    )
+    candidates = filter(None, (method_of(settings), method_of(settings, QUICK)))
+    method = next((candidate for candidate in candidates if candidate.name == name), None)
     if method is None:
         return
     settings, image, images = engine.load_input(settings, request)

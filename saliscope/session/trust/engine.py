@@ -217,10 +217,8 @@ def _class_similarity(answer: Answer, images: torch.Tensor) -> ClassSimilarity |
     if settings.loaded.encodes_text:
         return None
     other = next(label for label in probabilities.topk(2).indices.tolist() if label != explained)
-    options = {**settings.method_options, **({"layer": settings.layer} if settings.method.takes_layer else {})}
-    second = network_calls.explain(
-        settings.loaded.name, settings.method.name, images, target=other, compare=False, **options
-    )
+    name, arguments = settings.method.name, settings.method_arguments
+    second = network_calls.explain(settings.loaded.name, name, images, target=other, compare=False, **arguments)
     both = (answer.explanation, second)
     judged = [explanation.raw if explanation.raw.ndim == 3 else explanation.map for explanation in both]
     correlations = [explainers.rank_correlation(*pair) for pair in (judged, [explanation.map for explanation in both])]
@@ -246,23 +244,14 @@ def _randomize(
     if settings.unit:
         return messages.UNIT
     order = {"order": "logit"} if settings.method.reads_class else {"order": "cascade", "seeds": 1}
-    options = {**settings.method_options, **({"layer": settings.layer} if settings.method.takes_layer else {})}
-    work = partial(_run_test, settings.loaded.name, images, settings.method.name, target, options | order)
+    options = settings.method_arguments | order
+
+    def work(report: Callable[[Any], bool]) -> explainers.Randomization:
+        name, method = settings.loaded.name, settings.method.name
+        return network_calls.randomize(name, images, method, report, target=target, **options)
+
     try:
-        test: explainers.Randomization = yield from engine.stream(
-            work, run, lambda step: CheckProgress(settings.key, step.fraction), turn
-        )
+        test = yield from engine.stream(work, run, lambda step: CheckProgress(settings.key, step.fraction), turn)
     except ValueError as error:
         return engine.message_of(error, messages.NO_TEST)
     return messages.STOPPED if test.done < test.total else test
-
-
-def _run_test(
-    name: str,
-    images: torch.Tensor,
-    method: str,
-    target: int | explainers.Target,
-    options: dict[str, Any],
-    report: Callable[[Any], bool],
-) -> explainers.Randomization:
-    return network_calls.randomize(name, images, method, report, target=target, **options)
