@@ -21,7 +21,6 @@ from saliscope.zoo.downloads import Progress
 from saliscope.zoo.model import Model
 from saliscope.zoo.settings import BadLimit
 from saliscope.zoo.sources.source import ModelInfo, ModelUnavailable, Source
-from saliscope.zoo.sources.torchvision_titles import title_of
 
 TABLE = Path(__file__).with_name("torchvision_models.csv")
 """Written by `python -m tests.saliscope.zoo.test_torchvision_table`."""
@@ -35,7 +34,7 @@ class TorchvisionModels(Source):
             size = int(row["bytes"])
             yield ModelInfo(
                 name=name,
-                title=title_of(name),
+                title=row["title"],
                 weights=row["weights"],
                 classes=int(row["classes"]),
                 megabytes=round(size / 1e6, 1),
@@ -48,10 +47,10 @@ class TorchvisionModels(Source):
             )
 
     def load(self, name: str, progress: Progress | None = None) -> Model:
-        url = table()[name]["url"]
+        row = table()[name]
         try:
-            with cache_limit.in_use(downloads.path_of(url)):
-                downloads.fetch(title_of(name), url, progress)
+            with cache_limit.in_use(downloads.path_of(row["url"])):
+                downloads.fetch(row["title"], row["url"], progress)
                 # The file is complete and verified: torchvision's builder reads it and downloads nothing.
                 return _networks(name).load(name)
         except (downloads.FetchFailed, BadLimit) as error:

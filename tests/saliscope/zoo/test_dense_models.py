@@ -15,8 +15,8 @@ from saliscope import zoo
 from saliscope.zoo import downloads
 from saliscope.zoo.sources.torchvision_dense import WholeImage
 from saliscope.zoo.sources.torchvision_networks import preparation_of, task_of, weights_by_name
-from saliscope.zoo.sources.torchvision_titles import title_of
 from tests.saliscope.zoo.test_models import any_checksum, checkpoints
+from tests.saliscope.zoo.torchvision_titles import title_of
 
 SEGMENTATION = torchvision.models.list_models(module=torchvision.models.segmentation)
 DETECTION = torchvision.models.list_models(module=torchvision.models.detection)

@@ -20,7 +20,7 @@ from saliscope import zoo
 from saliscope.zoo import Model, ModelUnavailable, Preparation, downloads
 from saliscope.zoo.sources import model_files
 from saliscope.zoo.sources.torchvision_networks import preparation_of, task_of, weights_by_name
-from saliscope.zoo.sources.torchvision_titles import title_of
+from tests.saliscope.zoo.torchvision_titles import title_of
 
 LITE = model_files.load_file(model_files.files()["efficientnet_lite0"])
 REQUIREMENTS = (Path(__file__).parents[3] / "requirements.txt").read_text(encoding="utf-8").split()

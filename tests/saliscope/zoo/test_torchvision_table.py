@@ -14,6 +14,7 @@ import torchvision
 
 from saliscope.zoo.sources import torchvision_networks as networks
 from saliscope.zoo.sources.torchvision_models import TABLE
+from tests.saliscope.zoo.torchvision_titles import title_of
 
 VERSION = "0.29."
 """The torchvision that wrote the table."""
@@ -25,14 +26,15 @@ def expected() -> str:
     """Return the table from the metadata of torchvision's weights."""
     file = io.StringIO()
     table = csv.writer(file, lineterminator="\n")
-    table.writerow(["name", "task", "weights", "classes", "bytes", "side", "accuracy", "measure", "url"])
+    table.writerow(["name", "title", "task", "weights", "classes", "bytes", "side", "accuracy", "measure", "url"])
     for name, weights in networks.weights_by_name().items():
         metrics = next(iter(weights.meta["_metrics"].values()))
         measure = next(each for each in MEASURES if each in metrics)
         size = round(weights.meta["_file_size"] * 2**20)  # torchvision's table has MiB
         count, side = len(weights.meta["categories"]), networks.preparation_of(name).size[0]
         shown = metrics[measure], MEASURES[measure]
-        table.writerow([name, networks.task_of(name), weights.name, count, size, side, *shown, weights.url])
+        named = name, title_of(name), networks.task_of(name), weights.name
+        table.writerow([*named, count, size, side, *shown, weights.url])
     return file.getvalue()
 
 
