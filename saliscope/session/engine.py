@@ -190,7 +190,7 @@ def stream(
 
 
 def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
-    """Wait for torch, the model and a place for the image, yielding the progress; return the resolved settings."""
+    """Wait for the model and a place for the image, yielding the progress; return the resolved settings."""
     settings = yield from _resolve_when_loaded(request, run)
     yield from (Waiting(messages.in_line(ahead)) for ahead in places.wait(run))
     if run.cancelled:

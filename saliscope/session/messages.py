@@ -83,12 +83,12 @@ CONNECTING = "Connecting…"
 
 
 def loading(seconds: float) -> str:
-    """Return the status while torch is imported."""
+    """Return the status while the first model is loaded."""
     return f"Loading the network… {seconds:.0f} s"
 
 
 def not_loaded(error: BaseException) -> str:
-    """Return the message for a failure to load torch or the first model."""
+    """Return the message for a failure to load the first model."""
     return f"The network could not be loaded ({type(error).__name__}). See the server log for details."
 
 

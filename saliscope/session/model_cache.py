@@ -1,6 +1,6 @@
 """The loaded networks, and the available models and methods.
 
-torch is imported here in the background after the page is served. Requests wait until `ready` is set.
+The first network is loaded in the background after the page is served. Requests wait until `ready` is set.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _lock = threading.RLock()
 
 
 def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any] | None = None) -> None:
-    """Import torch and load the first model in a thread, when a page is opened or after `delay` seconds.
+    """Load the first model in a thread, when a page is opened or after `delay` seconds.
 
     `model` may also be `timm:`, `hf:` or a custom function; `own` has the keyword arguments of `zoo.add`. A failure to
     load a model with a name or with `own` is not logged, because the caller reports `failure()`.
@@ -139,7 +139,7 @@ def failure() -> str:
 
 
 def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:
-    """Yield a status every 0.5 s until torch is imported and the default model is loaded.
+    """Yield a status every 0.5 s until the default model is loaded.
 
     Errors   Refused if no model could be loaded and `model` is empty
     """
