@@ -250,22 +250,44 @@ class Waiting:
     fraction: float | None = None
 
 
-def _explained_class(settings: Settings, probabilities: torch.Tensor | None) -> int:
-    assert probabilities is not None, "a classifier"
-    if settings.loaded.encodes_text:
-        return 0
-    return int(probabilities.argmax()) if settings.target is None else settings.target
+class Result:
+    """What the answer to a request and its partial maps have in common."""
 
+    settings: Settings
+    scene: Scene | None
+    probabilities: torch.Tensor | None
 
-def _most_likely(probabilities: torch.Tensor | None) -> list[tuple[int, float]]:
-    if probabilities is None:
-        return []
-    top = probabilities.topk(min(TOP, len(probabilities)))
-    return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    @property
+    def detected_object(self) -> DetectedObject:
+        """The explained detection or region; only valid if there is a `scene`."""
+        assert self.scene is not None and self.scene.chosen is not None, "a result without a target"
+        return self.scene.chosen
+
+    @property
+    def target(self) -> int:
+        """The explained class; the top class if a channel was explained; 0 for a sentence."""
+        if self.probabilities is None:
+            return self.detected_object.label
+        if self.settings.loaded.encodes_text:
+            return 0
+        return int(self.probabilities.argmax()) if self.settings.target is None else self.settings.target
+
+    @property
+    def top(self) -> list[tuple[int, float]]:
+        """The most likely classes and their probabilities, or the highest scores of a network without probabilities."""
+        if self.probabilities is None:
+            return []
+        top = self.probabilities.topk(min(TOP, len(self.probabilities)))
+        return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+    @property
+    def confidence(self) -> float:
+        """The probability of the target, or its score if it has none; for a region, the fraction of the pixels."""
+        return self.detected_object.share if self.probabilities is None else float(self.probabilities[self.target])
 
 
 @dataclass(frozen=True)
-class Refining:
+class Refining(Result):
     """The partial map of a long method in progress."""
 
     settings: Settings
@@ -282,16 +304,6 @@ class Refining:
     """The name of the top prediction if it is explained and known from the first step."""
 
     @property
-    def target(self) -> int:
-        """The explained class; the top class if a channel is explained. Only valid with `probabilities`."""
-        return _explained_class(self.settings, self.probabilities)
-
-    @property
-    def top(self) -> list[tuple[int, float]]:
-        """As `Answer.top`."""
-        return _most_likely(self.probabilities)
-
-    @property
     def name(self) -> str:
         """The name of the explained target; empty for the top prediction if the predictions are not known."""
         settings = self.settings
@@ -301,17 +313,9 @@ class Refining:
             return settings.names["target"] or self.predicted
         return settings.loaded.names[self.target]
 
-    @property
-    def confidence(self) -> float:
-        """As `Answer.confidence`. Only valid with `probabilities` or a `scene`."""
-        if self.scene and self.scene.chosen:
-            return self.scene.chosen.share
-        assert self.probabilities is not None, "a classifier"
-        return float(self.probabilities[self.target])
-
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Result):
     """A map [h, w] and its explanation. `share` is below 1 if the user or the time limit stopped the run."""
 
     settings: Settings
@@ -337,23 +341,10 @@ class Answer:
         return len(self.explanation.raw[0]) if self.settings.method.planes else 0
 
     @property
-    def target(self) -> int:
-        """The explained class; the top class if a channel was explained; 0 for a sentence."""
-        if self.probabilities is None:
-            return self.detected_object.label
-        return _explained_class(self.settings, self.probabilities)
-
-    @property
     def names(self) -> dict[str, str]:
         """The fields of a `Request` for this answer; a target that was not detected is replaced."""
         names = self.settings.names
         return {**names, "target": self.name} if self.scene and names["target"] else names
-
-    @property
-    def detected_object(self) -> DetectedObject:
-        """The explained detection or region; only valid if there is a `scene`."""
-        assert self.scene is not None and self.scene.chosen is not None, "an answer without a target"
-        return self.scene.chosen
 
     @property
     def name(self) -> str:
@@ -363,16 +354,6 @@ class Answer:
         if self.settings.sentences:
             return self.settings.sentences.name
         return self.detected_object.name if self.scene else self.settings.loaded.names[self.target]
-
-    @property
-    def top(self) -> list[tuple[int, float]]:
-        """The most likely classes and their probabilities, or the highest scores of a network without probabilities."""
-        return _most_likely(self.probabilities)
-
-    @property
-    def confidence(self) -> float:
-        """The probability of the target, or its score if it has none; for a region, the fraction of the pixels."""
-        return self.detected_object.share if self.probabilities is None else float(self.probabilities[self.target])
 
     @property
     def options(self) -> dict[str, Any]:
