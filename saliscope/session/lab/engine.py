@@ -97,16 +97,7 @@ def _build_graph(steps: list[Step]) -> tuple[dict[str, Tensor], dict[tuple[str, 
 def _apply(op: str, operands: list[Any]) -> Tensor:
     if op in expressions.FUNCTIONS:
         return getattr(operands[0], op)()
-    if len(operands) == 1:
-        return -operands[0]
-    a, b = operands
-    if op == "+":
-        return a + b
-    if op == "-":
-        return a - b
-    if op == "*":
-        return a * b
-    return a / b if op == "/" else a**b
+    return expressions.OPERATORS[op](*operands) if len(operands) > 1 else -operands[0]
 
 
 def _change(kind: str, amount: float) -> Callable[[Tensor], Tensor | None]:
