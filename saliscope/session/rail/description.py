@@ -5,10 +5,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
 
 import explainers
 from saliscope import zoo
@@ -42,9 +40,5 @@ def describe(request: Request, run: Run) -> Iterator[Waiting | Described]:
         with turns.enqueue(run, long=False) as turn:
             yield from engine.wait_turn(turn)
             images = torch.zeros(1, model.channels, *model.size)
-            found = _known[model] = network_calls.run(loaded.name, _describe, images)
+            found = _known[model] = network_calls.run(loaded.name, explainers.describe, images)
     yield Described(loaded, found)
-
-
-def _describe(network: Any, images: Tensor) -> explainers.Description:
-    return explainers.describe(network, images)

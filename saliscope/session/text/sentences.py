@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import OrderedDict
 
 import torch
 
@@ -14,13 +12,12 @@ from saliscope.errors import Refused
 from saliscope.session import network_calls
 from saliscope.session import text_messages as messages
 from saliscope.session.answers import CHANNEL, Settings
+from saliscope.session.jobs.recent import Recent
 from saliscope.session.request import LONGEST, Request
 from saliscope.zoo import text
 from saliscope.zoo.text import Sentences
 
-MAX_CACHED = 256
-_vectors: weakref.WeakKeyDictionary[zoo.Model, OrderedDict[str, torch.Tensor]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_vectors: weakref.WeakKeyDictionary[zoo.Model, Recent[torch.Tensor]] = weakref.WeakKeyDictionary()
 
 
 def parse(request: Request) -> tuple[Sentences | None, str]:
@@ -65,19 +62,14 @@ def similarities(settings: Settings, output: torch.Tensor) -> torch.Tensor:
 
 
 def _embed(settings: Settings) -> list[torch.Tensor]:
-    model, vectors = settings.loaded.model, []
+    known, vectors = _vectors.setdefault(settings.loaded.model, Recent()), []
     for sentence in settings.class_names:
-        with _lock:
-            known = _vectors.setdefault(model, OrderedDict())
-            vector = known.get(sentence)
+        vector = known.get(sentence)
         if vector is None:
             try:
                 vector = network_calls.embedding(settings.loaded.name, sentence)
             except text.BadSentence as error:
                 raise Refused(f"{error}.") from None
-            with _lock:
-                known[sentence] = vector
-                if len(known) > MAX_CACHED:
-                    known.popitem(last=False)
+            known.put(sentence, vector)
         vectors.append(vector)
     return vectors
