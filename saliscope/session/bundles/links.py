@@ -45,7 +45,11 @@ def read(query: Mapping[str, str], stored: Any = None) -> tuple[Request, example
     names = {field: _short(query, parameter) for field, parameter in PARAMETERS.items()}
     damaged = _damaged(query)
     notes = [messages.damaged(damaged)] if damaged else []
-    settings: dict[str, Any] = {**names, "options": _options(query.get("options", "")), "bands": _short(query, BANDS)}
+    settings: dict[str, Any] = {
+        **names,
+        "options": _parse_options(query.get("options", "")) or {},
+        "bands": _short(query, BANDS),
+    }
     if query.get(OWN):
         file, image = stored.get("file") if isinstance(stored, dict) else None, None
         with contextlib.suppress(Refused):  # not an upload, or already deleted
@@ -110,10 +114,6 @@ def _damaged(query: Mapping[str, str]) -> list[str]:
     """Return the parameters whose values are ignored."""
     long = [name for name in (*PARAMETERS.values(), BANDS, "example") if len(query.get(name, "")) > LONGEST]
     return [*long, *(["options"] if query.get("options") and _parse_options(query["options"]) is None else [])]
-
-
-def _options(text: str) -> dict[str, Any]:
-    return _parse_options(text) or {}
 
 
 def _parse_options(text: str) -> dict[str, Any] | None:
