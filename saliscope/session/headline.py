@@ -7,17 +7,15 @@ adjacent ninths, a band of three, or four in a square. Negative values of a sign
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from explainers import Method, Verdict
 from saliscope.percentages import percent
 from saliscope.session import messages, model_cache, removal
-from saliscope.session.verdict import no_preference, verdict_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from explainers import Method, Verdict
-    from saliscope.session.answers import Answer, Refining
+from saliscope.session.answers import Answer, Refining
+from saliscope.session.verdict import verdict_of
 
 MOST = 0.5
 """A map is "mainly" in a part of the crop that has at least this fraction of it, ..."""
@@ -74,8 +72,6 @@ def shares(values: torch.Tensor) -> torch.Tensor:
 
 def _overlaps(cells: int) -> torch.Tensor:
     """Return the fraction of each of `cells` equal cells that lies in each third, [3, cells]."""
-    import torch  # torch takes seconds to start
-
     edges = torch.arange(cells + 1, dtype=torch.float64) / cells
     thirds = torch.arange(4, dtype=torch.float64) / 3
     low = torch.maximum(edges[None, :-1], thirds[:-1, None])
@@ -132,7 +128,7 @@ def headline(step: Answer, verdict: Verdict | None = None) -> list[str]:
     case. `verdict` is the one after the tests of the map.
     """
     verdict = verdict or verdict_of(step)
-    if even := no_preference(step.probabilities, step.settings.loaded):
+    if even := step.settings.loaded.no_preference(step.probabilities):
         return [_prediction(step), even]
     if verdict.code == "planes":
         return [_prediction(step), ""]  # one of several planes says little about the whole
@@ -159,7 +155,7 @@ def _prediction(step: Answer | Refining) -> str:
     settings = step.settings
     if settings.unit:
         return f"{_capitalize(step.name)}."
-    if no_preference(step.probabilities, settings.loaded):
+    if settings.loaded.no_preference(step.probabilities):
         return SENTENCES["no_preference"][1]
     if settings.sentences:
         return _say("prediction", name=messages.subject(step), score=messages.confidence(step))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from saliscope.names import did_you_mean
 from saliscope.percentages import percent
 from saliscope.session.text_messages import quoted, similarity
+from saliscope.zoo.names import split_name
 
 if TYPE_CHECKING:
     import torch
@@ -82,20 +83,18 @@ CONNECTING = "Connecting…"
 
 
 def loading(seconds: float) -> str:
-    """Return the status while torch is imported."""
+    """Return the status while the first model is loaded."""
     return f"Loading the network… {seconds:.0f} s"
 
 
 def not_loaded(error: BaseException) -> str:
-    """Return the message for a failure to load torch or the first model."""
+    """Return the message for a failure to load the first model."""
     return f"The network could not be loaded ({type(error).__name__}). See the server log for details."
 
 
 def fetching(name: str, done: int, total: int) -> str:
     """Return the status while a model is downloaded or loaded from disk."""
     if not done:
-        from saliscope.zoo.variants import split_name  # torch takes seconds to start
-
         base, changes = split_name(name)
         return f"Loading {base} ({changed_settings(changes)})…" if changes else f"Loading {name}…"
     of = f" of {total / 1e6:.0f}" if total else ""

@@ -1,6 +1,6 @@
 """The loaded networks, and the available models and methods.
 
-torch is imported here in the background after the page is served. Requests wait until `ready` is set.
+The first network is loaded in the background after the page is served. Requests wait until `ready` is set.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from saliscope import limits
+import torch
+
+import explainers
+from saliscope import limits, zoo
 from saliscope.errors import Refused
 from saliscope.session import messages
 from saliscope.session.answers import LoadedModel, Waiting
 from saliscope.session.jobs import memory
 from saliscope.session.jobs.runs import Run
-from saliscope.zoo import settings
-
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from saliscope import zoo
+from saliscope.zoo import devices, settings
+from saliscope.zoo.names import split_device, split_name
+from saliscope.zoo.sources.source import UnknownModel
+from saliscope.zoo.variants import change_settings
 
 CAPACITY = 3
 MAPS = ("grid", "pixels", "heat", "features")
@@ -59,7 +59,7 @@ _lock = threading.RLock()
 
 
 def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any] | None = None) -> None:
-    """Import torch and load the first model in a thread, when a page is opened or after `delay` seconds.
+    """Load the first model in a thread, when a page is opened or after `delay` seconds.
 
     `model` may also be `timm:`, `hf:` or a custom function; `own` has the keyword arguments of `zoo.add`. A failure to
     load a model with a name or with `own` is not logged, because the caller reports `failure()`.
@@ -92,16 +92,11 @@ def use_device(name: str) -> None:
 
 def device_of_call(loaded: LoadedModel) -> torch.device:
     """Return the device on which a call of a network runs: on ZeroGPU, the GPU that the call has."""
-    from saliscope.zoo import devices  # torch takes seconds to start
-
     return devices.choose(_device) if limits.SHARED_GPU else loaded.device
 
 
 def _prepare() -> None:
     global _failure
-    import explainers  # imported here to speed up the first request
-    from saliscope import zoo  # torch takes seconds to start
-
     explainers.keep_freed_memory()
     name = ""
     try:
@@ -144,7 +139,7 @@ def failure() -> str:
 
 
 def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:
-    """Yield a status every 0.5 s until torch is imported and the default model is loaded.
+    """Yield a status every 0.5 s until the default model is loaded.
 
     Errors   Refused if no model could be loaded and `model` is empty
     """
@@ -162,13 +157,6 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
 
     The name may come from a user, so only offered models are loaded.
     """
-    import torch  # torch takes seconds to start
-
-    import explainers  # torch takes seconds to start
-    from saliscope import zoo  # torch takes seconds to start
-    from saliscope.zoo import devices  # as above
-    from saliscope.zoo.variants import change_settings, split_device, split_name  # as above
-
     with _lock:
         if name in _loaded:
             return _loaded[name]
@@ -235,16 +223,11 @@ def _distinct(labels: list[str]) -> list[str]:
 
 def list_models() -> list[zoo.ModelInfo]:
     """Return all offered models, the bundled one first."""
-    from saliscope import zoo  # torch takes seconds to start
-
     return zoo.list_models()
 
 
 def why_unavailable(name: str, error: zoo.ModelUnavailable) -> str:
     """Return why a model cannot be used and what a visitor can do about it, who cannot call functions of Python."""
-    from saliscope.zoo.sources.source import UnknownModel  # torch takes seconds to start
-    from saliscope.zoo.variants import split_name  # as above
-
     if isinstance(error, UnknownModel):
         return messages.choose_listed(error.reason)
     infos = list_models()
@@ -256,8 +239,6 @@ def why_unavailable(name: str, error: zoo.ModelUnavailable) -> str:
 
 def list_methods(loaded: LoadedModel) -> list[explainers.Method]:
     """Return the methods that return a map for this model."""
-    import explainers  # torch takes seconds to start
-
     return [m for m in explainers.METHODS.values() if m.returns in MAPS and why_not(m, loaded) is None]
 
 

@@ -13,20 +13,18 @@ import importlib
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import torch
+
+import explainers
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.session import model_cache
+from saliscope.session.answers import LoadedModel
 from saliscope.session.methods import costs
 from saliscope.session.objects import messages as object_messages
-
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from explainers import Target
-    from saliscope.session.answers import LoadedModel
+from saliscope.zoo import text
 
 R = TypeVar("R")
 STARTING, FORWARD = 8, 4
@@ -43,13 +41,14 @@ except ImportError:
 
 def _on_network(name: str, function: Callable[..., Any], images: torch.Tensor, **keywords: Any) -> Any:
     """Call `function(network, images, ...)` with the named network and return its result on the CPU."""
-    from explainers import declared_score  # torch takes seconds to start
-
     loaded = model_cache.load(name)
     device, network = model_cache.device_of_call(loaded), loaded.model.network
     if limits.SHARED_GPU:  # this process has the GPU only during the call
         network = network.to(device)
-    with declared_score(loaded.model.score), _computing_threads(quick=not {"progress", "budget"} & keywords.keys()):
+    with (
+        explainers.declared_score(loaded.model.score),
+        _computing_threads(quick=not {"progress", "budget"} & keywords.keys()),
+    ):
         return _on_cpu(function(network, images.to(device), **keywords))
 
 
@@ -60,8 +59,6 @@ def _computing_threads(quick: bool) -> Iterator[None]:
     The threads wait for each other in every operation. With a browser on the same two cores, the network of a click
     took 0.19 to 0.40 s with two threads, and 0.09 to 0.13 s with one.
     """
-    import torch  # torch takes seconds to start
-
     usual = torch.get_num_threads()  # since this call, this thread has its own number
     torch.set_num_threads(max(1, _most_threads() - quick))
     try:
@@ -73,8 +70,6 @@ def _computing_threads(quick: bool) -> Iterator[None]:
 @functools.cache
 def _most_threads() -> int:
     """Return the number of threads of torch before a call changed it."""
-    import torch  # torch takes seconds to start
-
     return torch.get_num_threads()
 
 
@@ -92,13 +87,11 @@ def gpu_seconds(name: str, function: Callable[..., Any], images: torch.Tensor, *
 
 def _mapping_method(function: Callable[..., Any]) -> str | None:
     """Return the method of a call that computes a map, or None for other calls."""
-    import explainers  # torch takes seconds to start
-
     call: Any = function
     while isinstance(call, partial):
-        if call.func in (explainers.explain, _explain_in_batches):
-            return str(call.args[-1])
-        call = call.args[-1] if call.args else None  # `around` calls another function
+        if call.func is explainers.explain:
+            return str(call.args[0])
+        call = call.args[-1] if call.args else None  # the function that `around` or `_in_batches` calls
     return None
 
 
@@ -107,8 +100,6 @@ run = spaces.GPU(duration=gpu_seconds)(_on_network) if spaces else _on_network
 
 
 def _on_cpu(value: Any) -> Any:
-    import torch  # torch takes seconds to start
-
     if isinstance(value, torch.Tensor):
         return value.cpu()
     if isinstance(value, dict):
@@ -136,12 +127,10 @@ def explain(
     `around(explain, network, images, ...)` calls `explain` with the rest of its arguments, such as inside a context.
     The result does not keep the images: results of one user's image are cached for all users.
     """
-    import explainers  # torch takes seconds to start
-
-    function = partial(explainers.explain, method)
+    function: Callable[..., Any] = partial(explainers.explain, method)
     if progress is not None:
         keywords |= progress_options(progress)
-        function = partial(_explain_in_batches, _batch_size(name), method)
+        function = partial(_in_batches, _batch_size(name), function)
     if around is not None:
         function = partial(around, function)
     return dataclasses.replace(run(name, function, images, **keywords), images=None)
@@ -155,54 +144,23 @@ def evaluate(
     **keywords: Any,
 ) -> explainers.Evaluation:
     """Call `explainers.evaluate` for an explanation of one image."""
-    evaluate_map = partial(_evaluate, _batch_size(name), explanation)
-    return run(name, evaluate_map, images, **keywords, **progress_options(progress))
-
-
-def _evaluate(
-    batch_size: int, explanation: explainers.Explanation, network: Any, images: torch.Tensor, **keywords: Any
-) -> explainers.Evaluation:
-    import explainers  # torch takes seconds to start
-
-    with explainers.largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
-        return explainers.evaluate(network, images, explanation, **keywords)
+    function = partial(_in_small_batches, _batch_size(name), explainers.evaluate)
+    return run(name, function, images, maps=explanation, **keywords, **progress_options(progress))
 
 
 def remove_brightest(
     name: str, images: torch.Tensor, maps: torch.Tensor, progress: Callable[[Any], bool], **keywords: Any
 ) -> explainers.Removal:
     """Call `explainers.remove_brightest` for a map [1, h, w] of one image."""
-    return run(name, partial(_remove, _batch_size(name), maps), images, **keywords, **progress_options(progress))
-
-
-def _remove(
-    batch_size: int, maps: torch.Tensor, network: Any, images: torch.Tensor, **keywords: Any
-) -> explainers.Removal:
-    import explainers  # torch takes seconds to start
-
-    with explainers.largest_batch(min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size):
-        return explainers.remove_brightest(network, images, maps, **keywords)
+    function = partial(_in_small_batches, _batch_size(name), explainers.remove_brightest)
+    return run(name, function, images, maps=maps, **keywords, **progress_options(progress))
 
 
 def randomize(
     name: str, images: torch.Tensor, method: str, progress: Callable[[Any], bool], **keywords: Any
 ) -> explainers.Randomization:
     """`explainers.randomization_test` of a method on one image."""
-    return run(name, partial(_randomize, method), images, **keywords, **progress_options(progress))
-
-
-def _randomize(method: str, network: Any, images: torch.Tensor, **keywords: Any) -> explainers.Randomization:
-    import explainers  # torch takes seconds to start
-
-    return explainers.randomization_test(network, images, method, **keywords)
-
-
-def _explain_in_batches(batch_size: int, method: str, *values: Any, **keywords: Any) -> explainers.Explanation:
-    """Call `explainers.explain` with a limited batch size."""
-    import explainers  # torch takes seconds to start
-
-    with explainers.largest_batch(batch_size):
-        return explainers.explain(method, *values, **keywords)
+    return run(name, explainers.randomization_test, images, method=method, **keywords, **progress_options(progress))
 
 
 def recommend(
@@ -210,15 +168,21 @@ def recommend(
 ) -> explainers.Recommendation:
     """Call `explainers.recommend`; there are no progress reports on a shared GPU."""
     keywords |= {} if spaces is not None and limits.SHARED_GPU else {"progress": progress}
-    return run(name, partial(_recommend, _batch_size(name)), images, **keywords)
+    return run(name, partial(_in_batches, _batch_size(name), explainers.recommend), images, **keywords)
 
 
-def _recommend(batch_size: int, *values: Any, **keywords: Any) -> explainers.Recommendation:
-    """Call `explainers.recommend` with a limited batch size."""
-    import explainers  # torch takes seconds to start
-
+def _in_batches(batch_size: int, function: Callable[..., R], *values: Any, **keywords: Any) -> R:
+    """Call a function with a limited batch size."""
     with explainers.largest_batch(batch_size):
-        return explainers.recommend(*values, **keywords)
+        return function(*values, **keywords)
+
+
+def _in_small_batches(
+    batch_size: int, function: Callable[..., R], network: Any, images: torch.Tensor, **keywords: Any
+) -> R:
+    """Call a function with a limited batch size, such that it often lets quick jobs go first on the CPU."""
+    most = min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size
+    return _in_batches(most, function, network, images, **keywords)
 
 
 def _batch_size(name: str) -> int:
@@ -235,15 +199,11 @@ def features(name: str, images: torch.Tensor, layer: str) -> torch.Tensor:
 
 
 def _features(network: Any, images: torch.Tensor, layer: str) -> torch.Tensor:
-    import explainers  # torch takes seconds to start
-
     return _placed(network, images, {layer: explainers.feature_maps(network, images, layer=layer)})[layer]
 
 
 def _placed(network: Any, images: torch.Tensor, maps: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Move the maps of layers, by name, to grids that cover the image evenly."""
-    import explainers  # torch takes seconds to start
-
     layers = {layer.name: layer.placement for layer in explainers.list_layers(network, images)}
     return {name: explainers.place(each, layers[name]) for name, each in maps.items()}
 
@@ -251,30 +211,25 @@ def _placed(network: Any, images: torch.Tensor, maps: dict[str, torch.Tensor]) -
 def effects(
     name: str,
     images: torch.Tensor,
-    target: int | Target,
+    target: int | explainers.Target,
     layer: str,
     progress: Callable[[Any], bool],
 ) -> torch.Tensor:
     """Return the drop of the target score when each channel is removed, float32 [K]."""
-    import explainers  # torch takes seconds to start
-
-    return run(name, explainers.channel_effects, images, target=target, layer=layer, **progress_options(progress))[
-        0
-    ].float()
+    options = {"target": target, "layer": layer, **progress_options(progress)}
+    return run(name, explainers.channel_effects, images, **options)[0].float()
 
 
-def effect(name: str, images: torch.Tensor, target: int | Target, layer: str, axis: int, channel: int) -> float:
+def effect(
+    name: str, images: torch.Tensor, target: int | explainers.Target, layer: str, axis: int, channel: int
+) -> float:
     """Return the drop of the target score when one channel is removed, from two forward passes."""
     return float(run(name, _effect, images, target=target, layer=layer, axis=axis, channel=channel))
 
 
 def _effect(
-    network: Any, images: torch.Tensor, target: int | Target, layer: str, axis: int, channel: int
+    network: Any, images: torch.Tensor, target: int | explainers.Target, layer: str, axis: int, channel: int
 ) -> torch.Tensor:
-    import torch  # torch takes seconds to start
-
-    import explainers  # torch takes seconds to start
-
     def ablate(output: torch.Tensor) -> torch.Tensor:
         output = output.clone()
         output.select(axis, channel).zero_()
@@ -288,13 +243,13 @@ def _effect(
 
 
 def measure_gradients(
-    network: Any, images: torch.Tensor, target: int | Target, layers: list[str], measure: Callable[[torch.Tensor], R]
+    network: Any,
+    images: torch.Tensor,
+    target: int | explainers.Target,
+    layers: list[str],
+    measure: Callable[[torch.Tensor], R],
 ) -> dict[str, R]:
     """Return `measure` of the gradient of the score at each layer output, without layers that get no gradient."""
-    import torch  # torch takes seconds to start
-
-    import explainers  # torch takes seconds to start
-
     results: dict[str, R] = {}
 
     def recording(name: str) -> Callable[[torch.Tensor], None]:
@@ -315,21 +270,19 @@ def _logits(output: Any) -> Any:
     return getattr(output, "logits", output)
 
 
-def reaches(name: str, images: torch.Tensor, target: Target, layer: str) -> bool:
+def reaches(name: str, images: torch.Tensor, target: explainers.Target, layer: str) -> bool:
     """Return whether the target score has a gradient at the layer output."""
-    import explainers  # torch takes seconds to start
-
     return bool(run(name, explainers.hires_cam, images, target=target, layer=layer, relu=False).any())
 
 
-def sweep(name: str, images: torch.Tensor, target: int | Target, layers: list[str]) -> dict[str, torch.Tensor]:
+def sweep(
+    name: str, images: torch.Tensor, target: int | explainers.Target, layers: list[str]
+) -> dict[str, torch.Tensor]:
     """Compute Grad-CAM at several layers from one pass, on grids that cover the image evenly."""
     return run(name, _sweep, images, target=target, layers=layers)
 
 
 def _sweep(network: Any, images: torch.Tensor, **keywords: Any) -> dict[str, torch.Tensor]:
-    import explainers  # torch takes seconds to start
-
     return _placed(network, images, explainers.grad_cam_sweep(network, images, **keywords))
 
 
@@ -341,10 +294,8 @@ def scores(name: str, images: torch.Tensor) -> torch.Tensor:
 
 def probabilities(loaded: LoadedModel, scores: torch.Tensor) -> torch.Tensor:
     """Return the probabilities of the classes, or the scores if they have none."""
-    from explainers import probabilities_of  # torch takes seconds to start
-
     # The sigmoid of several confident labels is 1 in float32, which would hide their order.
-    found = probabilities_of(scores.double() if loaded.score == "sigmoid" else scores, loaded.score)
+    found = explainers.probabilities_of(scores.double() if loaded.score == "sigmoid" else scores, loaded.score)
     return scores if found is None else found
 
 
@@ -353,14 +304,10 @@ def embedding(name: str, sentence: str) -> torch.Tensor:
 
     Errors   BadSentence
     """
-    import torch  # torch takes seconds to start
-
     return run(name, partial(_embed, name, sentence), torch.zeros(0))
 
 
 def _embed(name: str, sentence: str, network: Any, images: torch.Tensor) -> torch.Tensor:
-    from saliscope.zoo import text  # torch takes seconds to start
-
     return text.embedding(model_cache.load(name).model, sentence)
 
 
@@ -381,8 +328,6 @@ def pixel_classes(name: str, images: torch.Tensor) -> torch.Tensor:
 
     Errors   Refused for an output without scores [1, K, h, w]
     """
-    import explainers  # torch takes seconds to start
-
     output = run(name, _forward, images)
     try:
         return explainers.pixel_classes(output)[0]
@@ -391,8 +336,6 @@ def pixel_classes(name: str, images: torch.Tensor) -> torch.Tensor:
 
 
 def _forward(network: Any, images: torch.Tensor) -> torch.Tensor:
-    import torch  # torch takes seconds to start
-
     with torch.inference_mode():
         return network(images)
 

@@ -7,8 +7,9 @@ known, and if there is none. Results are cached by the key of the map and shared
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import explainers
 from saliscope import limits
 from saliscope.percentages import percent
 from saliscope.session import engine, network_calls
@@ -18,9 +19,6 @@ from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.methods import costs
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    import explainers
 
 SHARE, SAMPLES = 0.2, 19
 """The part of the pixels that is removed, and the number of random places; see `explainers.remove_brightest`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from saliscope.errors import Refused
 from saliscope.images import bands, uploads
-from saliscope.session import api_messages, messages, model_cache
+from saliscope.session import api_messages, messages
 
 NAMES = ("model", "layer", "target", "method")
 """The settings that are names, in the order of the page and of links."""
@@ -30,6 +30,8 @@ class Request:
     options: dict[str, Any] = field(default_factory=dict)
     lenient: bool = False
     """Whether unknown names are replaced by the default without a note."""
+    form_model: str = field(default="", compare=False)
+    """The model whose names a form has. After a change of model, `engine.resolve` makes the request lenient."""
     plane: int | None = None
     """The plane of a method that returns several; None for the plane with the largest norm."""
     bands: str = ""
@@ -75,8 +77,7 @@ def from_form(image: str | None, *values: Any) -> Request:
         bands=bands_text if isinstance(bands_text, str) and len(bands_text) <= LONGEST else "",
         options=options if isinstance(options, dict) else {},
         use_cache=True,
-        # After a change of model, the form may still hold layer and class names of the previous one.
-        lenient=bool(form.get("model")) and form["model"] != (names_by_field["model"] or model_cache.first_model()),
+        form_model=str(form.get("model") or ""),
     )
 
 

@@ -13,14 +13,11 @@ import threading
 from collections import OrderedDict
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import explainers
 from saliscope import hashes, limits
 from saliscope.session.answers import Settings
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    import explainers
 
 BYTES = 128 * limits.MB
 """Size limit of all cached tensors."""

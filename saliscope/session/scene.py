@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+import torch
 from PIL import Image
+from torch.nn import functional
 
+import explainers
+from saliscope import zoo
 from saliscope.session import network_calls
 from saliscope.session.answers import (
     CHANNEL,
@@ -30,12 +33,6 @@ from saliscope.session.objects import messages
 from saliscope.session.text import sentences
 from saliscope.session.text_messages import quoted
 
-if TYPE_CHECKING:
-    import torch
-
-    from explainers import Blocks, Layer, Option, Target
-    from saliscope import zoo
-
 MOST = 50
 """Maximum number of detections, and of regions of one class."""
 LEAST = 0.005
@@ -44,16 +41,18 @@ SIDE = 256
 """Longer side in pixels at which connected regions are computed; 520 pixels would take a second."""
 WITHOUT_MAP = frozenset({"no grid", "one cell", "unused"})
 """Reasons for which a block has no Grad-CAM, by the `why` of its `BlockStep`."""
-_blocks: weakref.WeakKeyDictionary[zoo.Model, Blocks] = weakref.WeakKeyDictionary()
+_blocks: weakref.WeakKeyDictionary[zoo.Model, explainers.Blocks] = weakref.WeakKeyDictionary()
 
 
-def options(loaded: LoadedModel) -> dict[str, Option]:
+def options(loaded: LoadedModel) -> dict[str, explainers.Option]:
     """Return the options of a request that belong to the network instead of the method."""
     if loaded.model.task != "detection":
         return {}
-    from explainers import Option  # torch takes seconds to start
-
-    return {MIN_SCORE: Option(MIN_SCORE, 0.5, "float", 0.01, 1.0, 0.01, help="detections below this score are ignored")}
+    return {
+        MIN_SCORE: explainers.Option(
+            MIN_SCORE, 0.5, "float", 0.01, 1.0, 0.01, help="detections below this score are ignored"
+        )
+    }
 
 
 def parse_target(name: str, loaded: LoadedModel) -> tuple[str, int]:
@@ -74,15 +73,13 @@ def unit(name: str, loaded: LoadedModel) -> tuple[str, int] | None:
     return (path, channel) if layer and channel < layer.shape[layer.channel_axis] else None
 
 
-def target_of(settings: Settings) -> int | Target | None:
+def target_of(settings: Settings) -> int | explainers.Target | None:
     """Return the class, the mean of a channel or the similarity to a sentence, or None for the top class.
 
     Errors   Refused for a sentence that cannot be embedded
     """
     if settings.sentences:
         return sentences.target_of(settings)
-    import explainers  # torch takes seconds to start
-
     return explainers.unit(*settings.unit) if settings.unit else settings.target
 
 
@@ -103,7 +100,7 @@ def subject_of(settings: Settings, crop: Image.Image, images: torch.Tensor) -> S
     return Subject(settings.loaded.names[label], label, label)
 
 
-def target_of_label(settings: Settings, label: int) -> int | Target:
+def target_of_label(settings: Settings, label: int) -> int | explainers.Target:
     """Return the target of one of `class_names`."""
     return sentences.target_of_one(settings, label) if settings.sentences else label
 
@@ -120,19 +117,15 @@ def blocks_of(settings: Settings) -> list[str]:
     return [step.layer.name for step in outs if step.why not in WITHOUT_MAP and step.layer.name in known]
 
 
-def _layers_of(settings: Settings) -> list[Layer]:
+def _layers_of(settings: Settings) -> list[explainers.Layer]:
     """Return the layers of a network, up to an explained channel."""
     layers = settings.loaded.layers
     names = [layer.name for layer in layers]
     return layers[: names.index(settings.unit[0]) + 1] if settings.unit else layers
 
 
-def network_blocks(loaded: LoadedModel) -> Blocks:
+def network_blocks(loaded: LoadedModel) -> explainers.Blocks:
     """Return the blocks of a network, computed once."""
-    import torch  # torch takes seconds to start
-
-    import explainers  # torch takes seconds to start
-
     model = loaded.model
     if model not in _blocks:
         images = torch.zeros(1, model.channels, *model.size, device=loaded.device)
@@ -183,10 +176,6 @@ def least_overlap(settings: Settings) -> float:
 
 def _detections(settings: Settings, images: torch.Tensor) -> list[DetectedObject]:
     """Return at most `MOST` detections, strongest first."""
-    import torch  # torch takes seconds to start
-
-    import explainers  # torch takes seconds to start
-
     boxes, labels, scores = network_calls.detections(settings.loaded.name, images)
     overlap = least_overlap(settings)
     sides = torch.tensor([*images.shape[:1:-1]] * 2)
@@ -205,14 +194,12 @@ def _detections(settings: Settings, images: torch.Tensor) -> list[DetectedObject
 
 def _regions(settings: Settings, images: torch.Tensor) -> list[DetectedObject]:
     """Return the classes by area, the background last, each followed by its connected regions if there are several."""
-    from explainers import classes_by_area  # torch takes seconds to start
-
     classes = network_calls.pixel_classes(settings.loaded.name, images)
     loaded = settings.loaded
     background = [label for label in range(len(loaded.names)) if is_background(loaded, label)]
     parts = _connected(classes)
     objects = []
-    for label in list(classes_by_area(classes, background))[:MOST]:
+    for label in list(explainers.classes_by_area(classes, background))[:MOST]:
         masks = [
             classes == label,
             *(mask for region_label, mask in parts if region_label == label and not is_background(loaded, label)),
@@ -223,15 +210,11 @@ def _regions(settings: Settings, images: torch.Tensor) -> list[DetectedObject]:
 
 def _connected(classes: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
     """Return class and mask of connected regions, largest first, for classes with several of at least `LEAST`."""
-    from torch.nn import functional  # torch takes seconds to start
-
-    from explainers import connected_components  # torch takes seconds to start
-
     height, width = classes.shape
     scale = min(1.0, SIDE / max(height, width))
     size = max(1, round(scale * height)), max(1, round(scale * width))
     small = functional.interpolate(classes[None, None].float(), size)[0, 0].long()
-    numbers = connected_components(small)
+    numbers = explainers.connected_components(small)
     counts = numbers.flatten().bincount()
     large = [k for k in counts.argsort(descending=True, stable=True).tolist() if counts[k] >= LEAST * numbers.numel()]
     regions = functional.interpolate(numbers[None, None].float(), (height, width))[0, 0].long()
@@ -241,8 +224,6 @@ def _connected(classes: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
 
 
 def _region(loaded: LoadedModel, label: int, rank: int, mask: torch.Tensor) -> DetectedObject:
-    import explainers  # torch takes seconds to start
-
     rows, columns = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
     height, width = mask.shape
     box = (int(columns[0]) / width, int(rows[0]) / height, (int(columns[-1]) + 1) / width, (int(rows[-1]) + 1) / height)
@@ -271,15 +252,11 @@ def nearer_layer(scene: Scene, images: torch.Tensor) -> Settings | None:
 
 def note_other_layer(answer: Answer, wanted: str) -> Answer:
     """Return the answer with a finding that it uses another layer than requested."""
-    from explainers import Finding  # torch takes seconds to start
-
-    finding = Finding("other_layer", messages.other_layer(wanted, answer.settings.layer))
+    finding = explainers.Finding("other_layer", messages.other_layer(wanted, answer.settings.layer))
     findings = [[finding, *row] for row in answer.explanation.findings]
     return replace(answer, explanation=replace(answer.explanation, findings=findings))
 
 
 def is_background(loaded: LoadedModel, label: int) -> bool:
     """Return whether this class of a segmentation network is the background."""
-    from explainers import is_background as is_named_background  # torch takes seconds to start
-
-    return loaded.model.task == "segmentation" and is_named_background(loaded.name_of(label))
+    return loaded.model.task == "segmentation" and explainers.is_background(loaded.name_of(label))

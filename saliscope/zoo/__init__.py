@@ -9,8 +9,6 @@ The sources of models are in `sources/`, the environment variables in `settings`
 
 from typing import TYPE_CHECKING, Any
 
-from saliscope.imports import without_compiler
-
 if TYPE_CHECKING:
     from saliscope.zoo.catalog import (
         add,
@@ -45,7 +43,6 @@ def __getattr__(name: str) -> Any:
     """Import the public names at their first use, so that `saliscope.zoo.settings` can be imported without torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with without_compiler():
-        from saliscope.zoo import catalog, model  # torch takes seconds to start
+    from saliscope.zoo import catalog, model  # torch takes seconds to start
 
     return getattr(catalog if hasattr(catalog, name) else model, name)

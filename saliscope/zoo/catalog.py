@@ -17,9 +17,10 @@ from saliscope.names import did_you_mean, nearest
 from saliscope.zoo import checkpoints, overrides, settings, variants
 from saliscope.zoo.downloads import Progress
 from saliscope.zoo.model import Model
+from saliscope.zoo.names import split_name
 from saliscope.zoo.overrides import Labels, Overrides
 from saliscope.zoo.registered import Registered, public_name
-from saliscope.zoo.sources import SOURCES
+from saliscope.zoo.sources import SOURCES, model_files
 from saliscope.zoo.sources.source import ModelInfo, ModelUnavailable, OpenSource, Source, UnknownModel
 
 _ADDED: dict[str, Registered] = {}
@@ -97,8 +98,7 @@ def first_ready() -> str | None:
 
 def missing_built_in() -> str:
     """Return how to install the built-in model if it is offered but not installed, or else an empty string."""
-    offered = (source for source in SOURCES if any(map(settings.offers, source.names())))
-    return next(filter(None, (source.missing() for source in offered)), "")
+    return model_files.SOURCE.missing() if settings.offers(model_files.BUILT_IN) else ""
 
 
 def labels(name: str = "auto") -> list[str]:
@@ -140,7 +140,7 @@ def load_model(
     Returns  a Model in evaluation mode with frozen parameters
     Errors   ModelUnavailable, whose message lists the models that are ready or everything that does not match
     """
-    name, changes = variants.split_name(name)
+    name, changes = split_name(name)
     custom = Overrides(weights, labels, mean, std, size, score)
     name = default_name() if name == settings.AUTO else name
     entry = None if custom else _registered().get(name)
@@ -162,7 +162,7 @@ def load_offered(name: str, *, progress: Progress | None = None) -> Model:
 
     Errors   ModelUnavailable; the message for a name that is not offered is the same as for an unknown name
     """
-    base, _ = variants.split_name(name)
+    base, _ = split_name(name)
     if base not in _registered() and base != settings.AUTO:
         _listed(base)
     return load_model(name, progress=progress)

@@ -127,7 +127,6 @@ def mismatches(tensors: Mapping[str, Tensor], network: nn.Module) -> list[str]:
     shapes, kinds, values = [], [], []
     for name in tensors.keys() & expected.keys():
         own, stored = expected[name], tensors[name]
-        own, stored = expected[name], tensors[name]
         if not is_lazy(own) and own.shape != stored.shape:
             shapes.append(f"{name}: {list(stored.shape)} in the file, {list(own.shape)} in the network")
         elif reason := _wrong_dtype(stored, own):

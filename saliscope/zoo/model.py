@@ -6,15 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor, nn
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms import functional as F
 
 from explainers import detect_score
+from saliscope.zoo.operations import ImageOrTensor, InterpolationMode, crop, image_size, normalize, resize
 
 MAX_ASPECT = 4
 """More elongated images are cropped first: resizing the shorter side of a 20,000 x 1 image needs gigabytes."""
@@ -23,7 +22,7 @@ MODES = {1: "L", 3: "RGB"}
 TOPS = {kind: torch.iinfo(kind).max for kind in (torch.uint8, torch.int8, torch.uint16, torch.int16)}
 """The largest value of each integer type, by which integer images are divided."""
 
-ImageOrTensor = TypeVar("ImageOrTensor", Image.Image, Tensor, Image.Image | Tensor)
+CENTER = (0.5, 0.5)
 Tokenize = Callable[[list[str]], Any]
 """Converts sentences to the input of a text encoder: token ids [M, length], or a dictionary of tensors."""
 Task = Literal["classification", "segmentation", "detection"]
@@ -41,10 +40,20 @@ class Preparation:
     resize: int | tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    interpolation: InterpolationMode = InterpolationMode.BILINEAR
-    position: tuple[float, float] | None = (0.5, 0.5)
+    interpolation: InterpolationMode | str = InterpolationMode.BILINEAR
+    """The filter of the resizing, or its name: nearest, bilinear, bicubic, box, hamming or lanczos; for tensors one of
+    the first three. torchvision's `InterpolationMode` works too."""
+    position: tuple[float, float] | None = CENTER
     """Where the crop lies between left and right, and between top and bottom, from 0 to 1. None: the whole image is
     resized to fit into the input, with black margins."""
+
+    def __post_init__(self) -> None:
+        """Convert the name of the filter.
+
+        Errors   ValueError for an unknown one
+        """
+        name = getattr(self.interpolation, "value", self.interpolation)
+        object.__setattr__(self, "interpolation", InterpolationMode(name))
 
     @property
     def size(self) -> tuple[int, int]:
@@ -72,46 +81,36 @@ class Preparation:
         Errors   ValueError for a PIL image if the network needs another number of channels, and for other shapes
         """
         image = self.limited(self._checked(image))
-        by_side = isinstance(self.resize, int) and self.position is not None
-        size = [self.resize] if by_side else list(self._resized_size(*_size(image)))
-        resized = F.resize(image, size, interpolation=self.interpolation, antialias=True)
-        cropped = self._crop_of(resized)
-        values = (
-            cropped if isinstance(cropped, Tensor) else F.to_tensor(cropped) * (TOPS[torch.uint8] if self.raw else 1)
-        )
-        return F.normalize(values, list(self.mean), list(self.std))[None]
+        height, width = self._resized_size(*image_size(image))
+        resized = resize(image, height, width, self.interpolation)
+        cropped = crop(resized, *self._corner(height, width), *self.size)
+        return normalize(cropped, self.mean, self.std, white=TOPS[torch.uint8] if self.raw else 1)[None]
 
     def limited(self, image: ImageOrTensor) -> ImageOrTensor:
         """Return the image without the ends of a very elongated one, unless the whole image is resized."""
         return image if self.position is None else limit_aspect(image)
 
     def _resized_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return height and width of the resized image, as torchvision rounds them."""
+        """Return height and width of the resized image; torchvision also rounds the longer side down."""
         if self.position is None:
             scale = min(self.size[0] / height, self.size[1] / width)
             return max(1, round(height * scale)), max(1, round(width * scale))
         if not isinstance(self.resize, int):
             return self.resize
-        shorter, resize = min(width, height), self.resize
-        # torchvision rounds the longer side down
-        h, w = (resize if side == shorter else int(side * (resize / shorter)) for side in (height, width))
-        return h, w
+        shorter = min(width, height)
+        return int(self.resize * height / shorter), int(self.resize * width / shorter)
 
     def _corner(self, height: int, width: int) -> tuple[int, int]:
         """Return top and left of the crop in a resized image; negative if the crop exceeds the image."""
-        rows, columns = self.size
-        x, y = self.position or (0.5, 0.5)
-        return round((height - rows) * (y if height > rows else 0.5)), round(
-            (width - columns) * (x if width > columns else 0.5)
-        )
+        x, y = self.position or CENTER
+        return self._start(height, self.size[0], y), self._start(width, self.size[1], x)
 
-    def _crop_of(self, resized: ImageOrTensor) -> ImageOrTensor:
-        """Return the crop of a resized image, with black margins if it exceeds the image."""
-        if self.position in (None, (0.5, 0.5)):
-            return F.center_crop(resized, list(self.size))
-        width, height = _size(resized)
-        top, left = self._corner(height, width)
-        return F.crop(resized, top, left, *self.size)
+    def _start(self, length: int, part: int, position: float) -> int:
+        if part <= length:
+            return round((length - part) * position)
+        margin = part - length
+        # torchvision, which only has centered crops, rounds the first margin down.
+        return -(margin // 2) if self.position in (None, CENTER) else -round(margin / 2)
 
     def _checked(self, image: Image.Image | Tensor) -> Image.Image | Tensor:
         """Return a PIL image in the color mode of the network, or a tensor scaled to the unit of mean and std."""
@@ -201,18 +200,13 @@ def upright(image: Image.Image) -> Image.Image:
 
 def limit_aspect(image: ImageOrTensor) -> ImageOrTensor:
     """Return the image, center-cropped to an aspect ratio of at most MAX_ASPECT."""
-    width, height = _size(image)
+    width, height = image_size(image)
     left, top, right, bottom = _middle(width, height)
     if (right - left, bottom - top) == (width, height):
         return image
     if isinstance(image, Image.Image):
         return image.crop((left, top, right, bottom))
     return image[:, top:bottom, left:right]
-
-
-def _size(image: Image.Image | Tensor) -> tuple[int, int]:
-    """Return width and height."""
-    return image.size if isinstance(image, Image.Image) else (image.shape[2], image.shape[1])
 
 
 def _middle(width: int, height: int) -> tuple[int, int, int, int]:

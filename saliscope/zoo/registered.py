@@ -39,9 +39,6 @@ class Registered:
             classes=len(model.labels),
             megabytes=round(bytes_ / 1e6, 1),
             side=model.side,
-            cached=True,
-            fetched=False,
-            accuracy=None,
             task=model.task,
             channels=model.channels,
         )
@@ -53,17 +50,7 @@ class Registered:
         if self._info is not None:
             return self._info
         ready = not isinstance(self.source, OpenSource) or self.source.ready(self.source_name)
-        return ModelInfo(
-            name=self.name,
-            title=title_of(self.name),
-            weights="",
-            classes=0,
-            megabytes=0.0,
-            side=0,
-            cached=ready,
-            fetched=True,
-            accuracy=None,
-        )
+        return ModelInfo(self.name, title_of(self.name), cached=ready, fetched=True)
 
 
 def public_name(name: str) -> str:

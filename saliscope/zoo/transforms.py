@@ -14,9 +14,9 @@ from functools import lru_cache
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import functional as F
 
 from saliscope.zoo.model import MODES, Preparation, limit_aspect
+from saliscope.zoo.operations import crop, normalize, resize
 
 LOW, HIGH = 20, 235
 """Gray values at both ends of a ramp: a bicubic filter overshoots, and 0 may be padding."""
@@ -46,16 +46,15 @@ class MeasuredTransform(Preparation):
         values = self.transform(image)
         if (self.mean, self.std) != self.measured:
             mean, std = (torch.tensor(part)[:, None, None] for part in self.measured)
-            values = F.normalize((values * std + mean) * (255 if self.raw else 1), list(self.mean), list(self.std))
+            values = normalize((values * std + mean) * (255 if self.raw else 1), self.mean, self.std)
         return values[None]
 
     def _bands(self, image: Tensor) -> Tensor:
         """Return the resized region of a tensor; the preprocessing of packages only takes PIL images."""
         height, width = image.shape[1:]
         left, top, right, bottom = (round(edge) for edge in self.region(width, height))
-        cropped = F.crop(image, top, left, max(1, bottom - top), max(1, right - left))
-        resized = F.resize(cropped, list(self.size), interpolation=self.interpolation, antialias=True)
-        return F.normalize(resized, list(self.mean), list(self.std))[None]
+        cropped = crop(image, top, left, max(1, bottom - top), max(1, right - left))
+        return normalize(resize(cropped, *self.size, self.interpolation), self.mean, self.std)[None]
 
     def region(self, width: int, height: int) -> tuple[float, float, float, float]:
         """Return left, top, right and bottom of the part that the network receives, in pixels of the original image."""

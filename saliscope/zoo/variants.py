@@ -12,32 +12,20 @@ import re
 from saliscope.errors import Refused
 from saliscope.zoo import devices, overrides
 from saliscope.zoo.model import Model
+from saliscope.zoo.names import split_device
+from saliscope.zoo.names import split_name as split_name  # the page calls it here
 from saliscope.zoo.overrides import BadOverride, Overrides
 from saliscope.zoo.sources.source import ModelUnavailable
 
 MAX_SIDE = 512
 """The longest side in pixels that a name may request, because visitors could otherwise fill the memory. The owner can
 set any size when the model is added."""
-_START = re.compile(r"\?(?=(?:size|crop|mean|std|score|device)=)")
 _HOW = (
     "Write NAME?size=HEIGHTxWIDTH&crop=X,Y&mean=0.5,0.5,0.5&std=0.5,0.5,0.5&score=softmax&device=cpu, with only what "
     "you want to change"
 )
 WHOLE = "whole"
 """The crop of the whole image."""
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """Return the name of the model and the settings after it, an empty text if there are none."""
-    base, *settings = _START.split(name, maxsplit=1)
-    return base, settings[0] if settings else ""
-
-
-def split_device(text: str) -> tuple[str, str]:
-    """Return the settings of a name without its device, and the device, an empty text if it has none."""
-    parts = text.split("&")
-    device = next((part.removeprefix("device=") for part in parts if part.startswith("device=")), "")
-    return "&".join(part for part in parts if not part.startswith("device=")), device
 
 
 def parse_settings(text: str) -> Overrides:

@@ -103,11 +103,6 @@ class Edit:
         return any(isinstance(operation, Highest) for operation in self.region)
 
     @property
-    def needs_image(self) -> bool:
-        """Whether the region is filled with pixels of a second image."""
-        return self.fill == "image" and bool(self.region)
-
-    @property
     def is_empty(self) -> bool:
         """Whether nothing is changed."""
         return not self.region and self.whole == Whole()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
 
 from saliscope.session.answers import Settings
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import explainers
 from saliscope.errors import Refused
 from saliscope.session import engine, network_calls
-from saliscope.session.arithmetic import messages
 from saliscope.session.arithmetic.answers import Arithmetic, Operation, PathPart, Product, ValueOf
 from saliscope.session.channels import messages as channel_messages
 from saliscope.session.channels import network as channels_network
+from saliscope.session.channels.engine import cell_of
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.request import Request
@@ -33,19 +34,12 @@ def trace(request: Request, number: int, cell: tuple[int, int], run: Run) -> Ite
     name, layer = settings.loaded.name, settings.layer
     with turns.enqueue(run, long=False) as turn:
         yield from engine.wait_turn(turn)
-        rows, columns = channels_network.sources(name, layer, images)
-        if not (0 <= cell[0] < len(rows) and 0 <= cell[1] < len(columns)):
-            raise Refused(channel_messages.no_cell(cell, (len(rows), len(columns))))
-        row, column = rows[cell[0]], columns[cell[1]]
-        if row is None or column is None:
-            raise Refused(messages.OUTSIDE)
-        found = network_calls.run(name, _trace, images, layer=layer, channel=number, cell=(row, column))
+        place = cell_of(channels_network.sources(name, layer, images), cell)
+        found = network_calls.run(name, _trace, images, layer=layer, channel=number, cell=place)
     yield ValueOf(settings, number, cell, found)
 
 
 def _trace(network: Any, images: Any, *, layer: str, channel: int, cell: tuple[int, int]) -> Arithmetic:
-    import explainers  # torch takes seconds to start
-
     traced = explainers.trace_value(network, images, layer, channel, cell)
     total = traced.sum
     strongest = total.strongest(LISTED)

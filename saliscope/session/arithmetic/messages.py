@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from saliscope.session.arithmetic.answers import Operation, PathPart, Product, ValueOf
 
-OUTSIDE = "The layer has no cell at this position. Choose another one."
 ACTIVATIONS = {
     "relu": "ReLU",
     "relu6": "ReLU6",

@@ -11,16 +11,17 @@ import contextlib
 import json
 import urllib.parse
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saliscope.errors import Refused
 from saliscope.images import bands, examples, run_images, uploads
 from saliscope.names import IN_SHORT_LISTS, nearest
 from saliscope.session import messages as page_messages
-from saliscope.session import scene
-from saliscope.session.answers import Settings
 from saliscope.session.bundles import messages
 from saliscope.session.request import LONGEST, NAMES, Request
+
+if TYPE_CHECKING:
+    from saliscope.session.answers import Settings
 
 PARAMETERS = {name: {"target": "class"}.get(name, name) for name in NAMES}
 """The query parameter of each setting."""
@@ -44,7 +45,11 @@ def read(query: Mapping[str, str], stored: Any = None) -> tuple[Request, example
     names = {field: _short(query, parameter) for field, parameter in PARAMETERS.items()}
     damaged = _damaged(query)
     notes = [messages.damaged(damaged)] if damaged else []
-    settings: dict[str, Any] = {**names, "options": _options(query.get("options", "")), "bands": _short(query, BANDS)}
+    settings: dict[str, Any] = {
+        **names,
+        "options": _parse_options(query.get("options", "")) or {},
+        "bands": _short(query, BANDS),
+    }
     if query.get(OWN):
         file, image = stored.get("file") if isinstance(stored, dict) else None, None
         with contextlib.suppress(Refused):  # not an upload, or already deleted
@@ -65,7 +70,7 @@ def read(query: Mapping[str, str], stored: Any = None) -> tuple[Request, example
 
 def unknown_options(settings: Settings, request: Request) -> list[str]:
     """Return a message for options that neither the method nor the network has."""
-    known = [*settings.method.options, *scene.options(settings.loaded)]
+    known = settings.option_names
     unknown = [name for name in request.options if name not in known]
     near = [match for name in unknown[:1] for match in nearest(name, known, 1, IN_SHORT_LISTS)]
     return [messages.no_option(settings.method.title, unknown, near, known)] if unknown else []
@@ -109,10 +114,6 @@ def _damaged(query: Mapping[str, str]) -> list[str]:
     """Return the parameters whose values are ignored."""
     long = [name for name in (*PARAMETERS.values(), BANDS, "example") if len(query.get(name, "")) > LONGEST]
     return [*long, *(["options"] if query.get("options") and _parse_options(query["options"]) is None else [])]
-
-
-def _options(text: str) -> dict[str, Any]:
-    return _parse_options(text) or {}
 
 
 def _parse_options(text: str) -> dict[str, Any] | None:

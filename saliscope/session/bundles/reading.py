@@ -7,7 +7,9 @@ import json
 import zipfile
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from saliscope import limits
 from saliscope.errors import Refused
@@ -15,9 +17,6 @@ from saliscope.images import npy
 from saliscope.session.bundles import messages
 from saliscope.session.bundles.bundle import MOST
 from saliscope.session.bundles.record import FORMAT, VERSION
-
-if TYPE_CHECKING:
-    import numpy as np
 
 INDEX = "bundle.json"
 TEXT = limits.MB

@@ -7,16 +7,16 @@ import hashlib
 import importlib.metadata
 import platform
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
 
 from saliscope import __version__
 from saliscope.images.pixels import pixel_hash
 from saliscope.session import messages, model_cache
 from saliscope.session.answers import Answer, LoadedModel
 from saliscope.session.verdict import verdict_of
-
-if TYPE_CHECKING:
-    import torch
 
 FORMAT, VERSION = "saliscope-bundle", 1
 PACKAGES = ("torch", "torchvision", "pillow", "numpy")
@@ -71,8 +71,6 @@ def _map_hash(packed: dict[str, Any]) -> str:
     """Return the hash of the values of the map as the page decodes them, in little-endian float32."""
     data = base64.b64decode(packed["b64"])
     if packed["dtype"] == "float16":  # as `floats` in static/wire.js reads them
-        import numpy as np  # takes 0.1 s to import, and only maps larger than 512 x 512 need it
-
         data = (np.frombuffer(data, "<f2").astype("f8") * packed["scale"]).astype("<f4").tobytes()
     return hashlib.sha256(data).hexdigest()
 
@@ -84,8 +82,6 @@ def weights(loaded: LoadedModel) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _weights(name: str, _: int) -> dict[str, Any]:
-    import torch  # torch takes seconds to start
-
     digest, count = hashlib.sha256(), 0
     for key, value in sorted(model_cache.load(name).model.network.state_dict().items()):
         if not isinstance(value, torch.Tensor):
@@ -97,8 +93,6 @@ def _weights(name: str, _: int) -> dict[str, Any]:
 
 
 def _bytes(value: torch.Tensor) -> bytes:
-    import torch  # torch takes seconds to start
-
     dense = value.dequantize() if value.is_quantized else value
     return bytes(dense.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from saliscope.errors import Refused
 from saliscope.session import engine, model_cache
@@ -18,10 +20,8 @@ from saliscope.session.answers import Answer, Scene
 from saliscope.session.bundles import bundle, messages, reading, record
 from saliscope.session.erase import engine as erase
 from saliscope.session.jobs import runs
+from saliscope.zoo import devices
 from saliscope.zoo import settings as model_settings
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Files = tuple[str, str | None]
 """The paths of the image and of the second image of an edit."""
@@ -47,8 +47,6 @@ def run(
     try:
         stored = reading.read(path)
         if device != "auto":
-            from saliscope.zoo import devices  # torch takes seconds to start
-
             devices.choose(device)
         model_cache.use_device(device)
         equal = True
@@ -124,8 +122,6 @@ def _recompute(question: Any, files: Files) -> Answer:
 
 def _difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float, bool]:
     """Return the largest difference, the largest value, and whether both have NaN or infinity in the same cells."""
-    import numpy as np  # takes 0.1 s to import
-
     finite = np.isfinite(one) & np.isfinite(other)
     gaps = bool((np.isfinite(one) == np.isfinite(other)).all())
     if not finite.any():

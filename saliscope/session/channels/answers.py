@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
 from saliscope.session.answers import Settings, Subject
 from saliscope.session.channels import network
-
-if TYPE_CHECKING:
-    import torch
 
 CLOSE = 32  # minimum side in input pixels of an enlarged gradient map
 

@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
 from saliscope.errors import Refused
@@ -29,9 +30,6 @@ from saliscope.session.channels.answers import (
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    import torch
 
 TILE = 112  # cells of the longer side of a tile, the size on the screen
 CAPACITY = 1_500_000  # bytes of the tiles in one answer
@@ -130,6 +128,20 @@ def channel(request: Request, number: int, run: Run, cell: tuple[int, int] | Non
         with turns.enqueue(run, long=False) as turn:
             yield from engine.wait_turn(turn)
             yield step(inputs, number, plane, cell)
+
+
+def cell_of(sources: network.Sources, cell: tuple[int, int]) -> tuple[int, int]:
+    """Return the row and column of the layer that a cell (row, column) of its maps shows.
+
+    Errors   Refused for a cell that does not exist, or that the layer does not have
+    """
+    rows, columns = sources
+    if not (0 <= cell[0] < len(rows) and 0 <= cell[1] < len(columns)):
+        raise Refused(messages.no_cell(cell, (len(rows), len(columns))))
+    row, column = rows[cell[0]], columns[cell[1]]
+    if row is None or column is None:
+        raise Refused(messages.OUTSIDE)
+    return row, column
 
 
 def all_channels(request: Request, run: Run, *, sort: str = "activation") -> Iterator[Step]:

@@ -25,7 +25,6 @@ EMPTY_GRID = "The channels of the layer appear here after you explain an image."
 EMPTY_CHANNEL = "Choose a channel to enlarge it."
 NO_CHANNELS = "No layer of this network has cells with positions, so there are no channels to show."
 EFFECTS = "Setting each channel to zero"
-GRADIENTS = "Gradient × activation of each channel"
 EFFECTS_STOPPED = (
     "Stopped before the effect of every channel was measured. Sort by measured effect again, or by another measure."
 )
@@ -116,6 +115,9 @@ HINT = "Hover to read a value. Click a cell to see its input gradient and how it
 def no_channel(number: int, layer: str, count: int) -> str:
     """Return the message for a channel that does not exist."""
     return f"Layer {layer} has no channel {number}. Choose a channel from 0 to {count - 1}."
+
+
+OUTSIDE = "The layer has no cell at this position. Choose another one."
 
 
 def no_cell(cell: tuple[int, int], grid: tuple[int, ...]) -> str:

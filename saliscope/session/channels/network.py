@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+import explainers
 from saliscope.session import network_calls
-
-if TYPE_CHECKING:
-    import torch
-
-    from explainers import Layer, Target
-    from saliscope.session.answers import LoadedModel
+from saliscope.session.answers import LoadedModel
 
 Span = tuple[float, float]
 Spans = tuple[list[Span], list[Span]]
@@ -22,14 +20,12 @@ SECONDS = 3.0
 """Limit of the processor time for the receptive fields of a layer."""
 
 
-def contributions(name: str, images: torch.Tensor, target: int | Target, layer: str) -> torch.Tensor:
+def contributions(name: str, images: torch.Tensor, target: int | explainers.Target, layer: str) -> torch.Tensor:
     """Return gradient times activation of each channel, summed over the output of the layer, float32 [K].
 
     The class token is included: the sum is a first-order estimate of the drop when the channel is set to zero.
     """
-    from explainers import channel_contributions  # torch takes seconds to start
-
-    return network_calls.run(name, channel_contributions, images, target=target, layer=layer)[0].float()
+    return network_calls.run(name, explainers.channel_contributions, images, target=target, layer=layer)[0].float()
 
 
 def cell_gradient(
@@ -40,8 +36,6 @@ def cell_gradient(
     If it is zero because an activation function cuts off the value (a ReLU6 at 6), return the gradient of the value
     before that function, and this value (NaN if it is not known); otherwise the second result is None.
     """
-    import explainers  # torch takes seconds to start
-
     row, column = (line[i] for line, i in zip(sources(name, layer, images), cell, strict=True))
     if row is None or column is None:  # a part of the image that the layer does not cover
         return images.new_zeros(images.shape[-2:]).float(), None
@@ -60,8 +54,6 @@ def cell_gradient(
 @functools.lru_cache(128)
 def receptive_fields(name: str, layer: str, size: tuple[int, ...]) -> Spans | None:
     """Return the receptive fields of all cells of a layer for images [C, H, W], or None if they are unknown."""
-    import torch  # torch takes seconds to start
-
     try:
         fields = network_calls.run(name, _receptive_fields, torch.zeros(1, *size), layer=layer)
     except (ValueError, RuntimeError):
@@ -77,8 +69,6 @@ def receptive_fields(name: str, layer: str, size: tuple[int, ...]) -> Spans | No
 
 def measure_stages(loaded: LoadedModel) -> None:
     """Fill `loaded.fields` with the receptive fields of the central cells of all stages and the default layer."""
-    import torch  # torch takes seconds to start
-
     layers = [layer.name for layer in loaded.layers if layer.stage or layer.name == loaded.default]
     images = torch.zeros(1, loaded.model.channels, *loaded.model.size)
     boxes: list[Any] = [None] * len(layers)
@@ -89,15 +79,11 @@ def measure_stages(loaded: LoadedModel) -> None:
 
 
 def _center_fields(network: Any, images: torch.Tensor, layers: list[str]) -> list[Any]:
-    import explainers  # torch takes seconds to start
-
     known = {layer.name: layer for layer in explainers.list_layers(network, images)}
     return explainers.center_receptive_fields([known[name] for name in layers])
 
 
-def _layer(network: Any, images: torch.Tensor, name: str) -> Layer:
-    import explainers  # torch takes seconds to start
-
+def _layer(network: Any, images: torch.Tensor, name: str) -> explainers.Layer:
     return next(layer for layer in explainers.list_layers(network, images) if layer.name == name)
 
 

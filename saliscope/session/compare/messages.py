@@ -13,7 +13,6 @@ NOTHING_ELSE = {
     "detection": "No second object was detected in this image.",
     "segmentation": "No second class has a region in this image.",
 }
-NOT_A_PANEL = "This is not a panel of the comparison."
 
 TERMS = {
     "add": "Add panel",

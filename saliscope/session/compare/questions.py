@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from PIL import Image
 
 from saliscope.errors import Refused
 from saliscope.session import engine, model_cache, network_calls, scene
@@ -16,10 +19,6 @@ from saliscope.session.jobs.turns import turns
 from saliscope.session.request import LONGEST, MOST_OPTIONS, NAMES, Request
 from saliscope.session.text import sentences
 from saliscope.session.text_messages import NO_SECOND_SENTENCE
-
-if TYPE_CHECKING:
-    import torch
-    from PIL import Image
 
 SLOTS = 4
 """Maximum number of panels."""

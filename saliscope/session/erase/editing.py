@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+import torch
 from PIL import Image
+from torch import Tensor
 
+from explainers import BadOption, pixel_ranks
 from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.images.decoder import pool
 from saliscope.images.edits import messages as edit_messages
 from saliscope.images.edits.edit import Edit
+from saliscope.images.edits.tensors import fills, whole
+from saliscope.images.edits.tensors.fills import cover_image
+from saliscope.images.edits.tensors.regions import region_mask
 from saliscope.images.pixels import pixel_hash
 from saliscope.session.answers import AppliedEdit, LoadedModel, Settings
 from saliscope.session.erase import messages
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from saliscope.zoo import Model
+from saliscope.zoo import Model
+from saliscope.zoo.operations import to_tensor
 
 
 def applied(
@@ -33,8 +35,6 @@ def applied(
 
     Errors   Refused for an edit that cannot be applied to this image
     """
-    from saliscope.images.edits.tensors import whole  # torch takes seconds to start
-
     model = settings.loaded.model
     if not bool(mask.any()) and edit.whole == type(edit.whole)():
         raise Refused(edit_messages.EMPTY)
@@ -53,8 +53,6 @@ def mask_of(edit: Edit, images: Tensor, plane: Tensor | None) -> Tensor:
 
     Errors   Refused if the map has no order
     """
-    from saliscope.images.edits.tensors.regions import region_mask  # torch takes seconds to start
-
     ranks = order(plane, images) if edit.needs_map and plane is not None else None
     height, width = images.shape[-2:]
     return region_mask(edit.region, (height, width), ranks)
@@ -65,8 +63,6 @@ def order(plane: Tensor, images: Tensor) -> Tensor:
 
     Errors   Refused for a constant map and for values that are not finite
     """
-    from explainers import BadOption, pixel_ranks  # torch takes seconds to start
-
     try:
         return pixel_ranks(plane[None], images)[0]
     except BadOption:
@@ -86,10 +82,6 @@ def cover(edit: Edit, second: str | None, settings: Settings, images: Tensor) ->
 
 def _edit(edit: Edit, mask: Tensor, images: Tensor, second: Tensor | None, model: Model | None) -> Tensor:
     """Return an image [1, C, H, W] after an edit; `model` has the unit of its values if it is a photo."""
-    import torch  # torch takes seconds to start
-
-    from saliscope.images.edits.tensors import fills, whole  # torch takes seconds to start
-
     if bool(mask.any()):
         if edit.fill == "inpaint":
             images = fills.fill_region(images, mask, edit.fill)
@@ -103,8 +95,6 @@ def _edit(edit: Edit, mask: Tensor, images: Tensor, second: Tensor | None, model
 
 def _cover(fill: str, images: Tensor, second: Tensor | None, model: Model | None) -> Tensor:
     """Return the image that fills a region. Noise is drawn in the range of the pixels, which the network normalizes."""
-    from saliscope.images.edits.tensors.fills import cover_image  # torch takes seconds to start
-
     if fill == "noise" and model is not None:
         return _network_values(cover_image(_unit_values(images, model), fill), model)
     return cover_image(images, fill, second)
@@ -128,10 +118,7 @@ def _second(edit: Edit, path: str | None, settings: Settings) -> tuple[Image.Ima
 
 def _pixels(crop: Image.Image, size: tuple[int, int]) -> Tensor:
     """Return an image as [1, 3, H, W] in [0, 1], at a size (height, width)."""
-    from torchvision.transforms import functional  # torch takes seconds to start
-
-    tensor: Tensor = functional.to_tensor(crop.convert("RGB").resize(size[::-1], Image.Resampling.BICUBIC))[None]
-    return tensor
+    return to_tensor(crop.convert("RGB").resize(size[::-1], Image.Resampling.BICUBIC))[None]
 
 
 def _scale(images: Tensor, model: Model) -> tuple[Tensor, Tensor]:

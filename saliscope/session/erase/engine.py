@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from PIL.Image import Image
+from torch import Tensor
+
+import explainers
 from saliscope.errors import Refused
 from saliscope.images.edits.edit import parse
 from saliscope.session import engine, network_calls, results_cache
@@ -14,12 +18,6 @@ from saliscope.session.erase import editing, messages
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-    from torch import Tensor
-
-    from explainers import SmallestRegion
 
 GOALS = ("keep", "half", "change")
 
@@ -143,10 +141,10 @@ def _search(request: Request, before: Answer, goal: str, run: Run) -> Generator[
     return "_".join(parts), messages.found(goal, float(found.fraction[0]), pixels, found.passes)
 
 
-def _smallest_region(network: Any, images: Tensor, *, maps: Tensor, goal: str, baseline: Tensor) -> SmallestRegion:
+def _smallest_region(
+    network: Any, images: Tensor, *, maps: Tensor, goal: str, baseline: Tensor
+) -> explainers.SmallestRegion:
     """Call `explainers.smallest_region` with tensors on the device of the images."""
-    import explainers  # torch takes seconds to start
-
     return explainers.smallest_region(
         network, images, maps.to(images.device), goal=goal, baseline=baseline.to(images.device)
     )

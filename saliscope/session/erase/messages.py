@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from saliscope.percentages import percent, points
-from saliscope.session.verdict import no_preference
 
 if TYPE_CHECKING:
     from saliscope.session.answers import Answer, Refining
@@ -29,7 +28,6 @@ ONLY_CLASSES = "The smallest region is that of a predicted class. Choose a class
 ACCEPTED = "image/*,.tif,.tiff"
 """Files offered as a second image; unlike the changes of channels, an edit needs pixels with colors."""
 NO_EXAMPLE = "This example does not exist, so there is no second image. Choose another one."
-SECOND_GONE = "The second image was uploaded by a user, and links do not contain images. Choose it again."
 
 
 TERMS = {
@@ -172,7 +170,7 @@ def result(before: Answer, after: Answer) -> str:
     first, last = before.top[0][0], after.top[0][0]
     if loaded.encodes_text:
         return text
-    if even := no_preference(after.probabilities, loaded):
+    if even := loaded.no_preference(after.probabilities):
         return f"{text} {even}"
     if first == last:
         return f"{text} The prediction is still {names[first]}."
@@ -183,7 +181,7 @@ def headline(before: Answer, after: Answer) -> list[str]:
     """Return the two sentences about the edited image: its prediction, and what is left of the explained class."""
     names, explained = before.settings.class_names, _explained(before)
     last, score = after.top[0]
-    even = no_preference(after.probabilities, after.settings.loaded)
+    even = after.settings.loaded.no_preference(after.probabilities)
     prediction = f"{names[last]}, {value(score, before.settings.loaded.has_probabilities)}."
     shown = f"After the edit: {even[:1].lower()}{even[1:]}" if even else f"After the edit: {prediction}"
     old, new = _scores(before, after)

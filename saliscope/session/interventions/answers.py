@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
+import explainers
 from saliscope.session.answers import Settings
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,6 @@ class Change:
 
     def value(self, swapped: torch.Tensor | None) -> Any:
         """Return `value` of `explainers.intervene`; `swapped` is the input made from the second image."""
-        import explainers  # torch takes seconds to start
-
         if self.kind == "swap":
             assert swapped is not None, "the engine loads the second image"
             return explainers.Swap(swapped)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
+import explainers
 from saliscope.errors import Refused
 from saliscope.session import engine, network_calls, results_cache, scene
 from saliscope.session.answers import TOP, Settings, Waiting
 from saliscope.session.channels import messages as channel_messages
 from saliscope.session.channels import network as channels_network
+from saliscope.session.channels.engine import cell_of
 from saliscope.session.interventions import messages, network
 from saliscope.session.interventions.answers import Change, Changed, ClassChange, Maps, Place
 from saliscope.session.interventions.changes import parse_channels
@@ -22,12 +25,6 @@ from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import Turn, turns
 from saliscope.session.request import Request
 from saliscope.session.text_messages import quoted
-
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from explainers import Target
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,9 @@ def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, N
     return _Inputs(settings, settings.loaded.model.crop(image), images, swapped, change)
 
 
-def _explained(settings: Settings, target: int | Target | None, before: torch.Tensor) -> tuple[int | Target, str]:
+def _explained(
+    settings: Settings, target: int | explainers.Target | None, before: torch.Tensor
+) -> tuple[int | explainers.Target, str]:
     """Return the target of both maps and its name: the top prediction is that of the unchanged network."""
     if target is None:
         top = int(before.argmax())
@@ -129,7 +128,7 @@ _old_maps: Recent[_OldMap] = Recent()
 """Those of quick methods by the key of their request, because several changes are made to one question."""
 
 
-def _quick_old_map(inputs: _Inputs, target: int | Target, request: Request) -> _OldMap:
+def _quick_old_map(inputs: _Inputs, target: int | explainers.Target, request: Request) -> _OldMap:
     settings = inputs.settings
     known = _old_maps.get(settings.key) if settings.key else None
     if known is None:
@@ -154,7 +153,7 @@ def _maps(old: _OldMap, settings: Settings, new: explainers.Explanation, share: 
 
 
 def _long_maps(
-    inputs: _Inputs, place: Place, target: int | Target, request: Request, turn: Turn
+    inputs: _Inputs, place: Place, target: int | explainers.Target, request: Request, turn: Turn
 ) -> Generator[Any, None, Maps]:
     """Compute the maps of a long method; the old one may be cached."""
     settings, share = inputs.settings, 1.0
@@ -183,13 +182,11 @@ def _long_maps(
     return _maps(_old_map(settings, old, request), settings, new, share if turn.run.stopped() else 1.0)
 
 
-def _options(inputs: _Inputs, target: int | Target | None) -> dict[str, Any]:
-    settings = inputs.settings
-    options = {**settings.method_options, "target": target, "compare": False}
-    return options | {"layer": settings.layer} if settings.takes_layer else options
+def _options(inputs: _Inputs, target: int | explainers.Target | None) -> dict[str, Any]:
+    return {**inputs.settings.method_arguments, "target": target, "compare": False}
 
 
-def _changed(inputs: _Inputs, place: Place, target: int | Target) -> Callable[..., Any]:
+def _changed(inputs: _Inputs, place: Place, target: int | explainers.Target) -> Callable[..., Any]:
     """Return the function that explains the changed network."""
     options = _options(inputs, target)
     method = inputs.settings.method.name
@@ -198,10 +195,10 @@ def _changed(inputs: _Inputs, place: Place, target: int | Target) -> Callable[..
 
 
 def _positions(
-    inputs: _Inputs, place: Place, target: int | Target, turn: Turn
+    inputs: _Inputs, place: Place, target: int | explainers.Target, turn: Turn
 ) -> Generator[Any, None, tuple[dict[str, Any], Place]]:
     """Return the effects of all positions as shown on maps, unless a cell is chosen, and the place of one position."""
-    rows, columns = channels_network.sources(inputs.name, place.layer, inputs.images)
+    sources = channels_network.sources(inputs.name, place.layer, inputs.images)
     shown = inputs.change.cell
     found: dict[str, Any] = {}
     if shown is None:
@@ -216,14 +213,9 @@ def _positions(
         )
         if turn.run.stopped():
             raise Refused(messages.STOPPED)
-        placed = _shown(effects, rows, columns)
+        placed = _shown(effects, *sources)
         found["effects"], shown = placed, divmod(int(placed.abs().argmax()), placed.shape[1])
-    if not (0 <= shown[0] < len(rows) and 0 <= shown[1] < len(columns)):
-        raise Refused(channel_messages.no_cell(shown, (len(rows), len(columns))))
-    row, column = rows[shown[0]], columns[shown[1]]
-    if row is None or column is None:
-        raise Refused(messages.OUTSIDE)
-    return found | {"shown_cell": shown}, replace(place, cell=(row, column))
+    return found | {"shown_cell": shown}, replace(place, cell=cell_of(sources, shown))
 
 
 def _shown(effects: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:

@@ -19,7 +19,6 @@ NO_CLASSES = (
     "scores of classes."
 )
 NO_LIMIT = "Both limits are empty. Enter a lower limit, an upper limit, or both."
-OUTSIDE = "The layer has no cell at this position. Choose another one."
 POSITIONS = "Swapping one position after another"
 STOPPED = "Stopped before the result was complete. Press Apply to start again."
 

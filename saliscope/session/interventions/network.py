@@ -9,16 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+import explainers
 from saliscope.session import network_calls
 from saliscope.session.interventions.answers import Change, Place
-
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from explainers import Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +33,6 @@ class Edit:
 
     def intervene(self, network: Any, images: torch.Tensor) -> explainers.Intervention:
         """Call `explainers.intervene`."""
-        import explainers  # torch takes seconds to start
-
         place = self.place
         value = self.change.value(None if self.swapped is None else self.swapped.to(images.device))
         cells = None if place.cell is None else [place.cell]
@@ -70,10 +65,14 @@ def scores_and_map(
 
 
 def _scores_and_map(
-    network: Any, images: torch.Tensor, *, method: str, edit: Edit, target: int | Target | None, **keywords: Any
+    network: Any,
+    images: torch.Tensor,
+    *,
+    method: str,
+    edit: Edit,
+    target: int | explainers.Target | None,
+    **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation]:
-    import explainers  # torch takes seconds to start
-
     result = edit.intervene(network, images)
     explained = int(result.before.argmax()) if target is None else target
     with result.applied(network):
@@ -110,7 +109,7 @@ def position_effects(
     images: torch.Tensor,
     place: Place,
     swapped: torch.Tensor,
-    target: int | Target | None,
+    target: int | explainers.Target | None,
     progress: Callable[[Any], bool],
 ) -> torch.Tensor:
     """Return `explainers.patch_effects` of one image, float32 [h, w]; positions that were not reached are 0."""
@@ -121,6 +120,4 @@ def position_effects(
 
 
 def _position_effects(network: Any, images: torch.Tensor, others: torch.Tensor, **keywords: Any) -> torch.Tensor:
-    import explainers  # torch takes seconds to start
-
     return explainers.patch_effects(network, images, others.to(images.device), **keywords)

@@ -21,7 +21,7 @@ IDLE = 2.0
 
 def release() -> None:
     """Return all freed memory to the system, which takes up to 0.15 s, after removing objects in reference cycles."""
-    from explainers import release_freed_memory  # torch takes seconds to start
+    from explainers import release_freed_memory  # jobs are imported before torch
 
     gc.collect()
     release_freed_memory()

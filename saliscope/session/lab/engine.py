@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+import explainers
 from saliscope.session import network_calls
 from saliscope.session.lab import expressions
 from saliscope.session.lab.experiments import Plan
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from explainers import Target
-    from saliscope.session.lab.expressions import Step
+from saliscope.session.lab.expressions import Step
 
 
 @dataclass
@@ -45,10 +44,6 @@ def run(plan: Plan) -> Outcome:
 
 
 def _run_pass(plan: Plan, *, hooked: bool) -> tuple[dict[str, Tensor], Pass, Pass | None]:
-    import torch  # torch takes seconds to start
-
-    import explainers  # torch takes seconds to start
-
     with torch.enable_grad():
         tensors, edges = _build_graph(plan.steps)
     recorded = Pass()
@@ -81,8 +76,6 @@ def _run_pass(plan: Plan, *, hooked: bool) -> tuple[dict[str, Tensor], Pass, Pas
 
 def _build_graph(steps: list[Step]) -> tuple[dict[str, Tensor], dict[tuple[str, str, int], Tensor]]:
     """Build the graph; each use of a tensor is a separate view, whose gradient is that of the edge."""
-    import torch  # torch takes seconds to start
-
     tensors: dict[str, Tensor] = {}
     edges: dict[tuple[str, str, int], Tensor] = {}
     for step in steps:
@@ -104,22 +97,11 @@ def _build_graph(steps: list[Step]) -> tuple[dict[str, Tensor], dict[tuple[str, 
 def _apply(op: str, operands: list[Any]) -> Tensor:
     if op in expressions.FUNCTIONS:
         return getattr(operands[0], op)()
-    if len(operands) == 1:
-        return -operands[0]
-    a, b = operands
-    if op == "+":
-        return a + b
-    if op == "-":
-        return a - b
-    if op == "*":
-        return a * b
-    return a / b if op == "/" else a**b
+    return expressions.OPERATORS[op](*operands) if len(operands) > 1 else -operands[0]
 
 
 def _change(kind: str, amount: float) -> Callable[[Tensor], Tensor | None]:
     """Return the hook as a function of the gradient (None keeps it), equivalent to `experiments.HOOK_CODE`."""
-    import torch  # torch takes seconds to start
-
     changes: dict[str, Callable[[Tensor], Tensor | None]] = {
         "record": lambda g: None,
         "scale": lambda g: g * amount,
@@ -134,8 +116,6 @@ def _change(kind: str, amount: float) -> Callable[[Tensor], Tensor | None]:
 
 def _backward(plan: Plan, tensors: dict[str, Tensor], recorded: Pass, seed: Any, *, retain: bool) -> Pass:
     """Run one backward pass and return its gradients; those of leaves are read from `.grad`."""
-    import torch  # torch takes seconds to start
-
     result = tensors[plan.result.name]
     start = torch.ones_like(result) if seed is None else torch.tensor(seed, dtype=torch.float32)
     result.backward(start, retain_graph=retain)
@@ -147,12 +127,13 @@ def _backward(plan: Plan, tensors: dict[str, Tensor], recorded: Pass, seed: Any,
     return gradients
 
 
-def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers: list[str]) -> dict[str, Tensor]:
+def layer_norms(
+    network: nn.Module, images: Tensor, target: int | explainers.Target, layers: list[str]
+) -> dict[str, Tensor]:
     """Return the norm of the gradient of the score at each layer output, and the fraction of zeros in the gradient.
 
     A layer without a gradient has (0, 1).
     """
-    import torch  # torch takes seconds to start
 
     def measure(gradient: Tensor) -> Tensor:
         values = gradient.cpu().double()  # not all devices have float64

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import explainers
 from saliscope.errors import Refused
 from saliscope.session import engine, network_calls, scene
 from saliscope.session.answers import Settings, Step
@@ -15,9 +15,6 @@ from saliscope.session.jobs.turns import turns
 from saliscope.session.lab import engine as lab_engine
 from saliscope.session.lab import messages
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    import explainers
 
 VANISHED = 1e-7
 """Fraction of the largest norm below which float32 gradients are only rounding errors."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from saliscope.session.lab import expressions, messages
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from saliscope.session.lab.engine import Outcome, Pass
-    from saliscope.session.lab.expressions import Step, Value
+from saliscope.session.lab.engine import Outcome, Pass
+from saliscope.session.lab.expressions import Step, Value
 
 
 def diagnosis(result: Outcome) -> str:
@@ -37,8 +35,6 @@ def _finite(tensor: Tensor | None) -> bool:
 
 def _value(step: Step, values: dict[str, Tensor]) -> str:
     """Return the message for the first value that is not finite; its operands are finite."""
-    import torch  # torch takes seconds to start
-
     result = values[step.name]
     operands = [values[operand] if isinstance(operand, str) else torch.tensor(operand) for operand in step.inputs]
     index = int((~result.isfinite()).flatten().nonzero()[0])
@@ -87,8 +83,6 @@ def _slope(use: Step, index: int, values: dict[str, Tensor]) -> str:
 
 
 def _numbers(operand: str | Value, values: dict[str, Tensor]) -> list[float]:
-    import torch  # torch takes seconds to start
-
     return (values[operand] if isinstance(operand, str) else torch.tensor(operand)).flatten().tolist()
 
 

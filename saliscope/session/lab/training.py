@@ -9,19 +9,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import explainers
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.session import engine
 from saliscope.session.jobs.runs import Run
 from saliscope.session.lab import messages
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from explainers import Finding
 
 CONV = ("conv1", "conv2", "conv3", "output")
 TASKS = ("line", "mlp", "cnn")
@@ -95,7 +94,7 @@ class Curves:
     norms: dict[str, list[float]]
     updates: dict[str, list[float]]
     histograms: dict[str, list[tuple[tuple[int, ...], float, float]]]
-    findings: list[Finding]
+    findings: list[explainers.Finding]
     end: str = ""
     """Why it ended: "done", "stopped", "time", or "broken" (the loss is not finite); empty while running."""
 
@@ -156,8 +155,6 @@ class _Trainer:
     """One run: network, data, optimizer and log."""
 
     def __init__(self, training: Training, run: Run) -> None:
-        import torch  # torch takes seconds to start
-
         self.training, self.run = training, run
         self.generator = torch.Generator().manual_seed(0)
         self.network = _network(training, self.generator)
@@ -167,10 +164,6 @@ class _Trainer:
         self.step, self.start, self.shown, self.pause = 0, time.monotonic(), 0.0, 1 / limits.TRAINING_UPDATES
 
     def train(self, report: Callable[[Any], bool]) -> Curves:
-        import torch  # torch takes seconds to start
-
-        import explainers  # torch takes seconds to start
-
         end = "done"
         with torch.enable_grad(), ExitStack() as stack:
             self._enter_hooks(stack)
@@ -194,8 +187,6 @@ class _Trainer:
 
         Noise comes before scaling and freezing, so a frozen layer has no noise.
         """
-        import explainers  # torch takes seconds to start
-
         training, network = self.training, self.network
         if training.clip_value is not None:
             stack.enter_context(explainers.clip_gradients(network, value=training.clip_value))
@@ -226,8 +217,6 @@ class _Trainer:
         return value
 
     def _curves(self, end: str = "") -> Curves:
-        import explainers  # torch takes seconds to start
-
         rows, notes = self.log.rows, dict(self.log.notes)
         layers = self.training.layers
         at = sorted(notes)
@@ -268,16 +257,11 @@ def _ratios(training: Training, network: nn.Module, before: dict[str, Tensor]) -
 
 
 def _loss(training: Training, output: Tensor, labels: Tensor) -> Tensor:
-    import torch.nn.functional as F  # torch takes seconds to start
-
     return F.mse_loss(output, labels) if training.task == "line" else F.cross_entropy(output, labels)
 
 
 def _network(training: Training, generator: torch.Generator) -> nn.Module:
     """Return the network of the task with weights sampled from `generator`, so that runs are reproducible."""
-    import torch  # torch takes seconds to start
-    from torch import nn  # torch takes seconds to start
-
     activation = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[training.activation]
     parts: OrderedDict[str, nn.Module] = OrderedDict()
     if training.task == "line":
@@ -305,8 +289,6 @@ def _network(training: Training, generator: torch.Generator) -> nn.Module:
 
 def _data(training: Training, generator: torch.Generator) -> itertools.cycle[tuple[Tensor, Tensor]]:
     """Return an endless iterator over the batches (inputs, labels)."""
-    import torch  # torch takes seconds to start
-
     if training.task == "line":
         x = torch.tensor([[1.0], [2.0], [3.0]])
         return itertools.cycle([(x, 2 * x)])
@@ -318,8 +300,6 @@ def _data(training: Training, generator: torch.Generator) -> itertools.cycle[tup
 
 def _spiral(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return points on the two arms of a spiral."""
-    import torch  # torch takes seconds to start
-
     radius = torch.linspace(0.3, 1.0, POINTS).repeat(2)
     arm = torch.arange(2).repeat_interleave(POINTS)
     angle = 5.0 * radius + math.pi * arm
@@ -329,7 +309,6 @@ def _spiral(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def _shapes(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return noisy images [SHAPES, 1, SIDE, SIDE] of a square, a disc or a cross with random positions and sizes."""
-    import torch  # torch takes seconds to start
 
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(SHAPES, 1, 1, generator=generator)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
+import explainers
 from saliscope.session import engine, model_cache, network_calls, results_cache, scene
 from saliscope.session.answers import Settings, Waiting
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
 
 COUNT = 3
 """Number of classes with a small map."""
@@ -42,8 +39,6 @@ def method_of(settings: Settings, seconds: float = 0.0) -> explainers.Method | N
 
     Returns None for a detector or a segmentation network, which lists objects instead of classes.
     """
-    import explainers  # torch takes seconds to start
-
     method = settings.method
     if settings.loaded.detects_objects:
         return None
@@ -61,14 +56,8 @@ def explain(request: Request, run: Run, key: str, name: str, classes: list[int])
     settings = yield from engine.resolve_settings(request, run)
     if not key or results_cache.key(settings, request) != key:
         return
-    method = next(
-        (
-            candidate
-            for candidate in (method_of(settings), method_of(settings, QUICK))
-            if candidate and candidate.name == name
-        ),
-        None,
-    )
+    candidates = filter(None, (method_of(settings), method_of(settings, QUICK)))
+    method = next((candidate for candidate in candidates if candidate.name == name), None)
     if method is None:
         return
     settings, image, images = engine.load_input(settings, request)

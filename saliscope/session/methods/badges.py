@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import explainers
+from saliscope.session.answers import LoadedModel
 from saliscope.session.methods import messages
-
-if TYPE_CHECKING:
-    import explainers
-    from saliscope.session.answers import LoadedModel
 
 FILE = Path(__file__).resolve().parent / "verdicts.json"
 
@@ -46,14 +44,12 @@ def badges(method: explainers.Method, loaded: LoadedModel) -> list[Badge]:
 
 def _weights(measured: dict[str, Any], method: explainers.Method) -> list[Badge]:
     """Return the badge of the randomization test; class-agnostic methods are tested with all layers randomized."""
-    from explainers import Randomization  # torch takes seconds to start
-
     last, everything = measured.get("logit"), measured.get("cascade")
     if measured.get("depends_on_weights") is not False or last is None or everything is None:
         return []
-    if not method.reads_class and abs(everything) < Randomization.ALL_LAYERS:
+    if not method.reads_class and abs(everything) < explainers.Randomization.ALL_LAYERS:
         return []
-    limits = Randomization.LAST_LAYER, Randomization.ALL_LAYERS
+    limits = explainers.Randomization.LAST_LAYER, explainers.Randomization.ALL_LAYERS
     return [(messages.NO_WEIGHTS, messages.weights_tip(last, everything, limits, table()["network"]))]
 
 
@@ -65,5 +61,6 @@ def _controls(measured: dict[str, Any], loaded: LoadedModel) -> list[Badge]:
         return []
     network = table()["network"]
     where = messages.HERE if loaded.name == network else f"on {network}"
-    tip = messages.controls_tip(verdicts, measured["n"], network, table()["test"])
-    return [(messages.controls(verdicts, where), tip)]
+    failed = {control: verdict for control, verdict in verdicts.items() if verdict != "better"}
+    tip = messages.controls_tip(explainers.describe_results(verdicts), measured["n"], network, table()["test"])
+    return [(f"{explainers.describe_results(failed)} {where}", tip)]

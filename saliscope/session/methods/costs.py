@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from saliscope import limits
 from saliscope.session.methods import messages
+from saliscope.zoo.names import split_name
 
 if TYPE_CHECKING:
     from saliscope.session.answers import LoadedModel
@@ -86,11 +87,8 @@ def _timed_name(loaded: LoadedModel) -> str:
 
     One with another size or on another device does not.
     """
-    from saliscope.zoo.variants import parse_settings, split_device, split_name  # torch takes seconds to start
-
     base, changes = split_name(loaded.name)
-    others, device = split_device(changes)
-    return base if others and not device and parse_settings(others).size is None else loaded.name
+    return loaded.name if any(part.startswith(("size=", "device=")) for part in changes.split("&")) else base
 
 
 def is_measured(loaded: LoadedModel) -> bool:
@@ -115,7 +113,7 @@ def _time_forward(loaded: LoadedModel) -> float:
     On the CPU this uses the time of the calling thread, which takes part in every parallel region, so that runs of
     other users do not count.
     """
-    import torch  # torch takes seconds to start
+    import torch  # the page needs the table before torch
 
     network, images = loaded.model.network, torch.zeros(1, loaded.model.channels, *loaded.model.size)
     images, clock = images.to(loaded.device), time.thread_time
@@ -123,16 +121,9 @@ def _time_forward(loaded: LoadedModel) -> float:
         if loaded.device.type != "cpu":
             clock = time.perf_counter
             network(images)  # the first pass also loads kernels
-            _synchronize(loaded)
+            torch.accelerator.synchronize(loaded.device)
         start = clock()
         network(images)
-        _synchronize(loaded)
+        if loaded.device.type != "cpu":
+            torch.accelerator.synchronize(loaded.device)
         return clock() - start
-
-
-def _synchronize(loaded: LoadedModel) -> None:
-    """Wait for the accelerator."""
-    import torch  # torch takes seconds to start
-
-    if loaded.device.type == "cuda":
-        torch.cuda.synchronize(loaded.device)

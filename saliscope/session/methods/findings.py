@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import explainers
 from saliscope.percentages import percent
 from saliscope.session import messages as page_messages
 from saliscope.session import model_cache
-
-if TYPE_CHECKING:
-    import explainers
-    from explainers import Finding
-    from saliscope.session.answers import Answer, Settings
+from saliscope.session.answers import Answer, Settings
 
 RECOMMENDED = {
     "saliency": "smooth_grad_squared",
@@ -81,7 +78,7 @@ Message = str | tuple[str, dict[str, Any]]
 """A message, with a remedy if it differs from the library's."""
 
 
-def describe(finding: Finding, step: Answer) -> dict[str, Any]:
+def describe(finding: explainers.Finding, step: Answer) -> dict[str, Any]:
     """Return a finding in the format that `static/panel/findings.js` draws."""
     settings, layer = step.settings, step.explanation.layer or ""
     context = FindingContext(settings, page_messages.subject(step), layer, finding.facts, finding.remedy)
@@ -132,8 +129,6 @@ def _to_page_value(name: str, value: Any, settings: Settings) -> Any:
 
 
 def _method(name: str) -> explainers.Method:
-    import explainers  # torch takes seconds to start
-
     return explainers.METHODS[name]
 
 

@@ -16,17 +16,17 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
+from torchvision.models import vit_b_16
+from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
+import explainers
+from saliscope import zoo
 from saliscope.images import examples
 from saliscope.session.methods.costs import FILE
-
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
 
 THREADS, SECONDS, QUICK = 2, 90.0, 1.0
 """Threads of torch; time limit of long methods; faster methods than `QUICK` run three times, and the minimum counts."""
@@ -37,8 +37,6 @@ Case = tuple[str, Any, "torch.Tensor", Any]
 
 def default_case() -> Case:
     """Return the default network and an example image."""
-    from saliscope import zoo  # torch takes seconds to start
-
     model, example = zoo.load_model("auto"), next(iter(examples.all_examples().values()))
     return model.name, model.network, model.prepare(Image.open(example.path).convert("RGB")), None
 
@@ -46,20 +44,12 @@ def default_case() -> Case:
 @functools.cache
 def transformer() -> Case:
     """Return a vision transformer; its run time does not depend on the weights."""
-    import torch  # torch takes seconds to start
-    from torchvision.models import vit_b_16  # torch takes seconds to start
-
     return "vit_b_16", vit_b_16(weights=None).eval(), torch.rand(1, 3, 224, 224), 0
 
 
 @functools.cache
 def detector() -> Case:
     """Return a small object detector, and a box as the target."""
-    import torch  # torch takes seconds to start
-    from torchvision.models.detection import ssdlite320_mobilenet_v3_large  # torch takes seconds to start
-
-    import explainers  # torch takes seconds to start
-
     network = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None).eval()
     box = explainers.BoxScores(torch.tensor([[80.0, 80.0, 240.0, 240.0]]), (1,), 0.0)
     return "ssdlite320_mobilenet_v3_large", network, torch.rand(1, 3, 320, 320), box
@@ -74,8 +64,6 @@ def seconds(work: Callable[[], object]) -> float:
 
 def forward(network: Any, images: torch.Tensor) -> float:
     """Return the median time of 25 forward passes."""
-    import torch  # torch takes seconds to start
-
     with torch.inference_mode():
         network(images)
         return statistics.median(seconds(lambda: network(images)) for _ in range(25))
@@ -83,8 +71,6 @@ def forward(network: Any, images: torch.Tensor) -> float:
 
 def passes(method: explainers.Method, case: Case, unit: float) -> float:
     """Return the time of a method in forward passes."""
-    import explainers  # torch takes seconds to start
-
     _, network, images, target = case
     options: dict[str, Any] = {"budget": SECONDS} if method.long else {}
     if "auto" in getattr(method.options.get("precision"), "choices", ()):
@@ -98,10 +84,6 @@ def passes(method: explainers.Method, case: Case, unit: float) -> float:
 
 def main() -> None:
     """Measure the methods and write the table."""
-    import torch  # torch takes seconds to start
-
-    import explainers  # torch takes seconds to start
-
     parser = argparse.ArgumentParser(
         prog="python -m saliscope.session.methods.measure", description=(__doc__ or "").partition("\n")[0]
     )

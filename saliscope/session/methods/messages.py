@@ -52,20 +52,11 @@ def weights_tip(last: float, everything: float, limits: tuple[float, float], net
     )
 
 
-def controls(results: dict[str, str], where: str) -> str:
-    """Return the badge of a method that is not better than all controls: the words of a verdict, without what is."""
-    from explainers import describe_results  # torch takes seconds to start
-
-    return f"{describe_results({name: each for name, each in results.items() if each != 'better'})} {where}"
-
-
-def controls_tip(results: dict[str, str], count: int, network: str, test: str) -> str:
-    """Return the comparison with each control."""
-    from explainers import describe_results  # torch takes seconds to start
-
+def controls_tip(results: str, count: int, network: str, test: str) -> str:
+    """Return the comparison with each control; `results` are in the words of a verdict."""
     over = f"{count} image{'s' * (count != 1)}"
     return (
-        f"Insertion minus deletion over {over} with {network}: {describe_results(results)} ({test}, p < 0.05, adjusted "
+        f"Insertion minus deletion over {over} with {network}: {results} ({test}, p < 0.05, adjusted "
         "for the number of comparisons)."
     )
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
+import explainers
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import examples
@@ -19,12 +21,6 @@ from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.models import messages
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from explainers import ModelComparison
 
 TOLERANCE = 1e-3
 """The largest relative difference of two outputs that count as equal."""
@@ -41,7 +37,7 @@ class Compared:
     names: list[str]
     crops: tuple[list[Image.Image], list[Image.Image]]
     method: explainers.Method
-    result: ModelComparison
+    result: explainers.ModelComparison
     notes: tuple[str, ...]
     same_inputs: bool
     """Whether both networks receive the same values."""
@@ -52,8 +48,6 @@ def compare(request: Request, other: str, run: Run, *, with_examples: bool = Tru
 
     Errors   Refused for models that cannot be compared; errors of `explainers.compare_models`
     """
-    import torch  # torch takes seconds to start
-
     if not other:
         raise Refused(messages.NO_OTHER)
     first = yield from engine.resolve_settings(request, run)
@@ -104,8 +98,6 @@ def _method(settings: Settings, b: LoadedModel) -> explainers.Method:
 
     Errors   Refused if there is none
     """
-    import explainers  # torch takes seconds to start
-
     candidates = [settings.method, *(explainers.METHODS[name] for name in METHODS)]
     for method in candidates:
         known = model_cache.why_not(method, settings.loaded) is None and model_cache.why_not(method, b) is None
@@ -136,18 +128,16 @@ def _input(settings: Settings, request: Request, path: str) -> tuple[Image.Image
     return settings.loaded.model.crop(image), images, opened.window
 
 
-def _compare(a: str, b: str, method: str, images_a: torch.Tensor, images_b: torch.Tensor) -> ModelComparison:
+def _compare(a: str, b: str, method: str, images_a: torch.Tensor, images_b: torch.Tensor) -> explainers.ModelComparison:
     work = partial(_compare_on_device, b, method)
-    result: ModelComparison = network_calls.run(a, work, images_a, images_b=images_b)
+    result: explainers.ModelComparison = network_calls.run(a, work, images_a, images_b=images_b)
     return result
 
 
 def _compare_on_device(
     other: str, method: str, network: Any, images: torch.Tensor, *, images_b: torch.Tensor
-) -> ModelComparison:
+) -> explainers.ModelComparison:
     """Call `explainers.compare_models`; the second network is loaded by its name, like the first."""
-    import explainers  # torch takes seconds to start
-
     loaded = model_cache.load(other)
     device, second = model_cache.device_of_call(loaded), loaded.model.network
     if limits.SHARED_GPU:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+import torch
+
+import explainers
+from saliscope import zoo
 from saliscope.session import engine, network_calls
 from saliscope.session.answers import LoadedModel, Waiting
 from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.request import Request
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from explainers import Description
-    from saliscope import zoo
-
-_known: weakref.WeakKeyDictionary[zoo.Model, Description] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[zoo.Model, explainers.Description] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Described:
     """The description of a network."""
 
     loaded: LoadedModel
-    description: Description
+    description: explainers.Description
 
 
 def describe(request: Request, run: Run) -> Iterator[Waiting | Described]:
@@ -40,16 +37,8 @@ def describe(request: Request, run: Run) -> Iterator[Waiting | Described]:
     model = loaded.model
     found = _known.get(model)
     if found is None:
-        import torch  # torch takes seconds to start
-
         with turns.enqueue(run, long=False) as turn:
             yield from engine.wait_turn(turn)
             images = torch.zeros(1, model.channels, *model.size)
-            found = _known[model] = network_calls.run(loaded.name, _describe, images)
+            found = _known[model] = network_calls.run(loaded.name, explainers.describe, images)
     yield Described(loaded, found)
-
-
-def _describe(network: Any, images: Tensor) -> Description:
-    import explainers  # torch takes seconds to start
-
-    return explainers.describe(network, images)

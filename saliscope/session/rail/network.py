@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from explainers import Blocks, BlockStep, SkipConnection
+from saliscope import zoo
 from saliscope.session import scene
 from saliscope.session.answers import LoadedModel
 from saliscope.session.rail import messages
-
-if TYPE_CHECKING:
-    from explainers import Blocks, BlockStep, SkipConnection
-    from saliscope import zoo
 
 MOST_ARCS = 600
 """Approximate limit of arcs; for networks with more, only the longest and shortest arc of each end are drawn."""

@@ -6,10 +6,12 @@ import hashlib
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import torch
 from PIL import Image
+from torch import Tensor, nn
 
+from explainers import Target
 from saliscope.session import engine, network_calls, results_cache, scene
 from saliscope.session.answers import Settings, Step
 from saliscope.session.jobs.recent import Recent
@@ -17,11 +19,6 @@ from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.rail import network
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from explainers import Target
 
 SMALLEST = 1e-12
 _known = Recent[tuple[str, dict[str, float]]]()
@@ -84,8 +81,6 @@ def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers
 
 
 def _norm(gradient: Tensor) -> float:
-    import torch  # torch takes seconds to start
-
     norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float32))
     if not SMALLEST < norm < 1 / SMALLEST:  # the squares overflow or underflow in float32
         norm = float(torch.linalg.vector_norm(gradient.cpu().double()))

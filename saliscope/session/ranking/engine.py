@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image
 
+from explainers import Recommendation
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.session import engine, messages, network_calls, results_cache, scene
@@ -16,9 +17,6 @@ from saliscope.session.jobs.runs import Run
 from saliscope.session.jobs.turns import turns
 from saliscope.session.ranking.messages import STOPPED, TOO_SHORT, wrong_seconds
 from saliscope.session.request import Request
-
-if TYPE_CHECKING:
-    from explainers import Recommendation
 
 SECONDS = 10.0
 """The default time limit."""

@@ -135,7 +135,7 @@ def title(name: str, layer: str | None) -> str:
 
 def agreement(a: str, b: str, rho: float) -> str:
     """Return whether two metrics agree on the ranking."""
-    from explainers import Recommendation  # torch takes seconds to start
+    from explainers import Recommendation  # texts are imported before torch
 
     if math.isnan(rho):
         return FEW

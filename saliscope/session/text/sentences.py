@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import OrderedDict
-from typing import TYPE_CHECKING
 
+import torch
+
+from explainers import Similarity
+from saliscope import zoo
 from saliscope.errors import Refused
 from saliscope.session import network_calls
 from saliscope.session import text_messages as messages
 from saliscope.session.answers import CHANNEL, Settings
+from saliscope.session.jobs.recent import Recent
 from saliscope.session.request import LONGEST, Request
+from saliscope.zoo import text
+from saliscope.zoo.text import Sentences
 
-if TYPE_CHECKING:
-    import torch
-
-    from explainers import Similarity
-    from saliscope import zoo
-    from saliscope.zoo.text import Sentences
-
-MAX_CACHED = 256
-_vectors: weakref.WeakKeyDictionary[zoo.Model, OrderedDict[str, torch.Tensor]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_vectors: weakref.WeakKeyDictionary[zoo.Model, Recent[torch.Tensor]] = weakref.WeakKeyDictionary()
 
 
 def parse(request: Request) -> tuple[Sentences | None, str]:
     """Return the sentences of a request, or None and why they are missing or invalid."""
-    from saliscope.zoo import text  # torch takes seconds to start
-
     of_other_model = request.lenient and CHANNEL.fullmatch(request.target)
     target = "" if of_other_model else request.target
     if len(target) > LONGEST:
@@ -45,8 +38,6 @@ def target_of(settings: Settings) -> Similarity:
 
     Errors   Refused for a sentence that cannot be embedded
     """
-    from saliscope.zoo import text  # torch takes seconds to start
-
     assert settings.sentences is not None, "only for a request with a sentence"
     try:
         return text.target_of(_embed(settings), settings.sentences)
@@ -59,8 +50,6 @@ def target_of_one(settings: Settings, index: int) -> Similarity:
 
     Errors   as `target_of`
     """
-    from explainers import Similarity  # torch takes seconds to start
-
     return Similarity(_embed(settings)[index])
 
 
@@ -69,27 +58,18 @@ def similarities(settings: Settings, output: torch.Tensor) -> torch.Tensor:
 
     Errors   as `target_of`
     """
-    from saliscope.zoo import text  # torch takes seconds to start
-
     return text.similarities(output[None], _embed(settings))[0] if settings.sentences else output[:0]
 
 
 def _embed(settings: Settings) -> list[torch.Tensor]:
-    from saliscope.zoo import text  # torch takes seconds to start
-
-    model, vectors = settings.loaded.model, []
+    known, vectors = _vectors.setdefault(settings.loaded.model, Recent()), []
     for sentence in settings.class_names:
-        with _lock:
-            known = _vectors.setdefault(model, OrderedDict())
-            vector = known.get(sentence)
+        vector = known.get(sentence)
         if vector is None:
             try:
                 vector = network_calls.embedding(settings.loaded.name, sentence)
             except text.BadSentence as error:
                 raise Refused(f"{error}.") from None
-            with _lock:
-                known[sentence] = vector
-                if len(known) > MAX_CACHED:
-                    known.popitem(last=False)
+            known.put(sentence, vector)
         vectors.append(vector)
     return vectors

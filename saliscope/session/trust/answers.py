@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
 
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from explainers import Evaluation, Facts, Randomization, Verdict
+import explainers
 
 STEPS = 20
 """Number of steps of the curves."""
@@ -51,25 +48,23 @@ class CheckedMap:
     method: explainers.Method
     name: str
     unit: str
-    evaluation: Evaluation
+    evaluation: explainers.Evaluation
     order: torch.Tensor
     blurred: Image.Image
-    facts: Facts
+    facts: explainers.Facts
     headline: list[str] = field(default_factory=list)
     """The sentences above the map that follow from the verdict."""
     similarity: ClassSimilarity | None = None
     uncompared: str = ""
     """Why the map was not compared with that of another class, if there is a special reason."""
-    weights: Randomization | str | None = None
+    weights: explainers.Randomization | str | None = None
     """The randomization test, or the message that explains why there is none."""
     more: bool = False
     """Whether the randomization test follows."""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> explainers.Verdict:
         """The verdict on the map with all tests that were made of it."""
-        from explainers import judge_facts  # torch takes seconds to start
-
         test = self.weights
         weights = None if test is None or isinstance(test, str) else test.depends_on_weights(self.method.reads_class)
         tested = replace(
@@ -78,9 +73,9 @@ class CheckedMap:
             correlation=self.facts.correlation if self.similarity is None else self.similarity.correlation,
             depends_on_weights=weights,
         )
-        return judge_facts(tested)
+        return explainers.judge_facts(tested)
 
-    def with_weights(self, weights: Randomization | str) -> CheckedMap:
+    def with_weights(self, weights: explainers.Randomization | str) -> CheckedMap:
         """Return a copy with the result of the randomization test."""
         return replace(self, weights=weights, more=False)
 
@@ -91,7 +86,7 @@ class Weights:
 
     key: str
     method: explainers.Method
-    test: Randomization | str
+    test: explainers.Randomization | str
 
 
 Controls = tuple[dict[str, Any], str]

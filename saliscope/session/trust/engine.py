@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import torch
 from PIL import Image
 
+import explainers
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.session import engine, headline, network_calls, results_cache, scene, text_messages
@@ -27,12 +29,6 @@ from saliscope.session.request import Request
 from saliscope.session.trust import messages
 from saliscope.session.trust.answers import STEPS, CheckedMap, CheckProgress, ClassSimilarity, Controls, Weights
 from saliscope.session.verdict import facts_of
-
-if TYPE_CHECKING:
-    import torch
-
-    import explainers
-    from explainers import Evaluation, Randomization, Target
 
 T = TypeVar("T")
 METRICS = ("deletion", "insertion")
@@ -168,7 +164,7 @@ def _shown_answer(request: Request, run: Run, key: str) -> Generator[Waiting, No
     return answer
 
 
-def _target(answer: Answer) -> int | Target:
+def _target(answer: Answer) -> int | explainers.Target:
     if answer.scene:
         return answer.detected_object.target
     chosen = scene.target_of(answer.settings)
@@ -179,10 +175,10 @@ def _evaluate(
     name: str,
     images: torch.Tensor,
     explanation: explainers.Explanation,
-    target: int | Target,
+    target: int | explainers.Target,
     controls: Controls | None,
     report: Callable[[Any], bool],
-) -> Evaluation:
+) -> explainers.Evaluation:
     """Evaluate the map in the precision of the known controls, which are added to the result."""
     known, precision = (None, "auto") if controls is None else controls
     options = {"metrics": METRICS, "steps": STEPS, "controls": known is None, "precision": precision}
@@ -190,15 +186,13 @@ def _evaluate(
     return evaluation if known is None else replace(evaluation, **known)
 
 
-def _controls_of(evaluation: Evaluation) -> Controls:
+def _controls_of(evaluation: explainers.Evaluation) -> Controls:
     names = ("controls", "spread", "random_values", "random_curves", "control_curves")
     return {name: getattr(evaluation, name) for name in names}, str(evaluation.options["precision"])
 
 
-def order(evaluation: Evaluation) -> torch.Tensor:
+def order(evaluation: explainers.Evaluation) -> torch.Tensor:
     """Return the step [H, W], uint8, starting at 1, at which each pixel of the first image is deleted or inserted."""
-    import torch  # torch takes seconds to start
-
     rank = evaluation[:1].pixel_ranks()[0]
     counts = torch.tensor([k * rank.numel() // STEPS for k in range(1, STEPS + 1)])
     return (torch.searchsorted(counts, rank.long(), right=True) + 1).to(torch.uint8)
@@ -206,14 +200,10 @@ def order(evaluation: Evaluation) -> torch.Tensor:
 
 def blurred(crop: Image.Image, images: torch.Tensor) -> Image.Image:
     """Return the image shown instead of deleted pixels: the crop, blurred at the size of the network's input."""
-    import torch  # torch takes seconds to start
-
-    from explainers import baseline_of  # torch takes seconds to start
-
     height, width = images.shape[-2:]
     small = crop.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
     values = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).view(1, height, width, 3)
-    blurred_values = baseline_of(values.permute(0, 3, 1, 2).float(), "blur")[0].permute(1, 2, 0)
+    blurred_values = explainers.baseline_of(values.permute(0, 3, 1, 2).float(), "blur")[0].permute(1, 2, 0)
     return Image.frombytes(
         "RGB", (width, height), blurred_values.round().clamp(0, 255).to(torch.uint8).numpy().tobytes()
     )
@@ -221,21 +211,17 @@ def blurred(crop: Image.Image, images: torch.Tensor) -> Image.Image:
 
 def _class_similarity(answer: Answer, images: torch.Tensor) -> ClassSimilarity | None:
     """Compare the map with that of the runner-up class; return None if there is no other class."""
-    from explainers import rank_correlation  # torch takes seconds to start
-
     settings, explained, probabilities = answer.settings, answer.target, answer.probabilities
     if not settings.method.reads_class or settings.unit or probabilities is None or len(probabilities) < 2:
         return None
     if settings.loaded.encodes_text:
         return None
     other = next(label for label in probabilities.topk(2).indices.tolist() if label != explained)
-    options = {**settings.method_options, **({"layer": settings.layer} if settings.method.takes_layer else {})}
-    second = network_calls.explain(
-        settings.loaded.name, settings.method.name, images, target=other, compare=False, **options
-    )
+    name, arguments = settings.method.name, settings.method_arguments
+    second = network_calls.explain(settings.loaded.name, name, images, target=other, compare=False, **arguments)
     both = (answer.explanation, second)
     judged = [explanation.raw if explanation.raw.ndim == 3 else explanation.map for explanation in both]
-    correlations = [rank_correlation(*pair) for pair in (judged, [explanation.map for explanation in both])]
+    correlations = [explainers.rank_correlation(*pair) for pair in (judged, [explanation.map for explanation in both])]
     return ClassSimilarity(settings.loaded.names[other], *(float(each[0]) for each in correlations))
 
 
@@ -247,8 +233,8 @@ def _why_not_compared(settings: Settings) -> str:
 
 
 def _randomize(
-    answer: Answer, images: torch.Tensor, target: int | Target, run: Run, turn: Any
-) -> Generator[CheckProgress, None, Randomization | str]:
+    answer: Answer, images: torch.Tensor, target: int | explainers.Target, run: Run, turn: Any
+) -> Generator[CheckProgress, None, explainers.Randomization | str]:
     """Run the randomization test; return its result, or the message that explains why it cannot run.
 
     The last layer is randomized for class-specific methods. Class-agnostic methods do not depend on it, so all layers
@@ -258,23 +244,14 @@ def _randomize(
     if settings.unit:
         return messages.UNIT
     order = {"order": "logit"} if settings.method.reads_class else {"order": "cascade", "seeds": 1}
-    options = {**settings.method_options, **({"layer": settings.layer} if settings.method.takes_layer else {})}
-    work = partial(_run_test, settings.loaded.name, images, settings.method.name, target, options | order)
+    options = settings.method_arguments | order
+
+    def work(report: Callable[[Any], bool]) -> explainers.Randomization:
+        name, method = settings.loaded.name, settings.method.name
+        return network_calls.randomize(name, images, method, report, target=target, **options)
+
     try:
-        test: Randomization = yield from engine.stream(
-            work, run, lambda step: CheckProgress(settings.key, step.fraction), turn
-        )
+        test = yield from engine.stream(work, run, lambda step: CheckProgress(settings.key, step.fraction), turn)
     except ValueError as error:
         return engine.message_of(error, messages.NO_TEST)
     return messages.STOPPED if test.done < test.total else test
-
-
-def _run_test(
-    name: str,
-    images: torch.Tensor,
-    method: str,
-    target: int | Target,
-    options: dict[str, Any],
-    report: Callable[[Any], bool],
-) -> Randomization:
-    return network_calls.randomize(name, images, method, report, target=target, **options)

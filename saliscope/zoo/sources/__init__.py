@@ -7,5 +7,5 @@ from importlib import import_module
 
 from saliscope.zoo.sources.source import Source
 
-FILES = ("model_files", "torchvision_classifiers", "torchvision_dense", "timm_models", "hf_models", "factories")
+FILES = ("model_files", "torchvision_models", "timm_models", "hf_models", "factories")
 SOURCES: tuple[Source, ...] = tuple(import_module(f"{__name__}.{file}").SOURCE for file in FILES)

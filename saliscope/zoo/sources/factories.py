@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torchvision.transforms import InterpolationMode
 
 from saliscope.zoo import text
 from saliscope.zoo.downloads import Progress
@@ -75,9 +74,8 @@ def _with_text(name: str, network: nn.Module, tokenize: Tokenize) -> Model:
         return Model(name, network, [], UNKNOWN, tokenize=tokenize)
     sides = (found["size"],) * 2 if isinstance(found["size"], int) else tuple(found["size"])
     side = sides[0] if sides[0] == sides[1] else sides
-    mode = InterpolationMode(found["interpolation"])
     resize = sides if found["resize_mode"] == "squash" else min(sides)
-    preparation = Preparation(side, resize, tuple(found["mean"]), tuple(found["std"]), mode)
+    preparation = Preparation(side, resize, tuple(found["mean"]), tuple(found["std"]), found["interpolation"])
     note = f"The preprocessing of {name!r} was read from its open_clip configuration."
     return Model(name, network, [], preparation, notes=(note,), tokenize=tokenize)
 

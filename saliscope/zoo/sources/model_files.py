@@ -24,7 +24,6 @@ from types import ModuleType
 from typing import Any
 
 from torch import nn
-from torchvision.transforms import InterpolationMode
 
 from explainers import BadOption, check_score
 from saliscope import resources
@@ -67,6 +66,7 @@ class ModelFiles(Source):
         return model
 
     def missing(self) -> str:
+        """Return how to install `package` if it is missing, or else an empty string."""
         path = files().get(BUILT_IN)
         module = load_file(path) if path else None
         return "" if module is None or module.weights_file() else str(module.NOT_INSTALLED) + "."
@@ -166,6 +166,6 @@ def _model(name: str, module: ModuleType, built: tuple[Any, Tokenize | None]) ->
         raise ModelUnavailable(f"SCORE in {name}.py: {error}") from error
     if settings is None:
         return Model(name, result, labels, UNKNOWN, score=score, tokenize=tokenize)
-    size, mode = settings["size"], InterpolationMode(settings.get("interpolation", "bilinear"))
+    size, mode = settings["size"], settings.get("interpolation", "bilinear")
     preparation = Preparation(size, settings.get("resize", size), settings["mean"], settings["std"], mode)
     return Model(name, result, labels, preparation, score=score, tokenize=tokenize)

@@ -36,18 +36,19 @@ class ModelInfo:
     name: str
     """Unique across all sources."""
     title: str
-    weights: str
+    weights: str = ""
     """Name of the weights in torchvision, or the name that their publisher uses."""
-    classes: int
-    megabytes: float
+    classes: int = 0
+    """0 if it is not known before the model is loaded, as for the next two."""
+    megabytes: float = 0.0
     """Size of the file of weights."""
-    side: int
+    side: int = 0
     """Height and width of the input in pixels; the longer side if it is not square."""
-    cached: bool
+    cached: bool = True
     """Whether the model loads without a download."""
-    fetched: bool
+    fetched: bool = False
     """Whether the weights are downloaded; False if an installed package contains them."""
-    accuracy: float | None
+    accuracy: float | None = None
     """Percent on the validation set of the weights' dataset, as published with the weights; see `measure`."""
     task: Task = "classification"
     channels: int = 3
@@ -91,10 +92,6 @@ class Source(ABC):
     def may_download(self, name: str) -> bool:
         """Return whether weights that are not cached may be downloaded."""
         return not settings.offline()
-
-    def missing(self) -> str:
-        """Return how to install `package` if it is missing, or else an empty string."""
-        return ""
 
     def labels(self, name: str) -> Sequence[str]:
         """Return the class names in the order of the outputs."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torchvision.transforms import InterpolationMode
 
 from saliscope.names import did_you_mean, nearest
 from saliscope.zoo import downloads
@@ -70,7 +69,7 @@ SOURCE = TimmModels()
 
 
 def preparation_of(network: nn.Module) -> Preparation:
-    """Return timm's preprocessing for this network; the same steps in torchvision for other than 1 or 3 channels.
+    """Return timm's preprocessing for this network; the same steps on tensors for other than 1 or 3 channels.
 
     Errors   BadTransform
     """
@@ -83,7 +82,7 @@ def preparation_of(network: nn.Module) -> Preparation:
     mean, std = (_of_channels(config[part], channels) for part in ("mean", "std"))
     resize = math.floor(height / config["crop_pct"]), math.floor(width / config["crop_pct"])
     shorter = resize if config["crop_mode"] == "squash" or height != width else resize[0]
-    kind = InterpolationMode(config["interpolation"] if config["interpolation"] != "random" else "bilinear")
+    kind = config["interpolation"] if config["interpolation"] != "random" else "bilinear"
     return Preparation(height if height == width else (height, width), shorter, mean, std, kind)
 
 

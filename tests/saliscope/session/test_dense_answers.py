@@ -21,7 +21,8 @@ from saliscope.session.jobs import runs
 from saliscope.session.request import Request
 from saliscope.zoo import catalog
 from saliscope.zoo.model import Model
-from saliscope.zoo.sources.torchvision_dense import SOURCE, preparation_of, weights_by_name
+from saliscope.zoo.sources.torchvision_models import SOURCE
+from saliscope.zoo.sources.torchvision_networks import preparation_of, weights_by_name
 from tests.saliscope.session.asking import forget_networks, last_steps, text_of
 from tests.support import dense_nets
 from tests.support.catalog import isolate_catalog
@@ -220,7 +221,7 @@ def test_a_detection_of_another_scale_has_another_layer(monkeypatch: pytest.Monk
     import torchvision
 
     name = "ssdlite320_mobilenet_v3_large"
-    labels = weights_by_name()[name][0].meta["categories"]
+    labels = weights_by_name()[name].meta["categories"]
     network = torchvision.models.get_model(name, weights=None, weights_backbone=None, num_classes=len(labels))
     monkeypatch.setattr(SOURCE, "load", lambda *_: Model(name, network, labels, preparation_of(name), "detection"))
     found = last_steps(Request(blobs, model=name, options={"min_score": 0.01}))

@@ -32,7 +32,7 @@ from saliscope.session.maps.top import TopMaps
 from saliscope.session.model_cache import load
 from saliscope.session.request import NAMES, Request, from_api, from_form, split
 from saliscope.zoo.model import Preparation
-from saliscope.zoo.sources.torchvision_dense import preparation_of
+from saliscope.zoo.sources.torchvision_networks import preparation_of
 from saliscope.zoo.transforms import measure
 from tests.saliscope.session.asking import CAT, DOG, MODEL, answered, steps_of
 from tests.support.catalog import isolate_catalog
@@ -54,8 +54,9 @@ def test_form_link_and_api_make_the_same_request(tmp_path: Path, monkeypatch: py
     assert form.signature == from_api({"path": uploaded}, options, **SETTINGS).signature != link.signature
     assert {name: getattr(link, name) for name in NAMES} == SETTINGS and link.options == options
 
-    for model, lenient in ((MODEL, True), ("resnet50", False)):  # the layer may be that of the previous model
-        assert from_form(uploaded, model, "layer4", "", "", {"model": "resnet50", "values": {}}).lenient is lenient
+    for model, other, notes in ((MODEL, "resnet50", 0), ("", "resnet50", 0), (MODEL, MODEL, 1), ("", MODEL, 1)):
+        moved = from_form(uploaded, model, "layer4", "", "", {"model": other, "values": {}})
+        assert len(engine.resolve(moved).notes) == notes, "the layer may be that of the previous model"
     for path in ("/etc/passwd", "https://example.org/a.png"):
         with pytest.raises(Refused):
             from_form(path, "", "", "", "", None)

@@ -13,9 +13,10 @@ from torchvision.models import get_model, get_model_weights
 
 from saliscope import zoo
 from saliscope.zoo import downloads
-from saliscope.zoo.sources.torchvision_dense import preparation_of, weights_by_name
-from saliscope.zoo.sources.torchvision_titles import title_of
+from saliscope.zoo.sources.torchvision_dense import WholeImage
+from saliscope.zoo.sources.torchvision_networks import preparation_of, task_of, weights_by_name
 from tests.saliscope.zoo.test_models import any_checksum, checkpoints
+from tests.saliscope.zoo.torchvision_titles import title_of
 
 SEGMENTATION = torchvision.models.list_models(module=torchvision.models.segmentation)
 DETECTION = torchvision.models.list_models(module=torchvision.models.detection)
@@ -50,8 +51,9 @@ def test_segmentation_networks_and_detectors_are_listed_after_the_classifiers() 
     small, boxes = by_name["lraspp_mobilenet_v3_large"], by_name["ssdlite320_mobilenet_v3_large"]
     assert (small.classes, small.side, small.accuracy, small.measure) == (21, 520, 57.9, "mIoU")
     assert (boxes.classes, boxes.side, boxes.accuracy, boxes.measure) == (91, 320, 21.3, "box mAP")
-    titles = [title_of(name) for name in weights_by_name()]
-    assert len(set(titles)) == len(titles) and not set(titles) & set(weights_by_name())
+    dense = [name for name in weights_by_name() if task_of(name) != "classification"]
+    titles = [title_of(name) for name in dense]
+    assert len(set(titles)) == len(titles) and not set(titles) & set(dense)
 
 
 def test_segmentation_preprocessing_matches_the_weights_transforms() -> None:
@@ -79,6 +81,7 @@ def test_detector_inputs_already_have_the_detectors_size(name: str) -> None:
     with torch.device("meta"):
         own = get_model(name, weights=None, weights_backbone=None).transform
     preparation = preparation_of(name)
+    assert isinstance(preparation, WholeImage)
     short = own.fixed_size[0] if own.fixed_size else min(own.min_size)
     if preparation.longest:
         assert 0 <= own.max_size - preparation.longest < own.size_divisible

@@ -19,8 +19,8 @@ import explainers
 from saliscope import zoo
 from saliscope.zoo import Model, ModelUnavailable, Preparation, downloads
 from saliscope.zoo.sources import model_files
-from saliscope.zoo.sources.torchvision_classifiers import preparation_of, weights_by_name
-from saliscope.zoo.sources.torchvision_titles import title_of
+from saliscope.zoo.sources.torchvision_networks import preparation_of, task_of, weights_by_name
+from tests.saliscope.zoo.torchvision_titles import title_of
 
 LITE = model_files.load_file(model_files.files()["efficientnet_lite0"])
 REQUIREMENTS = (Path(__file__).parents[3] / "requirements.txt").read_text(encoding="utf-8").split()
@@ -121,7 +121,8 @@ def test_models_that_cannot_be_downloaded_are_marked(
 
 def test_prepare_matches_the_weights_transforms() -> None:
     """Oracle: `transforms()` of all weights in torchvision, each setting once."""
-    settings = {preparation_of(weights): weights for weights in weights_by_name().values()}
+    classifiers = (name for name in weights_by_name() if task_of(name) == "classification")
+    settings = {preparation_of(name): weights_by_name()[name] for name in classifiers}
     found = {preparation: weights for preparation, weights in settings.items() if preparation.side <= 300}
     assert len(found) > 10
     for width, height in ((500, 333), (60, 101)):

@@ -15,7 +15,7 @@ from PIL import Image
 
 from saliscope import zoo as models
 from saliscope.zoo import ModelUnavailable
-from saliscope.zoo.sources.torchvision_classifiers import preparation_of, weights_by_name
+from saliscope.zoo.sources.torchvision_networks import preparation_of, weights_by_name
 from saliscope.zoo.transforms import BadTransform, measure
 from tests.saliscope.zoo.test_models_hf import assert_weights, example_images, fill_cache, offline
 
@@ -26,7 +26,7 @@ __all__ = ["offline"]  # a fixture
 def test_region_of_a_transform_is_measured(name: str) -> None:
     """Oracle: the settings published by torchvision, to a third of a pixel of the input."""
     weights = weights_by_name()[name]
-    own, known = measure(weights.transforms(), 3), preparation_of(weights)
+    own, known = measure(weights.transforms(), 3), preparation_of(name)
     assert (own.size, own.mean, own.std) == (known.size, known.mean, known.std)
     for size in ((500, 333), (333, 501), (1601, 512), (60, 41)):
         for found, expected in zip(own.region(*size), known.region(*size), strict=True):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import explainers
 from saliscope.errors import Refused
-
-if TYPE_CHECKING:
-    from saliscope.zoo.model import Model
+from saliscope.zoo.model import Model
 
 AUTO = "auto"
 ACCELERATORS = ("cuda", "xpu", "mps")
