@@ -55,7 +55,7 @@ soak: $(VENV)/.test
 
 # The tests that run with the lowest allowed versions: the methods, images, networks, commands and the page without Chromium.
 LOWEST ?= tests/explainers/hooks tests/explainers/methods tests/explainers/metrics tests/explainers/maps tests/saliscope/images \
-    tests/saliscope/zoo tests/saliscope/session tests/saliscope/page
+    tests/saliscope/zoo tests/saliscope/compute tests/saliscope/page
 
 # pip always installs the highest versions; uv installs the lowest ones of the packages that this project names.
 lowest: $(VENV)/bin/python

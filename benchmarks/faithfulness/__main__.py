@@ -7,7 +7,7 @@ A run resumes where the last one with the same --cache stopped: quick methods fi
 python -m benchmarks.faithfulness --photos assets/examples ~/photos --limit 100 --cache ~/faithfulness.json --write
 python -m benchmarks.faithfulness --photos ~/photos --only lrp xrai     compare these with the controls, save nothing
 
---write replaces the table of docs/methods.md and the page's results (saliscope/session/methods/verdicts.json).
+--write replaces the table of docs/methods.md and the page's results (saliscope/compute/methods/verdicts.json).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.faithfulness.table import about, costs, table, verdicts, write
 from saliscope.zoo import Model, load_model
 
 TIERS = ((15.0, 6), (200.0, 3), (math.inf, 1))
-"""Limits of quick, medium and slow methods: forward passes (saliscope/session/methods/costs.json), and the number of
+"""Limits of quick, medium and slow methods: forward passes (saliscope/compute/methods/costs.json), and the number of
 images in the randomization test.
 """
 

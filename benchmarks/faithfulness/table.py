@@ -17,8 +17,8 @@ from benchmarks.faithfulness.questions import question
 from explainers.metrics.comparison import LEVEL, holm, mean_and_error, sign_flip_test
 
 ROOT = Path(__file__).parents[2]
-COSTS = ROOT / "saliscope" / "session" / "methods" / "costs.json"
-VERDICTS = ROOT / "saliscope" / "session" / "methods" / "verdicts.json"
+COSTS = ROOT / "saliscope" / "compute" / "methods" / "costs.json"
+VERDICTS = ROOT / "saliscope" / "compute" / "methods" / "verdicts.json"
 PAGE = ROOT / "docs" / "methods.md"
 BEGIN, END = "<!-- verdicts -->\n", "<!-- /verdicts -->\n"
 COLUMNS = "method", "the question it answers", "forwards", "needs", "n", "deletion ↓", "insertion ↑"
@@ -151,7 +151,7 @@ def replace_table(page: str, found: dict[str, Any], passes: dict[str, float]) ->
 
 
 def costs() -> dict[str, float]:
-    """Return forward passes of each method at its defaults (`python -m saliscope.session.methods.measure`)."""
+    """Return forward passes of each method at its defaults (`python -m saliscope.compute.methods.measure`)."""
     passes: dict[str, float] = json.loads(COSTS.read_text(encoding="utf-8"))["passes"]
     return passes
 

@@ -32,7 +32,7 @@ def other(network, path):
     return load(network, path)
 checkpoints.load = other"""
 LEAK = """import os
-from saliscope.session.jobs import runs
+from saliscope.compute.jobs import runs
 kept = []
 runs.observers.append(lambda run: run.kind == 'map' and kept.append(os.urandom(100_000)))"""
 

@@ -44,8 +44,8 @@ def in_use() -> int:
 def install() -> None:
     """Let this process write its bytes in use to a file at the signal SIGUSR1, and have small caches."""
     limits.SESSIONS = 4
-    from saliscope.session import results_cache  # reads the limits
-    from saliscope.session.jobs import recent  # as above
+    from saliscope.compute import results_cache  # reads the limits
+    from saliscope.compute.jobs import recent  # as above
 
     results_cache.BYTES, recent.MAX_CACHED = 4 * limits.MB, 4
     place = _place(Path(os.environ[FOLDER]))

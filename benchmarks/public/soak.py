@@ -23,7 +23,7 @@ from benchmarks.public.client import SIDES, Visitor, crop
 from benchmarks.public.server import Server, running
 from benchmarks.public.table import Row, show
 from saliscope import limits
-from saliscope.session.jobs.memory import IDLE
+from saliscope.compute.jobs.memory import IDLE
 
 QUOTA = limits.UPLOADS / limits.MB
 """Megabytes of the folder of uploads."""

@@ -259,7 +259,7 @@ def methods() -> None:
 def replay(
     bundle: Annotated[Path, typer.Argument(help=messages.BUNDLE)], device: Device = "auto", *, model: ModelOptions
 ) -> None:
-    from saliscope.session.bundles import replay as replays  # torch takes seconds to start
+    from saliscope.compute.bundles import replay as replays  # torch takes seconds to start
 
     own = model.overrides()
     raise typer.Exit(replays.run(str(bundle), typer.echo, model=model.model, own=own, device=device))

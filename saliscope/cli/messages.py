@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saliscope.cli.progress import duration
+from saliscope.compute.messages import NOT_DOWNLOADED
 from saliscope.datasets.settings import LABEL, WRONG
-from saliscope.session.messages import NOT_DOWNLOADED
 
 if TYPE_CHECKING:
     from saliscope.datasets.run import Summary

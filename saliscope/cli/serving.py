@@ -37,7 +37,7 @@ def serve(
     if not limits.SHARED_GPU:  # other processes of the platform run the networks there
         sandbox.hide_memory()
     import saliscope.page.serving.before_torch  # noqa: F401  must come before torch
-    from saliscope.session import model_cache  # the library takes long to start
+    from saliscope.compute import model_cache  # the library takes long to start
 
     if device != "auto":
         from saliscope.zoo import devices  # torch takes seconds to start

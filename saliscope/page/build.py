@@ -19,6 +19,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from saliscope import limits
+from saliscope.compute import messages, model_cache
+from saliscope.compute.jobs import runs
 from saliscope.images import examples
 from saliscope.images.decoder import pool
 from saliscope.page.agents.server import Agents
@@ -50,8 +52,6 @@ from saliscope.page.serving.streams import Streams
 from saliscope.page.shared.glossary import GLOSSARY
 from saliscope.page.shared.messages import NAVIGATION
 from saliscope.page.shared.tab import Page, Tab
-from saliscope.session import messages, model_cache
-from saliscope.session.jobs import runs
 from saliscope.zoo import settings
 
 TABS: tuple[type[Tab], ...] = (Overlay, Compare, Models, Ranking, Features, Batch, Erase, Lab, Api)

@@ -26,8 +26,8 @@ DECODERS = {
 """Modules and their functions that decode bytes."""
 OWN_FILES = {
     "saliscope/page/agents/tools.py": "Image.open",  # an overlay that the page has drawn
-    "saliscope/session/methods/measure.py": "Image.open",  # a command that measures methods on an example
-    "saliscope/session/bundles/reading.py": "npy.read",  # the command `replay`, which the page does not have
+    "saliscope/compute/methods/measure.py": "Image.open",  # a command that measures methods on an example
+    "saliscope/compute/bundles/reading.py": "npy.read",  # the command `replay`, which the page does not have
 }
 """Files that decode what the project or the user of a command has, and how."""
 
@@ -45,7 +45,7 @@ def uses(path: Path) -> Iterator[str]:
 
 
 def test_the_page_decodes_no_files_in_its_process() -> None:
-    places = ("saliscope/page", "saliscope/session", "saliscope/cli/serving.py", "app.py")
+    places = ("saliscope/page", "saliscope/compute", "saliscope/cli/serving.py", "app.py")
     found = {path.relative_to(ROOT).as_posix(): set(uses(path)) for place in places for path in files(place)}
     unknown = {name: names - {OWN_FILES.get(name)} for name, names in found.items()}
     assert {name: names for name, names in unknown.items() if names} == {}

@@ -30,7 +30,7 @@ ORDER = [
     ),
     ["explainers"],
     within("saliscope", "images zoo"),
-    within("saliscope", "session datasets"),
+    within("saliscope", "compute datasets"),
     *(
         within("saliscope.page", names)
         for names in (
@@ -158,7 +158,7 @@ def test_planted_imports_are_found(tmp_path: Path) -> None:
     for name, text in {
         "explainers/maps/overlays": "from PIL import Image\n\ndef f():\n    import PIL, saliscope\n",
         "explainers/hooks/calls": "def f():\n    import explainers.maps.overlays\n",
-        "saliscope/session/engine": "import gradio\nfrom saliscope.images import tiff\n",
+        "saliscope/compute/engine": "import gradio\nfrom saliscope.images import tiff\n",
         "saliscope/zoo/model": "import explainers as x\n\nx.Layer.path, x.layers.layer, x._private\n",
         "saliscope/zoo/text": "def f():\n    from explainers import Similarity, outputs\n",
         "saliscope/zoo/net": "import torch, explainers.maps.resize\nfrom explainers.maps import resize as explain\n",
@@ -178,7 +178,7 @@ def test_planted_imports_are_found(tmp_path: Path) -> None:
         "page.lab.tab:2 imports saliscope.datasets.run",
         "maps.overlays:1 imports PIL.Image",
         "maps.overlays:4 imports saliscope",
-        "session.engine:1 imports gradio",
+        "compute.engine:1 imports gradio",
     ]
     assert sorted(wrong_names(tmp_path)) == [
         "saliscope.zoo.model:3 uses explainers._private",

@@ -60,7 +60,7 @@ CHECK = """
 import explainers
 from benchmarks.cases import every_method
 from saliscope.page.serving import endpoints
-from saliscope.session import model_cache
+from saliscope.compute import model_cache
 
 assert explainers.check_explainer(explainers.METHODS["toy_gradient"])
 assert "toy_gradient" in explainers.__all__, "the decorator makes a name public"

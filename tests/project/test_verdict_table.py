@@ -9,15 +9,15 @@ import re
 from pathlib import Path
 
 from explainers.verdict.rules import CLAUSES, RULES
-from saliscope.session import headline
-from saliscope.session.ranking import messages as ranking
-from saliscope.session.trust import messages as trust
+from saliscope.compute import headline
+from saliscope.compute.ranking import messages as ranking
+from saliscope.compute.trust import messages as trust
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "verdicts.md"
 VERDICTS = "tests/explainers/metrics/test_verdict.py"
-HEADLINE, TRUST = "tests/saliscope/session/test_headline.py", "tests/saliscope/session/test_trust.py"
-RANKING = "tests/saliscope/session/test_ranking.py"
+HEADLINE, TRUST = "tests/saliscope/compute/test_headline.py", "tests/saliscope/compute/test_trust.py"
+RANKING = "tests/saliscope/compute/test_ranking.py"
 PROOFS = {
     "rules": f"{VERDICTS}::test_each_rule_says_its_sentence",
     "clauses": f"{VERDICTS}::test_each_clause_follows_from_the_results",
@@ -32,7 +32,7 @@ HEAD = """# What Saliscope says about a map
 
 Every sentence that judges a map, its condition, and the test that proves it.
 `python -m tests.project.test_verdict_table` writes the tables from the code. 500 generated situations
-(`tests/saliscope/session/test_situations.py`) check that no sentence contradicts another one or the numbers.
+(`tests/saliscope/compute/test_situations.py`) check that no sentence contradicts another one or the numbers.
 
 `judge(explanation, evaluation, randomization)` returns the verdict, and so do `Explanation.verdicts` and
 `Evaluation.verdict` with what they know. The page shows it above the map and under "How faithful is this map?", in the

@@ -8,10 +8,10 @@ import sys
 from tests.project.sources import ROOT, files, module_of
 
 SESSION = (
-    "saliscope.session.api_messages saliscope.session.text_messages saliscope.session.request "
-    "saliscope.session.bundles.links saliscope.session.erase.second saliscope.session.lab.experiments "
-    "saliscope.session.lab.expressions saliscope.session.methods.costs "
-    "saliscope.session.methods.explanations saliscope.session.methods.lines saliscope.session.methods.papers"
+    "saliscope.compute.api_messages saliscope.compute.text_messages saliscope.compute.request "
+    "saliscope.compute.bundles.links saliscope.compute.erase.second saliscope.compute.lab.experiments "
+    "saliscope.compute.lab.expressions saliscope.compute.methods.costs "
+    "saliscope.compute.methods.explanations saliscope.compute.methods.lines saliscope.compute.methods.papers"
 ).split()
 """Texts, requests and plans that are not in `jobs` and not called `messages`."""
 LIGHT = """
@@ -23,10 +23,10 @@ for name in sys.argv[1:]:
 EXPLAIN = """
 import importlib, sys
 from saliscope.images import examples
-from saliscope.session import engine, model_cache
-from saliscope.session.answers import Answer, Stages
-from saliscope.session.jobs import runs
-from saliscope.session.request import Request
+from saliscope.compute import engine, model_cache
+from saliscope.compute.answers import Answer, Stages
+from saliscope.compute.jobs import runs
+from saliscope.compute.request import Request
 
 model_cache.load("efficientnet_lite0")
 model_cache.ready.set()
@@ -46,8 +46,8 @@ def run(code: str, *names: str) -> None:
 
 
 def test_texts_jobs_and_requests_do_not_import_torch() -> None:
-    modules = [module_of(path) for folder in ("session", "images", "cli") for path in files(f"saliscope/{folder}")]
-    names = [name for name in modules if name.endswith("messages") or name.startswith("saliscope.session.jobs.")]
+    modules = [module_of(path) for folder in ("compute", "images", "cli") for path in files(f"saliscope/{folder}")]
+    names = [name for name in modules if name.endswith("messages") or name.startswith("saliscope.compute.jobs.")]
     names += [name for name in modules if name.startswith(("saliscope.images", "saliscope.cli"))]
     names = [name for name in names if not name.startswith("saliscope.images.edits.tensors")]
     assert len(names) > 40
@@ -56,5 +56,5 @@ def test_texts_jobs_and_requests_do_not_import_torch() -> None:
 
 def test_an_explanation_of_the_built_in_network_does_not_import_torchvision() -> None:
     """Nor does anything else that answers a request; `measure` is a script."""
-    names = [module_of(path) for path in files("saliscope/session")]
-    run(EXPLAIN, *(name for name in names if name != "saliscope.session.methods.measure"))
+    names = [module_of(path) for path in files("saliscope/compute")]
+    run(EXPLAIN, *(name for name in names if name != "saliscope.compute.methods.measure"))

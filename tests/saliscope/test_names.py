@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import explainers
+from saliscope.compute import engine, model_cache
+from saliscope.compute.request import Request
 from saliscope.names import nearest
-from saliscope.session import engine, model_cache
-from saliscope.session.request import Request
 
 METHODS = list(explainers.METHODS)
 CLASSES = ["sandal", "pajama", "banana", "lesser panda", "giant panda", "German shepherd"]

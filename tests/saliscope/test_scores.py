@@ -17,6 +17,13 @@ from PIL import Image
 
 import explainers
 from saliscope import zoo
+from saliscope.compute import engine, messages, model_cache
+from saliscope.compute.answers import Answer
+from saliscope.compute.bundles import messages as captions
+from saliscope.compute.bundles import record
+from saliscope.compute.jobs import runs
+from saliscope.compute.request import Request
+from saliscope.compute.trust import messages as trust_messages
 from saliscope.datasets import report, shards
 from saliscope.datasets import run as runs_of_datasets
 from saliscope.datasets.finished import evaluation
@@ -26,13 +33,6 @@ from saliscope.images.uploads import open_image
 from saliscope.page.components import view
 from saliscope.page.methods import guide
 from saliscope.page.serving import endpoints
-from saliscope.session import engine, messages, model_cache
-from saliscope.session.answers import Answer
-from saliscope.session.bundles import messages as captions
-from saliscope.session.bundles import record
-from saliscope.session.jobs import runs
-from saliscope.session.request import Request
-from saliscope.session.trust import messages as trust_messages
 
 FILE = """
 from torch import nn

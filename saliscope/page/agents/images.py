@@ -15,10 +15,10 @@ from gradio.data_classes import FileData
 from gradio.utils import get_upload_folder
 
 from saliscope import limits
+from saliscope.compute.messages import short
 from saliscope.errors import Refused
 from saliscope.images import examples, npy, uploads
 from saliscope.page.agents import messages
-from saliscope.session.messages import short
 
 STORED = "image.png"
 """The file name of a stored image; the content decides on the format."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from saliscope.compute.messages import short
 from saliscope.names import IN_SHORT_LISTS, did_you_mean, nearest
-from saliscope.session.messages import short
 
 INSTRUCTIONS = (
     "Saliscope shows what an image model looks at. Call explain with an image to get the map over the image, with the "

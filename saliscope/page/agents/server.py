@@ -22,12 +22,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from saliscope import __version__, limits
+from saliscope.compute import api_messages, engine
+from saliscope.compute import messages as session_messages
 from saliscope.errors import Refused
 from saliscope.page.agents import access, messages
 from saliscope.page.agents.sheet import encode
 from saliscope.page.agents.tools import Tool, all_tools
-from saliscope.session import api_messages, engine
-from saliscope.session import messages as session_messages
 
 PATH = "/mcp"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")

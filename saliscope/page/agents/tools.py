@@ -9,6 +9,9 @@ from typing import Any
 
 from PIL import Image
 
+from saliscope.compute import engine, model_cache
+from saliscope.compute.methods import lines
+from saliscope.compute.request import from_api
 from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.page.agents import messages, schemas
@@ -17,9 +20,6 @@ from saliscope.page.agents.schemas import Schema
 from saliscope.page.agents.sheet import draw_channels
 from saliscope.page.methods import picker
 from saliscope.page.serving import endpoints
-from saliscope.session import engine, model_cache
-from saliscope.session.methods import lines
-from saliscope.session.request import from_api
 
 MOST_CHANNELS, CHANNELS = 64, 16
 """Channels in one answer: the most, and by default."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope.compute import api_messages, messages, scene
+from saliscope.compute.answers import Settings
 from saliscope.images.bands import LUMINANCE
 from saliscope.page.components import view
 from saliscope.page.components.components import canvas
 from saliscope.page.shared.messages import SNIPPETS
 from saliscope.page.shared.tab import Tab
-from saliscope.session import api_messages, messages, scene
-from saliscope.session.answers import Settings
 
 PYTHON = """from gradio_client import Client, handle_file
 

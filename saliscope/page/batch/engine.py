@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saliscope import limits
+from saliscope.compute import engine
+from saliscope.compute.answers import Settings, Waiting
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.jobs.turns import turns
+from saliscope.compute.request import Request
+from saliscope.compute.text_messages import NO_SENTENCE
 from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.images.decoder import pool
 from saliscope.page.batch import archive, messages
 from saliscope.page.batch.folders import report_folder
-from saliscope.session import engine
-from saliscope.session.answers import Settings, Waiting
-from saliscope.session.jobs.runs import Run
-from saliscope.session.jobs.turns import turns
-from saliscope.session.request import Request
-from saliscope.session.text_messages import NO_SENTENCE
 
 if TYPE_CHECKING:
     from saliscope.datasets.items import Item

@@ -8,16 +8,16 @@ from typing import Any
 import gradio as gr
 
 from saliscope import limits
+from saliscope.compute import messages as page_messages
+from saliscope.compute.answers import Waiting
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.request import from_form
 from saliscope.images import examples
 from saliscope.page.batch import engine, messages
 from saliscope.page.batch.engine import Progress, Report
 from saliscope.page.components import view
 from saliscope.page.components.components import canvas
 from saliscope.page.shared.tab import UNQUEUED, Tab, Updates, event_data, queue_options, run_job
-from saliscope.session import messages as page_messages
-from saliscope.session.answers import Waiting
-from saliscope.session.jobs.runs import Run
-from saliscope.session.request import from_form
 
 
 class Batch(Tab):

@@ -7,14 +7,14 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope.compute.arithmetic import engine, messages
+from saliscope.compute.arithmetic.answers import ValueOf
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.request import from_form
 from saliscope.page.channels import arithmetic_view
 from saliscope.page.components import view
 from saliscope.page.components.components import canvas
 from saliscope.page.shared.tab import Page, Updates, event_data, integer, queue_options, run_job
-from saliscope.session.arithmetic import engine, messages
-from saliscope.session.arithmetic.answers import ValueOf
-from saliscope.session.jobs.runs import Run
-from saliscope.session.request import from_form
 
 
 class ArithmeticPanel:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from saliscope.session.arithmetic import messages
-from saliscope.session.arithmetic.answers import ValueOf
+from saliscope.compute.arithmetic import messages
+from saliscope.compute.arithmetic.answers import ValueOf
 
 if TYPE_CHECKING:
     import torch

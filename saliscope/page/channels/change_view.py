@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from saliscope.compute import messages as page_messages
+from saliscope.compute.interventions import messages
+from saliscope.compute.interventions.answers import Changed
 from saliscope.page.components import view
-from saliscope.session import messages as page_messages
-from saliscope.session.interventions import messages
-from saliscope.session.interventions.answers import Changed
 
 CROP_SIDE = 384  # pixels of the longer side of the image below the maps
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope.compute.answers import Waiting
+from saliscope.compute.interventions import engine, messages
+from saliscope.compute.interventions.answers import Changed
+from saliscope.compute.interventions.changes import parse
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.request import from_form
 from saliscope.page.channels import change_view
 from saliscope.page.components import view
 from saliscope.page.components.components import canvas, example_items
 from saliscope.page.shared.messages import SECOND_IMAGE
 from saliscope.page.shared.tab import UNQUEUED, Page, Updates, event_data, integer, queue_options, run_job
-from saliscope.session.answers import Waiting
-from saliscope.session.interventions import engine, messages
-from saliscope.session.interventions.answers import Changed
-from saliscope.session.interventions.changes import parse
-from saliscope.session.jobs import runs
-from saliscope.session.jobs.runs import Run
-from saliscope.session.request import from_form
 
 
 class Changing:

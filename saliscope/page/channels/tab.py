@@ -9,19 +9,12 @@ from typing import Any
 
 import gradio as gr
 
-from saliscope.page.channels import view as channels_view
-from saliscope.page.channels.arithmetic import ArithmeticPanel
-from saliscope.page.channels.changing import Changing
-from saliscope.page.components import view
-from saliscope.page.components.components import canvas
-from saliscope.page.shared.messages import MAP
-from saliscope.page.shared.tab import UNQUEUED, Tab, Updates, error_line, event_data, integer, queue_options, run_job
-from saliscope.session import engine
-from saliscope.session.answers import Waiting
-from saliscope.session.bundles.messages import SAVE
-from saliscope.session.channels import engine as channels_engine
-from saliscope.session.channels import messages
-from saliscope.session.channels.answers import (
+from saliscope.compute import engine
+from saliscope.compute.answers import Waiting
+from saliscope.compute.bundles.messages import SAVE
+from saliscope.compute.channels import engine as channels_engine
+from saliscope.compute.channels import messages
+from saliscope.compute.channels.answers import (
     Channel,
     Channels,
     Contribution,
@@ -31,11 +24,18 @@ from saliscope.session.channels.answers import (
     Sheet,
     Unchanged,
 )
-from saliscope.session.jobs import runs
-from saliscope.session.jobs.runs import Run
-from saliscope.session.messages import STATUS
-from saliscope.session.messages import status as status_line
-from saliscope.session.request import Request, from_form
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.messages import STATUS
+from saliscope.compute.messages import status as status_line
+from saliscope.compute.request import Request, from_form
+from saliscope.page.channels import view as channels_view
+from saliscope.page.channels.arithmetic import ArithmeticPanel
+from saliscope.page.channels.changing import Changing
+from saliscope.page.components import view
+from saliscope.page.components.components import canvas
+from saliscope.page.shared.messages import MAP
+from saliscope.page.shared.tab import UNQUEUED, Tab, Updates, error_line, event_data, integer, queue_options, run_job
 
 CLICK_FILE = "() => { setTimeout(() => document.querySelector('#hl-channels-file')?.click(), 50); }"
 """Downloads the file as soon as the button has it."""

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from saliscope.page.components import view
-from saliscope.page.components.thumbnails import thumbnails
-from saliscope.session.answers import Answer, unit_name
-from saliscope.session.channels import messages
-from saliscope.session.channels.answers import (
+from saliscope.compute.answers import Answer, unit_name
+from saliscope.compute.channels import messages
+from saliscope.compute.channels.answers import (
     Channel,
     Contribution,
     Identifiers,
@@ -21,7 +19,9 @@ from saliscope.session.channels.answers import (
     ReceptiveFields,
     Sheet,
 )
-from saliscope.session.channels.engine import TILE, sparsity
+from saliscope.compute.channels.engine import TILE, sparsity
+from saliscope.page.components import view
+from saliscope.page.components.thumbnails import thumbnails
 
 if TYPE_CHECKING:
     import torch

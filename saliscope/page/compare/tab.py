@@ -8,17 +8,17 @@ from typing import Any
 import gradio as gr
 
 from saliscope import limits
+from saliscope.compute.answers import Answer, Refining, Scene, Settings, Waiting
+from saliscope.compute.bundles.messages import SAVE
+from saliscope.compute.compare import messages, questions
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.request import from_form
 from saliscope.page.compare import view
 from saliscope.page.components.components import COMBOBOX, canvas, receiver, set_state
 from saliscope.page.components.list_columns import HEADS
 from saliscope.page.shared.messages import DRAWING, READING
 from saliscope.page.shared.tab import UNQUEUED, Tab, Updates, event_data, queue_options, run_job
-from saliscope.session.answers import Answer, Refining, Scene, Settings, Waiting
-from saliscope.session.bundles.messages import SAVE
-from saliscope.session.compare import messages, questions
-from saliscope.session.jobs import runs
-from saliscope.session.jobs.runs import Run
-from saliscope.session.request import from_form
 
 
 class Compare(Tab):

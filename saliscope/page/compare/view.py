@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from saliscope.compute import messages as page_messages
+from saliscope.compute import model_cache
+from saliscope.compute.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
+from saliscope.compute.compare import questions
+from saliscope.compute.compare.questions import PanelRequest
 from saliscope.page.components import view as page_view
 from saliscope.page.methods import picker
 from saliscope.page.panel import panel
-from saliscope.session import messages as page_messages
-from saliscope.session import model_cache
-from saliscope.session.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
-from saliscope.session.compare import questions
-from saliscope.session.compare.questions import PanelRequest
 
 
 def waiting(panel_request: PanelRequest, step: Waiting) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 import gradio as gr
 from gradio.data_classes import ImageData
 
+from saliscope.compute import messages
 from saliscope.images import examples
 from saliscope.page.components.list_columns import HEADS
-from saliscope.session import messages
 
 GRADIO_SCRIPT = "import(new URL('hl/gradio.js', document.baseURI))"
 

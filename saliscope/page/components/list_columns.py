@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from saliscope.session.methods import costs
+from saliscope.compute.methods import costs
 
 if TYPE_CHECKING:
     import explainers
     from saliscope import zoo
-    from saliscope.session.answers import LoadedModel
+    from saliscope.compute.answers import LoadedModel
 
 ON_DISK, TO_DOWNLOAD, OFFLINE, MISSING = "on disk", "download", "offline", "not installed"
 STAGE, FOR_CAMS, WHOLE = "stage", "default for CAMs", "whole image"

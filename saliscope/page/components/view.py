@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from saliscope.session import messages, scene
-from saliscope.session.answers import Answer, Refining, Scene, Settings, Stages
-from saliscope.session.bundles import links
-from saliscope.session.bundles.messages import caption
-from saliscope.session.bundles.record import record
-from saliscope.session.methods.findings import caution, describe
-from saliscope.session.methods.messages import NO_CLASS_TIP
-from saliscope.session.methods.papers import bibtex
-from saliscope.session.objects import messages as object_messages
-from saliscope.session.rail.messages import no_layer
-from saliscope.session.text_messages import SIMILARITIES
-from saliscope.session.text_messages import number as number_text
+from saliscope.compute import messages, scene
+from saliscope.compute.answers import Answer, Refining, Scene, Settings, Stages
+from saliscope.compute.bundles import links
+from saliscope.compute.bundles.messages import caption
+from saliscope.compute.bundles.record import record
+from saliscope.compute.methods.findings import caution, describe
+from saliscope.compute.methods.messages import NO_CLASS_TIP
+from saliscope.compute.methods.papers import bibtex
+from saliscope.compute.objects import messages as object_messages
+from saliscope.compute.rail.messages import no_layer
+from saliscope.compute.text_messages import SIMILARITIES
+from saliscope.compute.text_messages import number as number_text
 
 if TYPE_CHECKING:
     import torch

@@ -8,17 +8,17 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope.compute.answers import Waiting
+from saliscope.compute.bundles.messages import SAVE
+from saliscope.compute.erase import engine, messages
+from saliscope.compute.erase.second import second_image
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.request import from_form
 from saliscope.images.edits.edit import IN_ADDRESS, LONGEST, RANGES
 from saliscope.page.components.components import canvas, example_items
 from saliscope.page.erase import view
 from saliscope.page.shared.messages import DRAWING, READING, SECOND_IMAGE
 from saliscope.page.shared.tab import UNQUEUED, Tab, event_data, integer, queue_options, run_job
-from saliscope.session.answers import Waiting
-from saliscope.session.bundles.messages import SAVE
-from saliscope.session.erase import engine, messages
-from saliscope.session.erase.second import second_image
-from saliscope.session.jobs.runs import Run
-from saliscope.session.request import from_form
 
 
 class Erase(Tab):

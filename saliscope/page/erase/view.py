@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+from saliscope.compute.answers import Answer, Refining, Waiting
+from saliscope.compute.erase import engine, messages
 from saliscope.page.components import view as page_view
-from saliscope.session.answers import Answer, Refining, Waiting
-from saliscope.session.erase import engine, messages
 
 if TYPE_CHECKING:
     from torch import Tensor

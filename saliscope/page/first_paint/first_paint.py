@@ -19,9 +19,9 @@ import brotli
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from saliscope.compute import messages, model_cache
 from saliscope.page.first_paint.bundle import FAST, SMALLEST, Bundle, lower_priority
 from saliscope.page.overlay import landing
-from saliscope.session import messages, model_cache
 
 MAX_PAGES = 4
 """Compressed pages in memory; they differ by the address of the server."""

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from saliscope.compute import model_cache
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.lab import messages
+from saliscope.compute.lab import training as lab_training
 from saliscope.page.lab import view
-from saliscope.session import model_cache
-from saliscope.session.jobs.runs import Run
-from saliscope.session.lab import messages
-from saliscope.session.lab import training as lab_training
 
 FILE = Path(__file__).resolve().parents[1] / "static" / "lab" / "example.json"
 SECONDS = 600.0

@@ -9,19 +9,19 @@ from typing import Any
 import gradio as gr
 
 from saliscope import limits
+from saliscope.compute import model_cache
+from saliscope.compute.answers import Waiting
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.lab import engine as lab_engine
+from saliscope.compute.lab import experiments, expressions, messages
+from saliscope.compute.lab import image as lab_image
+from saliscope.compute.lab import training as lab_training
+from saliscope.compute.request import from_form
 from saliscope.page.components import view
 from saliscope.page.components.components import canvas
 from saliscope.page.lab import view as lab_view
 from saliscope.page.shared.tab import UNQUEUED, Tab, event_data, queue_options, run_job
-from saliscope.session import model_cache
-from saliscope.session.answers import Waiting
-from saliscope.session.jobs import runs
-from saliscope.session.jobs.runs import Run
-from saliscope.session.lab import engine as lab_engine
-from saliscope.session.lab import experiments, expressions, messages
-from saliscope.session.lab import image as lab_image
-from saliscope.session.lab import training as lab_training
-from saliscope.session.request import from_form
 
 
 class Lab(Tab):

@@ -6,11 +6,11 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any
 
-from saliscope.session.lab import experiments, expressions, messages, not_finite
-from saliscope.session.lab.engine import Outcome
-from saliscope.session.lab.experiments import Plan
-from saliscope.session.lab.image import Depth
-from saliscope.session.lab.training import Curves
+from saliscope.compute.lab import experiments, expressions, messages, not_finite
+from saliscope.compute.lab.engine import Outcome
+from saliscope.compute.lab.experiments import Plan
+from saliscope.compute.lab.image import Depth
+from saliscope.compute.lab.training import Curves
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,14 +7,14 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.maps import top
+from saliscope.compute.maps.top import TopMaps
+from saliscope.compute.request import from_form
 from saliscope.page.components import view
 from saliscope.page.components.components import receiver
 from saliscope.page.maps.view import top_maps
 from saliscope.page.shared.tab import Page, Updates, integer, queue_options, run_job
-from saliscope.session.jobs.runs import Run
-from saliscope.session.maps import top
-from saliscope.session.maps.top import TopMaps
-from saliscope.session.request import from_form
 
 
 class TopClassMaps:

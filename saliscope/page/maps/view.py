@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from saliscope.compute.answers import Answer
+from saliscope.compute.maps import top
+from saliscope.compute.maps.top import TopMaps
 from saliscope.page.components import view
 from saliscope.page.maps import messages
-from saliscope.session.answers import Answer
-from saliscope.session.maps import top
-from saliscope.session.maps.top import TopMaps
 
 
 def top_maps(step: TopMaps, of: int, ident: int) -> dict[str, Any]:

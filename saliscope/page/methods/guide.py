@@ -6,14 +6,14 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from saliscope.compute import messages as page_messages
+from saliscope.compute.methods import explanations, messages
 from saliscope.page.components.components import Canvas, canvas
 from saliscope.page.methods import picker
-from saliscope.session import messages as page_messages
-from saliscope.session.methods import explanations, messages
 
 if TYPE_CHECKING:
     import explainers
-    from saliscope.session.answers import Answer, Refining, Settings
+    from saliscope.compute.answers import Answer, Refining, Settings
 
 NAME = 5  # words of a class name
 SENTENCE = 100  # characters of one or two sentences

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from saliscope.compute import model_cache
+from saliscope.compute.methods import badges, costs, lines, messages
 from saliscope.page.components.components import Item, Named, choice, update_choice
 from saliscope.page.components.list_columns import METHOD_TIME, method_columns
-from saliscope.session import model_cache
-from saliscope.session.methods import badges, costs, lines, messages
 
 if TYPE_CHECKING:
     import explainers
-    from saliscope.session.answers import LoadedModel, Settings
+    from saliscope.compute.answers import LoadedModel, Settings
 
 LONGEST = 200  # characters of a reason
 

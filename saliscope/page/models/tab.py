@@ -7,16 +7,16 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope.compute import model_cache
+from saliscope.compute.answers import Waiting
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.models import engine, messages
+from saliscope.compute.request import LONGEST, from_form
 from saliscope.page.components.components import COMBOBOX, canvas, receiver
 from saliscope.page.components.list_columns import HEADS
 from saliscope.page.models import view
 from saliscope.page.panel import panel
 from saliscope.page.shared.tab import UNQUEUED, Tab, event_data, integer, queue_options, run_job
-from saliscope.session import model_cache
-from saliscope.session.answers import Waiting
-from saliscope.session.jobs.runs import Run
-from saliscope.session.models import engine, messages
-from saliscope.session.request import LONGEST, from_form
 
 
 class Models(Tab):

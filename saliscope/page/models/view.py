@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from saliscope.compute import messages as page_messages
+from saliscope.compute import network_calls
+from saliscope.compute.answers import LoadedModel, Waiting
+from saliscope.compute.models import engine, messages
 from saliscope.page.components import view as page_view
-from saliscope.session import messages as page_messages
-from saliscope.session import network_calls
-from saliscope.session.answers import LoadedModel, Waiting
-from saliscope.session.models import engine, messages
 
 SIDE = 96  # pixels of the longer side of a thumbnail
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from uvicorn import config
 
-from saliscope.session.jobs import runs
-from saliscope.session.jobs.runs import Run
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.runs import Run
 
 
 def write(event: str, **values: Any) -> None:

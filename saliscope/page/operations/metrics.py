@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from saliscope.compute import model_cache
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.places import places
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.jobs.turns import turns
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool, sandbox
 from saliscope.page.serving.door import uploads
 from saliscope.page.shared import messages
-from saliscope.session import model_cache
-from saliscope.session.jobs import runs
-from saliscope.session.jobs.places import places
-from saliscope.session.jobs.runs import Run
-from saliscope.session.jobs.turns import turns
 
 HEALTH, METRICS = "/healthz", "/metrics"
 BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 240)

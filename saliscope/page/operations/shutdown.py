@@ -13,9 +13,9 @@ from types import FrameType
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from saliscope import limits
+from saliscope.compute.jobs import runs
 from saliscope.page.serving.guard import HEADERS
 from saliscope.page.shared import messages
-from saliscope.session.jobs import runs
 
 ANSWERS = re.compile(r"/gradio_api/(queue/(join|data)|call/.+|run/.+|api/.+|upload)/?|/mcp/?")
 """Routes with answers. Others are short, or stay open as long as a page."""

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from saliscope.compute import engine, headline, messages, model_cache, removal
+from saliscope.compute.answers import Answer, Settings, Stages
+from saliscope.compute.jobs import runs
+from saliscope.compute.rail import network
+from saliscope.compute.request import NAMES, Request
 from saliscope.images import examples
 from saliscope.page.components import view
 from saliscope.page.components.components import Canvas, update_choice
 from saliscope.page.maps.view import listed
 from saliscope.page.methods import guide
 from saliscope.page.panel import panel
-from saliscope.session import engine, headline, messages, model_cache, removal
-from saliscope.session.answers import Answer, Settings, Stages
-from saliscope.session.jobs import runs
-from saliscope.session.rail import network
-from saliscope.session.request import NAMES, Request
 from saliscope.zoo import settings as model_settings
 
 FILE = examples.ASSETS / "landing.json"

@@ -8,6 +8,14 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope.compute import engine, headline, messages, model_cache, removal
+from saliscope.compute.answers import Answer, Refining, Scene, Settings, Stages, Step, Waiting
+from saliscope.compute.bundles import links
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.methods import costs
+from saliscope.compute.objects import messages as object_messages
+from saliscope.compute.request import Request
+from saliscope.compute.trust import engine as checks
 from saliscope.page.channels import view as channels_view
 from saliscope.page.components import view as page_view
 from saliscope.page.maps.view import listed
@@ -18,14 +26,6 @@ from saliscope.page.panel.panel import Panel
 from saliscope.page.rail.tab import Rail
 from saliscope.page.shared.tab import Tab, Updates, error_line
 from saliscope.page.trust.tab import Trust
-from saliscope.session import engine, headline, messages, model_cache, removal
-from saliscope.session.answers import Answer, Refining, Scene, Settings, Stages, Step, Waiting
-from saliscope.session.bundles import links
-from saliscope.session.jobs.runs import Run
-from saliscope.session.methods import costs
-from saliscope.session.objects import messages as object_messages
-from saliscope.session.request import Request
-from saliscope.session.trust import engine as checks
 
 
 class Steps(Tab):

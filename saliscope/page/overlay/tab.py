@@ -8,6 +8,13 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope.compute import engine, messages, model_cache
+from saliscope.compute.answers import Answer
+from saliscope.compute.bundles import links
+from saliscope.compute.bundles.messages import SAVE
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.objects import messages as object_messages
+from saliscope.compute.request import Request, from_form
 from saliscope.errors import Refused
 from saliscope.page.components import view as page_view
 from saliscope.page.components.components import COMBOBOX, canvas
@@ -23,13 +30,6 @@ from saliscope.page.share.tab import Saving
 from saliscope.page.shared.messages import MAP
 from saliscope.page.shared.tab import UNQUEUED, Updates, error_line, event_data, integer, queue_options, run_job
 from saliscope.page.trust.tab import Trust
-from saliscope.session import engine, messages, model_cache
-from saliscope.session.answers import Answer
-from saliscope.session.bundles import links
-from saliscope.session.bundles.messages import SAVE
-from saliscope.session.jobs.runs import Run
-from saliscope.session.objects import messages as object_messages
-from saliscope.session.request import Request, from_form
 
 
 class Overlay(Steps):

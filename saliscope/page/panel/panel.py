@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import gradio as gr
 
+from saliscope.compute import messages, model_cache, text_messages
+from saliscope.compute.answers import LoadedModel, Scene, Settings
+from saliscope.compute.bundles import links
+from saliscope.compute.channels import network
+from saliscope.compute.jobs import runs
+from saliscope.compute.objects import messages as object_messages
+from saliscope.compute.request import NAMES, Request, split
 from saliscope.errors import Refused
 from saliscope.images import bands, examples, uploads
 from saliscope.images.decoder import pool
@@ -17,13 +24,6 @@ from saliscope.page.components.components import ImageUpload, Named, canvas, cho
 from saliscope.page.methods import picker as methods
 from saliscope.page.panel import messages as panel_messages
 from saliscope.page.panel import preprocessing
-from saliscope.session import messages, model_cache, text_messages
-from saliscope.session.answers import LoadedModel, Scene, Settings
-from saliscope.session.bundles import links
-from saliscope.session.channels import network
-from saliscope.session.jobs import runs
-from saliscope.session.objects import messages as object_messages
-from saliscope.session.request import NAMES, Request, split
 
 if TYPE_CHECKING:
     from saliscope import zoo

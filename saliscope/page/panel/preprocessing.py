@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from saliscope import limits
+from saliscope.compute.answers import LoadedModel
 from saliscope.page.panel import messages
-from saliscope.session.answers import LoadedModel
 
 
 def pack(loaded: LoadedModel) -> dict[str, Any]:

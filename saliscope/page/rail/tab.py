@@ -7,13 +7,13 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope.compute.answers import Answer, Settings
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.rail import description, messages, network, norms
+from saliscope.compute.request import Request, from_form
 from saliscope.page.components.components import canvas, receiver
 from saliscope.page.rail import view
 from saliscope.page.shared.tab import Page, Updates, event_data, queue_options, run_job
-from saliscope.session.answers import Answer, Settings
-from saliscope.session.jobs.runs import Run
-from saliscope.session.rail import description, messages, network, norms
-from saliscope.session.request import Request, from_form
 
 
 class Rail:

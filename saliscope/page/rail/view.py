@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from saliscope.session.answers import Answer
-from saliscope.session.rail import messages, network
-from saliscope.session.rail.description import Described
-from saliscope.session.rail.norms import Norms, key_of
+from saliscope.compute.answers import Answer
+from saliscope.compute.rail import messages, network
+from saliscope.compute.rail.description import Described
+from saliscope.compute.rail.norms import Norms, key_of
 
 
 def identify(step: Answer, image: str) -> dict[str, Any]:

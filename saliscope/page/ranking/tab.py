@@ -8,17 +8,17 @@ from typing import Any
 import gradio as gr
 
 from saliscope import limits
+from saliscope.compute.answers import Waiting
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.ranking import engine as ranking_engine
+from saliscope.compute.ranking import messages
+from saliscope.compute.ranking.engine import Ranking as Ranked
+from saliscope.compute.ranking.engine import RankingOptions
+from saliscope.compute.request import from_form
 from saliscope.errors import Refused
 from saliscope.page.components.components import canvas
 from saliscope.page.ranking import view
 from saliscope.page.shared.tab import UNQUEUED, Tab, Updates, event_data, queue_options, run_job
-from saliscope.session.answers import Waiting
-from saliscope.session.jobs.runs import Run
-from saliscope.session.ranking import engine as ranking_engine
-from saliscope.session.ranking import messages
-from saliscope.session.ranking.engine import Ranking as Ranked
-from saliscope.session.ranking.engine import RankingOptions
-from saliscope.session.request import from_form
 
 GRACE = 5.0
 """Additional seconds to finish the last map after the time limit."""

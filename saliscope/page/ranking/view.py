@@ -7,13 +7,13 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from saliscope.compute import messages as page_messages
+from saliscope.compute.answers import Waiting
+from saliscope.compute.methods import badges
+from saliscope.compute.methods.messages import NO_WEIGHTS
+from saliscope.compute.ranking import messages
+from saliscope.compute.ranking.engine import Ranking
 from saliscope.page.components import view
-from saliscope.session import messages as page_messages
-from saliscope.session.answers import Waiting
-from saliscope.session.methods import badges
-from saliscope.session.methods.messages import NO_WEIGHTS
-from saliscope.session.ranking import messages
-from saliscope.session.ranking.engine import Ranking
 
 if TYPE_CHECKING:
     import torch

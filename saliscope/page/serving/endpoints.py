@@ -17,17 +17,17 @@ import gradio as gr
 from gradio.data_classes import FileData
 from gradio.utils import get_upload_folder
 
+from saliscope.compute import api_messages, engine, messages, model_cache
+from saliscope.compute.answers import Answer, DetectedObject, Scene, Settings
+from saliscope.compute.bundles import links
+from saliscope.compute.channels import engine as channels_engine
+from saliscope.compute.channels.answers import Channels
+from saliscope.compute.jobs import runs, visitors
+from saliscope.compute.request import Request, from_api
+from saliscope.compute.trust import engine as checks
+from saliscope.compute.verdict import verdict_of
 from saliscope.errors import Refused
 from saliscope.page.serving import arguments
-from saliscope.session import api_messages, engine, messages, model_cache
-from saliscope.session.answers import Answer, DetectedObject, Scene, Settings
-from saliscope.session.bundles import links
-from saliscope.session.channels import engine as channels_engine
-from saliscope.session.channels.answers import Channels
-from saliscope.session.jobs import runs, visitors
-from saliscope.session.request import Request, from_api
-from saliscope.session.trust import engine as checks
-from saliscope.session.verdict import verdict_of
 
 if TYPE_CHECKING:
     import explainers

@@ -15,7 +15,7 @@ file name is kept in memory, any argument of any endpoint may be a link that the
     503  too many bodies in all
     507  uploads while the disk is full
 
-It tells `saliscope.session.jobs` who asks for a job and who listens. This is plain ASGI, because BaseHTTPMiddleware
+It tells `saliscope.compute.jobs` who asks for a job and who listens. This is plain ASGI, because BaseHTTPMiddleware
 would break event streams and hide disconnects. As a second line of defense, `install_no_links` disables the functions
 that fetch links.
 """
@@ -31,6 +31,8 @@ from typing import NoReturn
 from urllib.parse import parse_qs
 
 from saliscope import limits
+from saliscope.compute.jobs import runs, visitors
+from saliscope.compute.jobs.visitors import Visitor
 from saliscope.errors import means_full_disk
 from saliscope.page.serving import arguments
 from saliscope.page.serving.door.bodies import Body, Budget
@@ -42,8 +44,6 @@ from saliscope.page.serving.door.progress import PATH as PROGRESS
 from saliscope.page.serving.door.progress import Progress, send_done
 from saliscope.page.serving.door.refusals import App, Message, Receive, Refusal, Send
 from saliscope.page.serving.door.uploads import FULL_DISK, Uploads
-from saliscope.session.jobs import runs, visitors
-from saliscope.session.jobs.visitors import Visitor
 
 CLOSED_ROUTES = re.compile(
     r"/(gradio_api/)?(file[=/]+(https?|ftp|data|file):|proxy=|process_recording|deep_link|vibe|undo-vibe|monitoring|profiling"

@@ -8,13 +8,13 @@ from typing import Any
 import gradio as gr
 from gradio.utils import get_upload_folder
 
+from saliscope.compute import engine, messages
+from saliscope.compute.bundles import bundle
+from saliscope.compute.erase.second import second_image
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.places import places
 from saliscope.page.components.components import canvas
 from saliscope.page.shared.tab import Page, event_data, queue_options
-from saliscope.session import engine, messages
-from saliscope.session.bundles import bundle
-from saliscope.session.erase.second import second_image
-from saliscope.session.jobs import runs
-from saliscope.session.jobs.places import places
 
 
 class Saving:

@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 import gradio as gr
 
 from saliscope import limits
+from saliscope.compute import engine, messages
+from saliscope.compute.answers import Settings
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.places import places
+from saliscope.compute.jobs.runs import Run
 from saliscope.errors import Refused
 from saliscope.page.components import view
 from saliscope.page.components.components import canvas, receiver
 from saliscope.page.panel.panel import Panel
-from saliscope.session import engine, messages
-from saliscope.session.answers import Settings
-from saliscope.session.jobs import runs
-from saliscope.session.jobs.places import places
-from saliscope.session.jobs.runs import Run
 
 Updates = dict[Any, Any]
 """New values by component."""

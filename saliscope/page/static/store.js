@@ -60,7 +60,7 @@
  * @property {{name: string, text: string}[]} likely the most likely classes, most likely first, and their scores
  * @property {?object} crop the crop of the image that the network receives, with its position in the image
  * @property {?{of: number, items: object[], crop: object}} smallMaps maps of the most likely classes
- * @property {?object} network structure of the network, see saliscope/session/rail/network.py
+ * @property {?object} network structure of the network, see saliscope/compute/rail/network.py
  * @property {?object} gradients the newest message on gradient norms: what to measure, norms, or an error
  * @property {?object} description sizes and costs of the layers of a network, or an error
  * @property {Rail} rail

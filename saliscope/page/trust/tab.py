@@ -7,16 +7,16 @@ from typing import Any
 
 import gradio as gr
 
+from saliscope.compute.answers import Answer
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.request import Request, from_form
+from saliscope.compute.trust import engine, messages
+from saliscope.compute.trust.answers import CheckedMap, CheckProgress, Weights
 from saliscope.page.components import view as page_view
 from saliscope.page.components.components import canvas
 from saliscope.page.shared.tab import UNQUEUED, Page, Updates, event_data, queue_options, run_job
 from saliscope.page.trust import view
-from saliscope.session.answers import Answer
-from saliscope.session.jobs import runs
-from saliscope.session.jobs.runs import Run
-from saliscope.session.request import Request, from_form
-from saliscope.session.trust import engine, messages
-from saliscope.session.trust.answers import CheckedMap, CheckProgress, Weights
 
 PART = "trust"
 """Name of these jobs among the jobs of a user."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+from saliscope.compute.answers import Answer
+from saliscope.compute.methods import badges
+from saliscope.compute.trust import engine, messages
+from saliscope.compute.trust.answers import CheckedMap, CheckProgress, Weights
+from saliscope.compute.verdict import verdict_of
 from saliscope.page.components import view
-from saliscope.session.answers import Answer
-from saliscope.session.methods import badges
-from saliscope.session.trust import engine, messages
-from saliscope.session.trust.answers import CheckedMap, CheckProgress, Weights
-from saliscope.session.verdict import verdict_of
 
 if TYPE_CHECKING:
     from torch import Tensor

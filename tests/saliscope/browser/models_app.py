@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from saliscope.session.trust import engine
+from saliscope.compute.trust import engine
 from saliscope.zoo import ModelInfo, catalog
 from saliscope.zoo.downloads import Progress
 from saliscope.zoo.model import Model

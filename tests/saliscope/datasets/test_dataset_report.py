@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from saliscope.compute.bundles import links
 from saliscope.datasets import report, run
 from saliscope.datasets.report.analysis.clusters import spectral
 from saliscope.datasets.report.analysis.maps import border_region, box_region, mask_region, pool, read_maps
@@ -30,7 +31,6 @@ from saliscope.datasets.settings import Settings
 from saliscope.datasets.shards import open_run
 from saliscope.errors import Refused
 from saliscope.images import examples
-from saliscope.session.bundles import links
 from tests.support import shapes
 
 

@@ -15,11 +15,11 @@ from PIL import Image
 
 import explainers
 from saliscope import limits
+from saliscope.compute import engine, model_cache
+from saliscope.compute.answers import LoadedModel
+from saliscope.compute.request import Request, from_api, from_form
 from saliscope.errors import Refused
 from saliscope.images import bands
-from saliscope.session import engine, model_cache
-from saliscope.session.answers import LoadedModel
-from saliscope.session.request import Request, from_api, from_form
 from saliscope.zoo import Model, Preparation
 from tests.support.band_files import npy_file, tiff_file, values
 from tests.support.nets import plain

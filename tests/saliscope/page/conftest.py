@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture(scope="module")
 def loaded() -> Any:
     """Return the default network once the page has loaded it."""
-    from saliscope.session import model_cache  # some modules need no network
+    from saliscope.compute import model_cache  # some modules need no network
 
     model_cache.start("efficientnet_lite0", delay=0.0)
     model_cache.ready.wait()

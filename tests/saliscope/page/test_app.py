@@ -12,12 +12,12 @@ import pytest
 
 import explainers
 from saliscope.__main__ import main
+from saliscope.compute import model_cache
 from saliscope.errors import Refused
 from saliscope.page.agents.server import Agents
 from saliscope.page.operations.metrics import Monitoring
 from saliscope.page.panel import panel
 from saliscope.page.serving import endpoints
-from saliscope.session import model_cache
 from tests.saliscope.browser.conftest import QUIET
 from tests.support.catalog import isolate_catalog
 

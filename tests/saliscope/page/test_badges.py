@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import explainers
+from saliscope.compute.answers import Settings
+from saliscope.compute.methods import badges, messages
 from saliscope.page.methods import picker
-from saliscope.session.answers import Settings
-from saliscope.session.methods import badges, messages
 
 METHODS = explainers.METHODS
 NETWORK = "efficientnet_lite0"

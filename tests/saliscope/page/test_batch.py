@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from saliscope import limits
+from saliscope.compute.answers import Waiting
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.request import Request
 from saliscope.datasets.sources.location import IMAGE_SUFFIXES, is_image
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool
 from saliscope.page.batch import archive, engine, folders
 from saliscope.page.batch.engine import Progress, Report
 from saliscope.page.build import STATIC
-from saliscope.session.answers import Waiting
-from saliscope.session.jobs.runs import Run
-from saliscope.session.request import Request
 
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
 DOG = EXAMPLES / "dog.jpg"

@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 
 import explainers
+from saliscope.compute import engine, model_cache
+from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.page.agents.tools import all_tools
 from saliscope.page.api import tab
 from saliscope.page.serving import endpoints
-from saliscope.session import engine, model_cache
-from saliscope.session.request import Request
 from saliscope.zoo import catalog
 from tests.support import dense_nets
 from tests.support.catalog import isolate_catalog

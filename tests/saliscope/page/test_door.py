@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from saliscope import limits
+from saliscope.compute.jobs import visitors
 from saliscope.errors import Refused
 from saliscope.page.serving.door import hosts as rules
 from saliscope.page.serving.door.hosts import Hosts
@@ -17,7 +18,6 @@ from saliscope.page.serving.door.origins import hide_origins
 from saliscope.page.serving.door.pace import Pace
 from saliscope.page.serving.door.refusals import Refusal
 from saliscope.page.serving.guard import Guard
-from saliscope.session.jobs import visitors
 from tests.saliscope.page.guarded import JOIN, MB, UPLOAD, Seen, ask, reading, respond, send_request
 from tests.support.coroutines import finished
 

@@ -19,9 +19,9 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 gradio_client = pytest.importorskip("gradio_client", reason="gradio_client is not installed")
 from gradio_client.exceptions import AppError  # noqa: E402
 
+from saliscope.compute import engine  # noqa: E402
+from saliscope.compute.request import Request  # noqa: E402
 from saliscope.page.api import tab  # noqa: E402
-from saliscope.session import engine  # noqa: E402
-from saliscope.session.request import Request  # noqa: E402
 from tests.saliscope.browser.conftest import ROOT  # noqa: E402
 
 COFFEE = ROOT / "assets/examples/coffee.jpg"

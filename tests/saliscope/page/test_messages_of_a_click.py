@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from saliscope.page.serving.gradio_setup import gradio as gr  # isort: skip  (switches first)
+from saliscope.compute import engine, model_cache
+from saliscope.compute.jobs import runs
+from saliscope.compute.methods import costs
+from saliscope.compute.request import NAMES, from_form
+from saliscope.compute.trust import messages as trust_messages
 from saliscope.page import build
 from saliscope.page.overlay.tab import Overlay
-from saliscope.session import engine, model_cache
-from saliscope.session.jobs import runs
-from saliscope.session.methods import costs
-from saliscope.session.request import NAMES, from_form
-from saliscope.session.trust import messages as trust_messages
-from tests.saliscope.session.asking import DOG
+from tests.saliscope.compute.asking import DOG
 
 pytestmark = pytest.mark.usefixtures("without_experiments")
 VISITORS = count()

@@ -13,17 +13,17 @@ import torch
 
 import explainers
 from explainers import Finding
+from saliscope.compute import messages as page_messages
+from saliscope.compute import model_cache
+from saliscope.compute.answers import Answer, Settings
+from saliscope.compute.channels import network
+from saliscope.compute.methods import costs, explanations, findings, lines, messages
+from saliscope.compute.request import Request
 from saliscope.page.components import view
 from saliscope.page.components.list_columns import METHOD_TIME
 from saliscope.page.methods import guide, picker
 from saliscope.page.panel import panel
-from saliscope.session import messages as page_messages
-from saliscope.session import model_cache
-from saliscope.session.answers import Answer, Settings
-from saliscope.session.channels import network
-from saliscope.session.methods import costs, explanations, findings, lines, messages
-from saliscope.session.request import Request
-from tests.saliscope.session import asking
+from tests.saliscope.compute import asking
 
 ROOT = Path(__file__).parents[3]
 METHODS = explainers.METHODS
@@ -57,7 +57,7 @@ def test_every_method_has_a_description_a_group_and_a_measured_cost() -> None:
     assert set(listed) == set(METHODS)
     assert sum(map(len, lines.LINES.values())) == len(listed), "a method in two groups"
     assert all(line.endswith((".", "?")) and len(line) <= 75 for line in listed.values())
-    update = "python -m saliscope.session.methods.measure --only NAME"
+    update = "python -m saliscope.compute.methods.measure --only NAME"
     assert set(costs.table()["passes"]) == set(METHODS), update
     assert list(lines.LINES) == list(lines.GROUP_TITLES)
 

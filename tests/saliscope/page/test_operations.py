@@ -21,14 +21,14 @@ import pytest
 from PIL import Image
 
 from saliscope import limits
+from saliscope.compute import engine, network_calls
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.methods import costs
 from saliscope.errors import Refused
 from saliscope.page.operations import log, shutdown
 from saliscope.page.operations.shutdown import Refusing, Shutdown
 from saliscope.page.shared.tab import run_job
-from saliscope.session import engine, network_calls
-from saliscope.session.jobs import runs
-from saliscope.session.jobs.runs import Run
-from saliscope.session.methods import costs
 from tests.saliscope.browser.conftest import QUIET, free_port
 from tests.saliscope.page.guarded import Seen, respond, send_request
 from tests.support.coroutines import finished
@@ -118,10 +118,10 @@ def test_monitoring_counts_requests(monkeypatch: pytest.MonkeyPatch, ended: list
     from starlette.applications import Starlette
     from starlette.testclient import TestClient
 
+    from saliscope.compute import model_cache
     from saliscope.images.decoder import pool, sandbox
     from saliscope.page.operations.metrics import Monitoring
     from saliscope.page.serving.door import uploads
-    from saliscope.session import model_cache
 
     loaded = ["net"]
     monkeypatch.setattr(model_cache, "first_model", lambda: loaded[0] if loaded else "")
@@ -244,7 +244,7 @@ def GPU(*, duration):  # as the package `spaces`, which runs a call in another p
 """
 CALLS = """
 from saliscope.page.serving import before_torch
-from saliscope.session import model_cache, network_calls
+from saliscope.compute import model_cache, network_calls
 import torch
 images, name = torch.zeros(1, 3, 224, 224), "efficientnet_lite0"
 network_calls.scores(name, images)

@@ -14,6 +14,11 @@ from typing import Any
 import pytest
 from PIL import Image, ImageFile
 
+from saliscope.compute.answers import Answer
+from saliscope.compute.bundles import bundle, links, record
+from saliscope.compute.erase import engine as erase
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.request import Request
 from saliscope.datasets import run as dataset_runs
 from saliscope.datasets.settings import Settings as RunSettings
 from saliscope.images import bands, examples, metadata, npy, tiff, uploads
@@ -24,12 +29,7 @@ from saliscope.page.batch import finished_runs
 from saliscope.page.components.view import floats
 from saliscope.page.panel import panel
 from saliscope.page.serving import endpoints
-from saliscope.session.answers import Answer
-from saliscope.session.bundles import bundle, links, record
-from saliscope.session.erase import engine as erase
-from saliscope.session.jobs.runs import Run
-from saliscope.session.request import Request
-from tests.saliscope.session import asking
+from tests.saliscope.compute import asking
 from tests.support.band_files import npy_file, tiff_file, values
 
 EXAMPLES = {name: examples.all_examples()[name].path for name in ("dog", "cat", "coffee")}

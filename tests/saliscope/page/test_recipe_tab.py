@@ -18,7 +18,7 @@ import sys
 from types import SimpleNamespace
 from saliscope.page.serving.gradio_setup import gradio as gr
 from saliscope.page import build as page
-from saliscope.session import model_cache
+from saliscope.compute import model_cache
 
 config = page.build().get_config_file()
 components = {each["id"]: each for each in config["components"]}

@@ -129,7 +129,7 @@ def test_sweeping_deletes_what_was_not_used_for_long_and_nothing_of_others(tmp_p
 
 
 def test_a_full_disk_is_one_message(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from saliscope.session import engine, messages
+    from saliscope.compute import engine, messages
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/secret/path")

@@ -10,6 +10,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from saliscope import limits
+from saliscope.compute import model_cache, network_calls
+from saliscope.compute.answers import LoadedModel
 from saliscope.datasets import run
 from saliscope.datasets.finished.evaluation import evaluate
 from saliscope.datasets.finished.finished_run import FinishedRun
@@ -19,8 +21,6 @@ from saliscope.datasets.shards import open_run
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.page.panel import preprocessing
-from saliscope.session import model_cache, network_calls
-from saliscope.session.answers import LoadedModel
 from saliscope.zoo import ModelUnavailable, devices, variants
 from saliscope.zoo.model import Model, Preparation
 from tests.support.nets import residual

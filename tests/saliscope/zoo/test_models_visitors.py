@@ -12,8 +12,8 @@ import torch
 
 from saliscope import resources
 from saliscope import zoo as models
+from saliscope.compute import model_cache
 from saliscope.errors import Refused
-from saliscope.session import model_cache
 from saliscope.zoo import ModelUnavailable
 from saliscope.zoo.registered import public_name
 from tests.saliscope.zoo.test_models_own import SETTINGS, own_net

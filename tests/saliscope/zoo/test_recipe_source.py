@@ -12,7 +12,7 @@ from PIL import Image
 
 import explainers
 from saliscope import zoo
-from saliscope.session import messages, model_cache
+from saliscope.compute import messages, model_cache
 from saliscope.zoo import catalog
 from tests.support.catalog import isolate_catalog
 

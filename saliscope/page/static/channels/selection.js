@@ -39,7 +39,7 @@ export function formatChannels(numbers) {
 }
 
 /**
- * Parse a text such as "3, 17-24", as `parse_channels` in saliscope/session/interventions/changes.py.
+ * Parse a text such as "3, 17-24", as `parse_channels` in saliscope/compute/interventions/changes.py.
  * @param {string} text
  * @param {{total: number, layer: string}} sheet
  * @param {{bad_part: string, bad_channel: string}} terms

@@ -119,7 +119,7 @@ export class ChangeForm {
     select([]);
   }
 
-  /** Return the change, as `parse` in saliscope/session/interventions/changes.py reads it. */
+  /** Return the change, as `parse` in saliscope/compute/interventions/changes.py reads it. */
   get change() {
     const kind = this.kind.value,
       fields = (this.numbers[kind] || []).map((each) => each.querySelector("input"));

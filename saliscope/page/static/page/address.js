@@ -7,7 +7,7 @@ import { provide, state, subscribe, update } from "../store.js";
 
 const REQUEST_PARAMETERS = ["example", "own", "model", "layer", "class", "method", "bands", "options", "pin"];
 const MAX_LENGTH = 500,
-  MAX_LENGTHS = { options: 2000, edit: 4000 }; // characters, as in saliscope/session/bundles/links.py
+  MAX_LENGTHS = { options: 2000, edit: 4000 }; // characters, as in saliscope/compute/bundles/links.py
 const NO_EXAMPLE = "none"; // the example of a page without an image
 const SHARED = "shared"; // the user's own image in a link that was copied
 const WRITE_DELAY = 400; // milliseconds; browsers reject hundreds of changes in a row

@@ -16,7 +16,7 @@ import { fill, formatValue } from "../wire.js";
 
 /**
  * Read the server's format: layers as objects, and `names`, the positions of layers by name and alias.
- * @param {object} network see `pack` in saliscope/session/rail/network.py
+ * @param {object} network see `pack` in saliscope/compute/rail/network.py
  */
 export function readNetwork({ aliases, whys, layers: rows, ...rest }) {
   const layers = rows.map(([name, height, width, channels, kind, why, reason, selectable]) => {

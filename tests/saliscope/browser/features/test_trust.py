@@ -30,7 +30,7 @@ def row(visit: Visit, name: str) -> Any:
 
 
 def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_view: Visit) -> None:
-    """tests/saliscope/session/test_trust.py checks the pixel order; this test checks the drawing."""
+    """tests/saliscope/compute/test_trust.py checks the pixel order; this test checks the drawing."""
     visit, page = first_view, first_view.page
     known(visit)
     expect(page.locator(f"{STRIP} .hl-trust-verdict > span").first).to_contain_text(

@@ -1,0 +1,130 @@
+"""`saliscope replay bundle.zip`: recompute the maps of a bundle and compare them with the stored maps.
+
+The network must be one that this machine offers. A bundle cannot load a network from a function or a path; custom
+networks are given on the command line, as for the page.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saliscope.compute import engine, model_cache
+from saliscope.compute import messages as page_messages
+from saliscope.compute.answers import Answer, Scene
+from saliscope.compute.bundles import bundle, messages, reading, record
+from saliscope.compute.erase import engine as erase
+from saliscope.compute.jobs import runs
+from saliscope.errors import Refused
+from saliscope.zoo import devices
+from saliscope.zoo import settings as model_settings
+
+Files = tuple[str, str | None]
+"""The paths of the image and of the second image of an edit."""
+SECONDS = 24 * 3600.0
+ROUNDING = 1e-3
+"""Relative tolerance for equal maps, because other processors or thread counts add in a different order."""
+SHORT = 0.02
+"""The tolerance for a network that ran in bfloat16 or float16."""
+
+
+def run(
+    path: str,
+    write_line: Callable[[str], object],
+    *,
+    model: str = "auto",
+    own: Mapping[str, Any] | None = None,
+    device: str = "auto",
+) -> int:
+    """Recompute the maps of a bundle on a device and report the comparison with `write_line`, line by line.
+
+    Returns  the exit code: 0 if all hashes and maps match, 1 for a difference or an error
+    """
+    try:
+        stored = reading.read(path)
+        if device != "auto":
+            devices.choose(device)
+        model_cache.use_device(device)
+        equal = True
+        for line, matches in _compare(stored, model, own):
+            write_line(line)
+            equal = equal and matches
+        return 0 if equal else 1
+    except Exception as error:
+        write_line(engine.message_of(error, messages.FAILED))
+        return 1
+
+
+def _compare(stored: reading.Bundle, model: str, own: Mapping[str, Any] | None) -> Iterator[tuple[str, bool]]:
+    """Yield lines of the report, and whether each is free of differences."""
+    yield messages.image_line(stored.hash_matches), stored.hash_matches
+    model_cache.start(model, 0.0, own)
+    for _ in model_cache.wait():
+        pass
+    if (own or model != model_settings.AUTO) and (error := model_cache.failure()):
+        raise Refused(error)
+    with tempfile.TemporaryDirectory() as folder:
+        image = Path(folder) / "photograph"
+        image.write_bytes(stored.image)
+        second = Path(folder) / "second"
+        if stored.second:
+            second.write_bytes(stored.second)
+        files = str(image), str(second) if stored.second else None
+        for stored_map in stored.maps:
+            yield from _compare_map(stored_map, files)
+    if versions := messages.versions(stored.versions, record.versions()):
+        yield versions, True
+
+
+def _compare_map(stored: reading.Map, files: Files) -> Iterator[tuple[str, bool]]:
+    if stored.answer.get("share", 1) != 1:
+        raise Refused(messages.STOPPED)
+    settings = bundle.resolve_settings(stored.question)
+    yield messages.heading(stored.name, settings, stored.question), True
+    matches = record.weights(settings.loaded)["sha256"] == stored.weights
+    yield messages.weights(matches, settings.loaded.title), matches
+    if not stored.hash_matches:
+        yield messages.CHANGED, False
+    answer = _recompute(stored.question, files)
+    if other := messages.device(stored.answer.get("device"), answer.explanation.device):
+        yield other, True
+    recomputed = answer.map.float().cpu().numpy()
+    if recomputed.shape != stored.values.shape:
+        yield messages.shapes(stored.values.shape, recomputed.shape), False
+        return
+    largest, size, same_gaps = _difference(stored.values, recomputed)
+    short = str(settings.options.get("precision", "")) in ("bf16", "float16")
+    equal = same_gaps and largest <= (SHORT if short else ROUNDING) * size
+    yield messages.difference(largest, size, equal, exact=largest == 0 and same_gaps), equal
+
+
+def _recompute(question: Any, files: Files) -> Answer:
+    """Compute the answer to a question of a bundle.
+
+    Errors   Refused if there is no answer
+    """
+    request = bundle.request(question, *files)
+    answer = None
+    with runs.start(None, SECONDS) as token:
+        assert token is not None
+        for step in erase.explain(request, token, stages=False):
+            if isinstance(step, Scene) and step.settings.notes:
+                raise Refused(page_messages.without_default(step.settings.notes[0]))
+            answer = step if isinstance(step, Answer) else answer
+    if answer is None:
+        raise Refused(messages.NOTHING)
+    return answer
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float, bool]:
+    """Return the largest difference, the largest value, and whether both have NaN or infinity in the same cells."""
+    finite = np.isfinite(one) & np.isfinite(other)
+    gaps = bool((np.isfinite(one) == np.isfinite(other)).all())
+    if not finite.any():
+        return 0.0, 0.0, gaps
+    both = one[finite].astype("f8"), other[finite].astype("f8")
+    return float(abs(both[0] - both[1]).max()), float(max(abs(both[0]).max(), abs(both[1]).max())), gaps

@@ -1,0 +1,228 @@
+"""Answer a change of channels: classes before and after, and the map of the changed network next to the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from PIL import Image
+
+import explainers
+from saliscope.compute import engine, network_calls, results_cache, scene
+from saliscope.compute.answers import TOP, Settings, Waiting
+from saliscope.compute.channels import messages as channel_messages
+from saliscope.compute.channels import network as channels_network
+from saliscope.compute.channels.engine import cell_of
+from saliscope.compute.interventions import messages, network
+from saliscope.compute.interventions.answers import Change, Changed, ClassChange, Maps, Place
+from saliscope.compute.interventions.changes import parse_channels
+from saliscope.compute.jobs.recent import Recent
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.jobs.turns import Turn, turns
+from saliscope.compute.request import Request
+from saliscope.compute.text_messages import quoted
+from saliscope.errors import Refused
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """A resolved request with its input, and the input made from the second image of a swap."""
+
+    settings: Settings
+    crop: Image.Image
+    images: torch.Tensor
+    swapped: torch.Tensor | None
+    change: Change
+
+    @property
+    def name(self) -> str:
+        return self.settings.loaded.name
+
+
+def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
+    """Yield the answer: `Waiting`, then `Changed`; for a long method first without its maps.
+
+    Errors   as `engine.explain`; Refused for channels or cells that do not exist, for a network that detects objects,
+             and for a second image that does not fit
+    """
+    inputs = yield from _load_inputs(request, change, run)
+    settings, name = inputs.settings, inputs.name
+    layer = next(known for known in settings.loaded.layers if known.name == settings.layer)
+    total = layer.shape[layer.channel_axis]
+    place = Place(layer.name, parse_channels(change.channels, total, layer.name))
+    with turns.enqueue(run, long=change.positions) as turn:
+        yield from engine.wait_turn(turn)
+        target = scene.target_of(settings)
+        found: dict[str, Any] = {}
+        new: explainers.Explanation | None = None
+        if change.positions:
+            top = target if target is not None else int(network_calls.scores(name, inputs.images).argmax())
+            found, place = yield from _positions(inputs, place, top, turn)
+        given = inputs.images, network.Edit(place, change, inputs.swapped)
+        if settings.method.long:
+            before, after = network.scores(name, *given)
+        else:
+            options = _options(inputs, target)
+            before, after, new = network.scores_and_map(name, settings.method.name, *given, **options)
+        explained, subject = _explained(settings, target, before)
+        classes = _classes(settings, before, after)
+        answer = Changed(settings, inputs.crop, change, place, total, classes, subject, **found)
+        if new is not None:
+            yield replace(answer, maps=_maps(_quick_old_map(inputs, explained, request), settings, new, 1.0))
+            return
+    yield answer
+    with turns.enqueue(run, long=True) as turn:
+        yield from engine.wait_turn(turn)
+        yield replace(answer, maps=(yield from _long_maps(inputs, place, explained, request, turn)))
+
+
+def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, None, _Inputs]:
+    settings = yield from engine.resolve_settings(request, run)
+    if not settings.loaded.layers:
+        raise Refused(channel_messages.NO_CHANNELS)
+    if settings.loaded.detects_objects:
+        raise Refused(messages.NO_CLASSES)
+    if settings.refusal:
+        raise Refused(settings.refusal)
+    settings, image, images = engine.load_input(settings, request)
+    settings = replace(settings, key=results_cache.key(settings, request))
+    swapped = None
+    if change.kind == "swap":
+        _, _, swapped = engine.load_input(settings, replace(request, image=change.other))
+        if swapped.shape != images.shape:
+            raise Refused(messages.other_size(tuple(swapped.shape[2:]), tuple(images.shape[2:])))
+    return _Inputs(settings, settings.loaded.model.crop(image), images, swapped, change)
+
+
+def _explained(
+    settings: Settings, target: int | explainers.Target | None, before: torch.Tensor
+) -> tuple[int | explainers.Target, str]:
+    """Return the target of both maps and its name: the top prediction is that of the unchanged network."""
+    if target is None:
+        top = int(before.argmax())
+        return top, settings.loaded.names[top]
+    return target, quoted(settings.sentences) if settings.sentences else settings.names["target"]
+
+
+def _classes(settings: Settings, before: torch.Tensor, after: torch.Tensor) -> list[ClassChange]:
+    """Return the classes that are among the most likely ones before or after, the most likely before first."""
+    old, new = (engine.probabilities_of(settings, scores).double() for scores in (before, after))
+    count = min(TOP, len(old))
+    order = dict.fromkeys([*old.topk(count).indices.tolist(), *new.topk(count).indices.tolist()])
+    names = settings.class_names
+    return [ClassChange(names[index], float(old[index]), float(new[index])) for index in order]
+
+
+@dataclass(frozen=True)
+class _OldMap:
+    """The map of the unchanged network, and which plane it is for a method with several."""
+
+    map: torch.Tensor
+    plane: int
+
+
+_old_maps: Recent[_OldMap] = Recent()
+"""Those of quick methods by the key of their request, because several changes are made to one question."""
+
+
+def _quick_old_map(inputs: _Inputs, target: int | explainers.Target, request: Request) -> _OldMap:
+    settings = inputs.settings
+    known = _old_maps.get(settings.key) if settings.key else None
+    if known is None:
+        old = network_calls.explain(inputs.name, settings.method.name, inputs.images, **_options(inputs, target))
+        known = _old_map(settings, old, request)
+        if settings.key:
+            _old_maps.put(settings.key, known)
+    return known
+
+
+def _old_map(settings: Settings, explanation: explainers.Explanation, request: Request) -> _OldMap:
+    if not settings.method.planes:
+        return _OldMap(engine.first_plane(explanation.placed), 0)
+    number = engine.plane_number(explanation.raw[0], request.plane)
+    return _OldMap(engine.first_plane(engine.drawn_map(explanation, number)), number)
+
+
+def _maps(old: _OldMap, settings: Settings, new: explainers.Explanation, share: float) -> Maps:
+    """Return both maps; of a method with several planes, the plane that the page shows."""
+    shown = engine.drawn_map(new, old.plane if settings.method.planes else None)
+    return Maps(old.map, engine.first_plane(shown), share)
+
+
+def _long_maps(
+    inputs: _Inputs, place: Place, target: int | explainers.Target, request: Request, turn: Turn
+) -> Generator[Any, None, Maps]:
+    """Compute the maps of a long method; the old one may be cached."""
+    settings, share = inputs.settings, 1.0
+    old = results_cache.find(settings) if request.use_cache else None
+    parts = 1 if old else 2
+
+    def waiting(done: int, step: Any) -> Waiting:
+        nonlocal share
+        share = step.fraction
+        return Waiting(
+            messages.map_of(settings.method.title, changed=done + 1 == parts), (done + step.fraction) / parts
+        )
+
+    if old is None:
+        work = partial(network_calls.explain, inputs.name, settings.method.name, inputs.images)
+        old = yield from engine.stream(
+            lambda report: work(progress=report, **_options(inputs, target)), turn.run, partial(waiting, 0), turn
+        )
+        if turn.run.stopped():
+            raise Refused(messages.STOPPED)
+    new = yield from engine.stream(
+        lambda report: _changed(inputs, place, target)(progress=report), turn.run, partial(waiting, parts - 1), turn
+    )
+    if turn.run.cancelled:
+        raise Refused(messages.STOPPED)
+    return _maps(_old_map(settings, old, request), settings, new, share if turn.run.stopped() else 1.0)
+
+
+def _options(inputs: _Inputs, target: int | explainers.Target | None) -> dict[str, Any]:
+    return {**inputs.settings.method_arguments, "target": target, "compare": False}
+
+
+def _changed(inputs: _Inputs, place: Place, target: int | explainers.Target) -> Callable[..., Any]:
+    """Return the function that explains the changed network."""
+    options = _options(inputs, target)
+    method = inputs.settings.method.name
+    edit = network.Edit(place, inputs.change, inputs.swapped)
+    return partial(network.explain, inputs.name, method, inputs.images, edit, **options)
+
+
+def _positions(
+    inputs: _Inputs, place: Place, target: int | explainers.Target, turn: Turn
+) -> Generator[Any, None, tuple[dict[str, Any], Place]]:
+    """Return the effects of all positions as shown on maps, unless a cell is chosen, and the place of one position."""
+    sources = channels_network.sources(inputs.name, place.layer, inputs.images)
+    shown = inputs.change.cell
+    found: dict[str, Any] = {}
+    if shown is None:
+        swapped = inputs.swapped
+        assert swapped is not None, "positions are only swapped"
+
+        def work(report: Callable[[Any], bool]) -> torch.Tensor:
+            return network.position_effects(inputs.name, inputs.images, place, swapped, target, report)
+
+        effects = yield from engine.stream(
+            work, turn.run, lambda step: Waiting(messages.POSITIONS, step.fraction), turn
+        )
+        if turn.run.stopped():
+            raise Refused(messages.STOPPED)
+        placed = _shown(effects, *sources)
+        found["effects"], shown = placed, divmod(int(placed.abs().argmax()), placed.shape[1])
+    return found | {"shown_cell": shown}, replace(place, cell=cell_of(sources, shown))
+
+
+def _shown(effects: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:
+    """Return the effects at the cells of the maps, which may lie elsewhere; 0 where the layer has no cell."""
+    placed = effects.new_zeros(len(rows), len(columns))
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            if row is not None and column is not None:
+                placed[i, j] = effects[row, column]
+    return placed

@@ -1,0 +1,206 @@
+"""The latest job of each user and part of the page: whether it was stopped, its time limit, and its request.
+
+Gradio's `cancels` only frees the slot in the queue while the function keeps running. A separate token lets the work
+stop by itself and return the best map so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from saliscope import limits
+from saliscope.compute.jobs import places as place
+from saliscope.compute.jobs import visitors
+from saliscope.errors import Refused
+
+MAX_CACHED = 1024
+
+
+class Run:
+    """The token of a job. The work checks `stopped()` between two steps."""
+
+    def __init__(self, seconds: float, name: str = "", question: str = "", number: int | None = None) -> None:
+        self.seconds, self.name, self.number = seconds, name, number
+        self.until = time.monotonic() + seconds
+        self.questions = {question} if question else set()
+        """Signatures of the request: as received, and with its names resolved."""
+        self.superseded = False
+        """Whether the user has sent another request since, so that this answer must not be shown."""
+        self.ended = False
+        """Whether the work has ended."""
+        self.about: dict[str, Any] = {}
+        """Names of the model, the method and the layer, and the size of the image, once they are known."""
+        self.failure: BaseException | None = None
+        """The error that ended the work, until the observers have seen it."""
+        self.outcome = ""
+        """How the work ended: done, refused, stopped, superseded or failed."""
+        self.began, self.took = time.monotonic(), 0.0
+        self.visitor = visitors.of(self.session)
+        self._stop, self.wake = threading.Event(), threading.Event()
+
+    def stop(self) -> None:
+        """Stop the work at its next check."""
+        self._stop.set()
+        self.wake.set()
+
+    def supersede(self) -> None:
+        """Stop the work because the same user sent another request."""
+        self.superseded = True
+        self.stop()
+
+    @property
+    def session(self) -> str:
+        """The session of the user."""
+        return self.name.partition("/")[0]
+
+    @property
+    def kind(self) -> str:
+        """The part of the page that requested the work, "map" for the overlay, "api" for endpoints."""
+        return (self.name.partition("/")[2] or "map") if self.name else "api"
+
+    def _outcome(self) -> str:
+        if self.superseded or self.cancelled:
+            return "superseded" if self.superseded else "stopped"
+        errors = sys.modules.get("explainers.errors")  # importing it would take seconds
+        refusals = (Refused, errors.ExplainerError) if errors else (Refused,)
+        return "done" if self.failure is None else "refused" if isinstance(self.failure, refusals) else "failed"
+
+    def end(self) -> None:
+        """Record the end of the work, and call the observers."""
+        self.ended, self.took, self.outcome = True, time.monotonic() - self.began, self._outcome()
+        for observe in observers:
+            observe(self)
+        self.failure = None  # its traceback would keep images and maps until the user's next run
+
+    @property
+    def left(self) -> float:
+        """Seconds until the time limit."""
+        return max(0.0, self.until - time.monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the user stopped the job; False if only the time limit has passed."""
+        return self._stop.is_set()
+
+    def stopped(self) -> bool:
+        """Return whether the work should stop now."""
+        return self._stop.is_set() or time.monotonic() > self.until
+
+    def __reduce__(self) -> tuple[type[Run], tuple[float]]:
+        # On a shared GPU the work runs in another process, where only the time limit can stop it.
+        return Run, (self.left,)
+
+
+observers: list[Callable[[Run], None]] = []
+"""Functions that are called with every run that has ended."""
+_last: OrderedDict[str, Run] = OrderedDict()
+_running: set[Run] = set()
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def start(
+    name: str | None,
+    seconds: float = limits.SECONDS,
+    question: str = "",
+    again: bool = False,
+    number: int | None = None,
+) -> Iterator[Run | None]:
+    """Start a new job of this user and stop the previous one.
+
+    Yields None if the latest job has the same request, even if it is finished or stopped, because selecting with the
+    mouse raises an event twice. `again` starts a job in any case. Also yields None for a request with a smaller
+    `number` than the latest job: two requests in quick succession may start in the wrong order.
+
+    Errors   Refused if the visitor has too many jobs
+    """
+    run = Run(seconds, name or "", question, number)
+    if name:
+        with _lock:
+            previous = _last.pop(name, None)
+            known = previous is not None and question in previous.questions and not again
+            ignored = known or (previous is not None and (number or math.inf) < (previous.number or 0))
+            _last[name] = previous if previous and ignored else run
+            while len(_last) > MAX_CACHED:
+                _last.popitem(last=False)[1].stop()
+        if ignored:
+            yield None
+            return
+        if previous:
+            previous.supersede()
+    place.places.arrive(run)
+    with _lock:
+        _running.add(run)
+    try:
+        yield run
+    except GeneratorExit:
+        run.stop()  # the visitor has left
+        raise
+    except BaseException as error:
+        run.failure = error
+        raise
+    finally:
+        with _lock:
+            _running.discard(run)
+        place.places.leave(run)
+        run.end()
+
+
+def is_heard(run: Run) -> bool:
+    """Wait until somebody listens to a run, and return whether anybody does; it has computed meanwhile."""
+    while not run.visitor.is_listening and not run.cancelled:
+        time.sleep(0.01)  # the stream is opened after the answer to the request, within one round trip
+    return run.visitor.is_listening
+
+
+def end_unheard() -> int:
+    """Stop the jobs of visitors who have left; return how many were stopped."""
+    with _lock:
+        found = list(_running)
+    return place.end_unheard(found, time.monotonic())
+
+
+def running() -> int:
+    """Return the number of runs that have started and not ended."""
+    return len(_running)
+
+
+def stop_all() -> None:
+    """Stop all runs; long methods return their best map so far."""
+    with _lock:
+        found = list(_running)
+    for run in found:
+        run.stop()
+
+
+def stop(session: str | None) -> None:
+    """Stop the job of this user."""
+    with _lock:
+        run = _last.get(session or "")
+    if run:
+        run.stop()
+
+
+def supersede(name: str | None) -> Run | None:
+    """Stop the job with this name without showing its results; returns it if it was running."""
+    with _lock:
+        run = _last.get(name or "")
+    if run is None or run.ended or run.cancelled:
+        return None
+    run.supersede()
+    return run
+
+
+def end(session: str | None) -> None:
+    """Stop all jobs of a user who has left, including those of single tabs ("session/part")."""
+    with _lock:
+        jobs = [_last.pop(name) for name, run in list(_last.items()) if run.session == session]
+    for run in jobs:
+        run.supersede()

@@ -1,0 +1,87 @@
+"""The norm of the gradient of the explained score at every layer of the drawing, from one backward pass."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from explainers import Target
+from saliscope.compute import engine, network_calls, results_cache, scene
+from saliscope.compute.answers import Settings, Step
+from saliscope.compute.jobs.recent import Recent
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.jobs.turns import turns
+from saliscope.compute.rail import network
+from saliscope.compute.request import Request
+
+SMALLEST = 1e-12
+_known = Recent[tuple[str, dict[str, float]]]()
+"""By key: the name of the target, and the norms. Networks are not stored, so that they can be freed."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Norms by layer for the request `key`; empty if nothing was detected in the image."""
+
+    key: str
+    settings: Settings
+    name: str
+    """The name of the class, object or region."""
+    norms: dict[str, float]
+
+
+def key_of(image: str, settings: Settings, names: dict[str, str]) -> str:
+    """Return a key that is equal for requests with the same score: image, network, and class, object or region."""
+    bands = settings.bands.text if settings.bands else ""
+    parts = [results_cache.content(image), bands, names["model"], names["target"]]
+    if settings.loaded.detects_objects:
+        parts.append(str(settings.min_score))
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def measure(request: Request, run: Run) -> Iterator[Step | Norms]:
+    """Yield the norms, from the cache or from one forward and one backward pass.
+
+    Errors   as `engine.explain`
+    """
+    settings = yield from engine.resolve_settings(request, run)
+    settings, image, images = engine.load_input(settings, request)
+    key = key_of(str(request.image), settings, settings.names)
+    known = _known.get(key)
+    if known is None:
+        known = yield from _measure(settings, settings.loaded.model.crop(image), images, run)
+        _known.put(key, known)
+    yield Norms(key, settings, *known)
+
+
+def _measure(
+    settings: Settings, crop: Image.Image, images: Tensor, run: Run
+) -> Generator[Step, None, tuple[str, dict[str, float]]]:
+    loaded = settings.loaded
+    drawn = {name for name, *_ in network.drawing(loaded)["layers"]}
+    names = [layer.name for layer in loaded.layers if layer.name in drawn]
+    with turns.enqueue(run, long=False) as turn:
+        yield from engine.wait_turn(turn)
+        subject = scene.subject_of(settings, crop, images)
+        if subject is None:
+            return "", {}
+        return subject.name, network_calls.run(loaded.name, layer_norms, images, target=subject.target, layers=names)
+
+
+def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers: list[str]) -> dict[str, float]:
+    """Return the norm of the gradient of the score at each layer output, 0 for layers without a gradient."""
+    norms = network_calls.measure_gradients(network, images, target, layers, _norm)
+    return {name: norms.get(name, 0.0) for name in layers}
+
+
+def _norm(gradient: Tensor) -> float:
+    norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float32))
+    if not SMALLEST < norm < 1 / SMALLEST:  # the squares overflow or underflow in float32
+        norm = float(torch.linalg.vector_norm(gradient.cpu().double()))
+    return norm

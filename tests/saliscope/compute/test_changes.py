@@ -1,0 +1,350 @@
+"""Changes of the image and of channels: maps before and after, smallest regions, bundles, and several users at once."""
+
+from __future__ import annotations
+
+import copy
+import io
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import explainers
+from saliscope.compute import engine, model_cache, results_cache
+from saliscope.compute.answers import Answer, Refining
+from saliscope.compute.bundles import bundle, record
+from saliscope.compute.erase import engine as erase
+from saliscope.compute.erase import messages
+from saliscope.compute.erase.second import second_image
+from saliscope.compute.interventions import changes
+from saliscope.compute.interventions import engine as interventions
+from saliscope.compute.interventions import messages as change_messages
+from saliscope.compute.interventions.answers import Changed
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.request import Request
+from saliscope.errors import Refused
+from saliscope.page.channels import change_view
+from saliscope.page.components.view import floats
+from saliscope.percentages import percent
+from tests.saliscope.compute.asking import CAT, COFFEE, DOG, GOLDFISH, SMALL, answered, inputs, last_steps, steps_of
+
+STROKE = "brush.5k.FFFFWWWW"
+
+pytestmark = pytest.mark.usefixtures("loaded")
+
+
+def ask_all(edit: str = "", search: str = "", **settings: Any) -> list[erase.Erased]:
+    request = Request(**{"image": DOG, **settings}, edit=edit, use_cache=True)
+    return [step for step in steps_of(erase.answers, request, search) if isinstance(step, erase.Erased)]
+
+
+def ask(edit: str = "", search: str = "", **settings: Any) -> Any:
+    """Return the last step of an answer."""
+    return ask_all(edit, search, **settings)[-1]
+
+
+def plain(edit: str = "", **settings: Any) -> Answer:
+    """Return the answer that a replay computes."""
+    found: Answer = last_steps(Request(**{"image": DOG, **settings}, edit=edit), erase.explain, stages=False)[Answer]
+    return found
+
+
+def test_the_edited_map_is_the_map_of_the_edited_image(loaded: Any) -> None:
+    """Oracle: the fill on the input of the network, and the method on the result."""
+    images, second = (loaded.model.prepare(Image.open(path)) for path in (DOG, COFFEE))
+    for fill, cover in (("mean", images.mean((2, 3), keepdim=True)), ("image", second)):
+        found = ask(f"{STROKE}_fill.{fill}", second=COFFEE)
+        edited = torch.where(found.mask, cover, images)
+        expected = explainers.explain("grad_cam", loaded.model.network, edited, found.before.target, layer="head")
+        assert 0.02 < found.mask.float().mean() < 0.2
+        assert torch.equal(found.after.map, expected.map[0]) and not torch.equal(found.after.map, found.before.map)
+        assert expected.scores is not None
+        assert torch.allclose(found.after.probabilities, expected.scores[0].softmax(0))
+        assert found.after.target == found.before.target, "the class of the question, even if another one is predicted"
+    assert found.before.map.equal(plain().map)
+    assert found.after.map.equal(plain(found.edit, target=found.before.name, second=COFFEE).map)
+
+
+def test_the_whole_image_is_changed_as_the_network_receives_it(loaded: Any) -> None:
+    """Oracle: the changes on the 8-bit crop in Pillow, normalized by hand."""
+    found = ask("flip.x_rotate.90_jpeg.30")
+    images, preparation = loaded.model.prepare(Image.open(DOG)), loaded.model.preparation
+    mean, std = (torch.tensor(values)[:, None, None] for values in (preparation.mean, preparation.std))
+    pixels = ((images * std + mean) * 255).round().byte()[0].permute(1, 2, 0).numpy()
+    image = Image.fromarray(pixels).transpose(Image.Transpose.FLIP_LEFT_RIGHT).transpose(Image.Transpose.ROTATE_90)
+    image.save(buffer := io.BytesIO(), "JPEG", quality=30)
+    assert found.after.crop.tobytes() == Image.open(buffer).convert("RGB").tobytes()
+    assert found.mask is not None and not found.mask.any()
+
+
+def test_the_smallest_region_is_that_of_the_library(loaded: Any) -> None:
+    """Only for the predicted class, and for fills that do not depend on the region."""
+    for goal in erase.GOALS:
+        found = ask("fill.mean", goal)
+        options = {"goal": goal, "baseline": "mean"}
+        images = loaded.model.prepare(Image.open(DOG))
+        oracle = explainers.smallest_region(loaded.model.network, images, found.before.map[None], **options)
+        assert torch.equal(found.mask, oracle.mask[0] if goal == "change" else ~oracle.mask[0])
+        assert f"({oracle.passes} forward passes)" in found.note
+        assert torch.allclose(found.after.probabilities, oracle.scores[0].softmax(0), atol=1e-6)
+        assert (int(found.after.probabilities.argmax()) == found.before.target) == (goal != "change")
+        if goal == "half":
+            before, after = (each.probabilities[found.before.target] for each in (found.before, found.after))
+            assert before / 2 <= after < 0.9 * before and "keep the class and half of its probability" in found.note
+        assert torch.equal(ask(found.edit).after.map, found.after.map), "the edit repeats it"
+    with pytest.raises(Refused, match="that of the predicted class, German shepherd, but the map is for malinois"):
+        ask("", "keep", target="malinois")
+    with pytest.raises(Refused, match="Choose another fill"):
+        ask("fill.inpaint", "keep")
+
+
+def test_what_cannot_be_edited_says_why() -> None:
+    for edit, message in (
+        ("invert_invert", "region is empty"),
+        ("brush.0c.0000_unbox.0000zzzz", "region is empty"),
+        ("rotate.999", "Rotation 999 is out of range"),
+        ("shift.224.0", "Give -223 to 223 pixels"),
+        ("invert_fill.image", "No second image"),
+        ("invert_fill.inpaint", "no pixel is left"),
+    ):
+        with pytest.raises(Refused, match=message):
+            ask(edit)
+    with pytest.raises(Refused, match="no second image"):
+        second_image({"example": "nothing"})
+    with pytest.raises(Refused):
+        second_image({"file": "/etc/passwd"})
+    assert second_image({"example": "coffee"}) == COFFEE and second_image(None) is None
+    with pytest.raises(AssertionError):  # an edit never gets lost on the way to the network
+        [*engine.explain(Request(DOG, edit="invert"), Run(60.0))]
+
+
+def test_a_slow_method_shows_scores_first_and_is_cached() -> None:
+    """The scores of the edited image arrive with the first step; a repeated edit is not computed again."""
+    settings = {"method": "occlusion", "options": {"window": 96, "stride": 64}}
+    (first, *_, last), (again,) = ask_all(STROKE, **settings), ask_all(STROKE, **settings)
+    assert isinstance(first.after, Refining) and first.after.probabilities is not None
+    assert isinstance(last.after, Answer) and torch.equal(again.after.map, last.after.map)
+
+
+def test_listed_changes_are_those_of_both_top_five() -> None:
+    found = ask("top.300")
+    rows = erase.changes(found.before, found.after)
+    classes = [index for index, _, _ in rows]
+    assert set(classes) == {index for index, _ in (*found.after.top, *found.before.top)}
+    assert classes[:5] == [index for index, _ in found.after.top]
+    for index, before, after in rows:
+        assert (before, after) == (float(found.before.probabilities[index]), float(found.after.probabilities[index]))
+    assert [after for *_, after in rows] == sorted((after for *_, after in rows), reverse=True)
+    assert messages.change(0.94, 0.785, True) == "−15.5 pp" and messages.change(0.0001, 0.0007, True) == "+0.1 pp"
+    assert messages.change(0.5, 0.5, True) == "0 pp" and messages.value(0.0004, True) == "<0.1%"
+
+
+def test_sentences_about_an_edit_name_the_class_and_the_probability_kept() -> None:
+    """The large headline is the prediction after the edit; "the same" names the class that it means."""
+    kept, lost = ask("top.200"), ask("top.500_fill.mean")
+    for found in (kept, lost):
+        before, after = found.before, found.after
+        first, second = messages.headline(before, after)
+        names, (top, share) = before.settings.loaded.names, after.top[0]
+        assert first == f"After the edit: {names[top]}, {percent(share)}."
+        fraction = float(after.probabilities[before.target]) / float(before.probabilities[before.target])
+        assert "94% before" in second and second.endswith(f"; {percent(fraction)} of its probability is kept.")
+    assert messages.result(kept.before, kept.after).endswith("The prediction is still German shepherd.")
+    assert "The prediction is the same" not in messages.result(lost.before, lost.after)
+    risen = ask("invert_fill.blur_brightness.5")
+    assert "kept" not in messages.headline(risen.after, risen.before)[1], "nothing was lost"
+
+
+def test_a_bundle_repeats_the_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of an edited map, as the page saves it, gives the same map again, to the bit."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    dog, coffee = (str(shutil.copy(path, tmp_path)) for path in (DOG, COFFEE))
+    for edit, second in (("top.200_fill.noise_noise.5", None), (f"{STROKE}_fill.image", coffee)):
+        after = ask(edit, image=dog, second=second).after
+        stored = record.record(after, floats(after.map))
+        part = bundle.server_part([stored], dog, tmp_path, second)
+        again = last_steps(bundle.request(stored["question"], dog, second), erase.explain, stages=False)[Answer]
+        assert torch.equal(again.map, after.map)
+        assert stored["question"]["edit"] == edit and ("second_upload" in part) == bool(second)
+        for image, other in ((coffee, second), *([(dog, dog)] if second else [])):
+            with pytest.raises(Refused, match="image has changed"):
+                bundle.server_part([stored], image, tmp_path, other)
+
+
+def test_keys_tell_edits_apart() -> None:
+    """Otherwise one edit would get the cached map of another one."""
+    settings = engine.resolve(Request(DOG))
+    edits = [("", None), ("invert", None), ("flip.x", None), *(("invert_fill.image", path) for path in (COFFEE, DOG))]
+    requests = [Request(DOG, edit=edit, second=second) for edit, second in edits]
+    for key in (results_cache.key, results_cache.subject):
+        assert len({key(settings, request) for request in requests}) == 5
+    assert len({request.signature for request in requests}) == 5
+
+
+REQUEST = Request(CAT, layer="stages.5", use_cache=True)
+SOME = "3, 17-24"
+NUMBERS = [3, *range(17, 25)]
+
+
+def answers(data: dict[str, Any], request: Request = REQUEST) -> list[Changed]:
+    steps = steps_of(interventions.intervene, request, changes.parse({"channels": SOME} | data))
+    return [step for step in steps if isinstance(step, Changed)]
+
+
+CHANGES: list[tuple[dict[str, Any], Any]] = [
+    ({"kind": "scale", "numbers": {"factor": "−2"}}, lambda a: -2 * a),
+    ({"kind": "clamp", "numbers": {"low": "-0.5", "high": "1"}}, lambda a: a.clamp(-0.5, 1)),
+    ({"kind": "clamp", "numbers": {"low": "", "high": "0"}}, lambda a: a.clamp(max=0)),
+    ({"kind": "mean"}, lambda a: a.mean((2, 3), keepdim=True).expand_as(a)),
+    ({"kind": "noise", "numbers": {"std": "0.5"}}, explainers.AddNoise(0.5)),
+]
+
+
+class Edited(torch.nn.Module):
+    """The change of some channels as a module."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, output: torch.Tensor) -> torch.Tensor:
+        found = self.change(output[:, NUMBERS])
+        return torch.cat([output[:, :3], found[:, :1], output[:, 4:17], found[:, 1:], output[:, 25:]], 1)
+
+
+def test_classes_and_maps_are_those_of_a_changed_network() -> None:
+    """Oracle: a copy of the network whose layer is followed by a module that makes the change."""
+    network, images = inputs(CAT, SMALL)
+    top, before = int(network(images).argmax()), network(images).softmax(1)[0]
+    before_map = explainers.grad_cam(network, images, top, layer="stages.5")[0]
+    names = model_cache.load(SMALL).names
+    for data, change in CHANGES:
+        (step,) = answers(data, replace(REQUEST, model=SMALL))
+        changed = copy.deepcopy(network)
+        changed.stages[5] = torch.nn.Sequential(changed.stages[5], Edited(change))
+        after_map = explainers.grad_cam(changed, images, top, layer="stages.5")[0]
+        torch.testing.assert_close(step.maps.after, after_map, msg=str(data))
+        torch.testing.assert_close(step.maps.before, before_map)
+        after = changed(images).softmax(1)[0]
+        expected = dict.fromkeys([*before.topk(5).indices.tolist(), *after.topk(5).indices.tolist()])
+        assert [each.name for each in step.classes] == [names[index] for index in expected]
+        for each, index in zip(step.classes, expected, strict=True):
+            assert each.before == pytest.approx(float(before[index]), rel=1e-4)
+            assert each.after == pytest.approx(float(after[index]), rel=1e-3), data
+        assert step.place.channels == NUMBERS and change_messages.title(step).startswith("9 channels of stages.5 ")
+        packed = change_view.changed(step)
+        assert packed["classes"][0]["texts"][0] == names[top] and len(packed["maps"]) == 2
+
+
+def test_a_swap_and_its_positions() -> None:
+    """Oracle: the library's activation patching; all channels of the last layer swapped are the other image."""
+    network, images = inputs()
+    _, other = inputs(GOLDFISH)
+    (whole,) = answers({"kind": "swap", "second": {"example": "goldfish"}, "channels": "0-191"})
+    assert max(whole.classes, key=lambda each: each.after).name == "goldfish"
+    top = int(network(images).argmax())
+
+    swap = {"kind": "swap", "second": {"example": "goldfish"}, "positions": True}
+    (every,) = answers(swap)
+    expected = explainers.patch_effects(network, images, other, top, layer="stages.5", channels=NUMBERS)[0]
+    torch.testing.assert_close(every.effects, expected)
+    assert every.shown_cell == divmod(int(expected.abs().argmax()), 7) == every.place.cell
+    (one,) = answers(swap | {"cell": [2, 5]})
+    options = {"channels": NUMBERS, "cells": [(2, 5)], "value": explainers.Swap(other)}
+    result = explainers.intervene(network, images, "stages.5", **options)
+    assert one.effects is None and one.place.cell == (2, 5)
+    assert one.classes[0].after == pytest.approx(float(result.after.softmax(1)[0, top]), rel=1e-4)
+    assert "at row 3, column 6" in change_messages.title(one)
+    assert change_view.changed(every)["effects"]["title"] == "Change of the logit of tiger cat by position"
+    with pytest.raises(Refused, match="No cell at row 8"):
+        answers(swap | {"cell": [7, 0]})
+
+
+def test_a_long_method_shows_the_classes_before_its_maps() -> None:
+    """Oracle: the method on the network inside `applied`."""
+    network, images = inputs()
+    request = replace(REQUEST, method="occlusion", options={"window": 96, "stride": 64}, target="tabby")
+    first, last = answers({"kind": "zeros"}, request)
+
+    assert first.maps is None and first.classes == last.classes and last.subject == "tabby"
+    options = {"target": 281, "window": 96, "stride": 64}
+    result = explainers.intervene(network, images, "stages.5", channels=NUMBERS)
+    with result.applied(network):
+        torch.testing.assert_close(last.maps.after, explainers.explain("occlusion", network, images, **options).map[0])
+    torch.testing.assert_close(last.maps.before, explainers.explain("occlusion", network, images, **options).map[0])
+    assert not torch.allclose(last.maps.before, last.maps.after)
+
+
+def test_slow_methods_run_on_the_changed_network() -> None:
+    """They may run faster copies of the network. Oracle: a network whose weights make the same change."""
+    network, images = inputs(CAT, SMALL)
+    changed = copy.deepcopy(network)
+    norm = changed.stages[5][0].project[1]
+    norm.weight.data[NUMBERS] = norm.bias.data[NUMBERS] = 0
+    for method, options in (("rise", {"samples": 4}), ("score_cam", {"channels": 4, "layer": "head"})):
+        with explainers.intervene(network, images, "stages.5.0.project", channels=NUMBERS).applied(network):
+            found = explainers.explain(method, network, images, 281, **options).raw
+        torch.testing.assert_close(found, explainers.explain(method, changed, images, 281, **options).raw, msg=method)
+        assert not torch.allclose(found, explainers.explain(method, network, images, 281, **options).raw), method
+
+
+def test_two_users_at_once_do_not_affect_each_other() -> None:
+    """One user changes all channels while another one explains, also without a queue: both get what they get alone."""
+    network, images = inputs()
+    work = [
+        lambda: answered(replace(REQUEST, use_cache=False)).map,
+        lambda: answers({"kind": "zeros", "channels": "0-191"})[-1].maps.after,
+        lambda: network(images),
+    ]
+    alone = [each() for each in work]
+    assert not torch.allclose(alone[0], alone[1])
+    with ThreadPoolExecutor(3) as threads:
+        for expected, found in zip(alone, threads.map(lambda each: [each() for _ in range(3)], work), strict=True):
+            assert all(torch.allclose(each, expected) for each in found)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"channels": ""}, "No channel is selected"),
+    ({"channels": "3, x"}, "“x” is not a channel or a range"),
+    ({"channels": "5-2"}, "“5-2” is not a channel or a range"),
+    ({"channels": "190-192"}, "Layer stages.5 has no channel 192. Choose a channel from 0 to 191"),
+    ({"channels": 3}, "The change is not valid"),
+    ({"kind": "explode"}, "The change is not valid"),
+    ({"kind": "scale"}, "The factor is missing. Enter a number from −1000 to 1000"),
+    ({"kind": "scale", "numbers": {"factor": "1e9"}}, "“1e9” is not a valid factor"),
+    ({"kind": "scale", "numbers": {"factor": "nan"}}, "“nan” is not a valid factor"),
+    ({"kind": "noise", "numbers": {"std": "-1"}}, "Enter a number from 0 to 100"),
+    ({"kind": "clamp", "numbers": {}}, "Both limits are empty"),
+    ({"kind": "clamp", "numbers": {"low": "2", "high": "-1"}}, "The lower limit 2 is above the upper limit −1"),
+    ({"kind": "swap"}, "No second image"),
+    ({"kind": "swap", "second": {"file": "/etc/passwd"}}, "Only images that were uploaded"),
+]
+
+
+def test_wrong_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for data, message in WRONG:
+        with pytest.raises(Refused, match=re.escape(message)):
+            answers({"kind": "zeros", **data})
+
+    load_input, known = engine.load_input, engine.resolve(REQUEST)
+
+    def load_smaller(settings: Any, request: Request) -> Any:
+        settings, image, images = load_input(settings, request)
+        return settings, image, images[..., :96] if "goldfish" in str(request.image) else images
+
+    monkeypatch.setattr(engine, "load_input", load_smaller)
+    with pytest.raises(Refused, match="224 × 96 pixels, but the explained image has 224 × 224"):
+        answers({"kind": "swap", "second": {"example": "goldfish"}})
+    for other, message in (
+        (replace(known.loaded, layers=[]), "No layer of this network has cells"),
+        (replace(known.loaded, model=replace(known.loaded.model, task="detection")), "returns objects or regions"),
+    ):
+        monkeypatch.setattr(engine, "resolve", lambda *_, other=other: replace(known, loaded=other))
+        with pytest.raises(Refused, match=message):
+            answers({"kind": "zeros"})
