@@ -10,7 +10,7 @@ ADVISORIES := https://pypi.org/pypi/pip/24.0/json
 help:
 	@echo "make app     start the page on http://127.0.0.1:7860 (options: make app ARGS='--model resnet50')"
 	@echo "make test    run all tests (options: make test ARGS='-k hooks')"
-	@echo "make lint    ruff;  make types  mypy;  make smoke  short benchmarks;  make bench  all benchmarks"
+	@echo "make lint    ruff; for scripts eslint, tsc and prettier;  make types  mypy;  make smoke  short benchmarks;  make bench  all benchmarks"
 	@echo "make zoo     test all kinds of methods on 180 networks (20 minutes on two idle cores); writes docs/networks.md"
 	@echo "make hostile  decode 1,600 hostile files, and those in the folder SALISCOPE_HOSTILE; load hostile checkpoints"
 	@echo "make attack  attack a running page;  make load  100 users;  make soak  rounds of questions (ARGS='--rounds 8 --questions 12')"
@@ -26,8 +26,15 @@ app: $(VENV)/.app
 test: $(VENV)/.test chromium
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10 $(ARGS)
 
-lint: $(VENV)/.test
+lint: $(VENV)/.test node_modules
 	$(BIN)/ruff check .
+	npm run -s lint
+
+# The linter, the type checker and the formatter of the scripts need node 20 or later.
+node_modules: package.json
+	@command -v npm >/dev/null || $(MAKE) --no-print-directory system PACKAGES=npm
+	npm install --no-audit --no-fund --loglevel=error
+	@touch $@
 
 types: $(VENV)/.test
 	$(BIN)/mypy
@@ -113,4 +120,4 @@ system:
 	    $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $(PACKAGES) >/dev/null
 
 clean:
-	rm -rf $(VENV) *.egg-info build .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) node_modules *.egg-info build .pytest_cache .ruff_cache .mypy_cache

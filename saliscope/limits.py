@@ -72,6 +72,8 @@ SESSION_NAME = 64  # characters of a session name; Gradio uses 11 or 36
 # Jobs.
 SECONDS = 60.0  # compute time of one job, which then returns its best map so far
 RANKING = (2.0, 60.0)  # range in seconds of the time limit of a ranking
+RANKING_SECONDS = 10.0  # the default
+PANELS = 4  # of a comparison
 BATCH = 100  # images in one report
 BATCH_BYTES = 256 * MB  # size of all images of one report, after archives are unpacked
 BATCH_LISTING = 1 * MB  # bytes that list the files of an archive, of about 100 each; Python keeps ten times as many

@@ -27,7 +27,7 @@ TIME = 60
 STATUS = re.compile(rb"^HTTP/1\.1 (\d{3})", re.MULTILINE)
 SIDES = (224, 500, 1000, 1600, 3000)
 MAPS = ("grid", "pixels", "heat", "features")
-LAYERS = ("", "", "", "blocks.1", "blocks.3", "blocks.5", "head")
+LAYERS = ("", "", "", "stages.1", "stages.2", "stages.4", "head")
 
 
 @dataclass(frozen=True)
@@ -122,36 +122,37 @@ class Visitor:
 
     def __init__(self, client: httpx.Client, session: str, config: dict[str, Any] | None = None) -> None:
         self.client, self.session = client, session
-        config = config or client.get("/config").json()
-        self.events = {event["api_name"]: event for event in config["dependencies"]}
-        self.names = {each["id"]: each["props"].get("elem_id") for each in config["components"]}
+        events = (config or client.get("/config").json())["dependencies"]
+        self.event = next(each for each in events if "submit" in dict(each["targets"]).values())
 
-    def send(self, event: str, form: dict[str, Any], data: Any = None) -> dict[str, str]:
-        """Send an event with the values of its inputs and return the texts of its outputs, by the ids of the elements.
+    def post(self, part: str, event: str, form: dict[str, Any] | None = None, **data: Any) -> str:
+        """Send an event of a part with the settings of the page; return its number on the server."""
+        asked = {"part": part, "event": event, "form": form or {}, "data": data}
+        asked["number"] = round(1000 * time.monotonic())
+        message = {"data": [], "fn_index": self.event["id"], "session_hash": self.session, "event_data": asked}
+        answer = self.client.post("/gradio_api/queue/join", json={**message, "trigger_id": self.event["targets"][0][0]})
+        return str(answer.raise_for_status().json()["event_id"])
+
+    def send(self, part: str, event: str, form: dict[str, Any] | None = None, **data: Any) -> dict[str, Any]:
+        """Send an event and return the newest values of its messages, by part and by name of the state.
 
         Errors   RuntimeError if the server refuses the event
         """
-        call = self.events[event]
-        values = [form.get(self.names[ident]) for ident in call["inputs"]]
-        trigger = call["targets"][0][0] if call["targets"] else None
-        message = {"data": values, "fn_index": call["id"], "session_hash": self.session, "event_data": data}
-        self.client.post("/gradio_api/queue/join", json={**message, "trigger_id": trigger}).raise_for_status()
-        texts: dict[str, str] = {}
+        own, values = self.post(part, event, form, **data), dict[str, Any]()
         with self.client.stream("GET", "/gradio_api/queue/data", params={"session_hash": self.session}) as stream:
             for step in (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: ")):
-                outputs = step.get("output", {}).get("data") or []
-                pairs = zip(call["outputs"], outputs, strict=False)
-                texts |= {self.names[ident]: value for ident, value in pairs if isinstance(value, str)}
-                if step.get("msg") == "process_completed":
+                if step.get("event_id") != own:
+                    continue
+                for output in step.get("output", {}).get("data") or []:
+                    # Gradio sends what differs from the last message, here all of it.
+                    text = output[0][-1] if isinstance(output, list) and output else output
+                    message = json.loads(text) if isinstance(text, str) and text else {}
+                    values |= message.get("parts", {}) | message.get("state", {})
+                if step["msg"] == "process_completed":
                     if not step["success"]:
-                        raise RuntimeError(f"The server refused {event}.")
+                        raise RuntimeError(f"The server refused {event} of {part}.")
                     break
-        return texts
-
-    def stop(self) -> None:
-        """Press Stop."""
-        message = {"data": [], "fn_index": self.events["stop"]["id"], "session_hash": self.session}
-        self.client.post("/gradio_api/run/predict", json=message)
+        return values
 
     def ask(self, rng: random.Random, patience: float, image: bytes, quick: bool = False) -> None:
         """Ask one question about an image, and about every second time something about its map.
@@ -160,22 +161,21 @@ class Visitor:
         """
         methods = [each for each in explainers.METHODS.values() if each.returns in MAPS and not (quick and each.long)]
         method, path = rng.choice(methods), self.client.post("/gradio_api/upload", files={"files": ("a.jpg", image)})
-        form = {"hl-image": {"path": path.json()[0], "orig_name": "a.jpg", "meta": FILE}, "hl-model": ""}
-        form |= {"hl-layer": rng.choice(LAYERS), "hl-class": rng.choice(["", str(rng.randrange(1000))])}
-        form |= {"hl-method": method.name, "hl-options": "{}", "hl-pin": False}
-        timer = threading.Timer(patience, self.stop)
+        form = {"image": path.json()[0], "layer": rng.choice(LAYERS), "method": method.name}
+        form["target"] = rng.choice(["", str(rng.randrange(1000))])
+        timer = threading.Timer(patience, self.post, ["hl-actions", "stop"])
         if method.long:
             timer.start()
-        texts = self.send("update", {**form, "hl-address": str(round(1000 * time.monotonic()))})
+        found = self.send("hl-page", "ask", form)
         timer.cancel()
-        self.send("measure", form)
+        self.send("hl-strip", "measure", form)
         also = rng.random()
         if also < 0.2:
-            self.send("follow", form)
+            self.send("hl-grid", "answered", form)
         elif also < 0.21:
-            self.send("rank", form, {"seconds": 2.0, "layers": "every"})
-        elif also < 0.6 and not method.long and "hl-question" in texts:
-            self.send("check", form, {"key": json.loads(texts["hl-question"])["key"]})
+            self.send("hl-ranking", "submit", form, seconds=2.0, layers="every")
+        elif also < 0.6 and not method.long and "question" in found:
+            self.send("hl-trust", "focus", form, key=found["question"]["key"])
 
 
 def crop(rng: random.Random, side: int) -> bytes:

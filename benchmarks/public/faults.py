@@ -15,7 +15,7 @@ from benchmarks.public.table import Row, show
 
 MINUTES = 10.0
 """For one fault."""
-SWAPPED = """import functools, saliscope.page.serving.before_torch
+SWAPPED = """import functools
 from saliscope.page.serving import endpoints
 known, explain = [], endpoints.explain
 @functools.wraps(explain)

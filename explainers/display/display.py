@@ -186,7 +186,7 @@ def png(image: Image.Image) -> bytes:
 
 
 def packed_map(values: Tensor) -> dict[str, Any]:
-    """Encode a map [h, w] for `floats` of saliscope/page/static/wire.js.
+    """Encode a map [h, w] for `floats` of saliscope/page/wire.js.
 
     Small maps are exact (float32). Others are float16 relative to their maximum: 11 bits of each value.
     """

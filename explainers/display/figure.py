@@ -54,7 +54,7 @@ TERMS = {
     "reset": "Reset",
     "cell": "{value} at row {row}, column {column} of {h} × {w}",
 }
-"""Labels used by saliscope/page/static/notebook/notebook.js."""
+"""Labels used by saliscope/page/notebook/notebook.js."""
 HERE = Path(__file__).parent
 
 

@@ -1,12 +1,17 @@
-// Generated from saliscope/page/static: run `python -m tests.project.test_notebook_script`.
+// Generated from saliscope/page: run `python -m tests.project.test_notebook_script`.
 (() => {
+const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
 const state = {
 question: null,
 imagePath: undefined,
-form: null,
+image: null,
+asked: 0,
+phase: "idle",
+download: null,
+labPart: "",
 explained: 0,
 example: "",
-awaitsImage: false,
 answered: null,
 drawn: {},
 cells: {},
@@ -31,7 +36,6 @@ view: "",
 steps: null,
 };
 const listeners = new Map();
-const actions = new Map();
 function update(values) {
 const changed = Object.keys(values).filter((key) => state[key] !== values[key]);
 Object.assign(state, values);
@@ -42,12 +46,6 @@ update({ [key]: { ...state[key], ...fields } });
 }
 function subscribe(keys, listener) {
 for (const key of keys) listeners.set(key, (listeners.get(key) || new Set()).add(listener));
-}
-function provide(name, action) {
-actions.set(name, action);
-}
-function perform(name, ...values) {
-return actions.get(name)?.(...values);
 }
 function bytes(b64) {
 if (Uint8Array.fromBase64) return Uint8Array.fromBase64(b64);
@@ -94,7 +92,7 @@ function makeSymbolButton(symbol, onclick, more = {}) {
 return make("button", { type: "button", class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
 }
 function fill(text, values) {
-return text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+return text.replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ""));
 }
 function formatValue(value) {
 if (value === null || value === undefined || Number.isNaN(value)) return "NaN";
@@ -119,18 +117,17 @@ const value = `${formatValue(values[row * w + column])}${unit ? ` ${unit}` : ""}
 return fill(terms.cell, { value, row: row + 1, column: column + 1, h, w });
 }
 function markDrawn(element, id, since) {
-const host = element.closest("[id^='hl-']") || element;
-host.dataset.id = id ?? "";
-change("drawn", { [host.id]: Number(id || 0) });
-host.dataset.ms = (performance.now() - since).toFixed(1);
+element.dataset.id = String(id ?? "");
+change("drawn", { [element.id]: Number(id || 0) });
+element.dataset.ms = (performance.now() - since).toFixed(1);
 }
-function watchProps(props, watch, names, draw) {
+function watchProps(watch, names, draw) {
 watch(names, draw);
 draw();
 }
 function drawList(element, props, watch, row) {
 const root = element.firstElementChild;
-watchProps(props, watch, ["value"], () => {
+watchProps(watch, ["value"], () => {
 const since = performance.now();
 root.replaceChildren(...((props.value && props.value.items) || []).map(row));
 markDrawn(element, props.value && props.value.id, since);
@@ -449,6 +446,12 @@ Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps 
 );
 return pixels;
 }
+function drawBar(canvas, rendering) {
+const context = canvas.getContext("2d"),
+pixels = context.createImageData(canvas.width, 1);
+bar(pixels.data, rendering);
+context.putImageData(pixels, 0, 0);
+}
 const MAX_SIDE = 2560;
 const IMMEDIATE = 1024;
 const SKETCH = 288;
@@ -457,7 +460,10 @@ const DEFAULT_SIDE = 512;
 const MIN_CELL = 5;
 class Layers {
 constructor() {
-for (const name of ["photo", "drawn", "plain"]) this[name] = document.createElement("canvas");
+this.photo = document.createElement("canvas");
+this.drawn = document.createElement("canvas");
+this.plain = document.createElement("canvas");
+this.edges = false;
 }
 size(width, height) {
 for (const each of [this.photo, this.drawn]) [each.width, each.height] = [width, height];
@@ -466,7 +472,13 @@ this.plain.width = 0;
 }
 class Surface {
 constructor(canvas) {
-Object.assign(this, { canvas, image: null, rendering: null, own: new Layers(), timer: 0, mixed: [1, {}] });
+this.canvas = canvas;
+this.image = null;
+this.rendering = null;
+this.own = new Layers();
+this.faded = null;
+this.timer = 0;
+this.mixed = [1, {}];
 this.layers = this.own;
 }
 get ratio() {
@@ -544,16 +556,15 @@ context.putImageData(pixels, 0, 0);
 const ratio = width / (this.canvas.clientWidth || width),
 wide = Math.max(1, Math.round(ratio));
 if (!edges || width / rendering.w < MIN_CELL * ratio) return;
-for (const [ink, offset] of [
-["rgba(0, 0, 0, .4)", 0],
-["rgba(255, 255, 255, .4)", wide],
-]) {
+const drawEdges = (ink, offset) => {
 context.fillStyle = ink;
 for (let k = 1; k < rendering.w; k++)
 context.fillRect(Math.round((k * width) / rendering.w) - wide + offset, 0, wide, height);
 for (let k = 1; k < rendering.h; k++)
 context.fillRect(0, Math.round((k * height) / rendering.h) - wide + offset, width, wide);
-}
+};
+drawEdges("rgba(0, 0, 0, .4)", 0);
+drawEdges("rgba(255, 255, 255, .4)", wide);
 }
 mapLayer(layers) {
 const {
@@ -641,12 +652,15 @@ const ends = [
 ];
 return [ends[0], ...ticks.filter(isFar), ends[1]];
 }
-const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
 const rounded = (value) => formatExact(Number(value.toPrecision(4)));
 class NotebookMap {
 constructor(image, { map, colors, limits, signed, unit, label, terms }) {
-Object.assign(this, { map: { ...map, values: floats(map) }, colors, limits, signed, unit, label, terms });
+this.map = { ...map, values: floats(map) };
+this.colors = colors;
+this.limits = limits;
+this.signed = signed;
+this.unit = unit;
+this.terms = terms;
 this.cell = null;
 this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
 this.surface = new Surface(this.canvas);
@@ -668,7 +682,8 @@ this.share = make("input", { type: "range", min: 0, max: 1, step: 0.01, value: 1
 this.shareName = make("span", { text: terms.opacity });
 const limit = (name) =>
 make("input", { type: "number", step: "any", "aria-label": terms[name], oninput: () => this.readLimits() });
-[this.low, this.high] = [limit("low"), limit("high")];
+this.low = limit("low");
+this.high = limit("high");
 this.reset = make("button", { type: "button", text: terms.reset, onclick: () => this.setLimits(null) });
 const opacity = make("label", {}, this.shareName, this.share);
 const range = make("span", {}, `${terms.colors} `, this.low, ` ${terms.to} `, this.high);
@@ -680,14 +695,14 @@ canvas.addEventListener("pointermove", (event) => {
 const rect = canvas.getBoundingClientRect();
 const [x, y] = [(event.clientX - rect.left) / rect.width, (event.clientY - rect.top) / rect.height];
 if (this.mode.value === "swipe") {
-this.share.value = x;
+this.share.value = String(x);
 this.mix();
 }
 this.point(Math.floor(y * this.map.h), Math.floor(x * this.map.w));
 });
 canvas.addEventListener("pointerleave", () => this.point(null));
 canvas.addEventListener("keydown", (event) => {
-const step = KEYS[event.key];
+const step = STEPS[event.key];
 if (!step) return;
 event.preventDefault();
 event.stopPropagation();
@@ -716,11 +731,8 @@ this.rendering = view(this.map, { colors: this.colors, limits: this.limits, sign
 const { low, high } = this.rendering;
 if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
 this.widen();
-const context = this.bar.getContext("2d"),
-pixels = context.createImageData(256, 1),
-ticks = ticksOf(this.rendering);
-bar(pixels.data, this.rendering);
-context.putImageData(pixels, 0, 0);
+drawBar(this.bar, this.rendering);
+const ticks = ticksOf(this.rendering);
 const [first, last] = [ticks[0].text, `${ticks.at(-1).text} ${this.unit}`];
 this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
 this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
@@ -741,7 +753,7 @@ this.surface.mix(hasDivider ? 1 : share, { mode, split: share });
 point(row, column) {
 const { h, w } = this.map;
 this.cell = row === null ? null : [stay(row, h), stay(column, w)];
-this.read.textContent = this.cell ? describeCell(this.terms, this.map, ...this.cell, this.unit) : "";
+this.read.textContent = this.cell ? describeCell(this.terms, this.map, this.cell[0], this.cell[1], this.unit) : "";
 }
 }
 async function showMap(root, data) {

@@ -1,6 +1,6 @@
 """Maps as images: the overlay on an image, and the color bar.
 
-One set of constants, `RULE`, controls how every map in the project is drawn. `saliscope/page/static/drawing/paint.js`
+One set of constants, `RULE`, controls how every map in the project is drawn. `saliscope/page/drawing/paint.js`
 uses the same constants and arithmetic for the page. The image is muted, not the map:
 
     coarse maps   are drawn on a pale image (15% of its saturation, 80% of its brightness), with contours at 50% and
@@ -57,7 +57,7 @@ RULE = {
     "blur": 1 / 224,
     "signed_blur": 3 / 224,
 }
-"""The constants; `saliscope/page/static/drawing/constants.js` is generated from them.
+"""The constants; `saliscope/page/drawing/constants.js` is generated from them.
 
 A map of `fine` cells or more is fine if its `roughness` is above `rough`. `*_color` and `*_light` are the fractions of
 saturation and brightness that the image keeps; `strength` and `curve` are the factor and exponent of the opacity;

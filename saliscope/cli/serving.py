@@ -37,16 +37,17 @@ def serve(
     if not limits.SHARED_GPU:  # other processes of the platform run the networks there
         sandbox.hide_memory()
     import saliscope.page.serving.before_torch  # noqa: F401  must come before torch
-    from saliscope.compute import model_cache  # the library takes long to start
 
     if device != "auto":
         from saliscope.zoo import devices  # torch takes seconds to start
 
         devices.choose(device)
-    model_cache.use_device(device)
     named = bool(overrides) or model != settings.AUTO
     if limits.SHARED_GPU or named:  # on a shared GPU, models must be registered before the server runs
-        model_cache.start(model, 0.0, overrides)
+        from saliscope.compute import model_cache  # torch takes seconds to start
+
+        model_cache.use_device(device)
+        model_cache.start(model, overrides)
         model_cache.ready.wait()
         if named and (error := model_cache.failure()):
             raise Refused(error)  # before the page is built
@@ -75,7 +76,9 @@ def serve(
 
         log.start()
     demo = build.build()
-    build.serve(demo, model=model, own=overrides, host=host, port=port, agents=agents, monitoring=monitor)
+    build.serve(
+        demo, model=model, own=overrides, device=device, host=host, port=port, agents=agents, monitoring=monitor
+    )
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     pool.stop()

@@ -279,7 +279,8 @@ def explain(request: Request, run: Run, *, stages: bool = True, apply_edit: Appl
             answer = yield from _compute_answer(nearer_settings, crop, images, turn, request.plane, detected)
             answer = scene.note_other_layer(answer, settings.layer)
         yield answer
-        stage_maps = _stages(answer, images) if stages and not run.stopped() else None
+        # Also after a stop: this is a fast map, and the diagram would otherwise be that of the former image.
+        stage_maps = _stages(answer, images) if stages and not run.superseded else None
         if stage_maps:
             yield stage_maps
 

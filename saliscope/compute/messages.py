@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TITLE = "Saliscope"
 TAGLINE = "Visualize what an image model looks at, layer by layer."
 SKIP = "Skip to the result"
+PREVIEW_ALT = "A Grad-CAM map of a German shepherd, with the predictions next to it"
 
 IMAGE, MODEL_LABEL, LAYER_LABEL, CLASS_LABEL, METHOD_LABEL = "Image", "Model", "Layer", "Class", "Method"
 OPTIONS, EXPLAIN, STOP, COPY_LINK = "Options", "Explain", "Stop", "Copy link"
@@ -34,26 +35,26 @@ LINK = {
     "without_image": "It does not include your own image.",
     "field": "Link to these settings",
 }
-"""Labels used by static/page/page.js and panel/link_field.js."""
-STATUS = {"progress": "Progress"}
+"""Labels used by page/page/page.js and panel/link_field.js."""
+COMPUTING = "Computing …"
+STATUS = {"progress": "Progress", "computing": COMPUTING}
 ERASE = {
     "label": "Cover this region",
     "title": "Cover the 20% of the image with the highest values, and see what changes",
     "edit": "top.200",
 }
 """The button that opens the erase view, with its edit."""
-"""Labels used by static/page/status.js and line.js."""
+"""Labels used by page/page/status.js and line.js."""
 FOLDED = "Image and settings"
 PLACEHOLDER = "Drop an image here\nor click to choose one"
 
 PAGE_LOADING = "Loading the page …"
 SOON = "The map appears here in a moment."
-EMPTY_OVERLAY = "Choose an image or click an example."
+EMPTY_OVERLAY = "Choose an image or an example."
 HINT = "Hover to read values."
 UPLOAD_A_FILE = "The image must be an uploaded file. Upload it first."
-NO_IMAGE = "No image selected. Choose one or click an example."
+NO_IMAGE = "No image selected. Choose an image or an example."
 STOPPED_WAITING = "Stopped while the network was loading. Press Explain to continue."
-COMPUTING = "Computing …"
 STOPPED_BEFORE = "Stopped before it started. Press Explain to continue."
 STOPPED_LOADING = "Download stopped. Choose the model again to resume it."
 FULL_DISK = "The disk of the server is full. Try again in a few minutes."
@@ -128,7 +129,7 @@ ALL_COMPONENTS = {
     "all_note": "All components in their colors, each relative to its own maximum. Choose one to read and save it.",
 }
 """Labels of the image of all components of a factorization."""
-COLORS = 10  # number of class colors, see static/drawing/objects.js
+COLORS = 10  # number of class colors, see page/drawing/objects.js
 
 
 def planes(step: Answer) -> dict[str, Any]:
@@ -157,6 +158,11 @@ def model_choice(info: zoo.ModelInfo) -> str:
 def other_model(why: str, title: str) -> str:
     """Return the message for a link to a model that cannot be used."""
     return f"The model of this link is not available. {why} {title} is used instead. Choose another under Model."
+
+
+def former_model(why: str, title: str) -> str:
+    """Return the message for a model that cannot be loaded, while the page shows the answer of another one."""
+    return f"{why} {title} is still selected."
 
 
 def choose_listed(reason: str) -> str:
@@ -274,11 +280,6 @@ def code(text: str) -> dict[str, Any]:
 def strong(text: str) -> dict[str, Any]:
     """Return a part of the status line in bold."""
     return {"text": text, "strong": True}
-
-
-def computing(ident: int) -> dict[str, Any]:
-    """Return the status right after a click: the old result is marked, and the text appears only after a delay."""
-    return status("busy", COMPUTING, ident=ident) | {"patient": True}
 
 
 def waiting(seconds: float, ahead: int, other_user: bool) -> str:

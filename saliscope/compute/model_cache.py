@@ -44,7 +44,6 @@ COMPARING = frozenset({"finer_cam"})
 """Methods that compare the scores of several classes, which do not support objects or regions."""
 
 log = logging.getLogger("saliscope")
-load_requested = threading.Event()
 ready = threading.Event()
 _device = "auto"
 _started = 0.0
@@ -58,8 +57,8 @@ _loaded: OrderedDict[str, LoadedModel] = OrderedDict()
 _lock = threading.RLock()
 
 
-def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any] | None = None) -> None:
-    """Load the first model in a thread, when a page is opened or after `delay` seconds.
+def start(model: str = settings.AUTO, own: Mapping[str, Any] | None = None) -> None:
+    """Load the first model in a thread.
 
     `model` may also be `timm:`, `hf:` or a custom function; `own` has the keyword arguments of `zoo.add`. A failure to
     load a model with a name or with `own` is not logged, because the caller reports `failure()`.
@@ -69,7 +68,6 @@ def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any]
 
     def load() -> None:
         global _started, _failure
-        load_requested.wait(delay)
         _started = time.monotonic()
         try:
             _prepare()
@@ -143,7 +141,6 @@ def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:
 
     Errors   Refused if no model could be loaded and `model` is empty
     """
-    load_requested.set()
     while not ready.wait(0.5):
         if run and run.cancelled:
             raise Refused(messages.STOPPED_WAITING)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from saliscope.compute import api_messages, messages
 from saliscope.errors import Refused
-from saliscope.images import bands, uploads
+from saliscope.images import bands, examples, uploads
 
 NAMES = ("model", "layer", "target", "method")
 """The settings that are names, in the order of the page and of links."""
+EXAMPLE = "example:"
+"""The start of an image of the page that is an example; its name follows."""
 LONGEST = 500  # characters of a name, or of two sentences
 MOST_OPTIONS = 50
 
@@ -37,7 +40,7 @@ class Request:
     bands: str = ""
     """The bands to show as red, green and blue: "3,2,1"; "3,2,1 of 5" only applies to images with five bands."""
     edit: str = ""
-    """An edit of the image, see `saliscope/images/edits/edit.py`; only `session/erase/engine.py` applies it."""
+    """An edit of the image, see `saliscope/images/edits/edit.py`; only `compute/erase/engine.py` applies it."""
     second: str | None = None
     """The path of the image that fills the region of an edit."""
 
@@ -59,25 +62,27 @@ class Request:
         return json.dumps(settings, sort_keys=True, default=str)
 
 
-def from_form(image: str | None, *values: Any) -> Request:
-    """Return the request of the form: the image, `NAMES`, the bands component (if any) and the options component.
+def from_form(form: Mapping[str, Any]) -> Request:
+    """Return the request of the settings that the page shows.
 
-    Errors   Refused for an image that is not an upload of this server, or for invalid numbers
+    `form` has the image ("example:NAME", or the path of an upload), `NAMES`, the bands as text, and the options:
+    {"values": by name, "wrong": what is not a number, "model": the one of its lists}.
+
+    Errors   Refused for an image that is neither an example nor an upload of this server, or for invalid numbers
     """
-    names, (*picker, form) = values[: len(NAMES)], values[len(NAMES) :]
-    names_by_field: dict[str, Any] = {name: value or "" for name, value in zip(NAMES, names, strict=True)}
-    bands_text = picker[0].get("text") if picker and isinstance(picker[0], dict) else None
-    form = form if isinstance(form, dict) else {}
-    options, wrong = form.get("values"), form.get("wrong")
+    image, bands_text, given = form.get("image"), form.get("bands"), form.get("options")
+    names: dict[str, Any] = {name: form[name] for name in NAMES if isinstance(form.get(name), str)}
+    listed = given if isinstance(given, dict) else {}
+    options, wrong = listed.get("values"), listed.get("wrong")
     if isinstance(wrong, dict) and wrong:
         raise Refused(messages.wrong_numbers(wrong))
     return Request(
-        None if image is None else _uploaded(image),
-        **names_by_field,
+        None if not image else _shown(image),
+        **names,
         bands=bands_text if isinstance(bands_text, str) and len(bands_text) <= LONGEST else "",
         options=options if isinstance(options, dict) else {},
         use_cache=True,
-        form_model=str(form.get("model") or ""),
+        form_model=str(listed.get("model") or ""),
     )
 
 
@@ -93,19 +98,22 @@ def from_api(image: Any = None, options: Any = None, **names: Any) -> Request:
     return Request(image, **checked, options=_object(options))
 
 
-def split(changes: Any) -> tuple[dict[str, str], dict[str, Any]]:
-    """Split the settings changed by a click or a remedy into names and options."""
-    changes = changes if isinstance(changes, dict) else {}
-    names = {name: changes[name] for name in NAMES if isinstance(changes.get(name), str)}
-    return names, {name: value for name, value in changes.items() if name not in NAMES}
-
-
 def _image(image: Any) -> str:
     """Return the path of an uploaded file."""
     path = image.get("path") if isinstance(image, dict) else getattr(image, "path", None)
     if not isinstance(path, str):
         raise Refused(messages.UPLOAD_A_FILE)
     return _uploaded(path)
+
+
+def _shown(image: Any) -> str:
+    """Return the path of the image that the page shows: of an example, or of an upload."""
+    name = image.removeprefix(EXAMPLE) if isinstance(image, str) and image.startswith(EXAMPLE) else None
+    if name is None:
+        return _uploaded(image)
+    if name not in examples.all_examples():
+        raise Refused(messages.UPLOAD_A_FILE)
+    return str(examples.all_examples()[name].path)
 
 
 def _uploaded(path: str) -> str:

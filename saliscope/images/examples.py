@@ -59,23 +59,23 @@ def example(name: str = "dog") -> Image.Image:
 
 
 @functools.cache
-def thumbnail_names() -> dict[str, str]:
-    """Return the file names of the thumbnails by the examples' IDs; a name changes with the example."""
-    return {ident: f"{ident}-{_hash(example.path.read_bytes())}.jpg" for ident, example in all_examples().items()}
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(repr((SMALL, QUALITY)).encode() + data).hexdigest()[:16]
+def thumbnails_name() -> str:
+    """Return the file name of the thumbnails, which changes with the examples."""
+    data = [example.path.read_bytes() for example in all_examples().values()]
+    return f"examples-{hashlib.sha256(b''.join([repr((SMALL, QUALITY)).encode(), *data])).hexdigest()[:16]}.jpg"
 
 
 @functools.cache
-def thumbnail(ident: str) -> bytes:
-    """Return the center square of an example as a small JPEG."""
-    with Image.open(all_examples()[ident].path) as file_image:
-        file_image.draft("RGB", (2 * SMALL, 2 * SMALL))  # decoding a JPEG at 1/8 of its size takes 1/8 of the time
-        image = file_image.convert("RGB")
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    file = io.BytesIO()
-    image.resize((SMALL, SMALL), box=(left, top, left + side, top + side)).save(file, "JPEG", quality=QUALITY)
+def thumbnails() -> bytes:
+    """Return the center squares of all examples side by side, as one JPEG: a page needs one request for them."""
+    found = list(all_examples().values())
+    sheet, file = Image.new("RGB", (SMALL * len(found), SMALL)), io.BytesIO()
+    for k, example in enumerate(found):
+        with Image.open(example.path) as file_image:
+            file_image.draft("RGB", (2 * SMALL, 2 * SMALL))  # decoding a JPEG at 1/8 of its size takes 1/8 of the time
+            image = file_image.convert("RGB")
+        side = min(image.size)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        sheet.paste(image.resize((SMALL, SMALL), box=(left, top, left + side, top + side)), (SMALL * k, 0))
+    sheet.save(file, "JPEG", quality=QUALITY)
     return file.getvalue()

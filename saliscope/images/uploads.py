@@ -195,6 +195,11 @@ def inside_uploads(path: str | os.PathLike[str]) -> Path:
     return resolved
 
 
+def is_upload(path: str) -> bool:
+    """Return whether a path is that of an uploaded file."""
+    return Path(path).is_relative_to(upload_folder())
+
+
 def _check_name(path: Any) -> None:
     """Refuse what is not the name of a file: open() would use a number as a file descriptor."""
     if not isinstance(path, (str, os.PathLike)):

@@ -1,121 +1,92 @@
-"""Build the page and serve it: theme, styles, queue and guard. The handlers are in the tabs."""
+"""Build the page and serve it: theme, queue and guard. layout.py has its elements, features.py its handlers."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from saliscope.page.serving.gradio_setup import gradio as gr  # isort: skip  (switches first)
+import gradio as gr
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from saliscope import limits
-from saliscope.compute import messages, model_cache
+from saliscope.compute import messages
 from saliscope.compute.jobs import runs
 from saliscope.images import examples
 from saliscope.images.decoder import pool
-from saliscope.page.agents.server import Agents
-from saliscope.page.api.tab import Api
+from saliscope.page import layout, proxy
 from saliscope.page.batch.folders import remove_leftovers
-from saliscope.page.batch.messages import STEPS
-from saliscope.page.batch.tab import Batch
-from saliscope.page.channels.tab import Features
-from saliscope.page.compare.tab import Compare
-from saliscope.page.components.components import canvas, script_of
-from saliscope.page.erase.tab import Erase
 from saliscope.page.first_paint import bundle
-from saliscope.page.first_paint.first_paint import FirstPaint, head
-from saliscope.page.lab.tab import Lab
-from saliscope.page.models.tab import Models
-from saliscope.page.operations.metrics import Monitoring
+from saliscope.page.first_paint.first_paint import PREVIEW, FirstPaint, head
 from saliscope.page.operations.shutdown import Refusing, Shutdown
-from saliscope.page.overlay.tab import Overlay
-from saliscope.page.panel import panel as settings_panel
-from saliscope.page.ranking.tab import Ranking
 from saliscope.page.serving import arguments, endpoints
-from saliscope.page.serving.blocks import Blocks
 from saliscope.page.serving.caching import Caching
 from saliscope.page.serving.door.connections import Connections, Heads
 from saliscope.page.serving.door.hosts import Hosts
 from saliscope.page.serving.door.origins import hide_origins
-from saliscope.page.serving.guard import Guard, install_no_links
+from saliscope.page.serving.guard import Guard
 from saliscope.page.serving.streams import Streams
-from saliscope.page.shared.glossary import GLOSSARY
-from saliscope.page.shared.messages import NAVIGATION
-from saliscope.page.shared.tab import Page, Tab
 from saliscope.zoo import settings
 
-TABS: tuple[type[Tab], ...] = (Overlay, Compare, Models, Ranking, Features, Batch, Erase, Lab, Api)
-STATIC = Path(__file__).resolve().parent / "static"
+if TYPE_CHECKING:
+    from saliscope.page.agents.server import Agents
+    from saliscope.page.operations.metrics import Monitoring
+
+PAGE = Path(__file__).resolve().parent
+START = "import(new URL('hl/%s', document.baseURI)).then((page) => page.start(element, props, trigger, watch))"
+"""What Gradio runs when it has created the component."""
 ACCENT = "#5b5bd6"
 FONT = ["system-ui", "sans-serif"]
 MONO = ["ui-monospace", "monospace"]
 
 
 def build() -> gr.Blocks:
-    """Build the page without serving it."""
-    install_no_links()
-    with Blocks(title=messages.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(600, 3600)) as demo:
-        with gr.Row(elem_id="hl-top"):
-            gr.HTML(
-                f"<a id='hl-skip' href='#hl-status'>{messages.SKIP}</a>"
-                f"<h1>{messages.TITLE}</h1><p>{messages.TAGLINE}</p>",
-                elem_id="hl-head",
-                padding=False,
-            )
-            views: dict[str, Any] = {"views": _views(), "more": _views(True), "within": _within()}
-            canvas("navigation/navigation", "hl-navigation", terms=NAVIGATION, glossary=GLOSSARY, **views)
-        fold = canvas("page/fold", "hl-fold", words=messages.FOLDED)
-        with gr.Row(elem_id="hl-main"):
-            with gr.Column(scale=1, min_width=320, elem_id="hl-left"):
-                panel = settings_panel.build(lambda: canvas("batch/steps", "hl-steps", terms=STEPS))
-            with gr.Column(scale=2, min_width=320, elem_id="hl-right"):
-                page = Page(demo, panel, canvas("page/status", "hl-status", terms=messages.STATUS), fold)
-                tabs = []
-                with gr.Tabs(elem_id="hl-tabs"):
-                    for kind in TABS:
-                        with gr.Tab(kind.title, id=kind.id):
-                            if parts := _parts(kind):
-                                canvas("navigation/parts", f"hl-parts-{kind.id}", parts=parts, shown=kind.id)
-                            tabs.append(kind(page))
-        settings_panel.wire(panel)
-        for tab in tabs:
-            tab.wire()
+    """Build the page without serving it: one component that our scripts draw, one event, and the API."""
+    with gr.Blocks(title=messages.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(600, 3600)) as demo:
+        page = gr.HTML(
+            html_template="<div></div>",  # filled by the script, because Gradio evaluates it after every message
+            js_on_load=START % bundle.load().name,
+            apply_default_css=False,
+            padding=False,
+            elem_id="hl-root",
+            page=layout.PAGE.html(),
+            parts=json.dumps(layout.schema()),
+            terms=json.dumps(messages.LINK),
+        )
+        page.submit(
+            _respond,
+            None,
+            page,
+            concurrency_limit=None,  # jobs wait for places and turns of their own
+            trigger_mode="multiple",
+            show_progress="hidden",
+            api_visibility="private",
+        )
         endpoints.build()
         demo.unload(_end_session)
-    for event in demo.fns.values():
-        # By default Gradio sends progress updates to all outputs and copies their values, which takes 0.2 s per click,
-        # and draws the elapsed time in every frame. The page's own status shows the progress.
-        event.show_progress_on = []
     arguments.register_events(demo.fns)
     demo.space_id = None  # otherwise a page on a Space fetches fonts and the Space description from other hosts
     return demo
 
 
-def _views(in_menu: bool = False) -> list[tuple[str, str]]:
-    """Return id and title of the tabs that are always visible, or of those in the menu."""
-    return [(tab.id, tab.title) for tab in TABS if tab.in_menu == in_menu and not tab.within]
-
-
-def _within() -> dict[str, str]:
-    """Return the entry of the navigation of each tab that has none of its own."""
-    return {tab.id: tab.within for tab in TABS if tab.within}
-
-
-def _parts(shown: type[Tab]) -> list[tuple[str, str]]:
-    """Return id and title of the tabs that share an entry of the navigation, or an empty list if it has only one."""
-    entry = shown.within or shown.id
-    parts = [(tab.id, tab.part or tab.title) for tab in TABS if entry in (tab.id, tab.within)]
-    return parts if len(parts) > 1 else []
+def _respond(event: gr.EventData, request: gr.Request) -> Iterator[Any]:
+    """Answer a request of the page."""
+    empty = True
+    for message in proxy.features().respond(event, request.session_hash):
+        empty = False
+        yield message
+    if empty:
+        yield gr.skip()  # Gradio requires a step
 
 
 def _waiting(demo: gr.Blocks) -> int:
@@ -123,31 +94,25 @@ def _waiting(demo: gr.Blocks) -> int:
     return len(demo._queue)
 
 
-def _compress(script: bundle.Server) -> None:
+def _compress(script: bundle.Bundle) -> None:
     """Compress the script for slow lines, after everything that the first visitor waits for."""
-    model_cache.ready.wait()
+    proxy.loaded.wait()
     script.compress()
 
 
-def _thumbnail(request: Request) -> Response:
-    """Answer a request for the thumbnail of an example."""
-    requested = request.path_params["name"]
-    ident = next((ident for ident, name in examples.thumbnail_names().items() if name == requested), None)
-    content = None if ident is None else examples.thumbnail(ident)
-    return Response(content, 200 if content else 404, media_type="image/jpeg")
+def _thumbnails(_: Request) -> Response:
+    """Answer a request for the thumbnails of the examples."""
+    return Response(examples.thumbnails(), media_type="image/jpeg")
 
 
-def _first_view(demo: gr.Blocks) -> tuple[set[str], set[str]]:
-    """Return the types of all components, which Gradio loads at once, and the scripts of those that are visible."""
-    types, scripts = {"state"}, set()  # Gradio loads the module of states for functions of the API
-    for component in demo.blocks.values():
-        types.add(component.get_block_name())
-        parent: Any = component
-        while parent and not (isinstance(parent, gr.Tab) and parent.id != TABS[0].id):
-            parent = parent.parent
-        if parent is None and (script := script_of(component)):
-            scripts.add(script)
-    return types, scripts
+def _preview(_: Request) -> Response:
+    """Answer a request for the image of a link to the page."""
+    return FileResponse(PREVIEW)
+
+
+def _example_run(_: Request) -> Response:
+    """Answer a request for the run that the training lab shows first."""
+    return FileResponse(PAGE / "lab" / "example.json")
 
 
 def _end_session(request: gr.Request) -> None:
@@ -205,12 +170,6 @@ def theme() -> gr.themes.Base:
     )
 
 
-def style() -> str:
-    """Return the style sheet of the page, followed by those of its features."""
-    sheets = sorted(STATIC.rglob("*.css"), key=lambda path: (path.name != "page.css", path.name))
-    return "\n".join(path.read_text(encoding="utf-8") for path in sheets)
-
-
 OPTIONS: dict[str, Any] = {
     "prevent_thread_lock": True,
     "share": False,
@@ -229,9 +188,7 @@ OPTIONS: dict[str, Any] = {
 """How Gradio serves the page, without the features that it does not use."""
 
 
-def _middleware(
-    shutdown: Shutdown, elements: str | None, scripts: bundle.Bundle | None, hosts: Hosts, agents: bool
-) -> list[Middleware]:
+def _middleware(shutdown: Shutdown, elements: str, hosts: Hosts, agents: bool) -> list[Middleware]:
     """Return what sees every request, the outermost first."""
     return [
         Middleware(Refusing, shutdown=shutdown),
@@ -239,19 +196,20 @@ def _middleware(
         Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
         Middleware(Streams),
         Middleware(Caching),
-        Middleware(FirstPaint, elements=elements, bundle=scripts),
+        Middleware(FirstPaint, elements=elements),
     ]
 
 
-def _routes(script: bundle.Server | None, agents: Agents | None, monitoring: Monitoring | None) -> list[BaseRoute]:
+def _routes(script: bundle.Bundle, agents: Agents | None, monitoring: Monitoring | None) -> list[BaseRoute]:
     """Return the routes besides those of Gradio."""
     return [
-        *([Route(f"/hl/{script.bundle.name}", script.respond)] if script else []),
+        Route(f"/hl/{script.name}", script.respond),
         *(agents.routes if agents else []),
         *(monitoring.routes if monitoring else []),
-        Route("/hl/thumbnails/{name}", _thumbnail),
+        Route(f"/hl/{examples.thumbnails_name()}", _thumbnails),
+        Route(f"/hl/{PREVIEW.name}", _preview),
         Mount("/hl-examples", StaticFiles(directory=examples.ASSETS / "examples")),
-        Mount("/hl", StaticFiles(directory=STATIC)),
+        Route("/hl/lab/example.json", _example_run),
     ]
 
 
@@ -260,6 +218,7 @@ def serve(
     *,
     model: str = "auto",
     own: Mapping[str, Any] | None = None,
+    device: str = "auto",
     host: str | None = None,
     port: int | None = None,
     block: bool = True,
@@ -280,27 +239,23 @@ def serve(
         monitoring.waiting, monitoring.stopping = partial(_waiting, demo), shutdown.requested.is_set
         runs.observers.append(monitoring.observe)
     os.environ["FORWARDED_ALLOW_IPS"] = ""  # the guard reads the address of a visitor, see `Hosts.address`
+    os.environ.pop("SYSTEM", None)  # on a Space, Gradio would start a server that replaces the code of the page
     demo.queue(default_concurrency_limit=1, max_size=limits.JOBS)
-    scripts = bundle.build(*_first_view(demo))
-    script = bundle.Server(scripts) if scripts else None
-    elements = None if own else head(settings.first_model(model))
+    script = bundle.load()
+    elements = head(script.name, None if own else settings.first_model(model))
     hosts = Hosts(host)
     connections = Connections(hosts)
     first = [Middleware(Heads, connections=connections), *([agents.middleware] if agents else [])]
-    app: dict[str, Any] = {"middleware": first + _middleware(shutdown, elements, scripts, hosts, bool(agents))}
+    app: dict[str, Any] = {"middleware": first + _middleware(shutdown, elements, hosts, bool(agents))}
     app |= {"routes": _routes(script, agents, monitoring), "docs_url": None, "redoc_url": None, "openapi_url": None}
     if agents:
         app["lifespan"] = agents.lifespan
-    running, address, _ = demo.launch(
-        server_name=host, server_port=port, theme=theme(), css=style(), app_kwargs=app, **OPTIONS
-    )
+    running, address, _ = demo.launch(server_name=host, server_port=port, theme=theme(), app_kwargs=app, **OPTIONS)
     hide_origins(running)
     connections.limit(demo.server)
     print(messages.served(address), flush=True)
-    if not model_cache.ready.is_set():
-        model_cache.start(model, own=own)
-    if script:
-        threading.Thread(target=_compress, args=[script], name="compress", daemon=True).start()
+    proxy.start(model, own, device)
+    threading.Thread(target=_compress, args=[script], name="compress", daemon=True).start()
     if block:
         with contextlib.suppress(KeyboardInterrupt):
             shutdown.wait()

@@ -13,7 +13,8 @@ from tests.project.sources import ROOT, files, folder_graphs, imports, module_gr
 
 LEAVES = "errors nested options outputs probabilities targets derived_targets output_targets detections dtypes"
 LEAVES += " default_targets findings placement students_t verdict"
-PAGE = "channels maps rail trust ranking lab batch api share erase models"
+FEATURES = "api batch channels erase lab maps methods rail ranking share trust"
+"""Parts of the page that do not import each other."""
 
 
 def within(package: str, names: str) -> list[str]:
@@ -34,14 +35,14 @@ ORDER = [
     *(
         within("saliscope.page", names)
         for names in (
-            *("components", "methods", "panel", "shared", PAGE, "compare", "overlay", "first_paint", "serving"),
-            *("agents", "operations", "build"),
+            *("elements files proxy shared", "wire serving", "components events operations", FEATURES),
+            *("panel agents", "compare models overlay", "layout features first_paint", "build"),
         )
     ),
     ["saliscope.cli"],
 ]
 """Bottom to top: a package imports only packages of lines above its own, and files of itself."""
-BASE = [*within("explainers", LEAVES), *within("saliscope", "errors hashes imports install limits resources")]
+BASE = [*within("explainers", LEAVES), *within("saliscope", "errors hashes install limits names percentages resources")]
 """Files that every package of the same top level may import, and that import none of them."""
 RANKS = {name: rank for rank, group in enumerate([BASE, *ORDER]) for name in group}
 BATCH = "saliscope.page.batch"
@@ -162,7 +163,7 @@ def test_planted_imports_are_found(tmp_path: Path) -> None:
         "saliscope/zoo/model": "import explainers as x\n\nx.Layer.path, x.layers.layer, x._private\n",
         "saliscope/zoo/text": "def f():\n    from explainers import Similarity, outputs\n",
         "saliscope/zoo/net": "import torch, explainers.maps.resize\nfrom explainers.maps import resize as explain\n",
-        "saliscope/page/lab/tab": "from saliscope.page.rail import tab\nfrom saliscope.datasets import run\n",
+        "saliscope/page/lab/lab": "from saliscope.page.rail import rail\nfrom saliscope.datasets import run\n",
         "saliscope/a/one": "from saliscope.b import one\n",
         "saliscope/b/two": "def f():\n    from saliscope.a import two\n",
     }.items():
@@ -174,8 +175,8 @@ def test_planted_imports_are_found(tmp_path: Path) -> None:
     found = [*wrong_imports(tmp_path), *wrong_libraries(tmp_path)]
     assert [line.removeprefix("saliscope.").removeprefix("explainers.") for line in found] == [
         "hooks.calls:2 imports explainers.maps.overlays",
-        "page.lab.tab:1 imports saliscope.page.rail.tab",
-        "page.lab.tab:2 imports saliscope.datasets.run",
+        "page.lab.lab:1 imports saliscope.page.rail.rail",
+        "page.lab.lab:2 imports saliscope.datasets.run",
         "maps.overlays:1 imports PIL.Image",
         "maps.overlays:4 imports saliscope",
         "compute.engine:1 imports gradio",
@@ -199,14 +200,9 @@ assert os.environ.get("GRADIO_ANALYTICS_ENABLED") == "False", "analytics are on"
 
 
 def test_gradio_is_set_up_before_its_import() -> None:
-    """Without analytics, and without type stubs, which cost a second at every start. What the page needs before torch
-    is in tests/saliscope/test_imports.py."""
-    stub = ROOT / "saliscope" / "page" / "components" / "components.pyi"
-    stub.unlink(missing_ok=True)
+    """Without analytics. What the page needs before torch is in tests/saliscope/test_imports.py."""
     done = subprocess.run([sys.executable, "-c", SET_UP], cwd=ROOT, capture_output=True, text=True)
-
     assert done.returncode == 0, done.stderr
-    assert not stub.exists()
 
 
 def test_no_file_or_package_is_named_like_a_public_function() -> None:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-STATIC = ROOT / "saliscope" / "page" / "static"
+STATIC = ROOT / "saliscope" / "page"
 START = STATIC / "notebook" / "notebook.js"
 SCRIPT = ROOT / "explainers" / "display" / "map.js"
 IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.M)
@@ -24,7 +24,7 @@ def script() -> str:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"Several modules define {', '.join(twice)}; rename them, because one script contains all.")
-    head = "// Generated from saliscope/page/static: run `python -m tests.project.test_notebook_script`.\n"
+    head = "// Generated from saliscope/page: run `python -m tests.project.test_notebook_script`.\n"
     return head + "(() => {\n" + "".join(map(_plain, modules.values())) + "return showMap;\n})()\n"
 
 

@@ -1,6 +1,6 @@
 """The scripts draw maps with the colors and constants of the library, in a file that is generated from Python.
 
-`python -m tests.project.test_script_constants` writes saliscope/page/static/drawing/constants.js again.
+`python -m tests.project.test_script_constants` writes saliscope/page/drawing/constants.js again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from explainers.maps.color_maps import BLUE, COLORS, RED, color_map
 from explainers.maps.overlays import LUMA, RULE
 
-STATIC = Path(__file__).parents[2] / "saliscope" / "page" / "static"
+STATIC = Path(__file__).parents[2] / "saliscope" / "page"
 SCRIPT = STATIC / "drawing" / "constants.js"
 LINE = 112
 """Characters of a table per line."""

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from saliscope import install
+from saliscope.page.first_paint import bundle
 from tests.saliscope.browser.conftest import served
 
 ROOT = Path(__file__).parents[2]
@@ -196,7 +197,9 @@ def test_a_data_set_is_explained_reported_and_evaluated(bin: Path, tmp_path: Pat
 
 
 def test_the_page_is_served(bin: Path, tmp_path: Path) -> None:
-    start = ("-m", "saliscope", "serve")
+    """With all scripts and styles of the clone, whose hash is in the name of the script."""
+    start, script = ("-m", "saliscope", "serve"), bundle.load()
     with served(tmp_path, *start, program=bin / "python", cwd=tmp_path, PYTHONPATH="") as address:
-        for path, text in (("", b"Saliscope"), ("/hl/wire.js", b"export")):
-            assert text in urllib.request.urlopen(address + path, timeout=30).read()
+        page = urllib.request.urlopen(address, timeout=30).read().decode()
+        assert "Saliscope" in page and f'href="hl/{script.name}"' in page
+        assert urllib.request.urlopen(f"{address}/hl/{script.name}", timeout=30).read() == script.script

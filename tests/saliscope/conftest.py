@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+import saliscope.page  # noqa: F401 settings of gradio, before it is imported
 from saliscope.compute import removal
 from saliscope.compute.jobs.recent import Recent
-from saliscope.page.serving import gradio_setup  # noqa: F401 before gradio, which would write type stubs for a second
 from tests.saliscope.browser.conftest import served
 
 

@@ -19,7 +19,7 @@ FILES = {"/gradio_api/file=": 403, "/gradio_api/file/": 403, "/file=": 404}
 OUTSIDE = ("/etc/passwd", "../../../../etc/passwd", "..%2f..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "app.py")
 OUTSIDE += ("....//....//etc/passwd", "/proc/self/environ", "%00/etc/passwd", "/etc/passwd%00.png", "~/.ssh")
 OUTSIDE += ("{uploads}/../app.log", "{uploads}/..%2fapp.log", "{uploads}", "\\..\\app.py")
-FOLDERS = {"/hl/": 404, "/hl-examples/": 404, "/hl/thumbnails/": 404, "/theme.css/": 404}
+FOLDERS = {"/hl/": 404, "/hl-examples/": 404, "/theme.css/": 404}
 FOLDERS |= {"/assets/": 403, "/static/": 403, "/svelte/": 403}
 """Routes of folders, and the status for a path that leaves them."""
 LEAVING = ("../../../app.py", "..%2f..%2f..%2fapp.py", "%2e%2e%2fapp.py", "/etc/passwd")

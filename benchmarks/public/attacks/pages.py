@@ -21,7 +21,7 @@ from benchmarks.public.server import ROOT, Server, running
 NAMES = [payload.replace("/", "\u2215") for payload in PAYLOADS]
 """Payloads as file names, which have no slashes."""
 ITEMS = ("Figure, SVG", "Figure, PDF", "Bundle")
-STATIC = ROOT / "saliscope" / "page" / "static"
+PAGE = ROOT / "saliscope" / "page"
 
 
 def scripts(server: Server) -> Iterator[Result]:
@@ -48,7 +48,7 @@ def scripts(server: Server) -> Iterator[Result]:
 def parameters() -> list[str]:
     """Return the names of all parameters in the addresses of the page, from its scripts."""
     names = {"run", "image", "bundle", "view", "__theme", "theme", "deep_link"}  # of reports and of Gradio
-    for script in STATIC.rglob("*.js"):
+    for script in PAGE.rglob("*.js"):
         text = script.read_text(encoding="utf-8")
         if "bindParameters" in text:
             for listed in re.findall(r"(?:bindParameters\(\s*|NAMES = |REQUEST_PARAMETERS = )\[([^\]]+)\]", text):

@@ -204,8 +204,9 @@ def never_read(server: Server) -> Iterator[Result]:
     """Ask as sessions that never read their answers, with and without a stream."""
     before = processes.megabytes(server.process.pid)
     config = httpx.get(f"{server.url}/config", timeout=60).json()
-    event = next(each for each in config["dependencies"] if each["api_name"] == "first")
-    message = {"data": [None] * len(event["inputs"]), "fn_index": event["id"]}
+    asked = {"part": "hl-page", "event": "open", "data": {"address": "", "first": True}, "number": 1}
+    event = next(each for each in config["dependencies"] if "submit" in dict(each["targets"]).values())
+    message = {"data": [], "fn_index": event["id"], "event_data": asked}
     for streams in (False, True):
         for number in range(SESSIONS):
             name = f"unread{number}" if streams else f"without{number}"
@@ -225,7 +226,7 @@ def crowd(server: Server) -> Iterator[Result]:
 
         def visit(number: int) -> str:
             try:
-                Visitor(client, f"crowd{number}", config).send("first", {})
+                Visitor(client, f"crowd{number}", config).send("hl-page", "open", first=True)
             except (RuntimeError, httpx.HTTPError) as error:
                 return str(error)[:80]
             return "answered"

@@ -42,7 +42,7 @@ TERMS = {
     "kernels": "All kernels of this layer in color; gray is 0",
     "padding": "padding",
 }
-"""Labels used by the scripts in static/arithmetic/."""
+"""Labels used by the scripts in page/arithmetic/."""
 
 
 def number(value: float) -> str:

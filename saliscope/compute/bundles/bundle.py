@@ -19,7 +19,7 @@ from saliscope.compute.answers import Settings
 from saliscope.compute.bundles import links, messages, record
 from saliscope.compute.request import Request, from_api
 from saliscope.errors import Refused
-from saliscope.images import bands, uploads
+from saliscope.images import uploads
 from saliscope.images.decoder import pool
 from saliscope.images.pixels import pixel_hash
 
@@ -71,7 +71,7 @@ def server_part(records: Any, image: str | None, folder: Path, second: str | Non
     """
     if image is None or not isinstance(records, list) or not 0 < len(records) <= MOST:
         raise Refused(messages.NOT_SHOWN)
-    path = str(bands.original(uploads.inside_uploads(image)))
+    path = image
     weights, channels, uses_second = {}, 3, False
     for entry in records:
         question = entry.get("question") if isinstance(entry, dict) else None

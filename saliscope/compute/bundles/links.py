@@ -1,7 +1,7 @@
 """Convert settings to query parameters and back.
 
 A link refers to an example image or to an image of the run that the app was started with, never to an upload. The
-address of the page always contains its state (static/page/address.js). In an address, an uploaded image has a name that
+address of the page always contains its state (page/shared/address.js). In an address, an uploaded image has a name that
 is only valid in the browser of its user, which sends the image to the server again when the page is reloaded.
 """
 
@@ -125,8 +125,3 @@ def _parse_options(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return options if isinstance(options, dict) else None
-
-
-def script(name: str) -> str:
-    """Return a JavaScript handler for Gradio that calls a function of static/page/address.js."""
-    return f"async (...values) => (await import(new URL('hl/page/address.js', document.baseURI))).{name}(...values)"

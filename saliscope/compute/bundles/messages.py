@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 GONE = (
     "The image of this link was uploaded by a user, and this browser no longer has it. Choose the file again or "
-    "click an example. The other settings were restored."
+    "choose an example. The other settings were restored."
 )
 
 SHARED = (
     "This link is about an image of the person who shared it, and links do not contain images. Choose an image or "
-    "click an example."
+    "an example."
 )
 
 NOT_HERE = (
@@ -68,7 +68,7 @@ SAVE: dict[str, Any] = {
     "not_ready": "The page is not ready yet. Open the Overlay tab and try again.",
     "no_image": "The image could not be downloaded. Try again.",
 }
-"""Labels and messages used by static/share/."""
+"""Labels and messages used by page/share/."""
 
 
 def caption(record: dict[str, Any]) -> list[str]:

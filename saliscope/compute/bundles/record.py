@@ -70,7 +70,7 @@ def _input(step: Answer) -> dict[str, Any]:
 def _map_hash(packed: dict[str, Any]) -> str:
     """Return the hash of the values of the map as the page decodes them, in little-endian float32."""
     data = base64.b64decode(packed["b64"])
-    if packed["dtype"] == "float16":  # as `floats` in static/wire.js reads them
+    if packed["dtype"] == "float16":  # as `floats` in page/wire.js reads them
         data = (np.frombuffer(data, "<f2").astype("f8") * packed["scale"]).astype("<f4").tobytes()
     return hashlib.sha256(data).hexdigest()
 

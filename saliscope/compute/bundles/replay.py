@@ -62,7 +62,7 @@ def run(
 def _compare(stored: reading.Bundle, model: str, own: Mapping[str, Any] | None) -> Iterator[tuple[str, bool]]:
     """Yield lines of the report, and whether each is free of differences."""
     yield messages.image_line(stored.hash_matches), stored.hash_matches
-    model_cache.start(model, 0.0, own)
+    model_cache.start(model, own)
     for _ in model_cache.wait():
         pass
     if (own or model != model_settings.AUTO) and (error := model_cache.failure()):

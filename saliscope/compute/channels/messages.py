@@ -86,7 +86,7 @@ GRID = {
     "selected": "Select ({count})",
     "select_title": "Select channels to change them: click tiles, or Shift-click for a range",
 }
-"""Labels used by static/channels/channels.js."""
+"""Labels used by page/channels/channels.js."""
 
 OPEN = {
     "previous": "Previous",
@@ -105,7 +105,7 @@ OPEN = {
     "target_title": "Explain the mean of this channel instead of a class on every tab",
     "explained": "Current target",
 }
-"""Labels used by static/channels/channel.js."""
+"""Labels used by page/channels/channel.js."""
 
 
 HINT = "Hover to read a value. Click a cell to see its input gradient and how its value is computed."
@@ -259,7 +259,7 @@ def receptive_fields(step: ReceptiveFields) -> str:
 
 
 def planes(step: Answer) -> dict[str, Any]:
-    """Return the labels used by static/maps/planes.js."""
+    """Return the labels used by page/maps/planes.js."""
     pager = messages.planes(step)
     return {**pager, "label": f"All {step.planes} {pager['word'].lower()}s"}
 

@@ -83,4 +83,4 @@ TERMS = {
     "correlated": "ρ = {rho} over {cells} cells",
     "waiting": "The difference appears here when both maps are available.",
 }
-"""Labels used by static/compare/compare.js."""
+"""Labels used by page/compare/compare.js."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from saliscope import limits
 from saliscope.compute import engine, model_cache, network_calls, scene
 from saliscope.compute import messages as page_messages
 from saliscope.compute.answers import MIN_SCORE, Scene, Settings, Step
@@ -19,9 +20,6 @@ from saliscope.compute.request import LONGEST, MOST_OPTIONS, NAMES, Request
 from saliscope.compute.text import sentences
 from saliscope.compute.text_messages import NO_SECOND_SENTENCE
 from saliscope.errors import Refused
-
-SLOTS = 4
-"""Maximum number of panels."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def parse(data: dict[str, Any]) -> PanelRequest:
     slot, number, options = data.get("slot"), data.get("number"), data.get("options")
     image = data.get("image")
     return PanelRequest(
-        slot if type(slot) is int and 0 <= slot < SLOTS else 0,
+        slot if type(slot) is int and 0 <= slot < limits.PANELS else 0,
         number if type(number) is int else 0,
         image if isinstance(image, str) else "",
         _parse_names(data.get("page"), (*NAMES, "bands")),

@@ -85,7 +85,7 @@ TERMS = {
     "computing": "Computing …",
     "again": "Try again",
     "old": "Outdated: this is the answer to an earlier edit.",
-    "no_image": "Choose an image or click an example.",
+    "no_image": "Choose an image or an example.",
     "start": "Paint on the image, or choose a change. The map of the edited image appears here.",
     "canvas": "Image to paint on. Arrow keys move the brush, Space paints, Enter sets the corners of a rectangle.",
     "brush_at": "Brush at {x}%, {y}%",
@@ -94,7 +94,7 @@ TERMS = {
     "link_without_image": "The address does not contain the uploaded second image.",
     "stop": "Stop",
 }
-"""Labels used by static/erase/."""
+"""Labels used by page/erase/."""
 
 
 def before(step: Refining) -> str:
@@ -177,7 +177,7 @@ def result(before: Answer, after: Answer) -> str:
     return f"{text} The prediction changes from {names[first]} to {names[last]}."
 
 
-def headline(before: Answer, after: Answer) -> list[str]:
+def headline(before: Answer, after: Answer | Refining) -> list[str]:
     """Return the two sentences about the edited image: its prediction, and what is left of the explained class."""
     names, explained = before.settings.class_names, _explained(before)
     last, score = after.top[0]
@@ -200,19 +200,19 @@ def _explained(before: Answer) -> int:
     return index
 
 
-def _values(before: Answer, after: Answer) -> tuple[float, float]:
+def _values(before: Answer, after: Answer | Refining) -> tuple[float, float]:
     """Return the score of the explained class before and after the edit."""
     assert before.probabilities is not None and after.probabilities is not None, "a classifier"
     index = _explained(before)
     return float(before.probabilities[index]), float(after.probabilities[index])
 
 
-def _scores(before: Answer, after: Answer) -> tuple[str, str]:
+def _scores(before: Answer, after: Answer | Refining) -> tuple[str, str]:
     old, new = (value(each, before.settings.loaded.has_probabilities) for each in _values(before, after))
     return old, new
 
 
-def _kept(before: Answer, after: Answer) -> str:
+def _kept(before: Answer, after: Answer | Refining) -> str:
     """Return the fraction of the probability that is left, or an empty string if it has not fallen."""
     old, new = _values(before, after)
     if not before.settings.loaded.has_probabilities or not 0 <= new < old:

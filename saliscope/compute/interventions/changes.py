@@ -29,7 +29,7 @@ def parse(data: dict[str, Any]) -> Change:
     Errors   Refused for an unknown kind, a number outside its range, or a missing second image
     """
     channels, kind, texts = data.get("channels"), data.get("kind"), data.get("numbers")
-    if kind not in KINDS or not isinstance(channels, str) or len(channels) > LONGEST:
+    if not isinstance(kind, str) or kind not in KINDS or not isinstance(channels, str) or len(channels) > LONGEST:
         raise Refused(messages.INVALID)
     texts = texts if isinstance(texts, dict) else {}
     numbers = {name: _number(name, texts.get(name)) for name in KINDS[kind]}

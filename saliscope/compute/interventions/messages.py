@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from saliscope.compute.interventions.answers import Changed, ClassChange
 
 INVALID = "The change is not valid. Reload the page and try again."
-NONE_SELECTED = "No channel is selected. Click tiles, or enter channels such as 3, 17-24."
+NONE_SELECTED = "No channel is selected. Select tiles, or enter channels such as 3, 17-24."
 NO_OTHER = "No second image. Choose an example or upload an image."
 NO_CLASSES = (
     "Channels can be changed for networks that classify images. This network returns objects or regions instead of "
@@ -62,7 +62,7 @@ CHANGE = {
     "maps_waiting": "The maps are being computed.",
     "clicked": "Click a position to swap only that one.",
 }
-"""Labels used by the scripts in static/interventions/."""
+"""Labels used by the scripts in page/interventions/."""
 
 
 def wrong_number(name: str, text: str, low: float, high: float) -> str:

@@ -34,7 +34,7 @@ FORM = {
     "code": "PyTorch code",
     "copy": "Copy",
     "copied": "Copied",
-    "by_hand": "Select and copy manually",
+    "failed": "Select and copy manually",
     "table": "Tensors",
     "graph": "Graph",
     "columns": ["Tensor", "Value", "Gradient without the hook", "With the hook", "After the second pass"],

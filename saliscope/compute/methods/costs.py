@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).resolve().parent / "costs.json"
 MOMENT = 0.3
-"""Seconds that a visitor waits without a message; as long as the delay of static/page/status.js."""
+"""Seconds that a visitor waits without a message; as long as the delay of page/page/status.js."""
 STEPS = ((1.0, messages.INSTANT), (15.0, messages.SECONDS))
 """Upper limits in seconds and their labels; longer methods get `messages.MINUTE`, the time limit of every run."""
 

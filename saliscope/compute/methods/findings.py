@@ -79,7 +79,7 @@ Message = str | tuple[str, dict[str, Any]]
 
 
 def describe(finding: explainers.Finding, step: Answer) -> dict[str, Any]:
-    """Return a finding in the format that `static/panel/findings.js` draws."""
+    """Return a finding in the format that `page/panel/findings.js` draws."""
     settings, layer = step.settings, step.explanation.layer or ""
     context = FindingContext(settings, page_messages.subject(step), layer, finding.facts, finding.remedy)
     message: Message = page_messages.plain(finding.sentence)

@@ -46,7 +46,7 @@ TERMS = {
     "difference": "Difference",
     "estimate": "Unbiased estimate: {value}",
 }
-"""Labels used by static/models/models.js."""
+"""Labels used by page/models/models.js."""
 
 
 def comparing(a: LoadedModel, b: LoadedModel, images: int) -> str:

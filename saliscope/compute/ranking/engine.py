@@ -18,7 +18,6 @@ from saliscope.compute.ranking.messages import STOPPED, TOO_SHORT, wrong_seconds
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 
-SECONDS = 10.0
 """The default time limit."""
 
 
@@ -26,7 +25,7 @@ SECONDS = 10.0
 class RankingOptions:
     """The options in the form of the table."""
 
-    seconds: float = SECONDS
+    seconds: float = limits.RANKING_SECONDS
     all_stages: bool = True
     """Whether to test all stages instead of only the current layer."""
 
@@ -49,7 +48,7 @@ def parse_options(data: dict[str, Any]) -> RankingOptions:
 
     Errors   Refused for an invalid time limit
     """
-    seconds, (low, high) = data.get("seconds", SECONDS), limits.RANKING
+    seconds, (low, high) = data.get("seconds", limits.RANKING_SECONDS), limits.RANKING
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not low <= seconds <= high:
         raise Refused(wrong_seconds(seconds))

@@ -60,7 +60,7 @@ TERMS: dict[str, Any] = {
         "seconds": ["Seconds", "Time to compute the map on this machine"],
     },
 }
-"""Labels used by static/ranking/ranking.js, which fills in {…}."""
+"""Labels used by page/ranking/ranking.js, which fills in {…}."""
 
 
 def wrong_seconds(value: Any) -> str:

@@ -54,7 +54,7 @@ TERMS: dict[str, Any] = {
     "hint": "Hover, touch or use the arrow keys to see the image at a step.",
     "seen": "{share} of the pixels {verb}",
 }
-"""Labels used by static/trust/trust.js, which fills in {…}."""
+"""Labels used by page/trust/trust.js, which fills in {…}."""
 
 
 def unit(settings: Settings, evaluation: Evaluation) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from saliscope.zoo import Model
 
 STATIC = Path(__file__).parent / "static"
-DRAWING = Path(__file__).resolve().parents[2] / "page" / "static" / "drawing"
+DRAWING = Path(__file__).resolve().parents[2] / "page" / "drawing"
 """The app's code for drawing maps, so that maps look the same in both."""
 DRAWING_SCRIPTS = (
     *(DRAWING / f"{name}.js" for name in ("constants", "colors", "field", "paint")),
@@ -97,5 +97,5 @@ def script(scripts: Sequence[Path]) -> str:
     """Return the scripts as one module, without their imports of each other and their exports."""
     parts = [path.read_text(encoding="utf-8") for path in scripts]
     return "\n".join(
-        re.sub(r"^export ", "", re.sub(r"^import .*$", "", part, flags=re.M), flags=re.M) for part in parts
+        re.sub(r"^export ", "", re.sub(r"^import [^;]*;$", "", part, flags=re.M), flags=re.M) for part in parts
     )

@@ -18,7 +18,7 @@ DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 FINEST = len(DIGITS) ** 2 - 1
 """The number of steps from 0 to 1 of a position."""
 LONGEST = 12_000  # characters of an edit; a request has at most 20 kB
-IN_ADDRESS = 4_000  # characters of an edit in an address, as in static/page/address.js
+IN_ADDRESS = 4_000  # characters of an edit in an address, as in page/shared/address.js
 FILLS = ("blur", "mean", "noise", "inpaint", "image")
 RANGES = {
     "rotate": (-180, 180),

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-from typing import TYPE_CHECKING
 
+import torch
 from PIL import Image, ImageDraw, ImageFont
 
+from explainers import color_map
 from saliscope.page.components.thumbnails import thumbnails
-
-if TYPE_CHECKING:
-    import torch
 
 TILE, GAP, LINE = 112, 8, 16
 """Pixels of the longer side of a tile, between tiles, and of the line with its number."""
@@ -23,8 +21,6 @@ QUALITY = 90
 
 def draw_channels(maps: torch.Tensor, numbers: list[int]) -> Image.Image:
     """Draw channels [k, h, w] as tiles, each from black to bright in its own range, with its number above it."""
-    from explainers import color_map  # torch takes seconds to start
-
     planes, _, _ = thumbnails(maps, TILE)
     colored = color_map("magma")[planes.long()].numpy()
     scale = TILE / max(planes.shape[1:])

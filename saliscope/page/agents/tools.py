@@ -1,4 +1,4 @@
-"""The tools: their arguments, and what they return. The answers are those of the API (endpoints.py), shortened."""
+"""The tools for agents: their arguments, and what they return. The answers are those of the API, shortened."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from saliscope.page.agents import messages, schemas
 from saliscope.page.agents.images import read_image
 from saliscope.page.agents.schemas import Schema
 from saliscope.page.agents.sheet import draw_channels
+from saliscope.page.api import answers
 from saliscope.page.methods import picker
-from saliscope.page.serving import endpoints
 
 MOST_CHANNELS, CHANNELS = 64, 16
 """Channels in one answer: the most, and by default."""
@@ -89,7 +89,7 @@ class Tool:
 
 def explain(image: Any, target: Any = "", **settings: Any) -> Answer:
     """Return the overlay and the answer of the endpoint, without its files."""
-    answer = endpoints.explain(image, target=str(target), **settings)
+    answer = answers.explain(image, target=str(target), **settings)
     overlay, _ = answer.pop("overlay"), answer.pop("map")
     return [] if overlay is None else [_open(overlay.path)], answer
 
@@ -107,7 +107,7 @@ def feature_maps(
     wanted = len(channels) if channels else count
     if not 1 <= wanted <= MOST_CHANNELS:
         raise Refused(messages.wrong_count(MOST_CHANNELS, wanted))
-    sheet, numbers = endpoints.read_channels(image, model, layer, channels, sort, bands)
+    sheet, numbers = answers.read_channels(image, model, layer, channels, sort, bands)
     numbers = numbers if channels else numbers[:count]
     rows = [sheet.numbers.index(number) for number in numbers]
     subject = None if sheet.settings.loaded.encodes_text else sheet.subject
@@ -134,7 +134,7 @@ def feature_maps(
 
 def list_models(filter: str = "", name: str = "") -> Answer:
     """Return the names of the models by task; several weights of a network only if there is a filter."""
-    models = endpoints.list_models()
+    models = answers.list_models()
     names = [model["name"] for model in models]
     if name and name not in names:
         raise Refused(messages.unknown_model(name, names))
@@ -167,8 +167,8 @@ def list_models(filter: str = "", name: str = "") -> Answer:
 
 def list_layers(model: str = "", filter: str = "") -> Answer:
     """Return the layers at the end of a stage, or those that match a filter."""
-    settings = endpoints.resolve(from_api(model=model))
-    layers = endpoints.list_layers(model)
+    settings = answers.resolve(from_api(model=model))
+    layers = answers.list_layers(model)
     found = [each for each in layers if _matches(filter, each["name"], each["kind"]) and (filter or each["stage"])]
     if filter and not found:
         raise Refused(messages.no_match("layer", filter, [each["name"] for each in layers]))
@@ -187,7 +187,7 @@ def list_methods(model: str = "", filter: str = "", name: str = "") -> Answer:
 
     Without a filter, methods with a caution are only named, so that the answer is short.
     """
-    settings = endpoints.resolve(from_api(model=model, method=name))
+    settings = answers.resolve(from_api(model=model, method=name))
     supported = {method.name for method in model_cache.list_methods(settings.loaded)}
     wanted = {settings.method.name} if name else supported
     groups: dict[str, dict[str, str]] = {}
@@ -210,7 +210,7 @@ def list_methods(model: str = "", filter: str = "", name: str = "") -> Answer:
         "cautions": cautions,
     }
     if name:
-        answer["details"] = endpoints.describe_method(settings.method)
+        answer["details"] = answers.describe_method(settings.method)
         answer["details"]["options"] = [_option(option) for option in answer["details"]["options"]]
     return [], answer
 
@@ -303,7 +303,7 @@ def all_tools() -> list[Tool]:
             image
             | _names("model", "layer")
             | {"channels": chosen, "count": count}
-            | {"sort": _text(messages.SORT, enum=list(endpoints.SORTS), default="activation")}
+            | {"sort": _text(messages.SORT, enum=list(answers.SORTS), default="activation")}
             | _names("bands"),
             schemas.CHANNELS,
             ["image"],

@@ -6,13 +6,13 @@ import os
 import posixpath
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from saliscope.datasets.finished.finished_run import FinishedRun
+from saliscope.datasets.items import is_local
+from saliscope.datasets.shards import open_run
+from saliscope.datasets.sources.location import IMAGE_SUFFIXES
 from saliscope.images import run_images, uploads
 from saliscope.images.decoder import pool
-
-if TYPE_CHECKING:
-    from saliscope.datasets.finished.finished_run import FinishedRun
 
 FOLDER = "SALISCOPE_RUN"
 """Environment variable with the folder of the run."""
@@ -43,9 +43,6 @@ def _open(folder: str) -> FinishedRun:
 
     Errors   Refused for a folder without a finished run
     """
-    from saliscope.datasets.finished.finished_run import FinishedRun  # only needed with a run
-    from saliscope.datasets.shards import open_run  # as above
-
     return FinishedRun(open_run(folder), pool.open_image)
 
 
@@ -54,16 +51,12 @@ def use_run(folder: str) -> None:
 
     Errors   Refused for a folder without a finished run
     """
-    from saliscope.datasets.items import is_local  # as above
-
     folder = os.path.abspath(os.path.expanduser(folder)) if is_local(folder) else folder
     _open(folder)
     os.environ[FOLDER] = folder
 
 
 def _suffix(path: str) -> str:
-    from saliscope.datasets.sources.location import IMAGE_SUFFIXES  # as above
-
     suffix = posixpath.splitext(path)[1].lower()
     return suffix if suffix in IMAGE_SUFFIXES else ".jpg"
 

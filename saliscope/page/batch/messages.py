@@ -62,7 +62,7 @@ STEPS: dict[str, str] = {
     "close": "Close the batch",
     "at": "{number} of {count}: {name}",
 }
-"""Labels used by static/batch/steps.js."""
+"""Labels used by batch/steps.js."""
 
 
 def explaining(done: int, total: int) -> str:

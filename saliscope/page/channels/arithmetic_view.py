@@ -1,15 +1,14 @@
-"""The wire format of the arithmetic of one value for static/arithmetic/."""
+"""The wire format of the arithmetic of one value for page/arithmetic/."""
 
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from saliscope.compute.arithmetic import messages
 from saliscope.compute.arithmetic.answers import ValueOf
-
-if TYPE_CHECKING:
-    import torch
 
 
 def value(step: ValueOf) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The wire format of a change of channels for static/interventions/."""
+"""The wire format of a change of channels for page/interventions/."""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""The wire format of channels for static/channels/channels.js, channel.js and planes.js."""
+"""The wire format of channels for page/channels/channels.js, channel.js and planes.js."""
 
 from __future__ import annotations
 
 import base64
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
+from torch.nn import functional
 
+import explainers
 from saliscope.compute.answers import Answer, unit_name
 from saliscope.compute.channels import messages
 from saliscope.compute.channels.answers import (
@@ -22,9 +25,6 @@ from saliscope.compute.channels.answers import (
 from saliscope.compute.channels.engine import TILE, sparsity
 from saliscope.page.components import view
 from saliscope.page.components.thumbnails import thumbnails
-
-if TYPE_CHECKING:
-    import torch
 
 THUMBNAIL = 28  # cells of the longer side of a plane in the row below a map
 THUMBNAILS = 400_000  # bytes of all thumbnails
@@ -62,8 +62,6 @@ def sheet(step: Sheet, key: str, ident: int) -> dict[str, Any]:
 
 def _shared(step: Sheet) -> list[float]:
     """Return the shared range of all tiles: from 0 (or the negative end) to the quantile of the channel maxima."""
-    import torch  # torch takes seconds to start
-
     largest = torch.maximum(step.highest.abs(), step.lowest.abs())
     largest = largest[largest.isfinite()]
     end = float(largest.quantile(SATURATED)) if len(largest) else 0.0
@@ -105,8 +103,6 @@ def open_channel(step: Channel, ident: int) -> dict[str, Any]:
 
 def facts(step: Channel, ident: int) -> dict[str, Any]:
     """Pack the statistics of a channel, without its contribution and its receptive fields."""
-    import torch  # torch takes seconds to start
-
     plane = step.map[None]
     sparse = float(sparsity(plane, torch.tensor([not bool(plane.any())])))
     peak = divmod(int(step.map.nan_to_num(float("-inf")).argmax()), step.map.shape[1])
@@ -161,8 +157,6 @@ def _part(crop: Image.Image, box: tuple[float, float, float, float]) -> Image.Im
 
 def _small(plane: torch.Tensor) -> torch.Tensor:
     """Reduce the map to a maximum side of `WHY` by averaging."""
-    from torch.nn import functional  # torch takes seconds to start
-
     height, width = plane.shape
     shrink = max(height, width) / GRADIENT_SIDE
     if shrink <= 1:
@@ -174,8 +168,6 @@ def planes(step: Answer, ident: int) -> dict[str, Any] | None:
     """Pack the pager of a map with several planes, with a thumbnail of each plane, or return None for a single map."""
     if not step.planes:
         return None
-    import explainers  # torch takes seconds to start
-
     raw = explainers.place(step.explanation.raw[0], step.explanation.placement)
     side = min(THUMBNAIL, max(4, math.isqrt(THUMBNAILS // len(raw))))
     small, low, high = thumbnails(raw, side)

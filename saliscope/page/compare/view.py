@@ -11,7 +11,8 @@ from saliscope.compute.compare import questions
 from saliscope.compute.compare.questions import PanelRequest
 from saliscope.page.components import view as page_view
 from saliscope.page.methods import picker
-from saliscope.page.panel import panel
+from saliscope.page.panel import settings as panel
+from saliscope.page.wire import new_number
 
 
 def waiting(panel_request: PanelRequest, step: Waiting) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def lists(settings: Settings) -> dict[str, Any]:
 
 def refining(panel_request: PanelRequest, step: Refining) -> dict[str, Any]:
     """Pack the progress of a long method, and its partial map."""
-    ident = page_view.number()
+    ident = new_number()
     line = page_messages.refining(step, ident)
     view = {} if step.map is None else {"view": page_view.refining(step, ident)}
     return _message(panel_request, "partial" if view else "waiting", line["parts"], step.fraction) | view
@@ -61,7 +62,7 @@ def refining(panel_request: PanelRequest, step: Refining) -> dict[str, Any]:
 
 def answer(panel_request: PanelRequest, step: Answer) -> dict[str, Any]:
     """Pack the map and its description."""
-    ident = page_view.number()
+    ident = new_number()
     line = page_messages.answered(step, ident)
     value = _message(panel_request, line["kind"], line["parts"]) | {"view": page_view.answer(step, ident)}
     value |= {"notes": list(step.settings.notes), "name": step.name}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 
 def thumbnails(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
@@ -18,9 +18,6 @@ def thumbnails(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor
              is 0 with low = high. Values that are not finite are drawn as 0 and excluded from the range, which is NaN
              if no value is finite.
     """
-    import torch  # torch takes seconds to start
-    from torch.nn import functional  # as above
-
     planes = features.detach().float()
     height, width = planes.shape[1:]
     shrink = max(height, width, cell) / cell

@@ -1,4 +1,4 @@
-"""The wire format of answers for the scripts in saliscope/page/static/.
+"""The wire format of answers for the scripts in saliscope/.
 
 Maps are sent as base64 of little-endian floats (a JSON list of 224 x 224 numbers takes a second to draw), images as
 JPEG in a data URL. No field has the name `path` or `url`, which gradio rewrites. Final maps are float32, so that the
@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import itertools
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from PIL import Image
+from torch.nn import functional
 
 from saliscope.compute import messages, scene
 from saliscope.compute.answers import Answer, Refining, Scene, Settings, Stages
@@ -28,9 +29,7 @@ from saliscope.compute.objects import messages as object_messages
 from saliscope.compute.rail.messages import no_layer
 from saliscope.compute.text_messages import SIMILARITIES
 from saliscope.compute.text_messages import number as number_text
-
-if TYPE_CHECKING:
-    import torch
+from saliscope.page import wire
 
 LARGEST = 768  # pixels of the longer side of an image
 SMALL = 64 * 64  # values; partial maps up to this size are float32
@@ -38,12 +37,6 @@ PREVIEW = 64  # cells per side of the maps of all blocks
 LARGE = 512 * 512  # values; larger final maps are float16 because float32 would be too large for the page
 SMALL_SIDE = 64  # values of the longer side of a small map over an image
 OUTLINE = 320  # pixels of the longer side of region masks
-_count = itertools.count(1)
-
-
-def number() -> int:
-    """Return a new answer number, larger than all previous ones."""
-    return next(_count)
 
 
 def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False, small: int = SMALL) -> dict[str, Any]:
@@ -66,8 +59,6 @@ def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False, s
 
 def small_map(values: torch.Tensor, by_size: bool) -> dict[str, Any]:
     """Pack a map [h, w] reduced by averaging; gradients use magnitudes, because neighboring signs would cancel."""
-    from torch.nn import functional  # torch takes seconds to start
-
     values = values.abs() if by_size else values
     height, width = values.shape
     scale = min(1.0, SMALL_SIDE / max(height, width))
@@ -92,17 +83,10 @@ def crop(image: Image.Image, held: Collection[str]) -> dict[str, Any]:
     return {"key": key} if key in held else {"key": key, **jpeg(image)}
 
 
-def sent_with(value: Any) -> tuple[int | None, Collection[str]]:
-    """Return what the browser sends with a request: a number that grows, and the keys of the crops that it holds."""
-    fields = value if isinstance(value, dict) else {"number": value}
-    number, crops = fields.get("number"), fields.get("crops")
-    return number if isinstance(number, int) and number else None, crops if isinstance(crops, list) else []
-
-
 def question(settings: Settings) -> dict[str, Any]:
-    """Pack a resolved request for the scripts; `Question` in static/store.js describes it."""
+    """Pack a resolved request for the scripts; `Question` in page/store.js describes it."""
     return {
-        "id": number(),
+        "id": wire.new_number(),
         "key": settings.key,
         "subject": settings.subject,
         "names": settings.names,
@@ -244,8 +228,6 @@ def _objects(step: Scene | None) -> dict[str, Any]:
 
 def _regions(masks: list[torch.Tensor]) -> dict[str, Any]:
     """Pack the index of the last mask at each pixel, from 1 (0 for none): bytes [h, w], no side above `OUTLINE`."""
-    import torch  # torch takes seconds to start
-
     height, width = masks[0].shape
     scale = min(1.0, OUTLINE / max(height, width))
     rows, columns = (
@@ -322,8 +304,6 @@ def _score(answer: Answer) -> str:
 
 def _preview(plane: torch.Tensor) -> dict[str, Any]:
     """Pack a map for a preview; cells of a large map are averaged."""
-    import torch  # torch takes seconds to start
-
     factor = -(-max(plane.shape) // PREVIEW)
     height, width = (max(1, round(side / factor)) for side in plane.shape)
     averaged = torch.nn.functional.adaptive_avg_pool2d(plane[None], (height, width))[0]

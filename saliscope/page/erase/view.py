@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from saliscope.compute.answers import Answer, Refining, Waiting
 from saliscope.compute.erase import engine, messages
 from saliscope.page.components import view as page_view
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from saliscope.page.wire import new_number
 
 
 def waiting(number: int, step: Waiting) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def refused(number: int, message: str) -> dict[str, Any]:
 
 def erased(number: int, step: engine.Erased, held: str) -> dict[str, Any]:
     """Pack the maps before and after an edit; the map before it is left out if the script holds it under `held`."""
-    ident, before, after = page_view.number(), step.before, step.after
+    ident, before, after = new_number(), step.before, step.after
     key = before.settings.key
     value = _message(number, "done", step.note) | {"edit": step.edit, "key": key}
     if key != held:
@@ -40,9 +40,11 @@ def erased(number: int, step: engine.Erased, held: str) -> dict[str, Any]:
     elif isinstance(after, Answer):
         value["after"] = page_view.answer(after, ident)
         value["text"] = " ".join(filter(None, [step.note, messages.result(before, after)]))
-        value["headline"] = messages.headline(before, after)
-    known = after if after is not None and after.probabilities is not None else None
-    return value | {"rows": _rows(before, known)}
+    if after is None:
+        value["rows"] = _rows(before, None)
+    elif after.probabilities is not None:  # otherwise an earlier step of the run had them
+        value |= {"rows": _rows(before, after), "headline": messages.headline(before, after)}
+    return value
 
 
 def _rows(before: Answer, after: Answer | Refining | None) -> list[dict[str, Any]]:
@@ -81,4 +83,4 @@ def _mask(mask: Tensor) -> dict[str, Any]:
 
 
 def _message(number: int, state: str, text: str, fraction: float | None = None) -> dict[str, Any]:
-    return {"id": page_view.number(), "number": number, "state": state, "text": text, "fraction": fraction}
+    return {"id": new_number(), "number": number, "state": state, "text": text, "fraction": fraction}

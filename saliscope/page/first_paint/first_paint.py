@@ -19,20 +19,28 @@ import brotli
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from saliscope.compute import messages, model_cache
-from saliscope.page.first_paint.bundle import FAST, SMALLEST, Bundle, lower_priority
-from saliscope.page.overlay import landing
+from saliscope.compute import messages
+from saliscope.images import examples
+from saliscope.page import proxy
+from saliscope.page.first_paint.bundle import FAST, SMALLEST, lower_priority
+from saliscope.page.overlay import stored as landing
 
+PREVIEW = examples.ASSETS / "preview.jpg"
+"""The image of a link to the page on other websites."""
+PREVIEW_SIZE = (1200, 630)
+FOREIGN = re.compile(r'<meta\s+(?:property="og:|name="twitter:)[^>]*>')
+"""What Gradio says about such a link; a website may read the last one of several."""
 MAX_PAGES = 4
 """Compressed pages in memory; they differ by the address of the server."""
 _TEMPLATE = Path(__file__).with_suffix(".html")
 
 
-def head(model: str) -> str | None:
-    """Return the elements for the start of the page, or None if the server has no stored answer for its model."""
-    stored = landing.load_stored(model)
+def head(script: str, model: str | None) -> str:
+    """Return the elements for the start of the page, with the stored answer if the server has one for its model."""
+    elements = f'<link rel="modulepreload" href="hl/{script}">'
+    stored = landing.load_stored(model) if model else None
     if stored is None or not landing.LAYER.is_file():
-        return None
+        return elements
     defaults = {name: choice[1] for name, choice in stored["choices"].items()} | {"example": stored["example"]}
     prediction, *rest = map(html.escape, stored["headline"])
     line = (part if isinstance(part, str) else part["text"] for part in stored["status"])
@@ -45,13 +53,38 @@ def head(model: str) -> str | None:
         "loading": messages.PAGE_LOADING,
     }
     template = _TEMPLATE.read_text(encoding="utf-8")
-    parts = {"CONTENT": content, "DEFAULTS": defaults, "STORED": landing.initial_props(stored)}
-    return re.sub("|".join(parts), lambda match: _script_json(parts[match[0]]), template)
+    parts = {"CONTENT": content, "DEFAULTS": defaults, "STORED": landing.initial(stored)}
+    return elements + re.sub("|".join(parts), lambda match: _script_json(parts[match[0]]), template)
 
 
 def _script_json(value: object) -> str:
     """Return JSON that can stand inside a script element."""
     return json.dumps(value).replace("<", "\\u003c")
+
+
+def link_preview(address: str) -> str:
+    """Return the elements with what other websites show for a link to the page at this address."""
+    facts = {"title": messages.TITLE, "description": messages.TAGLINE, "image": f"{address}/hl/{PREVIEW.name}"}
+    width, height = PREVIEW_SIZE
+    more = {"type": "website", "image:width": width, "image:height": height, "image:alt": messages.PREVIEW_ALT}
+    pairs = [
+        ("name", "description", messages.TAGLINE),
+        *(("property", f"og:{name}", value) for name, value in (facts | more).items()),
+        ("name", "twitter:card", "summary_large_image"),
+        *(("name", f"twitter:{name}", value) for name, value in facts.items()),
+    ]
+    metas = (f'<meta {kind}="{name}" content="{html.escape(str(value))}">' for kind, name, value in pairs)
+    return f"<title>{messages.TITLE}</title>{''.join(metas)}"
+
+
+def _address(scope: Scope) -> str:
+    """Return the address of the page for a visitor. The guard has removed headers that no proxy has sent."""
+    headers = Headers(scope=scope)
+    scheme, host = (
+        headers.get(f"x-forwarded-{name}", default).partition(",")[0].strip()
+        for name, default in (("proto", scope["scheme"]), ("host", headers.get("host", "")))
+    )
+    return f"{scheme}://{host}{scope.get('root_path', '')}"
 
 
 class Compressed:
@@ -63,7 +96,7 @@ class Compressed:
     def get(self, page: bytes) -> bytes:
         """Return the compressed page."""
         key = hashlib.sha256(page).digest()
-        if model_cache.ready.is_set() and key not in self._smallest and len(self._smallest) < MAX_PAGES:
+        if proxy.loaded.is_set() and key not in self._smallest and len(self._smallest) < MAX_PAGES:
             self._smallest[key] = b""  # only one thread compresses it
             threading.Thread(target=self._compress, args=[key, page], name="compress", daemon=True).start()
         return self._smallest.get(key) or brotli.compress(page, quality=FAST)
@@ -74,19 +107,19 @@ class Compressed:
 
 
 class FirstPaint:
-    """Middleware that edits the page's HTML: `elements` come first, and the bundle replaces Gradio's own elements.
+    """Middleware that adds `elements` to the start of the page's HTML.
 
     Gradio adds a `head` only when its scripts run.
     """
 
-    def __init__(self, app: ASGIApp, elements: str | None, bundle: Bundle | None = None) -> None:
-        self.app, self.elements, self.bundle = app, elements or "", bundle
+    def __init__(self, app: ASGIApp, elements: str) -> None:
+        self.app, self.elements = app, elements
         self._compressed = Compressed()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; only the page itself is changed."""
         is_page = scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) in ("", "/")
-        if not (is_page and (self.elements or self.bundle) and scope["method"] == "GET"):
+        if not (is_page and scope["method"] == "GET"):
             await self.app(scope, receive, send)
             return
         start: Message = {}
@@ -100,7 +133,7 @@ class FirstPaint:
             content += message.get("body", b"")
             if message.get("more_body", False):
                 return
-            changed = self.edit(content.decode()).encode()
+            changed = self.edit(content.decode(), _address(scope)).encode()
             headers = MutableHeaders(raw=list(start["headers"]))
             if "br" in Headers(scope=scope).get("accept-encoding", ""):
                 changed = self._compressed.get(changed)
@@ -112,12 +145,6 @@ class FirstPaint:
 
         await self.app(scope, receive, insert)
 
-    def edit(self, page: str) -> str:
-        """Return the page with the elements."""
-        elements, bundle = self.elements, self.bundle
-        if bundle and bundle.entry in page:
-            page = page.replace(bundle.sheet, "").replace(bundle.entry, "")
-            elements = bundle.elements + elements
-            if theme := re.search(r'"theme_hash": ?"(\w+)"', page):  # Gradio's modules wait for it before they draw
-                elements += f'<link rel="preload" as="style" href="theme.css?v={theme[1]}">'
-        return page.replace("<head>", f"<head>{elements}", 1)
+    def edit(self, page: str, address: str) -> str:
+        """Return the page with the elements, and with our own preview of a link to this address."""
+        return FOREIGN.sub("", page).replace("<head>", f"<head>{link_preview(address)}{self.elements}", 1)

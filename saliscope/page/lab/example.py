@@ -12,20 +12,20 @@ from typing import Any
 
 from saliscope.compute import model_cache
 from saliscope.compute.jobs.runs import Run
-from saliscope.compute.lab import messages
+from saliscope.compute.lab import messages, presets
 from saliscope.compute.lab import training as lab_training
 from saliscope.page.lab import view
 
-FILE = Path(__file__).resolve().parents[1] / "static" / "lab" / "example.json"
+FILE = Path(__file__).resolve().parents[1] / "lab" / "example.json"
 SECONDS = 600.0
 
 
 def compute() -> dict[str, Any]:
-    """Train the first preset and return its curves in the format of `static/lab/training.js`."""
-    model_cache.start(delay=0.0)
+    """Train the first preset and return its curves in the format of `page/lab/training.js`."""
+    model_cache.start()
     list(model_cache.wait())
-    preset = next(iter(lab_training.PRESETS.values()))
-    *_, last = lab_training.train(lab_training.parse_form(asdict(preset)), Run(SECONDS))
+    preset = next(iter(presets.PRESETS.values()))
+    *_, last = lab_training.train(presets.parse_form(asdict(preset)), Run(SECONDS))
     return view.curves(last, 0) | {"line": messages.example_line(last.step, last.loss[-1])}
 
 

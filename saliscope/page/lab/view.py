@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from saliscope.compute.lab import experiments, expressions, messages, not_finite
 from saliscope.compute.lab.engine import Outcome
 from saliscope.compute.lab.experiments import Plan
 from saliscope.compute.lab.image import Depth
 from saliscope.compute.lab.training import Curves
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def outcome(result: Outcome, ident: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ BARS = {
     "correct": "{name} has rank 1 of {count}: {score}. The prediction is correct.",
     "show": "Explain it",
 }
-"""Labels used by static/maps/classes.js."""
+"""Labels used by maps/classes.js."""
 
 
 def top(method: str, layer: str) -> str:

@@ -1,4 +1,4 @@
-"""The wire format of the small maps for `static/maps/classes.js`."""
+"""The wire format of the small maps for `page/maps/classes.js`."""
 
 from __future__ import annotations
 

@@ -1,28 +1,20 @@
-"""The guide next to a map: how to read it, in at most `explanations.MOST` words. `static/methods/guide.js` draws it."""
+"""The guide next to a map: how to read it, in at most `explanations.MOST` words. `page/methods/guide.js` draws it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import explainers
 from saliscope.compute import messages as page_messages
-from saliscope.compute.methods import explanations, messages
-from saliscope.page.components.components import Canvas, canvas
+from saliscope.compute.answers import Answer, Refining, Settings
+from saliscope.compute.methods import explanations
 from saliscope.page.methods import picker
-
-if TYPE_CHECKING:
-    import explainers
-    from saliscope.compute.answers import Answer, Refining, Settings
 
 NAME = 5  # words of a class name
 SENTENCE = 100  # characters of one or two sentences
 FINE = 32  # cells of a map that is not too coarse for outlines; such maps are also drawn as fine ones
-
-
-def guide(elem_id: str) -> Canvas:
-    """Create the component, which is collapsed on phones."""
-    return canvas("methods/guide", elem_id, title=messages.GUIDE)
 
 
 def pack(step: Answer | Refining, ident: int) -> dict[str, Any]:

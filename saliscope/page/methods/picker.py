@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import explainers
 from saliscope.compute import model_cache
+from saliscope.compute.answers import LoadedModel, Settings
 from saliscope.compute.methods import badges, costs, lines, messages
-from saliscope.page.components.components import Item, Named, choice, update_choice
-from saliscope.page.components.list_columns import METHOD_TIME, method_columns
-
-if TYPE_CHECKING:
-    import explainers
-    from saliscope.compute.answers import LoadedModel, Settings
+from saliscope.page.components.list_columns import method_columns
+from saliscope.page.elements import Item, Props, names
 
 LONGEST = 200  # characters of a reason
 
 
-def picker(label: str, elem_id: str) -> Named:
-    """Create the selection of a method, which `update` fills; the field shows the estimated time."""
-    return choice(elem_id, label, "method", note="", aside=METHOD_TIME)
-
-
-def update(settings: Settings) -> Any:
+def update(settings: Settings) -> Props:
     """Return the update of the list, and of the selected method."""
-    return update_choice(items(settings), value=settings.method.name, note=note(settings))
+    return Props(names=names(items(settings)), value=settings.method.name, note=note(settings))
 
 
 def note(settings: Settings) -> str:
@@ -60,11 +53,9 @@ def _details(method: explainers.Method, loaded: LoadedModel) -> dict[str, Any]:
 
 def sorted_methods() -> list[explainers.Method]:
     """Return all methods in display order: those of lines.py, and custom methods at the end of their group."""
-    import explainers  # torch takes seconds to start
-
-    names = [name for group in lines.LINES.values() for name in group]
-    listed = [explainers.METHODS[name] for name in names if name in explainers.METHODS]
-    custom = [method for method in explainers.METHODS.values() if method.name not in names]
+    known = [name for group in lines.LINES.values() for name in group]
+    listed = [explainers.METHODS[name] for name in known if name in explainers.METHODS]
+    custom = [method for method in explainers.METHODS.values() if method.name not in known]
     groups = list(lines.GROUP_TITLES)
     return sorted([*listed, *custom], key=lambda method: groups.index(group_of(method)))
 

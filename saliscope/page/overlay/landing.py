@@ -7,89 +7,36 @@ It is the answer of the engine with default settings, without the run time. The 
 from __future__ import annotations
 
 import base64
-import importlib.util
 import io
 import json
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
+import explainers
 from saliscope.compute import engine, headline, messages, model_cache, removal
 from saliscope.compute.answers import Answer, Settings, Stages
 from saliscope.compute.jobs import runs
 from saliscope.compute.rail import network
-from saliscope.compute.request import NAMES, Request
+from saliscope.compute.request import Request
 from saliscope.images import examples
 from saliscope.page.components import view
-from saliscope.page.components.components import Canvas, update_choice
 from saliscope.page.maps.view import listed
 from saliscope.page.methods import guide
-from saliscope.page.panel import panel
-from saliscope.zoo import settings as model_settings
+from saliscope.page.overlay.stored import FILE, LAYER
+from saliscope.page.panel import settings as panel
+from saliscope.zoo import catalog
 
-FILE = examples.ASSETS / "landing.json"
-LAYER = FILE.with_suffix(".webp")
-"""The stored map as a transparent image, which the first image of the page shows over the crop."""
 CROP_SIDE, LAYER_SIDE = 448, 360
 """Pixels of the crop of the stored answer, which is larger than needed on most screens, and of the layer."""
 QUALITY = 50
 """Of their compression; the computed answer replaces them after some seconds."""
 
 
-def load_stored(model: str) -> dict[str, Any] | None:
-    """Return the stored answer, or None if another model is requested or this model is not installed or not offered.
-
-    Returns  "status" parts, the "headline", "choices" of model, layer and method as (label, name), and the contents of
-             the components "view", "classes", "guide", "findings", "strip", "network"
-    """
-    try:
-        answer: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None  # the page waits for torch
-    wanted = model in (model_settings.AUTO, answer["model"]) and model_settings.offers(answer["model"])
-    installed = importlib.util.find_spec(answer["package"]) is not None
-    first = next(iter(examples.all_examples()))
-    return answer if wanted and installed and answer["example"] == first else None
-
-
-def matches(stored: dict[str, Any], question: Request, example: examples.Example | None) -> bool:
-    """Return whether the stored answer matches a request, that is, its example with default settings."""
-    defaults = {name: choice[1] for name, choice in stored["choices"].items()}
-    names = {name: getattr(question, name) for name in NAMES}
-    same = all(not value or value == defaults.get(name) for name, value in names.items())
-    return example is not None and stored["example"] == example.id and same and not (question.options or question.bands)
-
-
-def values(stored: dict[str, Any], ident: int, waiting: str) -> dict[str, Any]:
-    """Return the new values of components by their ids, without the maps of the blocks; `waiting` ends the status."""
-    choices = {name: stored["choices"][name] for name in NAMES if name in stored["choices"]}
-    return {
-        **{f"hl-{name}": update_choice([tuple(pair)], value=pair[1]) for name, pair in choices.items()},
-        "hl-status": messages.landed(stored, waiting, ident),
-        "hl-overlay": {**stored["view"], "id": ident},
-        "hl-guide": {**stored["guide"], "id": ident},
-        "hl-findings": {**stored["findings"], "id": ident},
-        "hl-rail-network": stored["network"],
-        "hl-bars": {**stored["classes"], "id": ident},
-    }
-
-
-def initial_props(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the props of these components by their ids; first_paint/bundle.js sets them at the start of the page."""
-    props: dict[str, Any] = {}
-    for name, value in values(stored, view.number(), messages.CONNECTING).items():
-        if value.get("__type__") == "update":
-            props[name] = {"value": value["value"], "props": {"names": value["names"]}}
-        else:
-            props[name] = {"value": Canvas.pack(value)}
-    return props
-
-
 def compute() -> dict[str, Any]:
     """Compute the answer for the first example with default settings, in the stored format."""
-    from saliscope.zoo import catalog  # torch takes seconds to start
-
     example = next(iter(examples.all_examples().values()))
     model_cache.start()
     steps: dict[type, Any] = {}
@@ -139,10 +86,6 @@ def draw_layer(stored: dict[str, Any]) -> Image.Image:
 
     Drawing is linear in the pixels of the image, so its results on black and on white give the layer.
     """
-    import torch  # torch takes seconds to start
-
-    import explainers  # as above
-
     packed = stored["view"]["map"]
     values = np.frombuffer(base64.b64decode(packed["b64"]), packed["dtype"]).astype("float32") * packed.get("scale", 1)
     plane, size = torch.from_numpy(values.reshape(packed["h"], packed["w"])), (LAYER_SIDE, LAYER_SIDE)

@@ -2,6 +2,27 @@
 
 UNUSED = "This view does not use the image and the settings."
 
+IMAGE = {
+    "label": "Image",
+    "alt": "Input image",
+    "empty": "Drop an image here\nor click to choose one",
+    "upload": "Upload",
+    "paste": "Paste",
+    "camera": "Camera",
+    "shoot": "Take the picture",
+    "cancel": "Cancel",
+    "remove": "Remove the image",
+    "uploading": "Uploading {percent}%",
+    "failed": "The upload failed: {reason}",
+    "no_image": "The clipboard has no image. Copy an image, or upload a file.",
+    "no_camera": "The camera is not available. Allow it in the browser, or upload a file.",
+    "accept": "image/*,.npy,.tif,.tiff",
+}
+"""Labels used by panel/image.js."""
+
+ACTIONS = {"explain": "Explain", "stop": "Stop", "copy_link": "Copy link"}
+"""Labels used by panel/actions.js."""
+
 BANDS = {
     "title": "Bands shown as red, green and blue",
     "red": "Red",
@@ -9,7 +30,7 @@ BANDS = {
     "blue": "Blue",
     "band": "Band {number}",
 }
-"""Labels used by static/panel/bands.js."""
+"""Labels used by panel/bands.js."""
 
 CROP = {
     "group": "The part of the image that the model receives",
@@ -19,10 +40,10 @@ CROP = {
     "whole_hint": "The whole image, with black margins if it is not square",
     "frame": "The model receives the part inside this frame. Drag it, or move it with the arrow keys",
 }
-"""Labels used by static/panel/crop.js."""
+"""Labels used by panel/crop.js."""
 
 EXAMPLES = {"group": "Example images", "upload": "Upload", "accept": "image/*,.npy,.tif,.tiff"}
-"""Labels used by static/panel/examples.js."""
+"""Labels used by panel/examples.js."""
 
 OPTIONS = {
     "none": "This method has no options.",
@@ -37,7 +58,7 @@ OPTIONS = {
     "low": "from {low}",
     "range": "{low} to {high}",
 }
-"""Labels used by static/panel/options.js."""
+"""Labels used by panel/options.js."""
 
 PREPROCESSING = {
     "group": "Preprocessing of this model",
@@ -58,7 +79,7 @@ PREPROCESSING = {
     "apply": "Apply",
     "reset": "Undo changes",
 }
-"""Labels used by static/preprocessing/preprocessing.js."""
+"""Labels used by preprocessing/preprocessing.js."""
 
 
 def device(name: str) -> str:

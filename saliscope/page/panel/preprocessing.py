@@ -7,6 +7,8 @@ from typing import Any
 from saliscope import limits
 from saliscope.compute.answers import LoadedModel
 from saliscope.page.panel import messages
+from saliscope.zoo import devices, overrides, variants
+from saliscope.zoo.model import Preparation
 
 
 def pack(loaded: LoadedModel) -> dict[str, Any]:
@@ -14,8 +16,6 @@ def pack(loaded: LoadedModel) -> dict[str, Any]:
 
     A change selects the model `NAME?size=...`, so links, batches and the API have it too.
     """
-    from saliscope.zoo import devices, overrides, variants  # torch takes seconds to start
-
     base, changes = variants.split_name(loaded.name)
     changed = dict(part.split("=", 1) for part in changes.split("&")) if changes else {}
     model = loaded.model
@@ -48,9 +48,6 @@ def crop(loaded: LoadedModel) -> dict[str, Any]:
 
     It is empty for a network with its own preprocessing, whose crop cannot be moved.
     """
-    from saliscope.zoo import variants  # torch takes seconds to start
-    from saliscope.zoo.model import Preparation  # as above
-
     preparation = loaded.model.preparation
     if type(preparation) is not Preparation:
         return {}

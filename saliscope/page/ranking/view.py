@@ -5,8 +5,13 @@ from __future__ import annotations
 import base64
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch.nn import functional
+
+import explainers
+from explainers import RankedMap, Recommendation
 from saliscope.compute import messages as page_messages
 from saliscope.compute.answers import Waiting
 from saliscope.compute.methods import badges
@@ -14,11 +19,7 @@ from saliscope.compute.methods.messages import NO_WEIGHTS
 from saliscope.compute.ranking import messages
 from saliscope.compute.ranking.engine import Ranking
 from saliscope.page.components import view
-
-if TYPE_CHECKING:
-    import torch
-
-    from explainers import RankedMap, Recommendation
+from saliscope.page.wire import new_number
 
 SIDE = 16
 """Cells of the side of a small map, which the table draws at 40 pixels."""
@@ -42,8 +43,6 @@ def refused(message: str) -> dict[str, Any]:
 
 def ranking(step: Ranking, known: Packed) -> dict[str, Any]:
     """Pack the current table."""
-    import explainers  # torch takes seconds to start
-
     result, settings = step.result, step.settings
     over = step.left is None
     if result is None:
@@ -106,7 +105,7 @@ def _conclusion(rows: list[Row]) -> messages.Conclusion:
 
 
 def _status(state: str, parts: list[Any], fraction: float | None = None) -> dict[str, Any]:
-    return page_messages.status(state, *parts, ident=view.number(), fraction=fraction)
+    return page_messages.status(state, *parts, ident=new_number(), fraction=fraction)
 
 
 def _row(group: list[RankedMap], index: int, known: Packed) -> Row:
@@ -130,8 +129,6 @@ def _compare(row: RankedMap) -> Row:
 
 def _pack_row(row: RankedMap) -> Row:
     """Pack the part of a row that does not depend on other rows."""
-    import explainers  # torch takes seconds to start
-
     method = explainers.METHODS[row.method]
     values = row.values
     comparisons = [
@@ -156,8 +153,6 @@ def _pack_row(row: RankedMap) -> Row:
 
 def _small(plane: torch.Tensor) -> dict[str, Any]:
     """Pack a map [h, w] as the means of a few cells, scaled to a maximum of 127."""
-    from torch.nn import functional  # torch takes seconds to start
-
     small = functional.adaptive_avg_pool2d(plane[None, None].float(), SIDE)[0, 0].nan_to_num()
     scaled = (127 * small / small.abs().max().clamp(min=1e-30)).round().char()
     return {"h": SIDE, "w": SIDE, "b64": base64.b64encode(scaled.cpu().numpy().tobytes()).decode("ascii")}
@@ -211,8 +206,6 @@ def _control(control: str, values: dict[str, float], order: float, steps: int) -
 
 def _notes(result: Recommendation) -> list[str]:
     """Return whether the metrics agree on the order."""
-    import explainers  # torch takes seconds to start
-
     compared = _full_rows(result)
     return [
         messages.agreement(explainers.METRICS[a].title, explainers.METRICS[b].title, rho)
@@ -234,8 +227,6 @@ def _refused(result: Recommendation) -> list[list[str]]:
 
 def _title(name: str) -> str:
     """Return the title of a map: "Grad-CAM at head" for "grad_cam at head"."""
-    import explainers  # torch takes seconds to start
-
     method, _, layer = name.partition(" at ")
     return messages.title(explainers.METHODS[method].title, layer or None)
 

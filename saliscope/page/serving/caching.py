@@ -1,4 +1,4 @@
-"""Caching by browsers: files with a hash in their name never change; other scripts are checked."""
+"""Caching by browsers: files with a hash in their name never change."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HASHED = re.compile(r"/assets/[\w.-]+-[\w-]{8,10}\.(js|css|woff2?|svg)|/hl/.*-[0-9a-f]{16}\.(js|jpg)")
-OURS = re.compile(r"/hl/.*\.(js|css)")
 IMMUTABLE = "public, max-age=31536000, immutable"
-CHECKED = "no-cache"
-"""The browser asks whether the file has changed, because a new version must not be mixed with old files."""
 
 
 class Caching:
@@ -23,12 +20,12 @@ class Caching:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        caching = IMMUTABLE if HASHED.fullmatch(path) else CHECKED if OURS.fullmatch(path) else None
+        is_hashed = HASHED.fullmatch(path) is not None
 
         async def send_with_caching(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
                 message = {**message, "headers": list(message["headers"])}
-                MutableHeaders(raw=message["headers"])["cache-control"] = str(caching)
+                MutableHeaders(raw=message["headers"])["cache-control"] = IMMUTABLE
             await send(message)
 
-        await self.app(scope, receive, send_with_caching if caching else send)
+        await self.app(scope, receive, send_with_caching if is_hashed else send)

@@ -1,38 +1,22 @@
-"""The API endpoints.
+"""The API endpoints. Their answers are in `saliscope/page/api/answers.py`, which needs torch.
 
-Gradio does not check types or paths of arguments, so `from_api` does. The client raises errors with a one-line message.
+Gradio does not check types or paths of arguments, so the answers do. The client raises errors with a one-line message.
 """
 
 from __future__ import annotations
 
 import inspect
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import gradio
 import gradio as gr
 from gradio.data_classes import FileData
-from gradio.utils import get_upload_folder
 
-from saliscope.compute import api_messages, engine, messages, model_cache
-from saliscope.compute.answers import Answer, DetectedObject, Scene, Settings
-from saliscope.compute.bundles import links
-from saliscope.compute.channels import engine as channels_engine
-from saliscope.compute.channels.answers import Channels
-from saliscope.compute.jobs import runs, visitors
-from saliscope.compute.request import Request, from_api
-from saliscope.compute.trust import engine as checks
-from saliscope.compute.verdict import verdict_of
-from saliscope.errors import Refused
+from saliscope.compute.jobs import visitors
+from saliscope.page import proxy
 from saliscope.page.serving import arguments
-
-if TYPE_CHECKING:
-    import explainers
-
-SORTS = ("activation", "effect", "number")
 
 
 def build() -> None:
@@ -52,8 +36,7 @@ def _for_visitor(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*values, **keywords)
         except Exception as error:
-            message = engine.message_of(error, messages.UNKNOWN_TO_A_PROGRAM)
-            raise gr.Error(message, print_exception=False) from None
+            raise gr.Error(proxy.answers().message_of(error), print_exception=False) from None
 
     hints = {"request": gr.Request, **get_type_hints(function)}
     signature = inspect.signature(function)
@@ -85,35 +68,8 @@ def explain(
     to explain the difference of their cosine similarities. bands: the bands to show as red, green and blue for a TIFF
     or NPY image with more than three bands, such as "3,2,1".
     """
-    request = from_api(image, options, model=model, layer=layer, target=target, method=method, bands=bands)
-    answer = _last(engine.explain, request, (Scene, Answer), stages=False)
-    if answer is None:
-        raise Refused(messages.NO_IMAGE)
-    _refuse_notes(answer.settings)
-    if isinstance(answer, Scene):
-        return _empty_answer(answer)
-    values = answer.explanation.raw[0] if answer.planes else answer.map
-    explanation = answer.explanation
-    return {
-        **_names(answer.settings),
-        "target": _target(answer),
-        "options": {name: engine.plain(value) for name, value in answer.options.items()},
-        "predictions": _objects(answer.scene)
-        if answer.scene
-        else [_class(k, answer, share) for k, share in answer.top],
-        "statistics": {name: engine.plain(value) for name, value in explanation.statistics[0].items()},
-        "findings": [
-            {"code": f.code, "sentence": f.sentence, "remedy": engine.plain(f.remedy)} for f in explanation.findings[0]
-        ],
-        "verdict": _verdict(answer),
-        "bands": engine.plain(vars(answer.settings.bands)) if answer.settings.bands else None,
-        "seconds": explanation.seconds,
-        "device": explanation.device,
-        "share": answer.share,
-        "shape": list(values.shape),
-        "map": _file("map.npy", lambda path: engine.save_array(values, path)),
-        "overlay": _file("overlay.png", lambda path: _save_overlay(answer, path)),
-    }
+    found: Any = proxy.answers().explain(image, model, method, layer, target, options, bands)
+    return found
 
 
 def feature_maps(
@@ -129,205 +85,23 @@ def feature_maps(
     channels: channel numbers in the order of the result, empty for all. sort: "activation", "effect" (on the top
     class) or "number". bands: as for `explain`.
     """
-    sheet, chosen = read_channels(image, model, layer, channels, sort, bands)
-    rows = [sheet.numbers.index(number) for number in chosen]
-    return {
-        **_names(sheet.settings),
-        "target": sheet.subject.label if sheet.subject and not sheet.settings.loaded.encodes_text else None,
-        "channels": chosen,
-        "mean": [sheet.means[row] for row in rows],
-        "effect": None if sheet.effects is None else [sheet.effects[row] for row in rows],
-        "shape": [len(rows), *sheet.maps.shape[1:]],
-        "maps": _file("maps.npy", lambda path: engine.save_array(sheet.maps[rows], path)),
-    }
-
-
-def read_channels(
-    image: FileData, model: str, layer: str, channels: list[int] | None, sort: str, bands: str
-) -> tuple[Channels, list[int]]:
-    """Return all channels of a layer in the order of `sort`, and the numbers of the requested ones.
-
-    Errors   Refused
-    """
-    if sort not in SORTS:
-        raise Refused(api_messages.invalid_sort(sort, SORTS))
-    request = from_api(image, model=model, layer=layer, bands=bands)
-    sheet = _last(channels_engine.all_channels, request, Channels, sort=sort)
-    _refuse_notes(sheet.settings)
-    return sheet, _parse_channels(channels, sheet)
+    found: Any = proxy.answers().feature_maps(image, model, layer, channels, sort, bands)
+    return found
 
 
 def list_models() -> list[dict[str, Any]]:
     """List all models: name, title, classes, size, whether it is downloaded, and top-1 accuracy."""
-    _ready()
-    return [engine.plain(vars(info)) for info in model_cache.list_models()]
+    found: Any = proxy.answers().list_models()
+    return found
 
 
 def list_layers(model: str = "") -> list[dict[str, Any]]:
     """List the layers of a model with a spatial output, in call order."""
-    settings = resolve(from_api(model=model))
-    return [
-        {
-            "name": layer.name,
-            "kind": layer.kind,
-            "shape": list(layer.shape),
-            "grid": list(layer.grid or ()),
-            "stage": layer.stage,
-            "default": layer.name == settings.loaded.default,
-        }
-        for layer in settings.loaded.layers
-    ]
+    found: Any = proxy.answers().list_layers(model)
+    return found
 
 
 def list_methods(model: str = "", layer: str = "") -> list[dict[str, Any]]:
     """List the methods that support a model at a layer, with their options."""
-    settings = resolve(from_api(model=model, layer=layer))
-    return [describe_method(method) for method in model_cache.list_methods(settings.loaded)]
-
-
-def describe_method(method: explainers.Method) -> dict[str, Any]:
-    """Return the properties of a method, with its options."""
-    return {
-        "name": method.name,
-        "title": method.title,
-        "family": method.family,
-        "returns": method.returns,
-        "paper": method.paper,
-        "summary": method.summary,
-        "caution": method.caution,
-        "takes_layer": method.takes_layer,
-        "options": [engine.plain(vars(option)) for option in method.options.values()],
-    }
-
-
-# Arguments and answers
-
-
-def _parse_channels(channels: Any, sheet: Channels) -> list[int]:
-    if channels is None or channels == []:
-        return sheet.numbers
-    integers = isinstance(channels, list) and all(type(number) is int for number in channels)
-    if not integers or not all(0 <= number < sheet.total for number in channels):
-        raise Refused(api_messages.invalid_channels(sheet.settings.layer, sheet.total))
-    return channels[: sheet.total]
-
-
-def _ready() -> None:
-    for _ in model_cache.wait():
-        pass
-
-
-def resolve(request: Request) -> Settings:
-    """Return the settings of a request, without an image.
-
-    Errors   Refused for unknown names
-    """
-    settings = _last(engine.explain, request, Settings)
-    _refuse_notes(settings)
-    return settings
-
-
-def _refuse_notes(settings: Settings) -> None:
-    """Refuse unknown names, for which the page would use the default with a note."""
-    if settings.notes:
-        raise Refused(messages.without_default(" ".join(settings.notes)))
-
-
-def _refuse_unknown_options(settings: Settings, request: Request) -> None:
-    """Refuse unknown options, for which the page would show a note."""
-    if notes := links.unknown_options(settings, request):
-        raise Refused(notes[0])
-
-
-def _class(index: int, answer: Answer, share: float) -> dict[str, Any]:
-    """Return a class with its probability, a score if the network has no probabilities, or a sentence."""
-    loaded = answer.settings.loaded
-    if loaded.encodes_text:
-        return {"index": None, "name": answer.settings.class_names[index], "probability": None, "similarity": share}
-    known = {"probability": share} if loaded.has_probabilities else {"probability": None, "score": share}
-    return {"index": index, "name": loaded.names[index], **known}
-
-
-def _target(answer: Answer) -> dict[str, Any]:
-    """Return the explained class with its probability, the sentences, the object, or the name of the channel."""
-    if answer.settings.unit:
-        return {"index": None, "name": answer.name, "probability": None}
-    if answer.settings.sentences:
-        return {**_class(0, answer, answer.confidence), "name": answer.name}
-    return _object(answer.detected_object) if answer.scene else _class(answer.target, answer, answer.confidence)
-
-
-def _object(item: DetectedObject) -> dict[str, Any]:
-    """Return a detection with its score, or a region with its share; boxes have left, top, right, bottom."""
-    measure = "score" if item.mask is None else "share"
-    return {"index": item.label, "name": item.name, measure: item.share, "box": list(item.box)}
-
-
-def _objects(scene: Scene) -> list[dict[str, Any]]:
-    return [_object(item) for item in scene.objects]
-
-
-def _verdict(answer: Answer) -> dict[str, str]:
-    """Return the verdict on the map: that of a finished check of the page, or the one without tests."""
-    checked = checks.find(answer.settings.key)
-    found = checked.verdict if checked else verdict_of(answer)
-    return {"code": found.code, "sentence": found.sentence, "mark": found.mark}
-
-
-def _empty_answer(scene: Scene) -> dict[str, Any]:
-    """Return the answer for an image without detections: the same fields without a map."""
-    finding = {"code": "nothing_found", "sentence": scene.message, "remedy": engine.plain(scene.remedy)}
-    return {
-        **_names(scene.settings),
-        "target": None,
-        "options": {name: engine.plain(value) for name, value in scene.settings.options.items()},
-        "predictions": _objects(scene),
-        "statistics": {},
-        "findings": [finding],
-        "verdict": None,
-        "bands": engine.plain(vars(scene.settings.bands)) if scene.settings.bands else None,
-        "seconds": 0.0,
-        "device": str(scene.settings.loaded.device),
-        "share": 1.0,
-        "shape": [],
-        "map": None,
-        "overlay": None,
-    }
-
-
-def _last(function: Callable[..., Iterator[Any]], request: Request, kind: Any, **keywords: Any) -> Any:
-    """Return the last step of a type; unknown names are refused before the computation."""
-    last = None
-    with runs.start(None) as run:
-        assert run is not None
-        for step in function(request, run, **keywords):
-            if isinstance(step, Settings):
-                _refuse_notes(step)
-                _refuse_unknown_options(step, request)
-            if isinstance(step, kind):
-                last = step
-    return last
-
-
-def _names(settings: Settings) -> dict[str, Any]:
-    return {
-        "model": settings.loaded.name,
-        "layer": settings.layer if settings.takes_layer else None,
-        "method": settings.method.name,
-    }
-
-
-def _save_overlay(answer: Answer, path: Path) -> None:
-    """Write the map over the crop as PNG."""
-    import explainers  # torch takes seconds to start
-
-    explainers.overlay(answer.crop, answer.map, signed=not answer.settings.method.by_size).save(path)
-
-
-def _file(name: str, write: Callable[[Path], None]) -> FileData:
-    """Write a file under an unguessable name; the guard removes old files that start with tmp."""
-    folder = Path(get_upload_folder())
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"tmp{secrets.token_hex(32)}-{name}"
-    write(path)
-    return FileData(path=str(path), orig_name=name)
+    found: Any = proxy.answers().list_methods(model, layer)
+    return found

@@ -16,8 +16,7 @@ file name is kept in memory, any argument of any endpoint may be a link that the
     507  uploads while the disk is full
 
 It tells `saliscope.compute.jobs` who asks for a job and who listens. This is plain ASGI, because BaseHTTPMiddleware
-would break event streams and hide disconnects. As a second line of defense, `install_no_links` disables the functions
-that fetch links.
+would break event streams and hide disconnects.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
 from urllib.parse import parse_qs
 
 from saliscope import limits
@@ -82,7 +80,6 @@ UNKNOWN_EVENT = "Unknown event. Reload the page."
 TOO_LONG = "The request headers exceed the size limit."
 TWO_LENGTHS = "The request has both Content-Length and Transfer-Encoding."
 TOO_MANY_STREAMS = "Too many open event streams of this address. Close some of its pages."
-NO_LINKS = "Links are not supported. Download the image and upload the file."
 
 
 class Guard:
@@ -353,35 +350,3 @@ async def _send_before_rest(message: Message, send: Send, body: Body) -> None:
     await send({**message, "more_body": True})
     await body.discard()
     await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def install_no_links() -> None:
-    """Replace the functions of Gradio that fetch links by functions that raise an error.
-
-    Errors   RuntimeError if this version of Gradio does not have one of them, so that links may be fetched elsewhere
-    """
-    import gradio  # must come after gradio_setup, which the page imports
-    from gradio import processing_utils, routes  # as above
-
-    def refuse() -> NoReturn:
-        raise gradio.Error(NO_LINKS, print_exception=False)
-
-    async def no_links(*_: object, **__: object) -> NoReturn:
-        refuse()
-
-    def no_links_now(*_: object, **__: object) -> NoReturn:
-        refuse()
-
-    later = ("async_ssrf_protected_download", "async_ssrf_protected_get")
-    now = ("ssrf_protected_download", "save_url_to_cache", "unsafe_download")
-    replaced = [(processing_utils, name, no_links) for name in later]
-    replaced += [(processing_utils, name, no_links_now) for name in now]
-    replaced += [(routes, "secure_url_stream_response", no_links)]  # the route /file=http… uses its own function
-    missing = [f"{module.__name__}.{name}" for module, name, _ in replaced if not callable(getattr(module, name, None))]
-    if missing:
-        raise RuntimeError(
-            f"Gradio {gradio.__version__} has no {', '.join(missing)}, so the page cannot prevent that it fetches the "
-            "links of visitors. Install a version of Gradio that Saliscope supports (see pyproject.toml)."
-        )
-    for module, name, function in replaced:
-        setattr(module, name, function)

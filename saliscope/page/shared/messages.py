@@ -9,8 +9,46 @@ NAVIGATION = {
     "theme": "Light or dark theme",
     "present": "Presentation mode",
     "leave": "Leave presentation mode (Esc)",
+    "tour": "Tour in one minute",
+    "links": [
+        ["Documentation", f"{install.REPOSITORY}/blob/main/docs/page.md"],
+        ["Source code", install.REPOSITORY],
+    ],
 }
-"""Labels used by static/navigation/navigation.js."""
+"""Labels used by navigation/navigation.js."""
+
+TOUR = {
+    "title": "Tour",
+    "step": "{at} of {count} · {title}",
+    "back": "Back",
+    "next": "Next",
+    "end": "Done",
+    "close": "Leave the tour",
+    "steps": [
+        [
+            "hl-examples",
+            "Image",
+            "Choose one of these examples, or upload an image. The model predicts a class for it.",
+        ],
+        [
+            "hl-bars",
+            "Class",
+            "These are the most likely classes. Choose one: the map shows what speaks for this class.",
+        ],
+        ["hl-strip", "Layer", "The image passes these layers from left to right. Choose one to see the map there."],
+        [
+            "hl-cover",
+            "Cover",
+            "Is the bright region what counts? Cover it, and see what happens to the prediction.",
+        ],
+        [
+            "hl-next",
+            "Compare",
+            "Compare the maps of two classes, layers, methods or models next to each other.",
+        ],
+    ],
+}
+"""Labels used by tour/tour.js: of each step, what it is about (an id or a class), its title and its text."""
 
 SNIPPETS = {
     "copy": "Copy",
@@ -18,7 +56,7 @@ SNIPPETS = {
     "copied": "Copied",
     "failed": "Copying failed: select and copy the text",
 }
-"""Labels used by static/panel/snippets.js."""
+"""Labels used by panel/snippets.js."""
 
 READING = {
     "cell": "{value} at row {row}, column {column} of {h} × {w}",
@@ -41,7 +79,7 @@ DRAWING = {
     "magnitude": "|score|",
     "in_unit": "{quantity} in {unit}",
 }
-"""How a map is drawn; labels used by static/drawing/describe.js."""
+"""How a map is drawn; labels used by drawing/describe.js."""
 
 MAP = (
     READING
@@ -85,7 +123,7 @@ MAP = (
         "Heights are square roots of the counts.",
     }
 )
-"""Labels used by static/overlay/overlay.js."""
+"""Labels used by overlay/overlay.js."""
 
 SECOND_IMAGE = {
     "title": "Second image",
@@ -97,7 +135,7 @@ SECOND_IMAGE = {
     "gone": "The second image was uploaded by a user, and links do not contain images. Choose it again.",
     "accept": "image/*,.npy,.tif,.tiff",
 }
-"""Labels used by static/panel/second_image.js."""
+"""Labels used by panel/second_image.js."""
 
 STOPPING = "The server is stopping. Try again in a moment."
 NO_METRICS = f"--monitoring needs the package prometheus_client, which is not installed. {install.hint('monitoring')}."

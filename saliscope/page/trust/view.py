@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import Tensor
+
+import explainers
+from explainers import Evaluation, Facts, Randomization, Verdict
 from saliscope.compute.answers import Answer
 from saliscope.compute.methods import badges
 from saliscope.compute.trust import engine, messages
 from saliscope.compute.trust.answers import CheckedMap, CheckProgress, Weights
 from saliscope.compute.verdict import verdict_of
 from saliscope.page.components import view
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    import explainers
-    from explainers import Evaluation, Randomization, Verdict
 
 MARKS: dict[bool | None, str] = {True: "good", False: "bad", None: "unknown"}
 
@@ -75,8 +73,6 @@ def weights(step: Weights) -> dict[str, Any]:
 
 
 def _class(step: CheckedMap) -> dict[str, str]:
-    from explainers import Facts  # torch takes seconds to start
-
     reads, similarity = step.method.reads_class, step.similarity
     dependence = Facts(correlation=None if similarity is None else similarity.correlation).class_dependence
     mark = {"hardly": "bad", "partly": "mixed", "depends": "good", "": "unknown"}[dependence] if reads else "bad"
@@ -96,8 +92,6 @@ def _weights(test: Randomization | str | None, method: explainers.Method) -> dic
 
 
 def _of_table(method: explainers.Method, order: str, part: str) -> dict[str, str]:
-    from explainers import Randomization  # torch takes seconds to start
-
     table = badges.table()
     correlation = table.get("methods", {}).get(method.name, {}).get(order)
     if correlation is None:

@@ -25,7 +25,7 @@ import pytest
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[3]
-STATIC = ROOT / "saliscope" / "page" / "static"
+STATIC = ROOT / "saliscope" / "page"
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -208,7 +208,7 @@ class Visit:
 
     def open_options(self) -> None:
         """Open the options of the method."""
-        self.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
+        self.page.locator("#hl-more summary").first.click()
 
     def start_long_run(self) -> None:
         """Start SmoothGrad with 1,000 samples and wait for its first partial map."""
@@ -261,7 +261,7 @@ class Visit:
         """Upload a file, as a user would."""
         page = self.page
         if page.locator("#hl-image input[type=file]").count() == 0:
-            page.locator("#hl-image button[aria-label='Remove Image']").first.click()
+            page.locator("#hl-image .hl-image-remove").first.click()
         page.locator("#hl-image input[type=file]").first.set_input_files(str(path))
 
     def _own_errors(self) -> list[str]:
@@ -283,7 +283,7 @@ class Visit:
 
 @pytest.fixture(scope="session")
 def scripts(browser) -> Iterator[Any]:
-    """A page without a server that imports the modules of saliscope/page/static: `import("/wire.js")`."""
+    """A page without a server that imports the modules of saliscope/page: `import("/wire.js")`."""
     page = browser.new_page()
 
     def respond(route: Any) -> None:

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.saliscope.browser.conftest import Visit
+from tests.saliscope.browser.conftest import Visit, expect
 
-TABS = "[...document.querySelectorAll('#hl-tabs [data-tab-id]')]"
+VIEWS = "[...document.querySelectorAll('#hl-tabs > [data-tab]')].map((view) => view.dataset.tab)"
+OPEN = """(name) => {
+  const address = new URL(location.href);
+  address.searchParams.set("tab", name);
+  history.pushState(null, "", address);
+  dispatchEvent(new PopStateEvent("popstate"));
+}"""
 FOUND = """async (rules) => (await axe.run(document, rules ? { runOnly: rules } : {})).violations.flatMap((rule) =>
   rule.nodes.map((node) => `${rule.id} (${rule.impact}): ${node.target.join(" ")} ${node.failureSummary}`))"""
 
@@ -25,12 +31,13 @@ def test_axe_finds_nothing_in_any_view(visit: Visit) -> None:
     script, found = axe_script(), dict[str, list[Any]]()
     page = visit.open().page
     page.evaluate(script)
-    views = page.evaluate(f"[...new Set({TABS}.map((each) => each.dataset.tabId))]")
+    views = page.evaluate(VIEWS)
     assert {"overlay", "compare", "ranking", "features", "many", "lab", "api"} <= set(views)
     for theme, rules in (("light", None), ("dark", ["color-contrast"])):  # the others do not depend on the theme
         page.evaluate("(dark) => document.body.classList.toggle('dark', dark)", theme == "dark")
         for name in views:
-            page.evaluate(f"(name) => {TABS}.find((each) => each.dataset.tabId === name).click()", name)
+            page.evaluate(OPEN, name)
+            expect(page.locator(f"#hl-tabs > [data-tab={name}]")).to_be_visible()
             page.wait_for_timeout(500)  # modules of the tab, transitions of colors
             found[f"{theme}, {name}"] = page.evaluate(FOUND, rules)
         page.locator("#hl-navigation [aria-haspopup=menu]").click()

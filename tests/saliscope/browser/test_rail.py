@@ -136,13 +136,21 @@ def test_space_plays_the_maps_and_norms_are_requested_once_per_class(visit: Visi
         if "/queue/join" in request.url and (key := re.search(r'"key":\s*"([0-9a-f]{16})"', request.post_data or "")):
             keys.append(key[1])
 
+    def with_store(route: Any) -> None:
+        """Let the test read the state of the scripts."""
+        answer = route.fetch()
+        text = answer.text()
+        (name,) = re.findall(r"const (m\d+) = \(\(\) => \{", text[: text.index("return { state, update")])[-1:]
+        route.fulfill(response=answer, body=f"{text}window.store = {name};")
+
     page.on("request", see)
+    page.route("**/hl/page-*.js", with_store)
     visit.open()
     with_norms(visit, "German shepherd")
     own = visit.pixels()
     page.evaluate(
-        """async () => {
-          const { state, subscribe } = await import('./hl/store.js');
+        """() => {
+          const { state, subscribe } = window.store;
           window.played = [];
           subscribe(['preview'], () => state.preview && window.played.push([state.preview.layer, state.preview.share]));
         }"""

@@ -9,6 +9,29 @@ import pytest
 
 from tests.saliscope.browser.conftest import Visit, expect
 
+LOOK = """() => {
+  const opacity = (node) => node ? Number(getComputedStyle(node).opacity) * opacity(node.parentElement) : 1;
+  const at = (selector) => document.querySelector(selector), text = (selector) => at(selector)?.textContent || "";
+  const seen = (selector) => at(selector) ? opacity(at(selector)) : 0;
+  const clear = {
+    headline: [".hl-headline strong", text(".hl-headline strong")],
+    map: ["#hl-overlay canvas", at("#hl-overlay").dataset.id],
+    bars: ["#hl-bars .hl-name", text("#hl-bars .hl-name")],
+    guide: ["#hl-guide", at("#hl-guide").dataset.id],
+    findings: ["#hl-findings", at("#hl-findings").dataset.id],
+    trust: [".hl-trust-verdict", at("#hl-trust").dataset.id],
+    rail: [".hl-rail-map canvas", text(".hl-rail-score")],
+  };
+  return Object.fromEntries(Object.entries(clear).filter(([, [selector]]) => seen(selector) > 0.99)
+    .map(([name, [, value]]) => [name, value]));
+}"""
+"""The undimmed parts of the page, with what tells whether they are new."""
+WATCH = f"""() => {{
+  window.look = {LOOK};
+  window.looks = [];
+  const watch = () => {{ looks.push(look()); requestAnimationFrame(watch); }};
+  watch();
+}}"""
 EXPERIMENT = "Without the brightest 20% of the map"
 SPEAK = """() => {
   const status = document.querySelector("#hl-status [role=status]"), headline = document.querySelector(".hl-headline");
@@ -111,10 +134,10 @@ def test_views_theme_and_presentation_are_chosen_in_the_menu(first_view: Visit) 
     size = "parseFloat(getComputedStyle(document.querySelector('.hl-headline')).fontSize)"
     before = page.evaluate(size)
     visit.open_view("Presentation mode")
-    expect(page.locator("#hl-left")).to_be_hidden()
+    expect(page.locator("#hl-settings")).to_be_hidden()
     assert page.evaluate(size) > 1.25 * before
     page.keyboard.press("Escape")
-    expect(page.locator("#hl-left")).to_be_visible()
+    expect(page.locator("#hl-settings")).to_be_visible()
     assert page.evaluate(size) == before
 
 
@@ -161,7 +184,7 @@ def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
 
 
 def test_the_image_is_that_of_the_last_click(visit: Visit) -> None:
-    """Two quick clicks on examples, of which the first is answered last; a class then explains the shown image."""
+    """Two quick clicks on examples, of which the first is asked last; a class then explains the shown image."""
     page, held = visit.open("?example=dog").page, list[Any]()
     headline = expect(page.locator("#hl-status .hl-headline"))
 
@@ -170,14 +193,135 @@ def test_the_image_is_that_of_the_last_click(visit: Visit) -> None:
         if len(held) > 1:
             route.continue_()
 
-    page.route("**/gradio_api/run/*", hold_first)
+    page.route("**/gradio_api/queue/join*", hold_first)
     page.locator("#hl-examples [data-id=cat]").click()
     page.wait_for_timeout(100)
     page.locator("#hl-examples [data-id=goldfish]").click()
     headline.to_contain_text("Goldfish, ")
-    page.locator("#hl-bars button", has_text="rock beauty").click()  # waits for the image
+    page.locator("#hl-bars button", has_text="rock beauty").click()
     held[0].continue_()
     expect(page.locator("#hl-image img").first).to_have_attribute("src", re.compile("goldfish.jpg$"))
     headline.to_contain_text("Rock beauty, 0.6%")
     expect(page.locator("#hl-examples [aria-pressed=true]")).to_have_attribute("data-id", "goldfish")
     expect(page.locator("#hl-bars canvas[data-drawn]"), "the small maps").to_have_count(3)
+
+
+@pytest.mark.slow
+def test_what_belongs_to_the_former_question_dims_at_the_click(window: Any) -> None:
+    """Five fast clicks, then a slow method: at the click and in every frame after it, only new values are undimmed."""
+    visit = window(1440, reduced_motion="no-preference").open()
+    page = visit.page
+    expect(page.locator(".hl-headline")).to_contain_text(EXPERIMENT)
+    page.evaluate(WATCH)
+    before = page.evaluate("look()")
+    assert {*before} == {"headline", "map", "bars", "guide", "findings", "trust", "rail"}
+    examples = ["cat", "goldfish", "coffee", "macaw", "alp"]
+    click = "(name) => { document.querySelector(`#hl-examples [data-id=${name}]`).click(); return look(); }"
+    assert page.evaluate(f"(names) => {{ looks.length = 0; return names.map({click}); }}", examples) == [{}] * 5
+    visit.until("look().rail?.includes('alp')")
+    old = {(name, value) for name, value in before.items()}
+    shown = {(name, value) for frame in page.evaluate("looks.splice(0)") for name, value in frame.items()}
+    assert not old & shown and ("headline", "Alp, 76%.") in shown and ("bars", "alp") in shown
+    assert {value for name, value in shown if name == "headline"} == {"Alp, 76%."}, "no answer in between"
+
+    before = page.evaluate("look()")
+    visit.after_partial(lambda: visit.choose("method", "Occlusion"))
+    frame = page.evaluate("look()")
+    assert {"headline", "map", "guide"} <= {*frame}, "at once with the first partial map"
+    assert not {"trust", "findings", "rail"} & {*frame} and frame["map"] != before["map"]
+    page.locator("#hl-examples [data-id=cat]").click()
+    visit.until("look().map !== undefined")
+    page.locator("#hl-stop").click()
+    visit.state("stopped")
+    visit.until("look().rail !== undefined")
+    assert "tiger cat" in page.evaluate("look().rail"), "the diagram is back, with the new image"
+    assert {*page.evaluate("look()")} == {*before}
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_former_answer(first_view: Visit) -> None:
+    visit, page = first_view, first_view.page
+    address = "Object.fromEntries(new URLSearchParams(location.search))"
+    shown, asked, before = visit.shot(), page.evaluate(address), visit.headline
+    page.evaluate(WATCH)
+    visit.choose("model", "ResNet-18")
+    expect(page.locator("#hl-status .hl-line")).to_contain_text(
+        re.compile("ResNet-18.*Choose a model|ResNet-18.*Available without a download")
+    )
+    expect(page.locator("#hl-status .hl-line")).to_contain_text("EfficientNet-Lite0 is still selected.")
+    visit.state("done")
+    assert "map" in page.evaluate("look()") and visit.shot() == shown and visit.headline == before
+    expect(page.locator("#hl-model input").first).to_have_value(re.compile("^EfficientNet-Lite0"))
+    assert page.evaluate(address) == asked
+    assert visit.saved("Values, .npy").stat().st_size > 100
+    visit.choose("model", "ResNet-18")
+    visit.state("busy")
+    visit.state("done")
+
+
+def test_a_model_that_is_typed_before_the_list_arrives_is_selected(visit: Visit) -> None:
+    """The first question is withheld, as if torch were still being imported."""
+    page, held = visit.page, list[Any]()
+    page.route("**/gradio_api/queue/join*", lambda route: held.append(route))
+    page.goto(visit.address)
+    field = page.locator("#hl-model [role=combobox]").first
+    field.click()
+    field.press("Control+a")
+    field.press_sequentially("resnet18")
+    expect(page.locator("#hl-model .hl-combobox-list")).to_contain_text("after the model is loaded")
+    field.press("Enter")
+    page.locator("#hl-status").click()
+    expect(field).to_have_value("resnet18")
+    held[0].continue_()
+    page.unroute_all()
+    expect(page.locator("#hl-status .hl-line")).to_contain_text(re.compile("ResNet-18.*is still selected"))
+
+
+def test_the_top_prediction_is_kept_for_other_images_and_the_link_follows(visit: Visit) -> None:
+    page = visit.open().page
+    page.locator("#hl-pin input").check()
+    expect(page.locator("#hl-class input").first).to_have_value("German shepherd")
+    copied = page.evaluate(
+        """async () => {
+          document.querySelector("#hl-examples [data-id=cat]").click();
+          document.querySelector("#hl-link").click();
+          await new Promise((resolve) => setTimeout(resolve, 100));
+          return navigator.clipboard.readText();
+        }"""
+    )
+    assert all(part in copied for part in ("example=cat", "class=German+shepherd", "pin=1", "method=grad_cam"))
+    expect(page.locator("#hl-status .hl-line")).to_contain_text("for German shepherd")
+    field = page.locator("#hl-linked input")
+    expect(field).to_have_value(copied)
+    page.locator("#hl-overlay input[name=opacity]").fill("40")
+    expect(field, "the shown link follows").to_have_value(re.compile("opacity=40"))
+
+
+def test_a_shared_link_has_our_preview_and_the_menu_leads_to_help(first_view: Visit) -> None:
+    page, address = first_view.page, first_view.address
+    text = page.request.get(f"{address}/?example=cat").text()
+    metas = dict(re.findall(r'<meta (?:name|property)="((?:og|twitter):\w+|description)" content="([^"]*)">', text))
+    assert text.count('"og:title"') == text.count('"og:image"') == text.count('"twitter:title"') == 1
+    assert metas["og:title"] == "Saliscope" and metas["twitter:card"] == "summary_large_image"
+    assert metas["og:description"] == metas["description"] and "image model" in metas["description"]
+    image = page.request.get(metas["og:image"])
+    assert metas["og:image"].startswith(address) and image.headers["content-type"] == "image/jpeg"
+    assert text.index("<title>Saliscope</title>") < 100 + text.index("<head>")
+    page.locator("#hl-navigation [aria-haspopup=menu]").click()
+    for name in ("Documentation", "Source code"):
+        link = page.get_by_role("menuitem", name=name)
+        expect(link).to_have_attribute("rel", "noopener")
+        expect(link).to_have_attribute("href", re.compile("^https://"))
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.title") == "Saliscope"
+
+
+def test_the_page_fits_a_window_and_labels_are_cut_at_dots(first_view: Visit) -> None:
+    page, size = first_view.page, first_view.page.viewport_size
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.documentElement.scrollHeight") <= 900
+    names = page.locator(".hl-rail-name").all_inner_texts()
+    assert names[1] == "stem" and all(re.fullmatch(r"…?\w+(\.\w+)*", name) for name in names), names
+    side = "(side) => [side.scrollHeight - side.clientHeight, getComputedStyle(side).maskImage]"
+    assert page.locator("#hl-side").evaluate(side) == [0, "none"], "no text is cut off or faded"
+    page.set_viewport_size(size)

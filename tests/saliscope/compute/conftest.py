@@ -10,7 +10,6 @@ import pytest
 
 if TYPE_CHECKING:
     from saliscope.compute.answers import Answer
-    from saliscope.page.build import Page
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +60,3 @@ def blobs(tmp_path: Path) -> str:
 
     dense_nets.scene().save(tmp_path / "scene.png")
     return str(tmp_path / "scene.png")
-
-
-@pytest.fixture
-def page() -> Iterator[Page]:
-    """Return a page whose tabs are built one by one."""
-    import gradio as gr
-
-    from saliscope.page import build
-
-    with gr.Blocks() as demo:
-        yield build.Page(demo, build.settings_panel.build(), gr.HTML(), gr.HTML())

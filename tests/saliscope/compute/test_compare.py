@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +22,8 @@ from saliscope.compute.models import engine, messages
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import examples
+from saliscope.page.compare import compare as panels
+from saliscope.page.events import Ask
 from saliscope.page.models import view
 from tests.saliscope.compute.asking import CAT, DOG, MODEL, answered, steps_of
 from tests.support import dense_nets
@@ -143,19 +144,14 @@ def test_script_input_is_validated() -> None:
     assert questions.parse(sent) == PanelRequest(3, 4, "p", {}, {"k": 1}, {"model": "m"}, True)
 
 
-def test_the_tab_answers_a_request_once(page: Any, blobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_view_answers_a_request_once(blobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If two steps follow quickly, the browser may only receive the second."""
-    from saliscope.page.compare import tab
-
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    compare = tab.Compare(page)
-    compare.build()
 
     def ask(**changed: Any) -> list[dict[str, Any]]:
         event = {"slot": 1, "number": 5, "image": blobs, "page": PAGE, "lists": True, "place": True, **changed}
-        form = (blobs, MODEL, "head", "", "grad_cam", {}, {"model": MODEL})
-        steps = compare.answer(SimpleNamespace(_data=event), SimpleNamespace(session_hash="twice"), *form)
-        return [step[compare.slots[1]] for step in steps]
+        form = {**PAGE, "image": blobs, "options": {"model": MODEL}}
+        return [step["compared.1"] for step in panels.answer(Ask("hl-compare", "submit", event, form, "twice"))]
 
     own = {"model": "blobs_detection"}
     *_, last = ask(own=own)
@@ -166,8 +162,7 @@ def test_the_tab_answers_a_request_once(page: Any, blobs: str, tmp_path: Path, m
     assert (MODEL in [name for _, name, _ in lists["model"]]) and lists["target"] == []
     assert "grad_cam" in [name for _, name, *_ in lists["method"]] and len(lists["layer"]) >= 3
     assert last["view"]["map"]["h"] and last["view"]["words"]["unit"]
-    (again,) = ask(own=own)
-    assert "view" not in again and again.get("state") is None
+    assert ask(own=own) == []
     assert [value["state"] for value in ask(number=6, image="other.jpg")] == ["passed"]
 
 

@@ -19,13 +19,14 @@ import explainers
 from saliscope import limits
 from saliscope.compute.jobs import runs
 from saliscope.compute.lab import engine as lab_engine
-from saliscope.compute.lab import experiments, expressions
+from saliscope.compute.lab import experiments, expressions, presets
 from saliscope.compute.lab import image as lab_image
 from saliscope.compute.lab import messages as lab_messages
 from saliscope.compute.lab import training as lab_training
 from saliscope.compute.lab.experiments import GALLERY, Experiment
 from saliscope.compute.lab.expressions import Refusal
-from saliscope.compute.lab.training import PRESETS, Curves, Training
+from saliscope.compute.lab.presets import PRESETS, Training
+from saliscope.compute.lab.training import Curves
 from saliscope.errors import Refused
 from saliscope.page.lab import view as lab_view
 
@@ -301,11 +302,11 @@ def test_every_task_learns_and_presets_show_their_phenomenon() -> None:
     runs_of = {name: trained(replace(preset, steps=min(preset.steps, 60))) for name, preset in PRESETS.items()}
     runs_of |= {name: trained(PRESETS[name]) for name in ("exploding", "clipped", "vanishing")}
     for name, found in runs_of.items():
-        assert lab_training.parse_form(json.loads(json.dumps(asdict(PRESETS[name])))) == PRESETS[name]
+        assert presets.parse_form(json.loads(json.dumps(asdict(PRESETS[name])))) == PRESETS[name]
         assert len(json.dumps(lab_view.curves(found, 3), allow_nan=False)) < 500_000
         assert len(found.at) <= limits.TRAINING_POINTS
         assert all(len(curve) == len(found.at) for group in (found.norms, found.updates) for curve in group.values())
-    for task in lab_training.TASKS:
+    for task in presets.TASKS:
         found = runs_of[task]
         assert found.end == "done" and found.step == 60 and found.loss[-1] < 0.8 * found.loss[0]
     assert trained(SHORT).loss == trained(SHORT).loss, "a run is reproducible"
@@ -360,7 +361,7 @@ def test_invalid_forms_are_refused() -> None:
     }.items():
         for value in values:
             with pytest.raises(Refused) as refusal:
-                lab_training.parse_form({name: value})
+                presets.parse_form({name: value})
                 pytest.fail(f"{name}={value} is accepted")
             assert str(refusal.value).endswith(".") and len(str(refusal.value)) < 200
 

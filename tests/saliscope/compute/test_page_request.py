@@ -26,9 +26,9 @@ from saliscope.compute.jobs import runs
 from saliscope.compute.maps import top
 from saliscope.compute.maps.top import TopMaps
 from saliscope.compute.model_cache import load
-from saliscope.compute.request import NAMES, Request, from_api, from_form, split
+from saliscope.compute.request import NAMES, Request, from_api, from_form
 from saliscope.errors import Refused
-from saliscope.page.api import tab
+from saliscope.page.api import snippets
 from saliscope.page.components.view import SMALL_SIDE
 from saliscope.page.maps.view import top_maps
 from saliscope.zoo.model import Preparation
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("loaded")
 def test_form_link_and_api_make_the_same_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     uploaded, options = str(shutil.copy(DOG, tmp_path / "holiday.jpg")), {"relu": False}
-    form = from_form(uploaded, *SETTINGS.values(), {"model": MODEL, "values": options})
+    form = from_form({"image": uploaded, **SETTINGS, "options": {"model": MODEL, "values": options}})
     program = from_api({"path": uploaded}, json.dumps(options), **SETTINGS)
     query = {links.PARAMETERS[name]: value for name, value in SETTINGS.items()} | {"options": json.dumps(options)}
     link, example, notes = links.read(query)
@@ -55,15 +55,16 @@ def test_form_link_and_api_make_the_same_request(tmp_path: Path, monkeypatch: py
     assert {name: getattr(link, name) for name in NAMES} == SETTINGS and link.options == options
 
     for model, other, notes in ((MODEL, "resnet50", 0), ("", "resnet50", 0), (MODEL, MODEL, 1), ("", MODEL, 1)):
-        moved = from_form(uploaded, model, "layer4", "", "", {"model": other, "values": {}})
+        moved = from_form({"image": uploaded, "model": model, "layer": "layer4", "options": {"model": other}})
         assert len(engine.resolve(moved).notes) == notes, "the layer may be that of the previous model"
     for path in ("/etc/passwd", "https://example.org/a.png"):
         with pytest.raises(Refused):
-            from_form(path, "", "", "", "", None)
+            from_form({"image": path})
         with pytest.raises(Refused):
             from_api({"path": path})
-    assert split({"layer": "head", "relu": False, "target": None}) == ({"layer": "head"}, {"relu": False})
-    assert split(None) == split(["layer"]) == ({}, {})
+    assert from_form({"image": "example:dog"}).image == DOG and from_form({}).image is None
+    with pytest.raises(Refused):
+        from_form({"image": "example:../../app.py"})
 
 
 def test_the_settings_of_an_answer_reproduce_its_request() -> None:
@@ -98,7 +99,7 @@ def test_snippets_call_with_the_settings_on_the_page() -> None:
     """For a class with an apostrophe in its name; the shell snippet runs in the tests of the endpoints."""
     names = {**SETTINGS, "target": "jack-o'-lantern"}
     settings = engine.resolve(Request(**names, options={"relu": False}))
-    python, library, _ = (item["code"] for item in tab.snippets(settings)["items"])
+    python, library, _ = (item["code"] for item in snippets.snippets(settings)["items"])
     calls = [node for node in ast.walk(ast.parse(python)) if isinstance(node, ast.Call)]
     (predict,) = [call for call in calls if isinstance(call.func, ast.Attribute)]
     given = {word.arg: word.value for word in predict.keywords if word.arg not in ("image", "api_name")}

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +27,8 @@ from saliscope.compute.ranking import messages as ranking_messages
 from saliscope.compute.ranking.engine import Ranking, RankingOptions, parse_options
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
-from saliscope.page.ranking import view
+from saliscope.page.events import Ask
+from saliscope.page.ranking import parts, ranking, view
 from tests.saliscope.compute.asking import DOG, MODEL, text_of
 
 pytestmark = pytest.mark.usefixtures("loaded")
@@ -190,28 +190,22 @@ def test_the_ranking_of_an_image_equals_the_library_and_stops_at_once(loaded: An
     assert time.monotonic() - start < 10  # computing all maps would take half a minute
 
 
-def test_waiting_stopping_and_invalid_requests_have_messages(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from saliscope.page.ranking import tab
-
-    ranking = tab.Ranking(page)
-    visitor = SimpleNamespace(session_hash="somebody")
-
-    def reply(data: Any, image: str | None) -> Iterator[dict[str, Any]]:
-        form = (image, MODEL, "", "", "", None, {})
-        return (step[ranking.table] for step in ranking.rank(SimpleNamespace(_data=data), visitor, *form))
+def test_waiting_stopping_and_invalid_requests_have_messages() -> None:
+    def reply(data: dict[str, Any], image: str | None) -> Iterator[dict[str, Any]]:
+        asked = Ask("hl-ranking", "submit", data, {"image": image, "model": MODEL}, "somebody")
+        return (step[parts.RANKING] for step in ranking.rank(asked))
 
     for data, image, message in (
-        ({"seconds": 1e9}, DOG, "Choose 2 to 60 seconds"),
-        (None, None, messages.NO_IMAGE),
+        ({"seconds": 1e9}, "example:dog", "Choose 2 to 60 seconds"),
+        ({}, None, messages.NO_IMAGE),
         ({}, "/etc/passwd", "upload"),
     ):
         (*_, last) = reply(data, image)
         assert message in text_of(last["parts"])
-    monkeypatch.setattr(tab, "from_form", lambda path, *names: Request(path, model=MODEL))
     with runs.start(None) as other, turns.enqueue(other, long=True) as holder:
         assert not [*turns.wait(holder)]
-        steps = reply({"seconds": 3, "layers": "here"}, DOG)
+        steps = reply({"seconds": 3, "layers": "here"}, "example:dog")
         assert "Waiting for another user’s run" in text_of(next(steps)["parts"])
-        threading.Timer(0.2, ranking.stop_job, [visitor]).start()
+        threading.Timer(0.2, ranking.stop, [Ask("hl-ranking", "stop", session="somebody")]).start()
         (*_, last) = steps
     assert text_of(last["parts"]) == ranking_messages.STOPPED and last["kind"] == "error"

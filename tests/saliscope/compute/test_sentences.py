@@ -32,12 +32,13 @@ from saliscope.compute.trust import engine as trust
 from saliscope.compute.trust.answers import CheckedMap
 from saliscope.datasets import shards
 from saliscope.errors import Refused
-from saliscope.page.api import tab
+from saliscope.images import uploads
+from saliscope.page.api import answers as api
+from saliscope.page.api import snippets
 from saliscope.page.batch import engine as batch
 from saliscope.page.compare import view as compare_view
 from saliscope.page.components import view
 from saliscope.page.methods import guide
-from saliscope.page.serving import endpoints
 from saliscope.zoo.text import BAR
 from tests.saliscope.compute.asking import DOG, MODEL, last_steps, steps_of, text_of
 from tests.support.catalog import isolate_catalog
@@ -232,14 +233,16 @@ def test_comparison_and_verdict(hand: ByHand) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*preprocessing")
 def test_the_api_and_its_snippet(hand: ByHand, tmp_path: Path) -> None:
-    path = Path(endpoints.get_upload_folder()) / "dog.jpg"
+    path = Path(uploads.upload_folder()) / "dog.jpg"
     path.write_bytes(Path(DOG).read_bytes())
     file: Any = {"path": str(path)}
-    found = endpoints.explain(file, model=NAME, target=BOTH)
+    found = api.explain(file, model=NAME, target=BOTH)
     assert (found["target"]["name"], found["target"]["similarity"]) == (BOTH, pytest.approx(hand.cosines[0], abs=1e-6))
     listed = {each["name"]: each["similarity"] for each in found["predictions"]}
     assert listed == pytest.approx(dict(zip((OWN, OTHER), hand.cosines, strict=True)), abs=1e-6)
-    (code,) = (item["code"] for item in tab.snippets(answer(BOTH).settings)["items"] if "load_model" in item["code"])
+    (code,) = (
+        item["code"] for item in snippets.snippets(answer(BOTH).settings)["items"] if "load_model" in item["code"]
+    )
     code = code.replace('"photo.jpg"', repr(DOG)).replace('"overlay.png"', repr(str(tmp_path / "o.png")))
     ran: dict[str, Any] = {}
     exec(code.replace(f"load_model({NAME!r})", f"load_model({NAME!r}, size=32)"), ran)

@@ -185,7 +185,7 @@ def test_many_sessions_are_forgotten_except_those_with_a_stream(monkeypatch: pyt
 
 
 def test_an_answer_is_only_sent_to_a_session_with_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    from saliscope.page.shared.tab import run_job
+    from saliscope.page.events import run_job
 
     def ask() -> list[str]:
         return list(run_job("reads-nothing", lambda run: iter(["large"]), lambda text: f"error: {text}"))

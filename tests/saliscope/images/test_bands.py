@@ -211,7 +211,7 @@ def test_ordinary_image_and_network_with_other_channels(monkeypatch: pytest.Monk
 def test_snippet_prepares_the_same_images(
     channels: int, requested: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from saliscope.page.api import tab  # imports Gradio
+    from saliscope.page.api import snippets
 
     loaded = install(channels, monkeypatch)
     monkeypatch.setattr("saliscope.zoo.catalog.load_model", lambda name: loaded.model)
@@ -219,7 +219,7 @@ def test_snippet_prepares_the_same_images(
     (tmp_path / "image.npy").write_bytes(npy_file(values(kind, 5, 40, 60)))
     request = Request("image.npy", bands=requested)
     settings, _, images = engine.load_input(engine.resolve(request), request)
-    python, library, shell = (item["code"] for item in tab.snippets(settings)["items"])
+    python, library, shell = (item["code"] for item in snippets.snippets(settings)["items"])
     names: dict[str, Any] = {}
     exec(library, names)
     torch.testing.assert_close(names["images"], images, rtol=0, atol=0.02)
@@ -231,12 +231,12 @@ def test_form_and_api_request_the_same_bands(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     path = str(tmp_path / "a.npy")
     Path(path).write_bytes(npy_file(values()))
-    form, without = (from_form(path, "", "", "", "", given, {}) for given in ({"text": "3,2,1"}, None))
+    form, without = (from_form({"image": path, "bands": given}) for given in ("3,2,1", None))
 
     assert replace(form, use_cache=False) == from_api({"path": path}, bands="3,2,1") and form.bands == "3,2,1"
-    assert form.signature != without.signature and without == from_form(path, "", "", "", "", {})
-    for wrong in ({"text": 5}, {"text": "x" * 600}, [], "3,2,1"):
-        assert from_form(path, "", "", "", "", wrong, {}).bands == ""
+    assert form.signature != without.signature and without == from_form({"image": path})
+    for wrong in (5, "x" * 600, [], {"text": "3,2,1"}):
+        assert from_form({"image": path, "bands": wrong}).bands == ""
 
 
 def test_preview_refers_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_preview_refers_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert shown is not None and shown.parent == tmp_path
         with Image.open(shown) as image:
             assert (image.format, image.mode, image.size) == ("PNG", "RGB", (50, 33))
-        assert from_form(str(shown), "", "", "", "", {}).image == str(path)
+        assert from_form({"image": str(shown)}).image == str(path)
     assert bands.preview(first, 5, "5,4,3 of 5") == tmp_path / "a.tif.5-4-3.preview.png"
     monkeypatch.setattr(limits, "PREVIEWS", len(list(tmp_path.glob("*.preview.png"))))
     assert bands.preview(first, 5, "5,4,1") is None and bands.preview(first, 5) is not None

@@ -15,9 +15,9 @@ from saliscope.__main__ import main
 from saliscope.compute import model_cache
 from saliscope.errors import Refused
 from saliscope.page.agents.server import Agents
+from saliscope.page.api import answers
 from saliscope.page.operations.metrics import Monitoring
-from saliscope.page.panel import panel
-from saliscope.page.serving import endpoints
+from saliscope.page.panel import settings as panel
 from tests.saliscope.browser.conftest import QUIET
 from tests.support.catalog import isolate_catalog
 
@@ -104,7 +104,7 @@ def test_offline_no_model_is_offered_as_a_download(
     label, columns = listed["resnet50"]
     assert label.endswith("· not downloaded (offline)") and columns[-1] == "offline"
     assert not [name for name, (label, columns) in listed.items() if "to download" in label or "download" in columns]
-    found = {each["name"]: (each["cached"], each["offline"]) for each in endpoints.list_models()}
+    found = {each["name"]: (each["cached"], each["offline"]) for each in answers.list_models()}
     assert found["efficientnet_lite0"] == (True, False) and found["resnet50"] == (False, True)
 
     monkeypatch.setenv("SALISCOPE_OFFLINE", "0")

@@ -21,10 +21,10 @@ from saliscope.errors import Refused
 from saliscope.images.decoder import pool
 from saliscope.page.batch import archive, engine, folders
 from saliscope.page.batch.engine import Progress, Report
-from saliscope.page.build import STATIC
 
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
 DOG = EXAMPLES / "dog.jpg"
+PAGE = Path(archive.__file__).parents[1]
 TOO_LARGE = "larger than 256 MB in total"
 pytestmark = pytest.mark.usefixtures("loaded")
 
@@ -49,7 +49,7 @@ def steps(files: list[str], run: Run | None = None, **request: Any) -> list[Any]
 
 
 def test_the_browser_lists_the_same_images_of_an_archive_as_the_server() -> None:
-    script = (STATIC / "batch" / "archive.js").read_text(encoding="utf-8")
+    script = (PAGE / "batch" / "archive.js").read_text(encoding="utf-8")
     (pattern,) = re.findall(r"const IMAGE = /(.*)/i;", script)
     assert all(re.search(pattern, f"a{suffix}") for suffix in IMAGE_SUFFIXES)
     assert not any(re.search(pattern, name) for name in ("a.txt", "jpg", "a.jpgx", "a.svg"))

@@ -16,8 +16,7 @@ from saliscope.compute import engine, model_cache
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.page.agents.tools import all_tools
-from saliscope.page.api import tab
-from saliscope.page.serving import endpoints
+from saliscope.page.api import answers, snippets
 from saliscope.zoo import catalog
 from tests.support import dense_nets
 from tests.support.catalog import isolate_catalog
@@ -48,26 +47,26 @@ def upload(folder: Path, image: Image.Image | None = None) -> Any:
 
 def test_detections_and_regions_are_listed_and_the_requested_one_is_explained(folder: Path) -> None:
     for target, chosen in {"": 0, "red blob": 0, "red blob#2": 2, "green blob": 1, "2": 1}.items():
-        answer = endpoints.explain(upload(folder), DETECTOR, target=target)
+        answer = answers.explain(upload(folder), DETECTOR, target=target)
         found = answer["predictions"]
         assert [(each["name"], each["index"]) for each in found] == SCENE and answer["target"] == found[chosen], target
         assert all(0.5 <= each["score"] <= 1 and len(each["box"]) == 4 for each in found)
         values = np.load(answer["map"].path)
         assert list(values.shape) == answer["shape"] and values.max() > 0
         assert Image.open(answer["overlay"].path).size == dense_nets.scene().size
-    answer = endpoints.explain(upload(folder), SEGMENTER, target="red blob#2")
+    answer = answers.explain(upload(folder), SEGMENTER, target="red blob#2")
     assert [(each["name"], each["index"]) for each in answer["predictions"]] == REGIONS
     assert answer["target"] == answer["predictions"][2] and 0 < answer["target"]["share"] < 0.1
 
 
 def test_without_detections_the_answer_has_no_map(folder: Path) -> None:
     pale = upload(folder, dense_nets.blobs(PALE))
-    answer = endpoints.explain(pale, DETECTOR)
+    answer = answers.explain(pale, DETECTOR)
     assert (answer["map"], answer["overlay"], answer["target"], answer["predictions"]) == (None, None, None, [])
     (finding,) = answer["findings"]
     assert finding["code"] == "nothing_found"
     assert "No object detected with a score of at least 0.5" in finding["sentence"]
-    lowered = endpoints.explain(pale, DETECTOR, options=finding["remedy"])
+    lowered = answers.explain(pale, DETECTOR, options=finding["remedy"])
     assert lowered["target"]["name"] == "red blob" and lowered["options"]["min_score"] == finding["remedy"]["min_score"]
     assert lowered.keys() >= answer.keys()
 
@@ -83,7 +82,7 @@ def test_invalid_arguments_are_refused(folder: Path) -> None:
     ]
     for model, settings, word in wrong:
         with pytest.raises(Refused) as refused:
-            endpoints.explain(upload(folder), model, **settings)
+            answers.explain(upload(folder), model, **settings)
         assert word in str(refused.value), settings
         assert model == SEGMENTER or "default" not in str(refused.value)
 
@@ -118,8 +117,8 @@ def test_the_library_snippet_runs_and_returns_the_map_of_the_page(folder: Path, 
     dense_nets.scene().save("photo.jpg", quality=100, subsampling=0)
     for target in ("", "red blob", "red blob#2", "green blob"):
         settings: dict[str, Any] = {"model": model, "method": method, "target": target, "options": options}
-        answer = endpoints.explain(upload(folder), **settings)
-        items = tab.snippets(engine.resolve(Request(**settings)))["items"]
+        answer = answers.explain(upload(folder), **settings)
+        items = snippets.snippets(engine.resolve(Request(**settings)))["items"]
         (code,) = [item["code"] for item in items if "load_model" in item["code"]]
         names: dict[str, Any] = {}
         exec(code, names)
@@ -131,7 +130,7 @@ def test_the_library_snippet_runs_and_returns_the_map_of_the_page(folder: Path, 
 
 def test_the_snippet_of_a_network_with_one_channel_runs() -> None:
     name = catalog.add("tests.support.dense_nets:Red", size=(96, 128), labels=["red"], mean=[0] * 3, std=[1] * 3)
-    items = tab.snippets(engine.resolve(Request(model=name)))["items"]
+    items = snippets.snippets(engine.resolve(Request(model=name)))["items"]
     (code,) = [item["code"] for item in items if "MaskScores" in item["code"]]
     dense_nets.scene().save("photo.jpg")
     names: dict[str, Any] = {}

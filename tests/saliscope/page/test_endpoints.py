@@ -21,7 +21,7 @@ from gradio_client.exceptions import AppError  # noqa: E402
 
 from saliscope.compute import engine  # noqa: E402
 from saliscope.compute.request import Request  # noqa: E402
-from saliscope.page.api import tab  # noqa: E402
+from saliscope.page.api import snippets  # noqa: E402
 from tests.saliscope.browser.conftest import ROOT  # noqa: E402
 
 COFFEE = ROOT / "assets/examples/coffee.jpg"
@@ -168,7 +168,7 @@ def test_the_shell_snippet_runs(app: str, tmp_path: Path) -> None:
         pytest.skip("bash and curl are needed")
     names = {"target": "jack-o'-lantern", "method": "grad_cam", "layer": "stages.4"}
     settings = engine.resolve(Request(model="efficientnet_lite0", **names, options={"relu": False}))
-    shell = tab.snippets(settings)["items"][-1]["code"].replace("{origin}", app + "/")
+    shell = snippets.snippets(settings)["items"][-1]["code"].replace("{origin}", app + "/")
     shutil.copy(COFFEE, tmp_path / "photo.jpg")
 
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=180)

@@ -20,6 +20,10 @@ from saliscope.images import examples
 from saliscope.page.first_paint.first_paint import head
 from saliscope.page.lab import example
 from saliscope.page.overlay import landing
+from saliscope.page.overlay.stored import LAYER, load_stored
+
+SCRIPT = "page-0123456789abcdef.js"
+"""The script of the page, which the head loads early."""
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +33,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stored_answer() -> dict[str, Any]:
-    found = landing.load_stored("auto")
+    found = load_stored("auto")
     assert found is not None
     return found
 
@@ -61,19 +65,20 @@ def test_the_stored_answer_equals_the_engines() -> None:
 
 
 def test_the_stored_answer_is_shown_only_for_the_same_model_and_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert landing.load_stored("auto") and landing.load_stored("efficientnet_lite0")
-    assert landing.load_stored("resnet50") is None and head("resnet50") is None, "another model is requested"
+    assert load_stored("auto") and load_stored("efficientnet_lite0")
+    assert load_stored("resnet50") is None and "stored" not in head(SCRIPT, "resnet50"), "another model is requested"
+    assert "stored" not in head(SCRIPT, None), "the model of the owner"
 
     monkeypatch.setenv("SALISCOPE_MODELS", "resnet50")
-    assert landing.load_stored("auto") is None, "the host does not offer it"
+    assert load_stored("auto") is None, "the host does not offer it"
     monkeypatch.setenv("SALISCOPE_MODELS", "resnet50, efficientnet_lite0")
-    assert landing.load_stored("auto")
+    assert load_stored("auto")
     with monkeypatch.context() as patch:
         patch.setattr("importlib.util.find_spec", lambda name: None)
-        assert landing.load_stored("auto") is None, "its weights are not installed"
+        assert load_stored("auto") is None, "its weights are not installed"
     reordered = dict(reversed(examples.all_examples().items()))
     monkeypatch.setattr(examples, "all_examples", lambda: reordered)
-    assert landing.load_stored("auto") is None, "another example is the first one"
+    assert load_stored("auto") is None, "another example is the first one"
 
 
 def muted_by_css(crop: Image.Image, page: str) -> Image.Image:
@@ -89,19 +94,23 @@ def muted_by_css(crop: Image.Image, page: str) -> Image.Image:
 
 def test_the_picture_in_the_html_is_the_stored_map() -> None:
     """Oracle: the overlay of the library. The head also has the stored answer for the scripts."""
-    text, stored = head("auto"), stored_answer()
-    assert text is not None and not re.search("CONTENT|DEFAULTS|STORED", text)
+    text, stored = head(SCRIPT, "auto"), stored_answer()
+    assert not re.search("CONTENT|DEFAULTS|STORED", text)
+    assert f'<link rel="modulepreload" href="hl/{SCRIPT}">' in text
     assert json.dumps(stored["headline"][1])[1:-1] in text
     found = re.search(r"const defaults = (\{.*?\})", text)
     defaults = {"model": "efficientnet_lite0", "layer": "head", "method": "grad_cam", "example": "dog"}
     assert found and json.loads(found[1]) == defaults
     sent = re.search(r"stored = (\{.*\});\n", text)
-    assert sent and json.loads(json.loads(sent[1])["hl-overlay"]["value"])["map"] == stored["view"]["map"]
+    assert sent
+    props = json.loads(sent[1])["props"]
+    assert props["hl-overlay"]["value"]["map"] == stored["view"]["map"]
+    assert props["hl-image"]["value"]["image"] == "example:dog", "a click before the first answer is about it"
 
     source = stored["view"]["crop"]["src"]
     crop = Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).convert("RGB")
     drawn = explainers.overlay(crop, values(stored["view"]["map"]))
-    layer = Image.open(io.BytesIO(landing.LAYER.read_bytes())).convert("RGBA").resize(crop.size)
+    layer = Image.open(io.BytesIO(LAYER.read_bytes())).convert("RGBA").resize(crop.size)
     picture = np.asarray(Image.alpha_composite(muted_by_css(crop, text), layer).convert("RGB"), int)
     assert np.abs(picture - np.asarray(drawn, int)).mean() < 4, "run `python -m saliscope.page.overlay.landing`"
 
@@ -109,8 +118,8 @@ def test_the_picture_in_the_html_is_the_stored_map() -> None:
 def test_the_picture_has_the_size_of_the_map() -> None:
     """Otherwise the first map of the page moves everything below it."""
     root = Path(landing.__file__).parents[1]
-    page, first = (root / name for name in ("static/page/page.css", "first_paint/first_paint.html"))
-    others = re.findall(r":root \{ --hl-others: (\d+)px", page.read_text())
+    page, first = (root / name for name in ("shared/page.css", "first_paint/first_paint.html"))
+    others = re.findall(r"^& \{ --hl-others: (\d+)px", page.read_text(), re.M)
     assert others and re.findall(r"100vh - (\d+)px", first.read_text()) == others
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import os
+import re
 import tempfile
 from typing import Any
 
+import gradio.routes
 import pytest
 
 from saliscope import limits
@@ -350,6 +353,37 @@ def test_links_and_files_outside_the_upload_folder_are_refused_with_the_reason()
     for path, reason in reasons.items():
         seen = ask(chunks=json.dumps({"data": [{**FILE, "path": path}]}).encode())
         assert (seen.status, seen.called) == (403, False) and reason in seen.detail, path[:60]
+
+
+LINK = {"path": "http://127.0.0.1:9/a.png", "meta": {"_type": "gradio.FileData"}}
+NESTED: dict[str, Any] = {
+    "a value": {"data": [LINK]},
+    "in a list": {"data": [None, [[LINK]]]},
+    "in an object": {"data": [{"files": {"a": [{"b": LINK}]}}]},
+    "in a file": {"data": [{**FILE, "more": LINK}]},
+    "beside a file": {"data": [FILE, {**LINK, "url": "/gradio_api/file=x"}]},
+    "a keyword": {"image": LINK},
+    "the data of an event": {"data": [], "event_data": {"image": LINK}},
+    "the whole body": LINK,
+    "a list": [LINK],
+    "without a mark": {"data": [{"path": LINK["path"]}]},
+    "with a name of another case": {"data": [{**LINK, "path": "HTTPS://example.org/a.png"}]},
+    "the second of two names": '{"data": [{"path": "a", "path": "http://a/b", "meta": {"_type": "gradio.FileData"}}]}',
+}
+
+
+def test_no_route_passes_a_link_on_however_deep_it_is() -> None:
+    """Gradio would download it. The routes are those of the installed version."""
+    source = inspect.getsource(gradio.routes)
+    routes = {f"/gradio_api{path}" for path in re.findall(r'@router\.(?:post|put|patch|delete)\(\s*f?"(.*?)"', source)}
+    routes |= {f"/gradio_api/{path}" for path in ("call/v2/explain", "run/explain/", "api/explain", "queue/join/")}
+    assert {"/gradio_api/queue/join", "/gradio_api/component_server"} < routes and len(routes) > 10
+    for path in (re.sub(r"\{.*?\}", "explain", route) for route in routes - {UPLOAD}):
+        for where, body in NESTED.items():
+            for encoding in ("utf-8", "utf-16"):
+                content = (body if isinstance(body, str) else json.dumps(body)).encode(encoding)
+                seen = ask(path=path, chunks=content)
+                assert (seen.status, seen.called) == (403, False), (path, where, encoding)
 
 
 # Answers

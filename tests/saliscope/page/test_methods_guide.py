@@ -22,7 +22,7 @@ from saliscope.compute.request import Request
 from saliscope.page.components import view
 from saliscope.page.components.list_columns import METHOD_TIME
 from saliscope.page.methods import guide, picker
-from saliscope.page.panel import panel
+from saliscope.page.panel import settings as panel
 from tests.saliscope.compute import asking
 
 ROOT = Path(__file__).parents[3]

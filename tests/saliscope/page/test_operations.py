@@ -26,9 +26,9 @@ from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.methods import costs
 from saliscope.errors import Refused
+from saliscope.page.events import run_job
 from saliscope.page.operations import log, shutdown
 from saliscope.page.operations.shutdown import Refusing, Shutdown
-from saliscope.page.shared.tab import run_job
 from tests.saliscope.browser.conftest import QUIET, free_port
 from tests.saliscope.page.guarded import Seen, respond, send_request
 from tests.support.coroutines import finished

@@ -8,7 +8,6 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,11 +23,11 @@ from saliscope.datasets.settings import Settings as RunSettings
 from saliscope.images import bands, examples, metadata, npy, tiff, uploads
 from saliscope.images.decoder import pool
 from saliscope.page.agents.images import read_image
+from saliscope.page.api import answers
 from saliscope.page.batch import engine as batch
 from saliscope.page.batch import finished_runs
 from saliscope.page.components.view import floats
-from saliscope.page.panel import panel
-from saliscope.page.serving import endpoints
+from saliscope.page.panel import settings as panel
 from tests.saliscope.compute import asking
 from tests.support.band_files import npy_file, tiff_file, values
 
@@ -82,10 +81,13 @@ def test_the_watch_finds_decoding(folder: Path) -> None:
 
 def test_images_bands_and_previews(folder: Path) -> None:
     deep = put(folder, "a.tif", tiff_file(values("u2"))), put(folder, "a.npy", npy_file(values("f4")))
-    parts: Any = SimpleNamespace(image="image", notice="notice", bands="bands")
     for path in (put(folder, "dog.jpg"), *deep):
         assert asking.answered(Request(path, model=asking.MODEL)).map is not None
-        assert panel.preview(path, {}, {}, parts) is not None
+        shown = panel.preview(Request(path))
+        assert (shown != {}) == (path in deep)
+        assert all(
+            image == {"image": path, "src": image["src"]} and ".preview.png" in image["src"] for image in shown.values()
+        )
 
 
 def test_bundles_and_second_images(folder: Path) -> None:
@@ -96,7 +98,7 @@ def test_bundles_and_second_images(folder: Path) -> None:
     assert isinstance(after, Answer)
     found = bundle.server_part([record.record(after, floats(after.map))], dog, into, coffee)
     assert Path(found["upload"]).suffix == ".jpg" and Path(found["second_upload"]).suffix == ".jpg"
-    assert examples.thumbnail("dog")
+    assert examples.thumbnails()
 
 
 def test_batches_and_images_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch, loaded: Any) -> None:
@@ -118,4 +120,4 @@ def test_batches_and_images_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPat
 
 def test_programs_and_agents(folder: Path) -> None:
     file: Any = {"path": read_image("dog", local=False).path}
-    assert endpoints.explain(file)["predictions"] and endpoints.feature_maps(file)
+    assert answers.explain(file)["predictions"] and answers.feature_maps(file)

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 from starlette.exceptions import HTTPException
 
+from saliscope.page import events
 from saliscope.page.components import view
 from saliscope.page.serving import streams
-from saliscope.page.serving.caching import CHECKED, IMMUTABLE, Caching
+from saliscope.page.serving.caching import IMMUTABLE, Caching
 from saliscope.page.serving.streams import Streams
 from tests.saliscope.page.guarded import Seen, respond, send_request
 from tests.support.coroutines import finished
@@ -70,8 +71,7 @@ def test_only_files_with_a_hash_are_kept_without_a_check() -> None:
     for path, expected in {
         "/assets/Index-lnVPVsWk.js": [IMMUTABLE.encode()],
         "/hl/page-0123456789abcdef.js": [IMMUTABLE.encode()],
-        "/hl/thumbnails/dog-0123456789abcdef.jpg": [IMMUTABLE.encode()],
-        "/hl/lab/training.js": [CHECKED.encode()],
+        "/hl/examples-0123456789abcdef.jpg": [IMMUTABLE.encode()],
         "/assets/missing.js": None,
         "/assets/missing-lnVPVsWk.js": None,
         "/": None,
@@ -89,6 +89,7 @@ def test_the_image_of_a_crop_is_sent_unless_the_browser_holds_it() -> None:
     other.putpixel((3, 3), 255 - other.getpixel((3, 3)))
     for changed in (other, image.rotate(90, expand=True)):
         assert "src" in view.crop(changed, [first["key"]])
-    assert view.sent_with({"number": 7, "crops": ["a"]}) == (7, ["a"])
+    assert events.parse({"crops": ["a", 1], "number": 7}, "session").crops == ("a",)
     for invalid in (None, "x", {"number": "7", "crops": "abc"}, [1], {"crops": {}}):
-        assert view.sent_with(invalid) == (None, [])
+        asked = events.parse(invalid, None)
+        assert (asked.number, asked.crops, asked.form, asked.data) == (None, (), {}, {})

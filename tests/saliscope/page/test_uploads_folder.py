@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from saliscope import limits
-from saliscope.page.serving import guard
 from saliscope.page.serving.door import uploads
 from saliscope.page.serving.door.refusals import Refusal
 from saliscope.page.serving.door.uploads import Uploads, sweep
@@ -156,24 +155,3 @@ def test_uploads_are_in_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytes
     own.rmdir()
     own.symlink_to(tmp_path)
     assert chosen() not in (own, tmp_path), "a link of another user is not followed"
-
-
-def test_gradio_cannot_fetch_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should the guard let one pass. A version of Gradio with other functions is refused."""
-    import gradio
-    from gradio import processing_utils, routes
-
-    functions = [(processing_utils, "save_url_to_cache"), (processing_utils, "async_ssrf_protected_get")]
-    functions += [(routes, "secure_url_stream_response")]
-    functions += [(processing_utils, name) for name in vars(processing_utils) if name.endswith("_download")]
-    for module, name in functions:
-        monkeypatch.setattr(module, name, getattr(module, name))
-    guard.install_no_links()
-    assert len(functions) >= 6
-    for module, name in functions:
-        with pytest.raises(gradio.Error):
-            fetched = getattr(module, name)("http://127.0.0.1:9/", "folder")
-            finished(fetched)
-    monkeypatch.delattr(processing_utils, "async_ssrf_protected_get")
-    with pytest.raises(RuntimeError, match="async_ssrf_protected_get"):
-        guard.install_no_links()

@@ -1,24 +1,26 @@
-// Images and maps of a report or a comparison, which contains its data. Scripts of page/static/drawing/ are inserted above.
+// Images and maps of a report or a comparison, which contains its data. The scripts are joined, see page.py.
+import { draw, view } from "../../../page/drawing/paint.js";
 
 /** Decode a base64 string to bytes; colors.js calls it. */
 function bytes(b64) {
-  const raw = atob(b64), out = new Uint8Array(raw.length);
+  const raw = atob(b64),
+    out = new Uint8Array(raw.length);
   for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
   return out;
 }
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
-const $ = (query, within = document) => within.querySelector(query);
-const $$ = (query, within = document) => [...within.querySelectorAll(query)];
+export const DATA = JSON.parse(document.getElementById("data").textContent);
+export const $ = (query, within = document) => within.querySelector(query);
+export const $$ = (query, within = document) => [...within.querySelectorAll(query)];
 const digits = (share) => (share < 0.0995 && share > 0 ? 1 : 0);
 /** Return a share as a percentage, as `percent` in saliscope/percentages.py; an empty string if it is unknown. */
-function percent(share) {
+export function percent(share) {
   if (share === null || share === undefined) return "";
   return share > 0 && share < 0.001 ? "<0.1%" : `${(100 * share).toFixed(digits(share))}%`;
 }
 
 /** Create an element; strings are always inserted as text. */
-function make(tag, attributes = {}, ...children) {
+export function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "text") node.textContent = value;
@@ -36,9 +38,10 @@ function make(tag, attributes = {}, ...children) {
 const unpacked = new Map();
 
 /** Return map number k: {h, w, values}. */
-function mapOf(k) {
+export function mapOf(k) {
   if (!unpacked.has(k)) {
-    const { h, w, m, b } = DATA.maps[k], steps = new Int8Array(bytes(b).buffer);
+    const { h, w, m, b } = DATA.maps[k],
+      steps = new Int8Array(bytes(b).buffer);
     unpacked.set(k, { h, w, values: Float32Array.from(steps, (step) => (step / 127) * m) });
   }
   return unpacked.get(k);
@@ -48,23 +51,32 @@ const loading = new Map();
 const loaded = new Map();
 
 /** Return a promise of image number k, or of null if the image is not available. */
-function photo(k) {
+export function photo(k) {
   if (!loading.has(k)) {
     const source = DATA.images[k].image;
-    const keep = (image) => { loaded.set(k, image); return image; };
-    loading.set(k, source ? new Promise((done) => {
-      const image = new Image();
-      image.onload = () => done(keep(image));
-      image.onerror = () => done(keep(null));
-      image.src = source;
-    }) : Promise.resolve(keep(null)));
+    const keep = (image) => {
+      loaded.set(k, image);
+      return image;
+    };
+    loading.set(
+      k,
+      source
+        ? new Promise((done) => {
+            const image = new Image();
+            image.onload = () => done(keep(image));
+            image.onerror = () => done(keep(null));
+            image.src = source;
+          })
+        : Promise.resolve(keep(null)),
+    );
   }
   return loading.get(k);
 }
 
 /** Draw an image, a map with an opacity, or both, into a canvas. */
-function drawInto(canvas, image, map, { opacity = 1, limit = null, signed = false } = {}) {
-  const { width, height } = canvas, context = canvas.getContext("2d", { willReadFrequently: true });
+export function drawInto(canvas, image, map, { opacity = 1, limit = null, signed = false } = {}) {
+  const { width, height } = canvas,
+    context = canvas.getContext("2d", { willReadFrequently: true });
   context.fillStyle = "#808080";
   context.fillRect(0, 0, width, height);
   if (image) context.drawImage(image, 0, 0, width, height);
@@ -72,6 +84,7 @@ function drawInto(canvas, image, map, { opacity = 1, limit = null, signed = fals
   const under = context.getImageData(0, 0, width, height);
   const over = new ImageData(new Uint8ClampedArray(under.data), width, height);
   const both = signed || map.values.some((value) => value < 0);
+  /** @type {[number, number]} */
   const limits = limit ? [both ? -limit : 0, limit] : null;
   draw(over.data, width, height, view(map, { colors: signed ? "signed" : "auto", limits }));
   for (let p = 0; p < over.data.length; p++) under.data[p] += (over.data[p] - under.data[p]) * opacity;
@@ -93,17 +106,21 @@ function paintNow(canvas) {
   canvas.dataset.drawn = "";
 }
 
-const seen = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    if (!entry.isIntersecting) continue;
-    seen.unobserve(entry.target);
-    paintCanvas(entry.target);
-  }
-}, { rootMargin: "400px" });
+const seen = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      seen.unobserve(entry.target);
+      paintCanvas(entry.target);
+    }
+  },
+  { rootMargin: "400px" },
+);
 
 /** Create a canvas of image k, which is drawn when it comes close to the viewport. */
-function canvasOf(k, side, plain = false) {
-  const entry = DATA.images[k], scale = side / Math.max(entry.w, entry.h);
+export function canvasOf(k, side, plain = false) {
+  const entry = DATA.images[k],
+    scale = side / Math.max(entry.w, entry.h);
   const size = entry.image ? [entry.w * scale, entry.h * scale].map(Math.round) : [side, side];
   const canvas = make("canvas", { width: size[0], height: size[1], "aria-hidden": "true", "data-photo": k });
   if (entry.map !== undefined) canvas.dataset.map = entry.map;
@@ -113,7 +130,7 @@ function canvasOf(k, side, plain = false) {
 }
 
 /** Draw every canvas now, since a browser does not wait before it prints. */
-function drawAll() {
+export function drawAll() {
   for (const canvas of $$("canvas:is([data-map], [data-photo]):not([data-drawn])")) {
     seen.unobserve(canvas);
     paintNow(canvas);
@@ -123,4 +140,6 @@ function drawAll() {
 for (const canvas of $$("canvas:is([data-map], [data-photo]):not([aria-hidden])")) seen.observe(canvas);
 addEventListener("beforeprint", drawAll);
 // All images are loaded early, so that they can be printed. This makes no requests, because the page contains them.
-Promise.all(DATA.images.map((_, k) => photo(k))).then(() => { document.documentElement.dataset.ready = ""; });
+Promise.all(DATA.images.map((_, k) => photo(k))).then(() => {
+  document.documentElement.dataset.ready = "";
+});

@@ -1,12 +1,16 @@
-// The report: filters and enlarges images. The other scripts are inserted above.
+// The report: filters and enlarges images.
+import { $, $$, canvasOf, DATA, drawAll, drawInto, make, mapOf, percent, photo } from "./drawing.js";
 
 const PAGE = 60;
 
-const describe = (entry) => (entry.label && entry.correct !== null
-  ? `${entry.label}${entry.correct ? ", correct" : `, predicted as ${entry.prediction}`}` : entry.prediction);
+const describe = (entry) =>
+  entry.label && entry.correct !== null
+    ? `${entry.label}${entry.correct ? ", correct" : `, predicted as ${entry.prediction}`}`
+    : entry.prediction;
 
 for (const button of $$("button.thumb")) {
-  const k = Number(button.dataset.open), plain = "plain" in button.dataset;
+  const k = Number(button.dataset.open),
+    plain = "plain" in button.dataset;
   button.setAttribute("aria-label", `Open ${DATA.images[k].path}: ${describe(DATA.images[k])}`);
   button.append(canvasOf(k, button.classList.contains("wide") ? 224 : 128, plain));
 }
@@ -18,8 +22,11 @@ $("#all-mistakes")?.addEventListener("click", (event) => {
 
 // Image grid
 
-const form = $("#filters"), grid = $("#grid"), more = $("#more");
-let order = [], drawn = 0;
+const form = $("#filters"),
+  grid = $("#grid"),
+  more = $("#more");
+export let order = [];
+let drawn = 0;
 
 /** Fill a list of options with names, each with its number of images. */
 function fill(name, counts, titleOf = (each) => each) {
@@ -30,13 +37,13 @@ function fill(name, counts, titleOf = (each) => each) {
   }
 }
 
-function countValues(values) {
+export function countValues(values) {
   const counts = new Map();
   for (const value of values) if (value) counts.set(value, (counts.get(value) || 0) + 1);
   return counts;
 }
 
-const className = (entry) => entry.label || entry.target;
+export const className = (entry) => entry.label || entry.target;
 const ORDERS = {
   path: null,
   high: (a, b) => b.probability - a.probability,
@@ -47,19 +54,34 @@ const ORDERS = {
 function matches(entry) {
   const value = (name) => (form.elements[name] ? form.elements[name].value : "");
   const text = value("text").trim().toLowerCase();
-  return (!value("class") || className(entry) === value("class"))
-    && (!value("prediction") || entry.prediction === value("prediction"))
-    && (!value("correct") || entry.correct === (value("correct") === "right"))
-    && (!value("finding") || entry.findings.includes(value("finding")))
-    && (!text || [entry.path, entry.label, entry.prediction, entry.target].some((each) => each && each.toLowerCase().includes(text)));
+  return (
+    (!value("class") || className(entry) === value("class")) &&
+    (!value("prediction") || entry.prediction === value("prediction")) &&
+    (!value("correct") || entry.correct === (value("correct") === "right")) &&
+    (!value("finding") || entry.findings.includes(value("finding"))) &&
+    (!text ||
+      [entry.path, entry.label, entry.prediction, entry.target].some(
+        (each) => each && each.toLowerCase().includes(text),
+      ))
+  );
 }
 
 function cell(k) {
   const entry = DATA.images[k];
-  const button = make("button", { type: "button", class: "cell", "data-open": k, "aria-label": `Open ${entry.path}: ${describe(entry)}` }, canvasOf(k, 160, !form.elements.maps.checked));
+  const button = make(
+    "button",
+    { type: "button", class: "cell", "data-open": k, "aria-label": `Open ${entry.path}: ${describe(entry)}` },
+    canvasOf(k, 160, !form.elements.maps.checked),
+  );
   const verdict = entry.correct === null ? "" : entry.correct ? "✓ " : "✗ ";
-  button.append(make("span", { class: entry.correct === false ? "wrong" : "", text: `${verdict}${entry.prediction} ${percent(entry.probability)}`, title: entry.prediction }),
-    make("span", { class: "path", text: entry.correct === false ? entry.label : entry.path, title: entry.path }));
+  button.append(
+    make("span", {
+      class: entry.correct === false ? "wrong" : "",
+      text: `${verdict}${entry.prediction} ${percent(entry.probability)}`,
+      title: entry.prediction,
+    }),
+    make("span", { class: "path", text: entry.correct === false ? entry.label : entry.path, title: entry.path }),
+  );
   return button;
 }
 
@@ -72,11 +94,11 @@ function extend() {
 }
 
 /** Functions that are called after the list has changed. */
-const whenFiltered = [];
+export const whenFiltered = [];
 let selected = null;
 
 /** List only these images, in addition to the filters; null: all. */
-function select(numbers) {
+export function select(numbers) {
   selected = numbers;
   filter();
 }
@@ -94,7 +116,8 @@ function filter() {
   const parts = [`${count(order.length)} of ${count(DATA.images.length)} images`];
   if (selected) parts.push("in the rectangle");
   if (known && form.elements.correct) parts.push(`${count(correct)} correct`);
-  $("#count").textContent = order.length ? parts.join(", ")
+  $("#count").textContent = order.length
+    ? parts.join(", ")
     : "No image matches these filters. Reset them, or use fewer filters.";
   for (const call of whenFiltered) call();
 }
@@ -126,7 +149,8 @@ addEventListener("beforeprint", () => {
 /** Show the images of a class, a confusion or a finding in the grid. */
 function show(wanted) {
   form.reset();
-  for (const [name, value] of Object.entries(wanted)) if (value !== undefined && form.elements[name]) form.elements[name].value = value;
+  for (const [name, value] of Object.entries(wanted))
+    if (value !== undefined && form.elements[name]) form.elements[name].value = value;
   setTimeout(filter);
   $("#images").scrollIntoView();
   form.elements.text.focus({ preventScroll: true });
@@ -134,11 +158,15 @@ function show(wanted) {
 
 // Enlarged image
 
-const dialog = $("#large"), stage = $("#stage"), opacity = $("#opacity");
-let open = 0, among = [];
+const dialog = $("#large"),
+  stage = $("#stage"),
+  opacity = $("#opacity");
+let open = 0,
+  among = [];
 
 async function redraw() {
-  const k = open, image = await photo(k);
+  const k = open,
+    image = await photo(k);
   if (k !== open) return;
   const entry = DATA.images[k];
   drawInto(stage, image, entry.map === undefined ? null : mapOf(entry.map), { opacity: opacity.value / 100 });
@@ -148,27 +176,64 @@ async function redraw() {
 function details(entry) {
   const parts = [make("div", { class: "bars" })];
   for (const [name, share] of entry.top) {
-    parts[0].append(make("span", { text: name }), make("span", { text: percent(share) }), make("i", { style: `--p:${(100 * share).toFixed(1)}%` }));
+    parts[0].append(
+      make("span", { text: name }),
+      make("span", { text: percent(share) }),
+      make("i", { style: `--p:${(100 * share).toFixed(1)}%` }),
+    );
   }
   const facts = make("dl", { class: "facts" });
-  const rows = [["Path", entry.path], ["Label", entry.label], ["Probability of the label", percent(entry.label_probability)], ["Explained", entry.target],
-    ["Score", entry.score === null ? "" : entry.score.toPrecision(4)], ["Relevance at the border", percent(entry.border)]];
+  const rows = [
+    ["Path", entry.path],
+    ["Label", entry.label],
+    ["Probability of the label", percent(entry.label_probability)],
+    ["Explained", entry.target],
+    ["Score", entry.score === null ? "" : entry.score.toPrecision(4)],
+    ["Relevance at the border", percent(entry.border)],
+  ];
   for (const [name, value] of rows) if (value) facts.append(make("dt", { text: name }), make("dd", { text: value }));
   parts.push(facts, ...entry.texts.map((text) => make("p", { class: "note", text })));
   if (entry.link) {
-    parts.push(make("p", {}, make("a", { href: entry.link, target: "_blank", rel: "noopener", text: "Open in the app" }),
-      ...(entry.known ? [] : [make("span", { class: "small", text: " The app must be started with this run: see the note above the images." })])));
+    parts.push(
+      make(
+        "p",
+        {},
+        make("a", { href: entry.link, target: "_blank", rel: "noopener", text: "Open in the app" }),
+        ...(entry.known
+          ? []
+          : [
+              make("span", {
+                class: "small",
+                text: " The app must be started with this run: see the note above the images.",
+              }),
+            ]),
+      ),
+    );
   }
   return parts;
 }
 
+/** Enlarge image k; the arrow keys go through `numbers`. */
+export function openAmong(numbers, k) {
+  among = numbers;
+  dialog.showModal();
+  openImage(k);
+}
+
 function openImage(k) {
   open = k;
-  const entry = DATA.images[k], scale = Math.max(1, 640 / Math.max(entry.w, entry.h)), index = among.indexOf(k);
+  const entry = DATA.images[k],
+    scale = Math.max(1, 640 / Math.max(entry.w, entry.h)),
+    index = among.indexOf(k);
   [stage.width, stage.height] = entry.image ? [Math.round(entry.w * scale), Math.round(entry.h * scale)] : [448, 448];
   stage.setAttribute("aria-label", `${entry.path} with its map`);
   $("#large-title").textContent = describe(entry);
-  $("#details").replaceChildren(...details(entry), ...(entry.image ? [] : [make("p", { class: "note", text: "This image was not available when the report was written." })]));
+  $("#details").replaceChildren(
+    ...details(entry),
+    ...(entry.image
+      ? []
+      : [make("p", { class: "note", text: "This image was not available when the report was written." })]),
+  );
   $("#previous").disabled = index <= 0;
   $("#next").disabled = index < 0 || index >= among.length - 1;
   redraw();
@@ -180,15 +245,24 @@ function step(by) {
 }
 
 document.addEventListener("click", (event) => {
-  const opener = event.target.closest("[data-open]"), wanted = event.target.closest("[data-class], [data-finding]");
+  const target = /** @type {Element} */ (event.target);
+  const opener = target.closest("[data-open]"),
+    wanted = target.closest("[data-class], [data-finding]");
   if (opener) {
     // The arrow keys go through the images next to it: the filtered grid, or the typical images of a cluster.
-    among = opener.closest("#grid") ? order : $$("[data-open]", opener.closest(".thumbs") || $("#mistakes") || document).map((each) => Number(each.dataset.open));
-    dialog.showModal();
-    openImage(Number(opener.dataset.open));
+    const near = $$("[data-open]", opener.closest(".thumbs") || $("#mistakes") || document);
+    openAmong(
+      opener.closest("#grid") ? order : near.map((each) => Number(each.dataset.open)),
+      Number(opener.dataset.open),
+    );
   } else if (wanted) {
-    show({ class: wanted.dataset.class, prediction: wanted.dataset.prediction, finding: wanted.dataset.finding, correct: wanted.dataset.prediction ? "wrong" : undefined });
-  } else if (event.target === dialog) dialog.close();
+    show({
+      class: wanted.dataset.class,
+      prediction: wanted.dataset.prediction,
+      finding: wanted.dataset.finding,
+      correct: wanted.dataset.prediction ? "wrong" : undefined,
+    });
+  } else if (target === dialog) dialog.close();
 });
 dialog.addEventListener("keydown", (event) => {
   if (event.target === opacity && event.key.startsWith("Arrow")) return;

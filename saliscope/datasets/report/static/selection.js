@@ -1,10 +1,13 @@
 // Download the listed images as CSV.
+import { $, DATA, make } from "./drawing.js";
+import { order } from "./report.js";
 
 /** Quote a value for CSV. A spreadsheet must not run a text as a formula, so such a text starts with an apostrophe. */
 function quote(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return String(value);
-  const text = String(value), safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  const text = String(value),
+    safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 

@@ -147,7 +147,7 @@ def test_slow_methods_show_partial_maps_and_one_stop_cancels_them(visit: Visit) 
     assert page.evaluate("document.activeElement.title") == "Remove"
     pick(visit, "B", "Method", "RISE")
     page.locator(BUSY).first.wait_for()
-    page.locator("#hl-image button[aria-label='Remove Image']").first.click()
+    page.locator("#hl-image .hl-image-remove").first.click()
     expect(page.locator(".hl-compare-panel[data-state=busy]")).to_have_count(0)
     expect(stop).to_be_disabled()
 

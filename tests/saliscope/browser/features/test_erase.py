@@ -111,3 +111,38 @@ def test_a_link_repeats_the_edit_with_the_keyboard_and_saves_it(visit: Visit) ->
         assert re.fullmatch(found, edit(visit))
     kept = float(re.search(r"; (\d+)% of its probability is kept", visit.headline)[1])
     assert 50 <= kept < 100
+
+
+OLD = """() => Object.fromEntries([...document.querySelectorAll(".hl-erase-views > section")].map(
+  (part) => [part.querySelector("h2").textContent, getComputedStyle(part).opacity < 0.6]))"""
+
+
+def test_new_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
+    """They replace the old ones, which dim at the click; the map after the edit stays dim until it is new."""
+    page = visit.open("?method=occlusion").page
+    line, rows = page.locator(LINE), page.locator(ROWS)
+    visit.after(lambda: page.get_by_role("button", name="Cover this region").click(), "erase")
+    expect(line).to_have_attribute("data-kind", "done")
+    before, headline = rows.inner_text(), visit.headline
+    paint(visit, (0.1, 0.3), (0.9, 0.4))
+    assert page.evaluate(OLD) == {"Before": False, "After": True, "Predictions": True}
+    page.evaluate(
+        f"""() => {{
+          window.frames = [];
+          const watch = () => {{
+            const rows = document.querySelector("{ROWS}").innerText, old = ({OLD})();
+            frames.push([rows, old.Predictions, old.After, document.querySelector(".hl-headline").innerText]);
+            requestAnimationFrame(watch);
+          }};
+          watch();
+        }}"""
+    )
+    expect(line).to_have_attribute("data-kind", "done")
+    expect(page.locator(".hl-erase-view[data-old=true]")).to_have_count(0)
+    new, frames = rows.inner_text(), page.evaluate("frames")
+    assert all(is_old == (text == before) for text, is_old, *_ in frames), "no other predictions in between"
+    assert any(text == new and is_after_old for text, _, is_after_old, _ in frames), "before the map"
+    assert {sentence for text, _, _, sentence in frames if text == new} == {visit.headline} != {headline}
+    click = "document.querySelector('#hl-examples [data-id=goldfish]').click()"
+    dims = f"() => {{ {click}; return ({OLD})(); }}"
+    assert page.evaluate(dims) == {"Before": True, "After": True, "Predictions": True}

@@ -131,6 +131,9 @@ def test_a_run_is_stopped_a_frozen_layer_is_reported_and_wrong_numbers_keep_the_
     visit.painted("training", before)
     trained(visit)
     expect(line).to_contain_text(re.compile(r"Stopped after \d+ of 500 steps"))
+    part.locator("input[name=steps]").fill("10")
+    visit.after(start.click, "training")
+    trained(visit)
     part.locator(".hl-plot").nth(1).hover()
     expect(part.locator("output").nth(1)).to_contain_text(re.compile("conv1 0 .*conv2"))
 
@@ -205,7 +208,7 @@ def test_the_lab_grays_out_the_image_does_not_shift_and_its_colors_have_contrast
         image, note = page.locator("#hl-image"), page.get_by_text("does not use the image")
         visit.painted("expression", 0)
         expect(note).to_be_visible()
-        assert image.evaluate(gray) and page.locator("#hl-lab [role=tab]").first.bounding_box()["y"] < 200
+        assert image.evaluate(gray) and page.locator("#hl-lab-tabs [role=tab]").first.bounding_box()["y"] < 200
         page.get_by_role("tab", name="Training").click()
         page.get_by_role("button", name="Eight sigmoid layers").click()
         visit.until("document.querySelectorAll('#hl-training .hl-curve').length === 19")

@@ -79,5 +79,5 @@ def test_stop_keeps_the_rows_and_another_image_marks_them(visit: Visit) -> None:
     ranked(visit, "old")
     visit.after(page.go_back)
     expect(page.locator(".hl-ranking-box[data-old]")).to_have_count(0)
-    page.locator("#hl-image button[aria-label='Remove Image']").first.click()
+    page.locator("#hl-image .hl-image-remove").first.click()
     page.locator(".hl-ranking-box[data-old]").wait_for()

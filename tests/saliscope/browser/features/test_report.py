@@ -179,3 +179,18 @@ def test_all_images_are_printed(reader) -> None:
     cut = "[...document.querySelectorAll('main *')].filter((each) => each.scrollWidth > each.clientWidth + 2 "
     cut += "&& getComputedStyle(each).overflowX !== 'visible').length"
     assert reader.evaluate("document.documentElement.scrollWidth") == 718 and reader.evaluate(cut) == 0
+
+
+def test_the_navigation_follows_the_section_and_no_buttons_are_printed(reader) -> None:
+    current = reader.locator("nav a[aria-current]")
+    expect(current).to_have_text("Highlights")
+    reader.set_viewport_size({"width": 390, "height": 844})
+    for name in ("Clusters", "Details", "Classes"):
+        link = reader.locator("nav a", has_text=name)
+        reader.evaluate("(id) => document.querySelector(id).scrollIntoView()", link.get_attribute("href"))
+        expect(current).to_have_text(name)
+        reader.wait_for_function("document.querySelector('nav a[aria-current]').getBoundingClientRect().right < 390")
+    reader.emulate_media(media="print")
+    shown = reader.locator("button:visible, input:visible, select:visible, nav:visible")
+    plain = shown.filter(has_not=reader.locator("canvas")).and_(reader.locator(":not(.link, thead *)"))
+    expect(plain, "except for images, names and headings").to_have_count(0)

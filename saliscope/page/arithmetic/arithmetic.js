@@ -1,0 +1,149 @@
+// How the value of a clicked cell is computed: operations, patch and kernel, largest products, and the strongest path.
+import { colorImage, colorRange, heat, kernelList } from "./heat.js";
+import { state, subscribe } from "../store.js";
+import { floats, make, markDrawn, watchProps } from "../wire.js";
+
+const LARGE = 20; // CSS pixels of a square of a color image
+
+const row = ([name, ...texts]) =>
+  make("tr", {}, make("th", { scope: "row", text: name }), ...texts.map((text) => make("td", { text })));
+
+/** @type {Panel} the one of the page */
+let panel = null;
+
+/**
+ * Show how the value of a cell of a channel is computed.
+ * @param {number} channel
+ * @param {number[]} cell row and column
+ */
+export const traceCell = (channel, cell) => panel.request(channel, cell);
+
+class Panel {
+  constructor(element, props, trigger) {
+    this.element = element;
+    this.terms = props.terms;
+    this.trigger = trigger;
+    this.value = null;
+    this.title = make("h2", { class: "hl-title", text: this.terms.title });
+    this.line = make("p", { class: "hl-line", role: "status" });
+    this.body = make("div", { class: "hl-arithmetic-body" });
+    this.root = element.firstElementChild;
+    this.root.replaceChildren(this.title, this.line, this.body);
+    this.root.hidden = true;
+    subscribe(["channels", "question"], () => this.mark());
+  }
+
+  request(channel, cell) {
+    this.wanted = [channel, cell];
+    this.root.hidden = false;
+    this.asked = state.question?.id;
+    this.say(this.terms.waiting);
+    this.body.dataset.old = "true";
+    this.trigger("submit", { channel, cell });
+  }
+
+  say(text, kind = "") {
+    this.line.textContent = text;
+    this.line.dataset.kind = kind;
+  }
+
+  /** Hide the panel of another channel, and mark one of former settings. */
+  mark() {
+    if (!this.wanted) return;
+    const other = this.wanted[0] !== state.channels.number;
+    if (other) {
+      this.root.hidden = true;
+      this.wanted = null;
+    } else if (this.asked !== state.question?.id) this.body.dataset.old = "true";
+  }
+
+  receive(value) {
+    const since = performance.now();
+    if (value && this.wanted && String([value.channel, value.cell]) === String(this.wanted)) {
+      if (value.refused) this.say(value.refused, "error");
+      else this.show(value);
+    }
+    markDrawn(this.element, value?.id, since);
+  }
+
+  show(value) {
+    const { terms } = this;
+    this.say(value.title);
+    this.body.dataset.old = String(this.asked !== state.question?.id);
+    const operations = make("tbody", {}, ...value.rows.map((each) => row(each)));
+    const steps = make("table", { class: "hl-arithmetic-steps" }, operations);
+    const head = make("tr", {}, ...terms.columns.map((text) => make("th", { scope: "col", text })));
+    const products = make(
+      "table",
+      { class: "hl-arithmetic-products" },
+      make("thead", {}, head),
+      make("tbody", {}, ...value.products.map((each) => row(each))),
+    );
+    this.body.replaceChildren(
+      make("div", {}, steps, make("p", { class: "hl-quiet", text: value.check })),
+      make("div", {}, ...this.pictures(value)),
+      make("div", {}, make("h3", { text: terms.largest }), products),
+      make("div", {}, make("h3", { text: terms.path }), this.path(value.path)),
+    );
+  }
+
+  path(parts) {
+    return make("ol", {}, ...parts.map((text) => make("li", { text })));
+  }
+
+  /** The patch, the kernel and the products of one input channel; all colors if the image is the input. */
+  pictures({ patch, kernels }) {
+    if (!patch) return [];
+    const { terms } = this,
+      [count, , width] = patch.shape,
+      [inputs, weights, inside] = [patch.inputs, patch.weights, patch.inside].map(floats),
+      size = inputs.length / count;
+    const shown = make("div", { class: "hl-arithmetic-figures" });
+    const draw = (channel) => {
+      const part = (values) => values.subarray((channel - patch.first) * size, (channel - patch.first + 1) * size),
+        products = part(inputs).map((value, k) => value * part(weights)[k]);
+      shown.replaceChildren(
+        heat(part(inputs), width, terms.patch, part(inside)),
+        heat(part(weights), width, terms.kernel),
+        heat(products, width, terms.products, part(inside)),
+      );
+    };
+    draw(patch.strongest);
+    return [...this.chooser(patch, count, draw), shown, ...this.colors(inputs, weights, width, kernels)];
+  }
+
+  chooser(patch, count, draw) {
+    if (count < 2) return [];
+    const last = patch.first + count - 1;
+    const input = make("input", { type: "number", min: patch.first, max: last, step: 1, value: patch.strongest });
+    input.addEventListener("change", () => {
+      const wanted = Math.round(input.valueAsNumber);
+      input.value = Number.isFinite(wanted) ? Math.min(last, Math.max(patch.first, wanted)) : patch.strongest;
+      draw(Number(input.value));
+    });
+    return [make("label", { class: "hl-arithmetic-channel" }, make("span", { text: this.terms.channel }), input)];
+  }
+
+  colors(inputs, weights, width, kernels) {
+    if (!kernels) return [];
+    const { terms } = this;
+    const figure = (text, ...pictures) =>
+      make("figure", {}, make("figcaption", { text }), make("div", { class: "hl-arithmetic-kernels" }, ...pictures));
+    const cell = Math.max(4, Math.min(LARGE, Math.floor(120 / width)));
+    return [
+      make(
+        "div",
+        { class: "hl-arithmetic-figures" },
+        figure(terms.color_patch, colorImage(inputs, width, cell, colorRange(inputs, false))),
+        figure(terms.color_kernel, colorImage(weights, width, cell, colorRange(weights, true))),
+      ),
+      figure(terms.kernels, ...kernelList(floats(kernels.values), kernels.shape, kernels.chosen)),
+    ];
+  }
+}
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger, watch) {
+  panel = new Panel(element, props, trigger);
+  watchProps(watch, ["value"], () => panel.receive(props.value));
+}

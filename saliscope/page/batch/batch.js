@@ -1,0 +1,80 @@
+// Batch page: choose images, start, show progress, stop, and show the report in an iframe, where it can be saved.
+import { FileChooser } from "./files.js";
+import { watchProps, make, markDrawn, downloadFile, makeButton } from "../wire.js";
+
+class Batch {
+  constructor(element, props, trigger) {
+    const { terms } = props;
+    this.element = element;
+    this.terms = terms;
+    this.trigger = trigger;
+    this.report = "";
+    this.line = make("p", { class: "hl-line", role: "status" });
+    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
+    // The report is a separate page: it runs its own script and cannot access this one.
+    const sandbox = "allow-scripts";
+    this.frame = make("iframe", { class: "hl-many-frame", title: terms.frame, sandbox, hidden: true });
+    const onMessage = (text) => {
+      if (text) this.showStatus({ kind: "error", parts: [{ text }] });
+      // keep Stop enabled during a run
+      else if (element.dataset.state === "error") this.showStatus({ kind: "idle", parts: [] });
+    };
+    this.files = new FileChooser(terms, props.limits, onMessage, () => this.tryExamples(props.examples));
+    const startButton = makeButton(terms.start, () => this.start(), { class: "hl-button hl-many-go" });
+    this.stopButton = makeButton(terms.stop, () => trigger("stop", {}), {
+      disabled: true,
+      "aria-label": terms.stop_name,
+    });
+    this.saveButton = makeButton(terms.save, () => this.save(), { disabled: true });
+    element.firstElementChild.replaceChildren(
+      this.files.box,
+      make("div", { class: "hl-many-tools" }, startButton, this.stopButton, this.saveButton),
+      make("div", { class: "hl-many-say" }, this.line, this.bar),
+      this.frame,
+    );
+  }
+
+  async start() {
+    this.showStatus({ kind: "busy", parts: [{ text: this.terms.asked }] });
+    this.trigger("submit", { files: await this.files.upload() });
+  }
+
+  /** Explain the example images. */
+  async tryExamples(addresses) {
+    await this.files.fetch(addresses);
+    if (this.files.images.length) this.start();
+  }
+
+  save() {
+    downloadFile(new Blob([this.report], { type: "text/html" }), "report.html");
+  }
+
+  showStatus({ kind, parts, fraction = null }) {
+    const { line, bar } = this;
+    line.replaceChildren(...parts.map((part) => make(part.strong ? "strong" : "span", { text: part.text })));
+    line.dataset.kind = kind;
+    line.setAttribute("aria-live", kind === "busy" ? "off" : "polite");
+    bar.hidden = fraction === null;
+    if (fraction !== null) bar.value = fraction;
+    this.element.dataset.state = kind;
+    this.stopButton.disabled = kind !== "busy";
+    this.frame.toggleAttribute("data-old", kind === "busy");
+  }
+
+  render(value) {
+    const since = performance.now();
+    if (!value) return;
+    this.showStatus(value);
+    if (value.report) {
+      this.report = this.frame.srcdoc = value.report;
+      this.frame.hidden = this.saveButton.disabled = false;
+    }
+    markDrawn(this.element, value.id, since);
+  }
+}
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger, watch) {
+  const batch = new Batch(element, props, trigger);
+  watchProps(watch, ["value"], () => batch.render(props.value));
+}

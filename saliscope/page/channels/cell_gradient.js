@@ -1,0 +1,69 @@
+// The input gradient of one cell of the open channel, drawn over the image. Clicking the large map, or pressing Enter,
+// requests it for the cell there.
+import { traceCell } from "../arithmetic/arithmetic.js";
+import { unpackMap } from "../drawing/field.js";
+import { view } from "../drawing/paint.js";
+import { Surface, loadImage } from "../drawing/surface.js";
+import { state } from "../store.js";
+import { watchProps, make, markDrawn } from "../wire.js";
+
+let request = null;
+
+/**
+ * Explain a cell of the open channel: where its input gradient is, and how its value is computed.
+ * @param {?{row: number, column: number}} at
+ */
+export function explainCell(at) {
+  const { number } = state.channels;
+  if (!at || number === null) return;
+  const cell = [at.row, at.column];
+  request(number, cell);
+  traceCell(number, cell);
+}
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger, watch) {
+  const root = element.firstElementChild,
+    { terms } = props;
+  let value = null;
+  const canvas = make("canvas", { width: 224, height: 224, role: "img" }),
+    line = make("p", { class: "hl-quiet" });
+  const mark = make("div", { class: "hl-cell", hidden: true });
+  const frame = make("div", { class: "hl-channels-why" }, canvas, mark);
+  const surface = new Surface(canvas);
+  root.replaceChildren(make("h2", { class: "hl-title", text: terms.why }), frame, line);
+  root.toggleAttribute("hidden", true);
+
+  request = (channel, cell) => trigger("select", { channel, cell });
+
+  const paint = () => {
+    surface.fit();
+    if (!value.map) return surface.drawImage();
+    surface.paint(view(unpackMap(value.map), { signed: false }));
+    surface.mix(1);
+  };
+  new ResizeObserver(() => {
+    if (value?.crop && surface.image) paint();
+  }).observe(canvas);
+  watchProps(watch, ["value"], async () => {
+    const since = performance.now(),
+      given = props.value;
+    if (!given?.crop) {
+      value = given;
+      root.toggleAttribute("hidden", true);
+      return markDrawn(element, given?.id, since);
+    }
+    const image = await loadImage(given.crop.src);
+    if (props.value !== given) return;
+    [value, surface.image] = [given, image];
+    root.toggleAttribute("hidden", false);
+    frame.style.aspectRatio = String(1 / surface.ratio);
+    paint();
+    canvas.setAttribute("aria-label", given.line);
+    line.textContent = given.line;
+    const [left, top, right, bottom] = given.box.map((part) => 100 * part);
+    mark.hidden = false;
+    mark.style.cssText = `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
+    markDrawn(element, given.id, since);
+  });
+}

@@ -1,0 +1,80 @@
+// Navigation of the open channel: Previous and Next in tile order, or a channel number.
+import { countChannels, isOutdated, neighbor, open } from "./state.js";
+import { change, state, subscribe } from "../store.js";
+import { watchProps, make, makeButton, makeSymbolButton, markDrawn } from "../wire.js";
+
+function go(step) {
+  const next = neighbor(step);
+  if (next !== null) open(next);
+}
+
+class Pager {
+  constructor(element, terms) {
+    this.element = element;
+    this.terms = terms;
+    this.shown = null;
+    const off = { disabled: true };
+    this.previous = makeButton(terms.previous, () => go(-1), off);
+    this.next = makeButton(terms.next, () => go(1), off);
+    this.close = makeSymbolButton("×", () => open(null), { ...off, "aria-label": terms.close, title: terms.close });
+    const attributes = { type: "number", min: 0, step: 1, name: "channel", "aria-label": terms.channel };
+    this.number = make("input", { ...attributes, ...off, onchange: () => this.enter() });
+    this.count = make("span");
+    this.line = make("p", { class: "hl-quiet", role: "status", text: terms.closed });
+    const label = make("label", {}, this.number, this.count);
+    element.firstElementChild.replaceChildren(
+      make("div", { class: "hl-pager hl-channels-pager" }, this.previous, label, this.next, this.close),
+      this.line,
+    );
+    subscribe(["channels", "question"], () => this.mark());
+  }
+
+  /** The column of the open channel. */
+  get pane() {
+    return this.element.closest("#hl-channels-pane");
+  }
+
+  /** Handle a number that was entered. */
+  enter() {
+    const wanted = Math.round(this.number.valueAsNumber),
+      total = countChannels();
+    if (Number.isFinite(wanted) && total) open(Math.min(total - 1, Math.max(0, wanted)));
+    else this.number.value = String(state.channels.number ?? "");
+  }
+
+  /** Mark the panel below as outdated until the answer for the current request and channel arrives. */
+  mark() {
+    const { sheet, number } = state.channels,
+      { shown } = this,
+      total = countChannels();
+    for (const each of [this.previous, this.next, this.number]) each.disabled = !total;
+    this.close.disabled = number === null;
+    if (document.activeElement !== this.number) this.number.value = String(number ?? "");
+    this.number.max = String(Math.max(0, total - 1));
+    this.count.textContent = total ? `${this.terms.of} ${total.toLocaleString("en")}` : "";
+    const current = shown?.number === number && shown?.about === sheet?.about && shown?.whom === sheet?.whom;
+    const pane = this.pane.dataset;
+    pane.old = String(number !== null && (isOutdated() || !current));
+    pane.channel = number ?? "";
+    pane.open = String(number !== null && Boolean(shown));
+    this.line.hidden = number !== null;
+  }
+
+  receive(value) {
+    const since = performance.now();
+    if (value && value !== this.shown) {
+      this.shown = value.number === null ? null : value;
+      this.line.textContent = value.sentence || this.terms.closed;
+      // A sentence says why a channel was closed; no other one replaces it.
+      if (value.number === null) change("channels", { number: null, closed: Boolean(value.sentence) });
+    }
+    this.mark();
+    markDrawn(this.element, value?.id, since);
+  }
+}
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger, watch) {
+  const pager = new Pager(element, props.terms);
+  watchProps(watch, ["value"], () => pager.receive(props.value));
+}

@@ -1,0 +1,344 @@
+// All channels of a layer as tiles. Sorting, filtering and coloring happen here; arrow keys move, Enter opens, and
+// hovering shows the image under a tile.
+import { bindChannel } from "./address.js";
+import { formatStatistic, sortChannels } from "./order.js";
+import { extend, select, toggle } from "./selection.js";
+import { addMeasure, addTiles, clearTiles, keepTiles, tiles } from "./sheet.js";
+import { isOutdated, open, openFirst, requestBy } from "./state.js";
+import { Toolbar } from "./tools.js";
+import { loadImage } from "../drawing/surface.js";
+import { whenAnswered } from "../parts.js";
+import { change, state, subscribe } from "../store.js";
+import { watchProps, make, makeButton, markDrawn, downloadFile } from "../wire.js";
+
+const NARROW = 768; // px: below this width, the large channel is under the tiles
+
+/** Return text for screen readers; with what is visible, it is the name of a tile. */
+const spoken = (text) => make("span", { class: "hl-spoken", text });
+
+function setIfChanged(node, name, text) {
+  if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+}
+
+/** @type {Grid} the one of the page */
+let grid = null;
+
+/**
+ * Select the channels with the largest effects, as soon as these are measured.
+ * @param {number} count
+ */
+export const selectTop = (count) => grid.selectTop(count);
+
+class Grid {
+  constructor(element, props, trigger) {
+    this.element = element;
+    this.props = props;
+    this.trigger = trigger;
+    this.terms = props.terms;
+    this.at = 0;
+    this.page = 0;
+    this.nodes = new Map();
+    this.value = undefined;
+    this.measuring = null;
+    this.waiting = null;
+    this.top = 0;
+    this.list = make("div", { class: "hl-channels-grid", role: "listbox", "aria-label": this.terms.label });
+    this.note = make("p", { class: "hl-quiet", "aria-live": "polite" });
+    this.pager = make("div", { class: "hl-pager" });
+    this.tools = new Toolbar(this.terms, {
+      order: () => this.sort(),
+      color: () => this.color(),
+      png: () => this.png(),
+      npy: () => trigger("save"),
+      stop: () => trigger("stop", {}),
+    });
+    element.firstElementChild.replaceChildren(
+      this.tools.root,
+      make("div", { class: "hl-channels-head" }, this.note, this.tools.legend),
+      this.list,
+      this.pager,
+    );
+    this.listen();
+    requestBy((channel) => trigger("select", { channel }));
+    subscribe(["channels", "question"], () => this.mark());
+  }
+
+  get sheet() {
+    return state.channels.sheet;
+  }
+
+  listen() {
+    const tile = (event) => event.target.closest("[role=option]");
+    this.list.addEventListener("keydown", (event) => this.key(event));
+    this.list.addEventListener("click", (event) => {
+      if (!tile(event)) return;
+      const number = Number(tile(event).dataset.channel);
+      if (event.shiftKey) return extend(number);
+      if (state.channels.selecting || event.ctrlKey || event.metaKey) return toggle(number);
+      open(number);
+      if (window.innerWidth < NARROW)
+        document.getElementById("hl-channels-pane").scrollIntoView({ behavior: "smooth" });
+    });
+    this.list.addEventListener("focusin", (event) => {
+      this.moveFocus([...this.list.children].indexOf(tile(event)));
+      if (tile(event).matches(":focus-visible")) this.point(tile(event));
+    });
+    this.list.addEventListener("pointerover", (event) => this.point(tile(event)));
+    this.list.addEventListener("pointerleave", () => this.point(null));
+    this.list.addEventListener("focusout", () => this.point(null));
+  }
+
+  async show() {
+    const since = performance.now(),
+      value = this.props.value;
+    if (value === this.value && value) return;
+    this.value = value;
+    if (value?.planes) await this.addTiles(value);
+    else if (value?.kind) {
+      this.measuring = null;
+      addMeasure(value);
+    } else if (value?.refused) this.resetSort();
+    else if (value?.same) keepTiles(value);
+    else if (value || !this.sheet) clearTiles(value);
+    if (this.value !== value) return;
+    this.draw();
+    if (value?.planes) openFirst();
+    markDrawn(this.element, value?.id, since);
+  }
+
+  async addTiles(value) {
+    const image = await loadImage(value.crop.src);
+    if (this.value !== value) return;
+    this.image = image;
+    if (addTiles(value)) {
+      this.nodes.clear();
+      this.page = 0;
+    }
+    this.waiting?.();
+  }
+
+  /** Select the channels with the largest effects, as soon as these are measured. */
+  selectTop(count) {
+    this.top = count;
+    this.tools.sort("effect");
+    this.sort();
+  }
+
+  resetSort() {
+    this.top = 0;
+    this.tools.sort(this.measuring ? "mean" : undefined);
+    this.measuring = null;
+    [this.waiting, this.page] = [null, this.shown ?? 0];
+  }
+
+  /** Return the values used for sorting, or null while they are being requested. */
+  measure() {
+    const { sort } = this.tools.chosen,
+      { figures, measures } = this.sheet;
+    const measure = measures[sort];
+    if (measure) return measure.values;
+    if (sort !== "gradient" && sort !== "effect") return figures[sort] || figures.mean;
+    if (this.measuring !== sort && !isOutdated()) {
+      this.measuring = sort;
+      this.trigger("submit", { measure: sort });
+    }
+    return null;
+  }
+
+  sort() {
+    this.page = 0;
+    if (this.sheet) this.draw();
+  }
+
+  draw() {
+    const { sheet } = this;
+    this.tools.fit(sheet, this.measuring);
+    if (!sheet) {
+      this.list.replaceChildren();
+      this.pager.replaceChildren();
+      this.note.textContent = this.props.empty;
+      return this.mark();
+    }
+    const values = this.measure(),
+      { sort, hide } = this.tools.chosen;
+    const shown = values || sheet.figures.mean,
+      kind = values ? sort : "mean";
+    const order = sortChannels(sheet.total, shown, kind, hide ? sheet.dead : []);
+    const pages = Math.max(1, Math.ceil(order.length / sheet.size));
+    this.page = Math.min(this.page, pages - 1);
+    const listed = order.slice(this.page * sheet.size, (this.page + 1) * sheet.size),
+      missing = listed.filter((number) => !tiles.has(number));
+    change("channels", { order });
+    if (this.top && kind === "effect") {
+      select(order.slice(0, this.top));
+      this.top = 0;
+    }
+    this.note.textContent = [sheet.note, sheet.measures[sort]?.note].filter(Boolean).join(" ");
+    if (missing.length) return this.fetch(missing);
+    this.shown = this.page;
+    this.drawTiles(listed, shown, kind);
+    this.pages(pages);
+    this.mark();
+  }
+
+  /** Request tiles; the current tiles stay visible until the new ones arrive. */
+  fetch(numbers) {
+    this.list.dataset.old = "true";
+    this.trigger("submit", { numbers, key: String(state.channels.key) });
+  }
+
+  drawTiles(listed, values, kind) {
+    const had = this.list.contains(document.activeElement),
+      word = this.terms.measure[kind];
+    const signed = values.some((v) => v < 0);
+    const [high, wide] = this.image ? [this.image.naturalHeight, this.image.naturalWidth] : this.sheet.grid;
+    this.list.style.setProperty("--ratio", String(wide / high));
+    this.list.classList.toggle("hl-channels-smooth", this.tools.chosen.smooth);
+    this.list.replaceChildren(
+      ...listed.map((number) => {
+        const label = Number.isFinite(values[number]) ? formatStatistic(values[number]) : this.terms.no_value;
+        let tile = this.nodes.get(number);
+        if (!tile) this.nodes.set(number, (tile = this.tile(number)));
+        const value = Number.isFinite(values[number]) ? `${signed && values[number] > 0 ? "+" : ""}${label}` : "";
+        tile.lastElementChild.replaceChildren(spoken(`, ${word} ${value ? "" : label}`), value);
+        tile.tabIndex = -1;
+        return tile;
+      }),
+    );
+    this.at = Math.max(0, listed.indexOf(state.channels.number));
+    if (this.list.children[this.at]) this.list.children[this.at].tabIndex = 0;
+    if (had) this.list.children[this.at]?.focus({ preventScroll: true });
+  }
+
+  tile(number) {
+    const canvas = make("canvas", {
+      width: tiles.w,
+      height: tiles.h,
+      class: "hl-channels-tile",
+      "aria-hidden": "true",
+    });
+    tiles.draw(canvas, number, this.tools.chosen.shared);
+    return make(
+      "button",
+      { type: "button", role: "option", "data-channel": number },
+      canvas,
+      make("b", {}, spoken(`${this.terms.channel} `), String(number)),
+      make("span"),
+    );
+  }
+
+  /** Redraw all tiles with another color range. */
+  color() {
+    for (const [number, tile] of this.nodes) tiles.draw(tile.firstElementChild, number, this.tools.chosen.shared);
+    if (this.sheet) this.draw();
+  }
+
+  /** Show this tile over the image, and the previous tile without it. */
+  point(tile) {
+    if (tile === this.pointed) return;
+    const { shared, smooth } = this.tools.chosen;
+    if (this.pointed && tiles.has(Number(this.pointed.dataset.channel)))
+      tiles.draw(this.pointed.firstElementChild, Number(this.pointed.dataset.channel), shared);
+    this.pointed = tile;
+    if (tile && this.image)
+      tiles.over(tile.firstElementChild, Number(tile.dataset.channel), this.image, { shared, smooth });
+  }
+
+  mark() {
+    const { number, selecting, selected } = state.channels,
+      among = new Set(selected);
+    this.tools.markSelection(state.channels);
+    this.list.dataset.old = String(isOutdated());
+    this.list.dataset.selecting = String(selecting);
+    for (const tile of this.list.children) {
+      const own = Number(tile.dataset.channel);
+      setIfChanged(tile, "aria-selected", String(own === number));
+      if (selecting) setIfChanged(tile, "aria-checked", String(among.has(own)));
+      else tile.removeAttribute("aria-checked");
+    }
+    const chosen = this.list.querySelector("[aria-selected=true]");
+    if (chosen && number !== this.lastShown) chosen.scrollIntoView({ block: "nearest" });
+    this.lastShown = number;
+  }
+
+  /** Show another page of tiles. */
+  turn(page) {
+    this.page = page;
+    this.draw();
+    this.list.scrollTop = 0;
+  }
+
+  pages(count) {
+    const { terms } = this;
+    const turn = (page, text) => makeButton(text, () => this.turn(page), { disabled: page < 0 || page >= count });
+    this.pager.replaceChildren(
+      ...(count < 2
+        ? []
+        : [
+            turn(this.page - 1, terms.previous),
+            make("span", { text: `${terms.page} ${this.page + 1} ${terms.of} ${count}` }),
+            turn(this.page + 1, terms.next),
+          ]),
+    );
+  }
+
+  moveFocus(index) {
+    if (index < 0) return;
+    const former = this.list.children[this.at];
+    if (former) former.tabIndex = -1;
+    this.at = index;
+    this.list.children[index].tabIndex = 0;
+  }
+
+  key(event) {
+    const count = this.list.children.length;
+    const across = getComputedStyle(this.list).gridTemplateColumns.split(" ").length;
+    const step = {
+      ArrowLeft: -1,
+      ArrowRight: 1,
+      ArrowUp: -across,
+      ArrowDown: across,
+      PageUp: -4 * across,
+      PageDown: 4 * across,
+    }[event.key];
+    const next = step ? Math.min(count - 1, Math.max(0, this.at + step)) : { Home: 0, End: count - 1 }[event.key];
+    if (next === undefined || !count) return;
+    event.preventDefault();
+    this.moveFocus(next);
+    this.list.children[next].focus();
+  }
+
+  /** Save every channel in the current order; missing tiles are fetched first. */
+  async png() {
+    if (!this.sheet) return;
+    const { order } = state.channels,
+      { about, size } = this.sheet;
+    const isSame = () => this.sheet?.about === about;
+    this.tools.busy(true);
+    for (let missing; (missing = order.filter((number) => !tiles.has(number))).length && isSame();) {
+      await new Promise((resolve) => {
+        this.waiting = () => resolve(null);
+        this.fetch(missing.slice(0, size));
+        setTimeout(resolve, 60000);
+      });
+    }
+    this.waiting = null;
+    if (isSame() && order.every((number) => tiles.has(number)))
+      downloadFile(await tiles.sheet(order, this.sheet.note, this.tools.chosen), `${this.sheet.name}.png`);
+    this.tools.busy(false);
+    this.mark();
+  }
+}
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger, watch) {
+  bindChannel();
+  grid = new Grid(element, props, trigger);
+  watchProps(watch, ["value"], () => {
+    grid.show();
+  });
+  whenAnswered(element, (key) => {
+    const { sheet, number } = state.channels;
+    trigger("answered", { key, about: sheet?.about || "", whom: sheet?.whom || "", number: number ?? -1 });
+  });
+}

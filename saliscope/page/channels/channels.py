@@ -1,0 +1,170 @@
+"""The channels of a layer: the tiles of all, and one channel enlarged, which then follows the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from saliscope.compute import engine
+from saliscope.compute.answers import Waiting
+from saliscope.compute.channels import engine as channels_engine
+from saliscope.compute.channels import messages
+from saliscope.compute.channels.answers import (
+    Channel,
+    Channels,
+    Contribution,
+    InputGradient,
+    Measures,
+    ReceptiveFields,
+    Sheet,
+    Unchanged,
+)
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.messages import status as status_line
+from saliscope.compute.request import Request
+from saliscope.page.channels import parts
+from saliscope.page.channels import view as channels_view
+from saliscope.page.events import Ask, error_line, on, run_job
+from saliscope.page.files import address, new_file
+from saliscope.page.wire import Updates, new_number
+
+
+@on(parts.GRID, "answered")
+def follow(ask: Ask) -> Iterator[Updates]:
+    """Show the tiles of a new answer, unless the page already has them, and update the open channel.
+
+    The script sends the identifiers "about" and "whom" of the page (see `Identifiers`) and its channel "number".
+    """
+    key, number = ask.text("key"), ask.integer("number", -1)
+
+    def steps(run: Run) -> Iterator[Updates]:
+        question, step = ask.question(), None
+        if question.image is None:
+            yield _closed("") | {parts.GRID: {"id": new_number(), "key": key}}
+            return
+        for step in channels_engine.sheet(question, run, known=ask.text("about")):
+            if isinstance(step, Unchanged):
+                yield {parts.GRID: channels_view.same(key, step.ids, new_number()), parts.GRID_STATUS: None}
+            elif isinstance(step, Sheet):
+                yield {parts.GRID: channels_view.sheet(step, key, new_number()), parts.GRID_STATUS: None}
+            elif isinstance(step, Waiting):
+                yield _waiting(step)
+        if number < 0 or (isinstance(step, Unchanged) and step.ids.target == ask.data.get("whom")):
+            return
+        if isinstance(step, Sheet) and number >= step.total:
+            yield _closed(messages.gone(number, step.settings.layer, step.total))
+        else:
+            yield from _channel(question, number, run, None)
+
+    yield from run_job(ask.job("channels"), steps, _show_error)
+
+
+@on(parts.GRID, "submit")
+def more(ask: Ask) -> Iterator[Updates]:
+    """Show more tiles, or a measure of all channels."""
+    kind, numbers = ask.data.get("measure"), _numbers(ask.data.get("numbers"))
+
+    def steps(run: Run) -> Iterator[Updates]:
+        question = ask.question()
+        if kind in channels_engine.MEASURES:
+            results = channels_engine.measure(question, run, kind)
+        else:
+            results = channels_engine.sheet(question, run, numbers)
+        for step in results:
+            if isinstance(step, Measures):
+                yield {parts.GRID: channels_view.measures(step, new_number()), parts.GRID_STATUS: None}
+            elif isinstance(step, Sheet):
+                yield {parts.GRID: channels_view.sheet(step, ask.text("key"), new_number()), parts.GRID_STATUS: None}
+            elif isinstance(step, Waiting):
+                yield _waiting(step)
+
+    def show_error(message: str) -> Updates:
+        return {parts.GRID: {"id": new_number(), "refused": kind}, **_show_error(message)}
+
+    yield from run_job(ask.job("channels"), steps, show_error)
+
+
+@on(parts.GRID, "stop")
+def stop(ask: Ask) -> None:
+    """Stop a long measure."""
+    runs.stop(ask.job("channels"))
+
+
+@on(parts.GRID, "select")
+@on(parts.WHY, "select")
+def open_channel(ask: Ask) -> Iterator[Updates]:
+    """Enlarge a channel; with a cell, show its input gradient."""
+    number, cell = ask.integer("channel", -1), parse_cell(ask.data.get("cell"))
+
+    def steps(run: Run) -> Iterator[Updates]:
+        yield from _channel(ask.question(), number, run, cell)
+
+    yield from run_job(ask.job("channel"), steps, _show_error)
+
+
+@on(parts.GRID, "save")
+def save(ask: Ask) -> Iterator[Updates]:
+    """Save all channels as a file, [K, h, w]."""
+
+    def steps(run: Run) -> Iterator[Updates]:
+        for step in channels_engine.all_channels(ask.question(), run, sort="number"):
+            if isinstance(step, Channels):
+                name = f"{messages.sheet_file(step.settings)}.npy"
+                path = new_file(name)
+                engine.save_array(step.maps, path)
+                yield {"download": {"src": address(path), "name": name}, parts.GRID_STATUS: None}
+            elif isinstance(step, Waiting):
+                yield _waiting(step)
+
+    yield from run_job(ask.job("channels-file"), steps, _show_error)
+
+
+def _channel(question: Request, number: int, run: Run, cell: tuple[int, int] | None) -> Iterator[Updates]:
+    facts: dict[str, Any] = {}
+    for step in channels_engine.channel(question, number, run, cell):
+        ident = new_number()
+        if isinstance(step, Waiting):
+            yield _waiting(step)
+        elif isinstance(step, InputGradient):
+            yield {parts.WHY: channels_view.input_gradient(step, ident), parts.GRID_STATUS: None}
+        elif isinstance(step, Channel) and cell is None:
+            facts = channels_view.facts(step, ident)
+            yield {
+                parts.OPENED: channels_view.open_channel(step, ident),
+                parts.CHANNEL: channels_view.channel(step, ident),
+                parts.FACTS: facts,
+                parts.GRID_STATUS: None,
+            }
+        elif isinstance(step, Contribution | ReceptiveFields):
+            facts = {**facts, "id": ident, **channels_view.more(step)}
+            yield {parts.FACTS: facts}
+
+
+def _closed(message: str) -> Updates:
+    """Close the open channel with a message."""
+    ident = new_number()
+    empty = {"id": ident, "words": {"empty": messages.EMPTY_CHANNEL}}
+    closed = channels_view.no_channel(message, ident)
+    return {parts.OPENED: closed, parts.CHANNEL: empty, parts.WHY: {"id": ident}, parts.FACTS: {"id": ident}}
+
+
+def _waiting(step: Waiting) -> Updates:
+    line = status_line("busy", step.message, ident=new_number(), fraction=step.fraction)
+    return {parts.GRID_STATUS: line}
+
+
+def _show_error(message: str) -> Updates:
+    return {parts.GRID_STATUS: error_line(message)}
+
+
+def _numbers(value: Any) -> list[int] | None:
+    """Parse the channels that a script sent."""
+    fits = isinstance(value, list) and value and all(type(number) is int for number in value)
+    return value[: channels_engine.MOST] if fits else None
+
+
+def parse_cell(value: Any) -> tuple[int, int] | None:
+    """Parse a cell (row, column) that a script sent."""
+    fits = isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value)
+    return (value[0], value[1]) if fits else None

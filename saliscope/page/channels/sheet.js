@@ -1,0 +1,46 @@
+// The tiles and statistics of a layer's channels, as they arrive from the server.
+import { unpackStatistics } from "./order.js";
+import { Tiles } from "../drawing/tiles.js";
+import { change, state } from "../store.js";
+
+/** The images of the tiles. */
+export const tiles = new Tiles();
+
+const key = (value) => Math.max(state.channels.key, Number(value?.key) || 0);
+
+/** Add tiles: for other channels, or more for the same layer. Returns whether they belong to another layer. */
+export function addTiles(value) {
+  const { sheet } = state.channels,
+    same = sheet?.about === value.about;
+  if (!same) tiles.reset({ cell: value.cell, range: value.range, signed: value.range[0] < 0 });
+  tiles.add(value);
+  const added = {
+    ...value,
+    measures: same && sheet.whom === value.whom ? sheet.measures : {},
+    figures: unpackStatistics(value),
+    size: Math.max(value.numbers.length, same ? sheet.size : 0),
+  };
+  change("channels", { sheet: added, key: key(value) });
+  return !same;
+}
+
+/** Keep the tiles for another answer; measures depend on the class. */
+export function keepTiles(value) {
+  const { sheet } = state.channels,
+    { whom } = value;
+  const kept = sheet && sheet.whom !== whom ? { ...sheet, whom, measures: {} } : sheet;
+  change("channels", { sheet: kept, key: key(value) });
+}
+
+/** Add a measure of all channels, unless other channels are shown by now. */
+export function addMeasure(value) {
+  const { sheet } = state.channels;
+  if (sheet?.about !== value.about || sheet.whom !== value.whom) return;
+  const measure = { note: value.note, values: unpackStatistics({ found: value.values }).found };
+  change("channels", { sheet: { ...sheet, measures: { ...sheet.measures, [value.kind]: measure } } });
+}
+
+/** Remove all tiles: there is no image. */
+export function clearTiles(value) {
+  change("channels", { sheet: null, order: [], key: key(value) });
+}

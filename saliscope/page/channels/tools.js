@@ -1,0 +1,115 @@
+// Controls above the tiles. Only the measures and the file of all values need a request.
+import { change, state } from "../store.js";
+import { fill, make, makeButton, formatValue } from "../wire.js";
+
+const label = (text, input) => make("label", {}, make("span", { text }), input);
+
+export class Toolbar {
+  /**
+   * @param {Record<string, any>} terms
+   * @param {Record<"order" | "color" | "png" | "npy" | "stop", () => void>} actions called after changes and clicks
+   */
+  constructor(terms, actions) {
+    this.terms = terms;
+    const onchange = () => {
+      this.updateTitle();
+      actions.order();
+    };
+    this.options = terms.sorts.map(([value, text]) => make("option", { value, text }));
+    this.order = make("select", { name: "sort", onchange }, ...this.options);
+    this.range = make(
+      "select",
+      { name: "range", title: terms.range_title, onchange: actions.color },
+      make("option", { value: "own", text: terms.own }),
+      make("option", { value: "shared", text: terms.shared }),
+    );
+    this.smooth = make("input", { type: "checkbox", name: "smooth", onchange: actions.color });
+    this.hide = make("input", { type: "checkbox", name: "dead", disabled: true, onchange: actions.order });
+    this.dead = make("span", { text: terms.dead });
+    this.png = makeButton(terms.png, actions.png, { disabled: true });
+    this.npy = makeButton(terms.npy, actions.npy, { disabled: true });
+    this.stop = makeButton(terms.stop, actions.stop, { hidden: true, "aria-label": terms.stop_name });
+    const toggle = () => change("channels", { selecting: !state.channels.selecting });
+    const off = { "aria-pressed": "false", disabled: true };
+    this.select = makeButton(terms.select, toggle, { ...off, title: terms.select_title });
+    this.ends = [make("span"), make("span")];
+    this.legend = make("span", { class: "hl-channels-legend" }, this.ends[0], make("i"), this.ends[1]);
+    this.root = this.arrange();
+    this.updateTitle();
+  }
+
+  arrange() {
+    const { terms } = this,
+      saves = { class: "hl-channels-saves", role: "group", "aria-label": terms.save };
+    return make(
+      "div",
+      { class: "hl-channels-tools" },
+      label(terms.sort, this.order),
+      this.stop,
+      label(terms.range, this.range),
+      make("label", { class: "hl-tick" }, this.smooth, make("span", { text: terms.smooth })),
+      make("label", { class: "hl-tick", title: terms.dead_title }, this.hide, this.dead),
+      this.select,
+      make("div", saves, make("span", { text: terms.save }), this.png, this.npy),
+    );
+  }
+
+  updateTitle() {
+    this.order.title = this.terms.sort_titles[this.order.value];
+  }
+
+  get chosen() {
+    const { order, range, smooth, hide } = this;
+    return { sort: order.value, shared: range.value === "shared", smooth: smooth.checked, hide: hide.checked };
+  }
+
+  /** Select a sort order without requesting it. */
+  sort(name) {
+    if (name) this.order.value = name;
+    this.updateTitle();
+  }
+
+  /** Show whether a click selects a channel, and how many are selected. */
+  markSelection({ selecting, selected }) {
+    const { terms, select } = this;
+    select.setAttribute("aria-pressed", String(selecting));
+    select.textContent = selected.length
+      ? fill(terms.selected, { count: selected.length.toLocaleString("en") })
+      : terms.select;
+  }
+
+  busy(on) {
+    this.png.disabled = on;
+  }
+
+  /** Update the controls for the current sheet. */
+  fit(sheet, measuring) {
+    const { terms, hide, order } = this;
+    for (const each of [this.png, this.npy, this.select]) each.disabled = !sheet;
+    this.stop.hidden = measuring !== "effect";
+    const count = sheet ? sheet.dead.length : 0;
+    this.dead.textContent = count ? `${terms.dead} (${count.toLocaleString("en")})` : terms.dead;
+    hide.disabled = !count || count === sheet.total;
+    if (hide.disabled) hide.checked = false;
+    const one = Boolean(sheet) && !sheet.figures.sparsity,
+      sparse = this.options.find((option) => option.value === "sparsity");
+    sparse.disabled = one;
+    sparse.title = one ? terms.one_cell : "";
+    if (one && order.value === "sparsity") order.value = "mean";
+    this.updateTitle();
+    this.updateLegend(sheet);
+  }
+
+  updateLegend(sheet) {
+    const { terms, legend, ends } = this,
+      [low, high] = sheet ? sheet.range : [0, 0],
+      signed = low < 0;
+    legend.hidden = !sheet;
+    legend.dataset.signed = String(signed);
+    const own = signed ? [terms.own_signed[0], terms.own_signed[2]] : terms.own_ends;
+    const texts = this.chosen.shared ? [formatValue(low), `≥ ${formatValue(high)}`] : own;
+    ends.forEach((end, k) => {
+      end.textContent = texts[k];
+    });
+  }
+}

@@ -1,0 +1,352 @@
+// The comparison board: its panels, their requests, and the shared drawing settings.
+import { bindBoard } from "./address.js";
+import { Panel } from "./panel.js";
+import { Pair } from "./pair.js";
+import { Requests } from "./requests.js";
+import { Tools } from "./tools.js";
+import { keepsTarget, settings, whenAnswered } from "../parts.js";
+import { state, subscribe, update } from "../store.js";
+import { make } from "../wire.js";
+
+class Board {
+  constructor(element, props, trigger) {
+    const terms = { ...props.map, ...props.combobox, ...props.terms };
+    this.element = element;
+    this.props = props;
+    this.trigger = trigger;
+    this.terms = terms;
+    this.panels = [];
+    this.received = {};
+    this.unsent = new Map(); // messages of panels, by slot; a visitor may have few requests in line
+    this.inLine = new Map(); // numbers of the requests that the server has not started, by slot
+    this.running = new Map(); // numbers of all sent requests, by slot
+    this.number = Date.now(); // larger than the numbers of an earlier board: the server ignores smaller ones
+    this.requests = new Requests();
+    this.grid = make("div", { class: "hl-compare-panels" });
+    this.pair = new Pair(this);
+    this.tools = new Tools(this);
+    element.firstElementChild.replaceChildren(this.tools.element, this.grid, this.pair.element);
+    this.add();
+    this.add({ own: {}, runner: true, classed: true });
+    this.bound = bindBoard(this);
+    this.follow({
+      imagePath: () => this.readImage(),
+      question: () => this.readQuestion(),
+      compared: () => this.readAnswers(),
+      comparison: () => this.readPanels(),
+    });
+    new IntersectionObserver(() => this.refreshIfVisible()).observe(element);
+  }
+
+  /**
+   * Call each reader after changes of its value in the state, and now if it has one.
+   * @param {Partial<Record<keyof import("../store.js").State, () => void>>} readers
+   */
+  follow(readers) {
+    for (const key of /** @type {(keyof typeof readers)[]} */ (Object.keys(readers))) {
+      const readKnown = () => {
+        if (state[key] !== null && state[key] !== undefined) readers[key]();
+      };
+      subscribe([key], readKnown);
+      readKnown();
+    }
+  }
+
+  get page() {
+    return this.requests.page;
+  }
+
+  // Panels
+
+  /** Add a panel with the next likely class if classes are compared, or else with a method of another family. */
+  propose() {
+    const names = (key) => this.panels.map(({ latest, own }) => own[key] || latest?.names?.[key]),
+      [methods, classes] = [names("method"), names("target")].map((each) => new Set(each));
+    const explained = new Set(this.panels.map(({ latest }) => latest?.name).filter(Boolean)),
+      listed = this.listed(this.panels[0] || null)?.method || [],
+      known = listed.filter(([, , , more]) => !more?.why).map(([, name]) => name);
+    const method = this.terms.proposals.find((name) => !methods.has(name) && known.includes(name)),
+      target = state.likely.find(({ name }) => !classes.has(name) && !explained.has(name))?.name;
+    const comparesClasses = methods.size === 1 && this.panels.length > 1 && explained.size > 1;
+    if (target && (comparesClasses || !method)) this.add({ own: { target }, classed: true }, true);
+    else this.add(null, true, method ? { method } : {});
+  }
+
+  /** Add a panel that shows what the page shows, or a copy of `from` right after it. */
+  add(from = null, focus = false, own = {}) {
+    const free = Array.from({ length: this.props.slots }, (_, k) => k).find((k) =>
+      this.panels.every((panel) => panel.slot !== k),
+    );
+    if (free === undefined) return;
+    const panel = new Panel(this, free, from),
+      at = this.panels.indexOf(from);
+    Object.assign(panel.own, own);
+    this.panels.splice(at < 0 ? this.panels.length : at + 1, 0, panel);
+    if (at < 0) this.grid.append(panel.element);
+    else from.element.after(panel.element);
+    this.relabel();
+    if (!focus) return;
+    this.refresh();
+    panel.picks.method.field.focus({ preventScroll: true });
+    panel.element.scrollIntoView({ block: "nearest" });
+  }
+
+  duplicate(panel) {
+    this.add(panel, true);
+  }
+
+  remove(panel) {
+    const at = this.panels.indexOf(panel);
+    this.panels.splice(at, 1);
+    panel.end();
+    this.relabel();
+    this.cancelUnused();
+    this.draw();
+    const next = this.panels[Math.min(at, this.panels.length - 1)];
+    (this.panels.length > 1 ? next.removeButton : this.tools.more).focus();
+  }
+
+  /** Show only two panels with common limits: the predicted class and the runner-up. */
+  comparePredictions() {
+    this.tools.limits = "pinned";
+    this.restore([
+      { own: { target: "" }, classed: true },
+      { own: {}, runner: true, classed: true },
+    ]);
+  }
+
+  /** Replace all panels. */
+  restore(panels) {
+    for (const panel of this.panels.splice(0)) panel.end();
+    for (const each of panels) this.add(each);
+    this.refresh();
+  }
+
+  /** Assign letters by position, and enable or disable adding and removing panels. */
+  relabel() {
+    this.panels.forEach((panel, k) => {
+      panel.setLetter(String.fromCharCode(65 + k));
+      panel.removeButton.disabled = this.panels.length === 1;
+      panel.copyButton.disabled = this.panels.length === this.props.slots;
+    });
+    this.tools.more.disabled = this.panels.length === this.props.slots;
+    this.grid.dataset.count = String(this.panels.length);
+    this.updateButtons();
+  }
+
+  updateButtons() {
+    this.tools.saves.enable();
+    this.tools.stop.disabled = !this.panels.some((panel) => panel.pending);
+  }
+
+  // Requests and answers
+
+  readImage() {
+    this.setImage(state.imagePath);
+    this.stale = true;
+    this.mark();
+    if (this.page.image) return;
+    if (this.panels.some((panel) => panel.pending)) this.stop();
+    this.refreshIfVisible();
+  }
+
+  readQuestion() {
+    this.requests.settings(state.question);
+    this.stale = true;
+    this.mark();
+    this.refreshIfVisible();
+  }
+
+  readAnswers() {
+    for (const [slot, value] of Object.entries(state.compared)) {
+      if (this.received[slot] === value) continue;
+      this.received[slot] = value;
+      this.take(value);
+    }
+  }
+
+  readPanels() {
+    this.restore(state.comparison);
+    update({ comparison: null });
+    this.element.scrollIntoView({ block: "start" });
+  }
+
+  /** A new image resets the panels' classes, unless the page's class is pinned or an address set both. */
+  setImage(image) {
+    const before = this.page.image;
+    this.requests.setImage(image);
+    if (!before || !this.page.image || before === this.page.image) return;
+    if (!this.coming && !keepsTarget()) for (const { own } of this.panels) if (own.target) delete own.target;
+    this.coming = false;
+  }
+
+  /** Read the whole form, when the tab is visible and the page has a new answer. */
+  readForm() {
+    const form = settings();
+    this.setImage(form.image || "");
+    this.requests.form(form);
+    this.refresh();
+  }
+
+  /** Refresh if the tab is visible and something has changed: the page's own answer may take a minute. */
+  refreshIfVisible() {
+    if (this.stale && this.element.checkVisibility() && (this.page.names.model || this.page.image === ""))
+      this.refresh();
+  }
+
+  changed(panel) {
+    this.refresh();
+    panel.head();
+  }
+
+  listed(panel) {
+    return this.requests.listed(panel);
+  }
+
+  /** Mark the panels whose map no longer matches their settings. */
+  mark() {
+    for (const panel of this.panels) {
+      const shown = panel.pending || panel.answer;
+      panel.old = Boolean(shown && !this.requests.isEqual(shown.request, this.requests.forPanel(panel)));
+      panel.mark();
+    }
+    this.pair.mark();
+    this.updateButtons();
+  }
+
+  /** Request the missing answers; known answers are shown again. */
+  refresh() {
+    this.stale = false;
+    for (const panel of this.panels) {
+      panel.old = false;
+      const request = this.requests.forPanel(panel),
+        { isEqual } = this.requests;
+      if (!this.page.image) panel.empty();
+      else if (panel.answer && isEqual(panel.answer.request, request)) panel.back();
+      else if (!(panel.pending && isEqual(panel.pending.request, request))) {
+        const known = this.requests.find(request),
+          twin = this.panels.find(({ pending }) => pending && isEqual(pending.request, request));
+        if (known) {
+          panel.pending = { request };
+          this.handleAnswer(panel, known);
+        } else if (twin) panel.wait(request, twin.pending.number);
+        else this.sendRequest(panel, request);
+      }
+    }
+    this.cancelUnused();
+    this.updateButtons();
+    this.draw();
+  }
+
+  sendRequest(panel, request = this.requests.forPanel(panel)) {
+    panel.old = false;
+    panel.wait(request, ++this.number);
+    this.unsent.set(panel.slot, { slot: panel.slot, number: this.number, ...this.requests.toWire(panel, request) });
+    this.sendNext();
+    this.updateButtons();
+  }
+
+  /** Send requests while few of them wait at the server; a newer request of a panel takes the place of its old one. */
+  sendNext() {
+    for (const [slot, message] of this.unsent) {
+      if (this.inLine.size >= this.props.at_once && !this.inLine.has(slot)) continue;
+      this.unsent.delete(slot);
+      this.inLine.set(slot, message.number);
+      this.running.set(slot, message.number);
+      this.trigger("submit", message);
+    }
+  }
+
+  /** Cancel work that no panel waits for, except for panels with a newer request: the server cancels those itself. */
+  cancelUnused() {
+    const isUnused = (number) => !this.panels.some(({ pending }) => pending && pending.number === number);
+    for (const [slot, { number }] of this.unsent) if (isUnused(number)) this.unsent.delete(slot);
+    for (const [slot, number] of this.running) {
+      if (!isUnused(number)) continue;
+      this.running.delete(slot);
+      this.inLine.delete(slot);
+      this.trigger("stop", { slot });
+    }
+    this.sendNext();
+  }
+
+  /** Stop all panels; the server shows their best maps so far. */
+  stop() {
+    const unsent = [...this.unsent.values()];
+    this.unsent.clear();
+    this.trigger("stop", {});
+    for (const { slot, number } of unsent)
+      this.take({ slot, number, state: "halted", parts: [{ text: this.terms.stopped }], fraction: null });
+  }
+
+  /** Handle a partial or final answer for every panel that waits for it. */
+  take(value) {
+    if (value.state !== "waiting" && this.inLine.get(value.slot) === value.number) {
+      this.inLine.delete(value.slot);
+      this.sendNext();
+    }
+    const panels = this.panels.filter(({ pending }) => pending && pending.number === value.number);
+    if (!panels.length) return;
+    if (value.state !== "waiting" && value.state !== "partial") this.running.delete(value.slot);
+    for (const panel of panels) {
+      if (value.state !== "passed") this.handleAnswer(panel, { ...value });
+      else {
+        panel.markStale();
+        this.stale = true;
+      }
+    }
+    this.updateButtons();
+  }
+
+  async handleAnswer(panel, value) {
+    const over = panel.pending.request;
+    this.requests.learn(over, value);
+    for (const { picks } of this.panels) for (const list of Object.values(picks)) list.refresh();
+    if (await panel.take(value)) this.requests.keep(over, value);
+    this.updateButtons();
+    this.draw();
+  }
+
+  // Drawing, without a request
+
+  /** Check whether this map is drawn by magnitude. */
+  magnitudes(map) {
+    return this.tools.magnitudes(map);
+  }
+
+  draw() {
+    const panels = this.panels.filter((panel) => panel.mapView.map),
+      whole = panels.filter((panel) => !panel.partial);
+    for (const panel of panels) {
+      const alike = panels.filter((other) => other.kind === panel.kind),
+        style = this.tools.style(alike.map(({ mapView }) => mapView.map)),
+        styled = ({ mapView }) => ({ ...style, signed: !this.magnitudes(mapView.map) });
+      const mates = this.tools.shared ? alike.filter((other) => whole.includes(other)) : [panel];
+      const isShared = mates.length > 1 && !panel.partial,
+        ranges = isShared ? mates.map((mate) => mate.mapView.range(styled(mate))) : [];
+      const [lows, highs] = [0, 1].map((end) => ranges.map((range) => range[end]));
+      const limits = isShared ? [Math.min(...lows), Math.max(...highs)] : null;
+      panel.mapView.draw({ ...styled(panel), limits });
+      panel.sayRange(isShared ? mates : []);
+    }
+    this.mix();
+    this.pair.refresh({ smooth: this.tools.smooth.checked });
+    this.updateButtons();
+  }
+
+  mix() {
+    this.bound?.();
+    for (const { mapView } of [...this.panels, this.pair]) mapView.mix(this.tools.opacity);
+  }
+
+  /** Point at the same position of the image in all panels. */
+  point(x, y = null) {
+    for (const { mapView } of [...this.panels, this.pair]) mapView.point(x, y);
+  }
+}
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger) {
+  const board = new Board(element, props, trigger);
+  whenAnswered(element, () => board.readForm());
+}

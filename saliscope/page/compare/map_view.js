@@ -1,0 +1,190 @@
+// An image with a map in a square frame, its color bar, and the value at the position that the board points to.
+import { STEPS, stay } from "../drawing/cells.js";
+import { blur, peak } from "../drawing/field.js";
+import { drawBar, sigmaOf, view } from "../drawing/paint.js";
+import { describe, quantityOf } from "../drawing/describe.js";
+import { ticksOf } from "../drawing/ticks.js";
+import { Surface } from "../drawing/surface.js";
+import { DetectedObjects } from "../drawing/objects.js";
+import { describeCell, fill, make, formatValue } from "../wire.js";
+
+const WHOLE = [0, 0, 1, 1];
+
+export class MapView {
+  /**
+   * @param {(x: ?number, y?: number) => void} point reports a relative position in the image, or null
+   * @param {Record<string, any>} terms
+   */
+  constructor(point, terms) {
+    this.report = point;
+    this.terms = terms;
+    this.map = null;
+    this.rendering = null;
+    this.unit = "";
+    this.cell = null;
+    this.opacity = 1;
+    this.canvas = make("canvas", { width: 512, height: 512, tabindex: 0, role: "img" });
+    this.mark = make("div", { class: "hl-cell", hidden: true });
+    this.stage = make("div", { class: "hl-compare-stage", hidden: true }, this.canvas, this.mark);
+    this.objects = new DetectedObjects(this.stage, {});
+    this.message = make("p", { class: "hl-compare-says", role: "status" });
+    this.frame = make("div", { class: "hl-compare-frame" }, this.stage, this.message);
+    this.read = make("output", { class: "hl-compare-read" });
+    this.bar = make("canvas", { class: "hl-bar", width: 256, height: 1, role: "img" });
+    this.ends = make("div", { class: "hl-ends" });
+    this.rangeNote = make("p", { class: "hl-quiet hl-compare-range" });
+    const scale = make("div", { class: "hl-compare-scale" }, this.bar, this.ends, this.rangeNote);
+    this.parts = [this.frame, this.read, scale];
+    this.surface = new Surface(this.canvas);
+    new ResizeObserver(() => {
+      if (this.surface.fit() && this.rendering) this.paint();
+    }).observe(this.canvas);
+    this.listen();
+  }
+
+  listen() {
+    const over = (event) => {
+      const rect = this.canvas.getBoundingClientRect(),
+        [left, top, right, bottom] = this.box;
+      const part = (at, low, wide) => Math.min(1, Math.max(0, (at - low) / wide));
+      this.report(
+        left + part(event.clientX, rect.left, rect.width) * (right - left),
+        top + part(event.clientY, rect.top, rect.height) * (bottom - top),
+      );
+    };
+    for (const name of ["pointermove", "pointerdown"]) this.canvas.addEventListener(name, over);
+    this.canvas.addEventListener("pointerleave", (event) => {
+      if (document.activeElement !== this.canvas && event.pointerType !== "touch") this.report(null);
+    });
+    this.canvas.addEventListener("blur", () => {
+      this.read.removeAttribute("aria-live");
+      this.report(null);
+    });
+    this.canvas.addEventListener("focus", () => {
+      this.read.setAttribute("aria-live", "polite");
+      if (this.map && !this.cell && this.canvas.matches(":focus-visible")) this.at(...peak(this.map));
+    });
+    this.canvas.addEventListener("keydown", (event) => {
+      const step = STEPS[event.key];
+      if (!step || !this.map || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      const [row, column] = this.cell || peak(this.map),
+        far = event.shiftKey ? Math.max(1, Math.round(this.map.w / 16)) : 1;
+      this.at(stay(row + far * step[0], this.map.h), stay(column + far * step[1], this.map.w));
+    });
+  }
+
+  get box() {
+    return (this.map && this.map.box) || WHOLE;
+  }
+
+  /** Point at the center of a cell. */
+  at(row, column) {
+    const [left, top, right, bottom] = this.box;
+    this.report(
+      left + ((column + 0.5) / this.map.w) * (right - left),
+      top + ((row + 0.5) / this.map.h) * (bottom - top),
+    );
+  }
+
+  /** Show a map over an image (or null); `objects` are the detected objects, `value` is the answer. */
+  setMap(map, image, unit, alt, objects, value = null) {
+    Object.assign(this, { map, unit, value, rendering: null });
+    this.surface.image = image;
+    const { ratio } = this.surface; // the frame is always square, so that the layout does not shift
+    this.stage.style.width = `${100 * Math.min(1, 1 / ratio)}%`;
+    this.stage.style.height = `${100 * Math.min(1, ratio)}%`;
+    this.stage.hidden = false;
+    this.canvas.setAttribute("aria-label", alt);
+    this.objects.show(objects);
+    this.showMessage("");
+    this.surface.fit();
+  }
+
+  /** Show a message in place of the map. */
+  showMessage(text) {
+    this.message.textContent = text;
+    this.message.hidden = !text;
+  }
+
+  clear(text) {
+    this.map = this.rendering = this.cell = this.value = null;
+    this.stage.hidden = this.mark.hidden = true;
+    this.surface.clear();
+    this.read.textContent = "";
+    this.ends.replaceChildren();
+    this.rangeNote.textContent = "";
+    this.bar.getContext("2d").clearRect(0, 0, 256, 1);
+    this.bar.setAttribute("aria-hidden", "true"); // nothing to describe
+    this.showMessage(text);
+  }
+
+  /** Return the map's own color range. */
+  range(style) {
+    const { low, high } = view(this.map, { ...style, limits: null });
+    return [low, high];
+  }
+
+  /** Draw the map as `view` in paint.js specifies, unless it is already drawn that way. */
+  draw(style) {
+    const stamp = JSON.stringify([this.map.id, style]);
+    if (this.rendering && stamp === this.stamp) return;
+    this.stamp = stamp;
+    this.rendering = view(this.map, style);
+    if (style.fine && !this.rendering.fine) this.rendering = this.fineRendering(style);
+    this.paint();
+    drawBar(this.bar, this.rendering);
+    const { low, high } = this.rendering;
+    const label = fill(this.terms.color_range, { low: formatValue(low), high: formatValue(high), unit: this.unit });
+    this.ticks = ticksOf(this.rendering);
+    this.label = quantityOf(this.terms, this.map, style.signed === false, this.unit);
+    const magnitudes = style.signed === false && this.map.signed;
+    this.drawing = describe(this.terms, this.map, this.rendering, magnitudes, style.limits);
+    this.ends.replaceChildren(
+      make("span", { text: this.ticks[0].text }),
+      make("span", { class: "hl-compare-unit", text: this.label, title: this.label }),
+      make("span", { text: this.ticks.at(-1).text }),
+    );
+    this.bar.removeAttribute("aria-hidden");
+    this.bar.setAttribute("aria-label", label.trim());
+  }
+
+  /** Draw as a fine map without contours even if it is mostly smooth, because one of its two source maps is fine. */
+  fineRendering(style) {
+    const { map } = this,
+      values = style.smooth ? blur(map, sigmaOf(map.values) * Math.max(map.h, map.w)) : map.values;
+    return { ...view({ ...map, values }, style), fine: true };
+  }
+
+  paint() {
+    this.surface.paint(this.rendering);
+    this.mix(this.opacity);
+  }
+
+  mix(opacity) {
+    this.opacity = opacity;
+    if (this.rendering) this.surface.mix(opacity);
+  }
+
+  /** Mark the cell at a relative position of the image and show its value; null removes the mark. */
+  point(x, y) {
+    const { map } = this;
+    this.mark.hidden = true;
+    this.cell = null;
+    if (!map || x === null) {
+      this.read.textContent = "";
+      return;
+    }
+    const [left, top, right, bottom] = this.box,
+      [u, v] = [(x - left) / (right - left), (y - top) / (bottom - top)];
+    if (u < 0 || u > 1 || v < 0 || v > 1) {
+      this.read.textContent = this.terms.outside;
+      return;
+    }
+    const [row, column] = (this.cell = [stay(Math.floor(v * map.h), map.h), stay(Math.floor(u * map.w), map.w)]);
+    this.mark.hidden = false;
+    const [wide, high] = [100 / map.w, 100 / map.h];
+    this.mark.style.cssText = `left:${column * wide}%;top:${row * high}%;width:${wide}%;height:${high}%`;
+    this.read.textContent = describeCell(this.terms, map, row, column, this.unit);
+  }
+}

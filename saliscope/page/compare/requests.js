@@ -1,0 +1,121 @@
+// The request of each panel (the page's settings with the panel's own changes), and a cache of answers.
+const MAX_ANSWERS = 12; // number of answers
+const sortKeys = (options) => Object.fromEntries(Object.entries(options).sort(([a], [b]) => (a < b ? -1 : 1)));
+
+export class Requests {
+  constructor() {
+    this.page = { image: undefined, bands: "", names: {}, options: {} };
+    this.answers = []; // latest [request, value] pairs
+    this.lists = new Map();
+    this.boxes = new Map();
+    this.classMethods = new Set(); // methods that use the class
+    this.textModels = new Set(); // models with a text encoder
+    this.unused = { layer: new Set(), target: new Set() }; // methods that use no layer, or no class
+    this.isEqual = this.isEqual.bind(this);
+  }
+
+  setImage(image) {
+    this.page.image = image;
+  }
+
+  settings({ names, options }) {
+    Object.assign(this.page, { names, options });
+  }
+
+  /** Read the settings of the page. */
+  form({ image, bands, options, ...names }) {
+    this.setImage(image || "");
+    this.settings({ names, options: options.values || {} });
+    this.page.bands = bands;
+  }
+
+  /** Return the request of a panel. */
+  forPanel({ own, runner, classed, score }) {
+    const { image, bands, names, options } = this.page;
+    const model = own.model ?? names.model,
+      elsewhere = model !== names.model,
+      method = own.method ?? names.method;
+    const min_score = score ?? options.min_score;
+    return {
+      image,
+      bands,
+      model,
+      method,
+      classed,
+      runner,
+      layer: own.layer ?? (elsewhere ? "" : names.layer),
+      target: (runner ? "" : (own.target ?? names.target)) || (this.textModels.has(model) ? names.target : ""),
+      options: method === names.method ? sortKeys({ ...options, min_score }) : { min_score },
+      strict: elsewhere ? { ...own } : null,
+    };
+  }
+
+  /** Check whether two requests have the same answer. */
+  isEqual(one, other) {
+    const key = ({ layer, target, runner, classed, ...rest }) => {
+      const { method } = rest,
+        replaceable = classed && !this.classMethods.has(method);
+      const unread = !replaceable && this.unused.target.has(method),
+        bare = !replaceable && this.unused.layer.has(method);
+      return JSON.stringify([rest, replaceable, bare || layer, unread || target, unread || runner]);
+    };
+    return key(one) === key(other);
+  }
+
+  /** Return a request in the server's format. */
+  toWire(panel, request) {
+    const { own, runner, classed, score } = panel,
+      { image, bands, names } = this.page;
+    const options = score === undefined ? this.page.options : { ...this.page.options, min_score: score };
+    return {
+      image,
+      page: { ...names, bands },
+      options,
+      own: runner ? { ...own, target: undefined } : own,
+      runner,
+      classed,
+      lists: !this.lists.has(this.listKey(request)),
+      place: !this.boxes.has(this.boxKey(request)),
+    };
+  }
+
+  listKey({ model, layer }) {
+    return JSON.stringify([model, layer]);
+  }
+
+  boxKey({ image, bands, model }) {
+    return JSON.stringify([image, bands, model]);
+  }
+
+  /** Lists and the crop box are sent only once; store them. */
+  learn(request, value) {
+    if (value.task === "text") this.textModels.add(request.model); // their first and second sentence are the page's
+    if (value.lists) this.lists.set(this.listKey(request), value.lists);
+    if (value.box) this.boxes.set(this.boxKey(request), value.box);
+    value.box = this.boxes.get(this.boxKey(request));
+    if (!value.names || value.names.method !== request.method) return;
+    if (!value.takes_layer) this.unused.layer.add(request.method);
+    (value.reads_class ? this.classMethods : this.unused.target).add(request.method);
+  }
+
+  listed(panel) {
+    const request = this.forPanel(panel),
+      found = this.lists.get(this.listKey(request));
+    if (found) return found;
+    for (const [key, lists] of [...this.lists].reverse()) if (JSON.parse(key)[0] === request.model) return lists;
+    const [any] = this.lists.values();
+    return any && { model: any.model };
+  }
+
+  keep(request, value) {
+    if (value.state !== "done") return;
+    this.answers = [...this.answers.filter(([other]) => !this.isEqual(other, request)), [request, value]].slice(
+      -MAX_ANSWERS,
+    );
+  }
+
+  find(request) {
+    const found = this.answers.find(([other]) => this.isEqual(other, request));
+    return found && found[1];
+  }
+}

@@ -1,0 +1,164 @@
+"""One request of the page, and its answer: the table of handlers, and `run_job`, which runs one.
+
+A script asks with one event, which names a part of the page and what happened to it, and has the settings of the
+page. The answer is a sequence of messages: new values by part, or by name of the state in store.js.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from saliscope import limits
+from saliscope.compute import engine, messages
+from saliscope.compute.answers import Settings
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.places import places
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.request import Request, from_form
+from saliscope.errors import Refused
+from saliscope.page.elements import Part
+from saliscope.page.wire import Updates, new_number, pack
+
+Handler = Callable[["Ask"], Iterator[Updates] | None]
+
+PAGE = "hl-page"
+"""The id of the page, whose events are questions about the settings."""
+HANDLERS: dict[tuple[str, str], Handler] = {}
+"""What answers an event of a part, by the id of the part and the name of the event."""
+FOLLOWERS: dict[Part, Callable[[Settings], Any]] = {}
+"""Parts that follow the settings, and functions that return their values."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request of the page."""
+
+    part: str
+    event: str
+    data: dict[str, Any] = field(default_factory=dict)
+    """What the script sent with the event."""
+    form: dict[str, Any] = field(default_factory=dict)
+    """The settings of the page, see `from_form`."""
+    session: str = ""
+    number: int | None = None
+    """Grows with each request of a page, because requests may start in another order."""
+    crops: tuple[str, ...] = ()
+    """The crops that the browser holds, see `view.crop`."""
+
+    def question(self) -> Request:
+        """Return the request of the settings.
+
+        Errors   Refused
+        """
+        return from_form(self.form)
+
+    def job(self, name: str) -> str:
+        """Return the name of a job of this visitor that runs beside the explanation."""
+        return f"{self.session}/{name}"
+
+    def text(self, name: str, longest: int = 200) -> str:
+        """Return a text that the script sent, or an empty one."""
+        value = self.data.get(name)
+        return value[:longest] if isinstance(value, str) else ""
+
+    def integer(self, name: str, default: int) -> int:
+        """Return an integer that the script sent."""
+        value = self.data.get(name)
+        return value if type(value) is int else default
+
+
+def parse(data: Any, session: str | None) -> Ask:
+    """Return the request that a script sent; what has the wrong type is left out."""
+    fields = data if isinstance(data, dict) else {}
+
+    def given(name: str) -> dict[str, Any]:
+        value = fields.get(name)
+        return value if isinstance(value, dict) else {}
+
+    number, crops = fields.get("number"), fields.get("crops")
+    return Ask(
+        str(fields.get("part")),
+        str(fields.get("event")),
+        given("data"),
+        given("form"),
+        session or "",
+        number if type(number) is int and number else None,
+        tuple(crop for crop in crops if isinstance(crop, str)) if isinstance(crops, list) else (),
+    )
+
+
+def on(part: Part | str, *events: str) -> Callable[[Handler], Handler]:
+    """Return a decorator that lets a function answer these events of a part."""
+
+    def register(handler: Handler) -> Handler:
+        name = part if isinstance(part, str) else part.id
+        HANDLERS.update(dict.fromkeys(((name, event) for event in events), handler))
+        return handler
+
+    return register
+
+
+def follow(part: Part) -> Callable[[Callable[[Settings], Any]], Callable[[Settings], Any]]:
+    """Return a decorator for the function that returns the value of a part for resolved settings."""
+
+    def register(value: Callable[[Settings], Any]) -> Callable[[Settings], Any]:
+        FOLLOWERS[part] = value
+        return value
+
+    return register
+
+
+def respond(ask: Ask) -> Iterator[str]:
+    """Answer a request with messages as JSON. An event that no part has is not answered."""
+    handler = HANDLERS.get((ask.part, ask.event))
+    for updates in (handler(ask) if handler else None) or ():
+        yield pack(updates, ask.number if ask.part == PAGE else None)
+
+
+def run_job(
+    name: str | None,
+    steps: Callable[[Run], Iterator[Updates]],
+    show_error: Callable[[str], Updates],
+    *,
+    question: str = "",
+    again: bool = False,
+    number: int | None = None,
+    seconds: float = limits.SECONDS,
+    unknown: str = messages.UNKNOWN,
+    place: str = "",
+) -> Iterator[Updates]:
+    """Run a handler as a new job: yield `steps(run)`; an error becomes `show_error(message)`.
+
+    `name` is the session of the visitor, or "session/part" for jobs that run beside the explanation. A previous job
+    with that name is stopped and its results are not shown. If the latest job answers the same `question`, a new job
+    only starts with `again`. A job with a smaller `number` than the latest one does not start. A job without an image
+    names the kind of its `place` in `limits.PLACES`.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            run = stack.enter_context(runs.start(name, seconds, question, again, number))
+        except Refused as error:
+            yield show_error(str(error))
+            return
+        if run is None:
+            return
+        try:
+            for _ in places.wait(run, place) if place else ():
+                pass
+            for step in steps(run):
+                if not runs.is_heard(run):  # Gradio would keep the answers of all sessions that read none
+                    break
+                if not run.superseded:  # a superseded job continues until its next report
+                    yield step
+        except Exception as error:
+            run.failure = error
+            if not run.superseded:
+                yield show_error(engine.message_of(error, unknown))
+
+
+def error_line(message: str) -> dict[str, Any]:
+    """Return an error message as the value of a status line."""
+    return messages.status("error", message, ident=new_number())

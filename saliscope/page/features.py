@@ -1,0 +1,45 @@
+"""All handlers of the page. Importing this module imports torch, so the page is served first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from saliscope.page import events
+from saliscope.page.api import snippets
+from saliscope.page.batch import batch
+from saliscope.page.channels import arithmetic, changing, channels
+from saliscope.page.compare import compare
+from saliscope.page.erase import erase
+from saliscope.page.lab import lab
+from saliscope.page.maps import maps
+from saliscope.page.models import models
+from saliscope.page.overlay import explain
+from saliscope.page.rail import rail
+from saliscope.page.ranking import ranking
+from saliscope.page.share import bundle
+from saliscope.page.trust import trust
+
+FEATURES = (
+    snippets,
+    batch,
+    arithmetic,
+    changing,
+    channels,
+    compare,
+    erase,
+    lab,
+    maps,
+    models,
+    explain,
+    rail,
+    ranking,
+    bundle,
+    trust,
+)
+"""The modules that register the handlers."""
+
+
+def respond(event: Any, session: str | None) -> Iterator[str]:
+    """Answer an event of the page in a session with messages as JSON."""
+    yield from events.respond(events.parse(getattr(event, "_data", None), session))

@@ -1,0 +1,44 @@
+// Gradient of the selected class at every layer, drawn along the network.
+import { bars } from "../drawing/chart.js";
+import { whenAnswered } from "../parts.js";
+import { watchProps, make, markDrawn } from "../wire.js";
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger, watch) {
+  const terms = props.terms,
+    root = element.firstElementChild;
+  const line = make("p", { class: "hl-line", role: "status" });
+  const verdict = make("div", { class: "hl-finding", hidden: true }, make("p"));
+  const chart = make("div", { class: "hl-chart-box" });
+  const note = make("p", { class: "hl-quiet", hidden: true, text: `${terms.legend} ${terms.read}` });
+  root.replaceChildren(make("p", { class: "hl-quiet", text: terms.text }), line, verdict, chart, note);
+  let shown = null;
+  const draw = () =>
+    shown &&
+    bars(chart, {
+      title: terms.title,
+      values: shown.norms,
+      names: shown.names,
+      marks: shown.stages,
+      least: shown.least,
+      read: (k) => shown.read[k],
+      summary: shown.verdict,
+    });
+  watchProps(watch, ["value"], () => {
+    const since = performance.now(),
+      value = props.value;
+    if (!value) return;
+    line.textContent = value.error || value.waiting || value.line;
+    line.dataset.kind = value.error ? "error" : value.waiting ? "busy" : "done";
+    if (value.names) {
+      shown = value;
+      verdict.hidden = note.hidden = false;
+      verdict.firstElementChild.textContent = value.verdict;
+      verdict.dataset.vanished = String(value.vanished);
+      draw();
+    }
+    if (!value.waiting) markDrawn(element, value.id, since);
+  });
+  new ResizeObserver(draw).observe(root);
+  whenAnswered(element, (key) => trigger("answered", { key }));
+}

@@ -1,0 +1,60 @@
+// Form fields of the gradient lab, with validation messages.
+import { make } from "../wire.js";
+
+const PAUSE = 600; // ms after the last key press: "-" and "1e" are incomplete numbers
+let ids = 0;
+
+/**
+ * Create a control with a label above it and a validation message below it.
+ * @param {string} text
+ * @param {HTMLElement} control
+ * @returns {HTMLElement}
+ */
+export function field(text, control) {
+  control.id = `hl-lab-field-${ids++}`;
+  const note = make("p", { class: "hl-lab-wrong", id: `${control.id}-wrong`, "aria-live": "polite", hidden: true });
+  return make("div", { class: "hl-field-row" }, make("label", { for: control.id, text }), control, note);
+}
+
+/**
+ * Show a validation message at the control; "" removes it.
+ * @param {HTMLElement} control
+ * @param {string} message
+ */
+export function showMessage(control, message) {
+  const note = document.getElementById(`${control.id}-wrong`) || control.parentElement.lastElementChild;
+  note.textContent = message;
+  note.toggleAttribute("hidden", !message);
+  if (!message) {
+    control.removeAttribute("aria-invalid");
+    control.removeAttribute("aria-describedby");
+    return;
+  }
+  control.setAttribute("aria-invalid", "true");
+  control.setAttribute("aria-describedby", note.id);
+}
+
+/**
+ * Return the number in a control; null if it is empty and optional, undefined if it is invalid.
+ * @param {HTMLInputElement} control
+ * @param {{min: number, max: number, whole?: boolean, optional?: boolean}} range
+ * @returns {number | null | undefined}
+ */
+export function readNumber(control, { min, max, whole, optional }) {
+  if (control.value === "" && !control.validity.badInput) return optional ? null : undefined;
+  const value = control.valueAsNumber;
+  return value >= min && value <= max && (!whole || Number.isInteger(value)) ? value : undefined;
+}
+
+/**
+ * Return a function that calls `act` once typing has paused.
+ * @param {() => void} act
+ * @returns {() => void}
+ */
+export function debounce(act) {
+  let timer = 0;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(act, PAUSE);
+  };
+}

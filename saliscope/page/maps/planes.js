@@ -1,0 +1,175 @@
+// The pager below a map that is one of several planes (channels, components, heads), with a thumbnail of each. The
+// server draws the selected plane.
+import { Components } from "./components.js";
+import { bindPlane } from "./planes_address.js";
+import { loadImage } from "../drawing/surface.js";
+import { Tiles } from "../drawing/tiles.js";
+import { subscribe } from "../store.js";
+import { floats, watchProps, make, makeButton, markDrawn } from "../wire.js";
+
+class Planes {
+  constructor(element, props, trigger) {
+    this.element = element;
+    this.props = props;
+    this.trigger = trigger;
+    this.value = null;
+    this.tiles = new Tiles();
+    this.image = null;
+    const button = (step) => makeButton("", () => this.go(this.value.plane + step));
+    this.previous = button(-1);
+    this.next = button(1);
+    this.word = make("span");
+    this.count = make("span");
+    this.number = make("input", { type: "number", step: 1, name: "plane", onchange: () => this.enter() });
+    this.list = make("div", { class: "hl-planes-list", role: "listbox", "aria-orientation": "horizontal" });
+    this.bar = make(
+      "div",
+      { class: "hl-pager hl-channels-pager" },
+      this.previous,
+      make("label", {}, this.word, this.number, this.count),
+      this.next,
+    );
+    this.root = element.firstElementChild;
+    this.root.replaceChildren(this.bar, this.list);
+    this.root.hidden = true;
+    const tile = (event) => event.target.closest("[role=option]");
+    this.list.addEventListener("click", (event) => {
+      if (tile(event)?.dataset.plane) this.go(Number(tile(event).dataset.plane));
+    });
+    this.list.addEventListener("pointerover", (event) => this.point(tile(event)));
+    this.list.addEventListener("pointerleave", () => this.point(null));
+    this.list.addEventListener("focusin", (event) => {
+      if (tile(event).matches(":focus-visible")) this.point(tile(event));
+    });
+    this.list.addEventListener("focusout", () => this.point(null));
+    this.list.addEventListener("keydown", (event) => this.key(event));
+    this.address = bindPlane((plane) => this.go(plane));
+    this.components = new Components(() => this.mark());
+    this.root.append(this.components.note);
+    subscribe(["preview", "drawn"], () => this.components.follow());
+  }
+
+  go(plane) {
+    const { value } = this;
+    if (!value || !Number.isInteger(plane)) return;
+    this.components.show(false);
+    const wanted = (plane + value.count) % value.count;
+    this.address.chosen(wanted);
+    this.trigger("select", { plane: wanted });
+  }
+
+  /** Handle a number that was entered. */
+  enter() {
+    const { value, number } = this,
+      { first } = value.words;
+    const wanted = Math.min(value.count - 1, Math.max(0, Math.round(number.valueAsNumber) - first));
+    if (Number.isFinite(wanted)) this.go(wanted);
+    else number.value = value.plane + first;
+  }
+
+  key(event) {
+    const at = [...this.list.children].indexOf(document.activeElement),
+      last = this.list.children.length - 1;
+    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
+    if (at < 0 || next === undefined) return;
+    event.preventDefault();
+    const tile = this.list.children[Math.min(last, Math.max(0, next))];
+    this.list.children[at].tabIndex = -1;
+    tile.tabIndex = 0;
+    tile.focus();
+  }
+
+  async show() {
+    const since = performance.now(),
+      { value } = this.props,
+      former = this.value;
+    this.value = value;
+    this.address.shown(value);
+    this.root.hidden = !value;
+    if (!value?.words.all) this.components.set(null);
+    if (value) {
+      const { words } = value;
+      [this.word.textContent, this.count.textContent] = [words.word, words.count];
+      [this.previous.textContent, this.next.textContent] = [words.previous, words.next];
+      [this.number.min, this.number.max] = [words.first, value.count - 1 + words.first];
+      this.number.value = value.plane + words.first;
+      this.list.setAttribute("aria-label", words.label);
+      if (former?.planes !== value.planes || former.crop.src !== value.crop.src) await this.drawThumbnails(value);
+      if (this.value !== value) return;
+      this.mark();
+    }
+    markDrawn(this.element, value && value.id, since);
+  }
+
+  async drawThumbnails(value) {
+    const image = await loadImage(value.crop.src),
+      { tiles } = this,
+      numbers = Array.from({ length: value.count }, (_, k) => k);
+    if (this.value !== value) return;
+    [this.image, this.pointed] = [image, null];
+    tiles.reset({ cell: value.cell, range: [0, 1], signed: floats(value.lo).some((low) => low < 0) });
+    tiles.add({ ...value, numbers });
+    const [high, wide] = image ? [image.naturalHeight, image.naturalWidth] : value.cell;
+    this.list.style.setProperty("--ratio", String(wide / high));
+    this.components.set(value.words.all ? value : null, image);
+    this.list.replaceChildren(
+      ...this.components.tiles,
+      ...numbers.map((plane) => {
+        const canvas = make("canvas", {
+          class: "hl-channels-tile",
+          width: tiles.w,
+          height: tiles.h,
+          "aria-hidden": "true",
+        });
+        tiles.draw(canvas, plane, false);
+        return make(
+          "button",
+          {
+            type: "button",
+            role: "option",
+            "data-plane": plane,
+            "aria-label": `${value.words.word} ${plane + value.words.first}`,
+          },
+          canvas,
+          make("b", {}, ...this.components.swatch(plane), String(plane + value.words.first)),
+        );
+      }),
+    );
+  }
+
+  /** Mark the plane of the map, and scroll its thumbnail into view. */
+  mark() {
+    for (const tile of this.list.querySelectorAll("button")) {
+      const chosen = this.components.isShown
+        ? !tile.dataset.plane
+        : Number(tile.dataset.plane) === this.value.plane && Boolean(tile.dataset.plane);
+      tile.setAttribute("aria-selected", String(chosen));
+      tile.tabIndex = chosen ? 0 : -1;
+      if (!chosen) continue;
+      const [left, right] = [
+        tile.offsetLeft - this.list.offsetLeft,
+        tile.offsetLeft - this.list.offsetLeft + tile.offsetWidth,
+      ];
+      if (left < this.list.scrollLeft || right > this.list.scrollLeft + this.list.clientWidth)
+        this.list.scrollLeft = left - this.list.clientWidth / 2;
+    }
+  }
+
+  /** Show this thumbnail over the image, and the previous one without it. */
+  point(over) {
+    const tile = over?.dataset.plane ? over : null;
+    if (tile === this.pointed) return;
+    const at = (each) => [each.firstElementChild, Number(each.dataset.plane)];
+    if (this.pointed?.isConnected) this.tiles.draw(...at(this.pointed), false);
+    this.pointed = tile;
+    if (tile && this.image) this.tiles.over(...at(tile), this.image, { shared: false, smooth: true });
+  }
+}
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger, watch) {
+  const planes = new Planes(element, props, trigger);
+  watchProps(watch, ["value"], () => {
+    planes.show();
+  });
+}

@@ -1,0 +1,56 @@
+// Draws the small map of a class, next to its bar.
+import { unpackMap } from "../drawing/field.js";
+import { draw, view } from "../drawing/paint.js";
+import { make } from "../wire.js";
+
+const SIDE = 36; // CSS pixels of the longer side
+
+/** Create the canvas of a class's map; it is drawn once the map arrives. */
+export function createSlot(index) {
+  return make("canvas", { class: "hl-small", width: 1, height: 1, "data-small": index, "aria-hidden": "true" });
+}
+
+/**
+ * Draw the maps of the classes whose canvases are in `root`.
+ * @param {Element} root
+ * @param {number} id the answer that lists these classes
+ * @param {?{of: number, items: Record<string, any>[]}} maps
+ * @param {?HTMLImageElement} image
+ */
+export function drawSlots(root, id, maps, image) {
+  for (const canvas of root.querySelectorAll("canvas")) {
+    const item = maps?.of === id && maps.items.find((each) => String(each.index) === canvas.dataset.small);
+    if (!item || canvas.dataset.drawn === String(id)) continue;
+    paintMap(canvas, image, item.map, SIDE);
+    canvas.dataset.drawn = String(id);
+  }
+}
+
+/** Mark the canvases whose maps were refused. */
+export function refuseSlots(root) {
+  for (const canvas of root.querySelectorAll("canvas[data-small]:not([data-drawn])")) canvas.dataset.drawn = "none";
+}
+
+/**
+ * Draw a map over an image, with a longer side of `longest` CSS pixels.
+ * @param {HTMLCanvasElement} canvas
+ * @param {?HTMLImageElement} image
+ * @param {Record<string, any>} packed the map
+ * @param {number} longest
+ */
+export function paintMap(canvas, image, packed, longest) {
+  const tall = image ? image.naturalHeight / image.naturalWidth : 1,
+    side = longest * Math.min(3, window.devicePixelRatio || 1);
+  [canvas.width, canvas.height] = [side * Math.min(1, 1 / tall), side * Math.min(1, tall)].map((each) =>
+    Math.max(1, Math.round(each)),
+  );
+  const context = canvas.getContext("2d", { willReadFrequently: true }),
+    { width, height } = canvas;
+  context.imageSmoothingQuality = "high";
+  context.fillStyle = "#808080";
+  context.fillRect(0, 0, width, height);
+  if (image) context.drawImage(image, 0, 0, width, height);
+  const pixels = context.getImageData(0, 0, width, height);
+  draw(pixels.data, width, height, { ...view(unpackMap(packed)), lines: false }); // too small for contours
+  context.putImageData(pixels, 0, 0);
+}

@@ -1,0 +1,111 @@
+// The views of the page, at its top: the main ones as tabs, the others in a menu with the display settings.
+import { moveByKeys, selectTab, selectedTab } from "../tabs.js";
+import { dismiss } from "../shared/dismiss.js";
+import { subscribe, update } from "../store.js";
+import { setGlossary } from "../text/terms.js";
+import { Tour } from "../tour/tour.js";
+import { fill, make } from "../wire.js";
+import { Presentation, toggleTheme } from "./display.js";
+import { markUnused } from "./unused.js";
+
+class Menu {
+  /** `items`: pairs of a text and an action; `links`: pairs of a text and an address. */
+  constructor(label, items, links) {
+    this.label = label;
+    const entry = { role: "menuitem", tabindex: -1 };
+    this.entries = [
+      ...items.map(([text, act]) => make("button", { ...entry, type: "button", text, onclick: () => this.take(act) })),
+      ...links.map(([text, href]) =>
+        make("a", { ...entry, href, target: "_blank", rel: "noopener", text, onclick: () => this.open(false) }),
+      ),
+    ];
+    this.list = make("div", { role: "menu", id: "hl-menu", "aria-label": label, hidden: true }, ...this.entries);
+    this.text = make("span", { text: label });
+    this.button = make(
+      "button",
+      {
+        type: "button",
+        "aria-haspopup": "menu",
+        "aria-expanded": "false",
+        "aria-controls": this.list.id,
+        onclick: () => this.open(this.list.hidden),
+      },
+      this.text,
+      make("i", { class: "hl-caret", "aria-hidden": "true" }),
+    );
+    this.root = make("div", { class: "hl-menu" }, this.button, this.list);
+    this.root.addEventListener("keydown", (event) => this.key(event));
+    dismiss(this.root, this.button, this.list, () => this.open(false));
+  }
+
+  open(on, focused = 0) {
+    this.list.hidden = !on;
+    this.button.setAttribute("aria-expanded", String(on));
+    if (on) this.entries.at(focused).focus();
+  }
+
+  take(act) {
+    this.open(false);
+    this.button.focus();
+    act();
+  }
+
+  key(event) {
+    const at = this.entries.indexOf(document.activeElement),
+      closed = this.list.hidden,
+      count = this.entries.length;
+    const acts = closed
+      ? { ArrowDown: () => this.open(true), ArrowUp: () => this.open(true, -1) }
+      : {
+          ArrowDown: () => this.entries[(at + 1) % count].focus(),
+          ArrowUp: () => this.entries.at((at - 1) % count).focus(),
+          Home: () => this.entries[0].focus(),
+          End: () => this.entries.at(-1).focus(),
+        };
+    if (!acts[event.key]) return;
+    event.preventDefault();
+    acts[event.key]();
+  }
+}
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props) {
+  const { terms, views, more, within } = props;
+  setGlossary(props.glossary);
+  const tabs = views.map(([id, text]) =>
+    make("button", {
+      type: "button",
+      role: "tab",
+      "data-view": id,
+      text,
+      "aria-label": fill(terms.view, { name: text }), // "Explain" is also a button
+      onclick: () => selectTab(id),
+    }),
+  );
+  const presentation = new Presentation(terms.leave);
+  const tour = new Tour(props.tour, () => menu.button.focus());
+  const items = [
+    ...more.map(([id, text]) => [text, () => selectTab(id)]),
+    [terms.theme, toggleTheme],
+    [terms.present, () => presentation.start()],
+    [terms.tour, () => tour.start()],
+  ];
+  const menu = new Menu(terms.more, items, terms.links);
+  const list = make("div", { role: "tablist", "aria-label": terms.views }, ...tabs);
+  list.addEventListener("keydown", moveByKeys(tabs, selectTab));
+  element.firstElementChild.replaceChildren(list, menu.root);
+  const names = Object.fromEntries(more);
+  const follow = () => {
+    const selected = within[selectedTab()] || selectedTab();
+    for (const tab of tabs) {
+      tab.setAttribute("aria-selected", String(tab.dataset.view === selected));
+      tab.tabIndex = tab.dataset.view === selected ? 0 : -1;
+    }
+    if (selected in names) tabs[0].tabIndex = 0;
+    menu.text.textContent = names[selected] || terms.more;
+    menu.button.toggleAttribute("data-selected", selected in names);
+  };
+  subscribe(["view"], follow);
+  update({ view: selectedTab() });
+  markUnused();
+}

@@ -1,0 +1,142 @@
+// A map in a notebook: opacity, color limits, a divider and the value at the pointer, without a server.
+import { STEPS, stay } from "../drawing/cells.js";
+import { drawBar, view } from "../drawing/paint.js";
+import { Surface, loadImage } from "../drawing/surface.js";
+import { ticksOf } from "../drawing/ticks.js";
+import { describeCell, floats, formatExact, make } from "../wire.js";
+
+const rounded = (value) => formatExact(Number(value.toPrecision(4)));
+
+class NotebookMap {
+  /**
+   * @param {HTMLImageElement} image
+   * @param {Record<string, any>} data see explainers/display/figure.py
+   */
+  constructor(image, { map, colors, limits, signed, unit, label, terms }) {
+    this.map = { ...map, values: floats(map) };
+    this.colors = colors;
+    this.limits = limits;
+    this.signed = signed;
+    this.unit = unit;
+    this.terms = terms;
+    this.cell = null;
+    this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
+    this.surface = new Surface(this.canvas);
+    this.surface.image = image;
+    this.makeControls();
+    this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
+    this.ticks = make("div", { class: "saliscope-ticks" });
+    this.read = make("output", { class: "saliscope-read", "aria-live": "polite" });
+    this.root = make("div", {}, this.tools, this.canvas, this.bar, this.ticks, this.read);
+    this.listen();
+  }
+
+  makeControls() {
+    const { terms } = this;
+    const modes = ["overlay", "photograph", "map", "swipe"].map((mode) =>
+      make("option", { value: mode, text: terms[mode] }),
+    );
+    this.mode = make("select", { "aria-label": terms.view, oninput: () => this.mix() }, ...modes);
+    this.share = make("input", { type: "range", min: 0, max: 1, step: 0.01, value: 1, oninput: () => this.mix() });
+    this.shareName = make("span", { text: terms.opacity });
+    const limit = (name) =>
+      make("input", { type: "number", step: "any", "aria-label": terms[name], oninput: () => this.readLimits() });
+    this.low = limit("low");
+    this.high = limit("high");
+    this.reset = make("button", { type: "button", text: terms.reset, onclick: () => this.setLimits(null) });
+    const opacity = make("label", {}, this.shareName, this.share);
+    const range = make("span", {}, `${terms.colors} `, this.low, ` ${terms.to} `, this.high);
+    this.tools = make("div", { class: "saliscope-tools" }, this.mode, opacity, range, this.reset);
+  }
+
+  listen() {
+    const { canvas } = this;
+    canvas.addEventListener("pointermove", (event) => {
+      const rect = canvas.getBoundingClientRect();
+      const [x, y] = [(event.clientX - rect.left) / rect.width, (event.clientY - rect.top) / rect.height];
+      if (this.mode.value === "swipe") {
+        this.share.value = String(x);
+        this.mix();
+      }
+      this.point(Math.floor(y * this.map.h), Math.floor(x * this.map.w));
+    });
+    canvas.addEventListener("pointerleave", () => this.point(null));
+    canvas.addEventListener("keydown", (event) => {
+      const step = STEPS[event.key];
+      if (!step) return;
+      event.preventDefault();
+      event.stopPropagation(); // notebooks move to another cell
+      const [row, column] = this.cell || [Math.floor(this.map.h / 2), Math.floor(this.map.w / 2)];
+      this.point(row + step[0], column + step[1]);
+    });
+    new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
+  }
+
+  /** Make the fields as wide as their numbers. */
+  widen() {
+    for (const field of [this.low, this.high]) field.style.width = `${Math.max(6, field.value.length) + 1}ch`;
+  }
+
+  readLimits() {
+    this.widen();
+    const limits = [this.low.valueAsNumber, this.high.valueAsNumber];
+    const isRange = limits.every(Number.isFinite) && limits[1] > limits[0];
+    for (const field of [this.low, this.high]) field.setCustomValidity(isRange ? "" : this.terms.invalid);
+    if (isRange) this.setLimits(limits, true);
+    else this.high.reportValidity();
+  }
+
+  setLimits(limits, typed = false) {
+    this.limits = limits;
+    this.draw(typed);
+  }
+
+  /** Draw the map and its color bar; `typed`: without changing the fields, in which somebody types. */
+  draw(typed = false) {
+    this.rendering = view(this.map, { colors: this.colors, limits: this.limits, signed: this.signed });
+    const { low, high } = this.rendering;
+    if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
+    this.widen();
+    drawBar(this.bar, this.rendering);
+    const ticks = ticksOf(this.rendering);
+    const [first, last] = [ticks[0].text, `${ticks.at(-1).text} ${this.unit}`];
+    this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
+    this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
+    this.paint();
+  }
+
+  paint() {
+    this.surface.paint(this.rendering);
+    this.mix();
+  }
+
+  mix() {
+    const mode = this.mode.value,
+      share = this.share.valueAsNumber,
+      hasDivider = mode === "swipe";
+    this.shareName.textContent = hasDivider ? this.terms.divider : this.terms.opacity;
+    this.share.disabled = mode === "photograph" || mode === "map";
+    this.surface.mix(hasDivider ? 1 : share, { mode, split: share });
+  }
+
+  /** Show the value of a cell; null removes it. */
+  point(row, column) {
+    const { h, w } = this.map;
+    this.cell = row === null ? null : [stay(row, h), stay(column, w)];
+    this.read.textContent = this.cell ? describeCell(this.terms, this.map, this.cell[0], this.cell[1], this.unit) : "";
+  }
+}
+
+/**
+ * Replace the static image in an element by the map with its controls.
+ * @param {?Element} root
+ * @param {Record<string, any>} data
+ */
+export async function showMap(root, data) {
+  const image = root && (await loadImage(data.image));
+  if (!image) return; // the static image remains
+  const map = new NotebookMap(image, data);
+  root.replaceChildren(map.root);
+  map.surface.fit();
+  map.draw();
+}

@@ -1,0 +1,310 @@
+"""Answers the questions of the page: what each step of an explanation changes in the Explain view and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from saliscope.compute import engine, headline, messages, model_cache, removal
+from saliscope.compute.answers import Answer, LoadedModel, Refining, Scene, Settings, Stages, Step, Waiting
+from saliscope.compute.bundles import links
+from saliscope.compute.jobs import runs
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.methods import costs
+from saliscope.compute.objects import messages as object_messages
+from saliscope.compute.request import Request
+from saliscope.compute.trust import engine as checks
+from saliscope.errors import Refused
+from saliscope.page.channels import view as channels_view
+from saliscope.page.components import view
+from saliscope.page.events import FOLLOWERS, PAGE, Ask, error_line, on, run_job
+from saliscope.page.maps import parts as maps_parts
+from saliscope.page.maps.view import listed
+from saliscope.page.methods import guide, picker
+from saliscope.page.methods import parts as methods_parts
+from saliscope.page.overlay import parts as overlay_parts
+from saliscope.page.overlay import stored as stored_answer
+from saliscope.page.panel import parts as panel_parts
+from saliscope.page.panel import settings as panel
+from saliscope.page.rail import parts as rail_parts
+from saliscope.page.rail import rail
+from saliscope.page.trust import trust
+from saliscope.page.wire import Updates, new_number
+
+
+@on(PAGE, "open")
+def open_page(ask: Ask) -> Iterator[Updates]:
+    """Answer the request of an address, after the page was opened or the user went back or forward.
+
+    The page starts with the stored answer if it matches.
+    """
+    query = links.parse_query(ask.data.get("address"))
+    question, example, notes = links.read(query, ask.data)
+    is_first = ask.data.get("first") is True
+    stored = None
+    if is_first and not notes and not model_cache.ready.is_set():
+        stored = stored_answer.load_stored(model_cache.requested_model())
+        if stored and not stored_answer.matches(stored, question, example):
+            stored = None
+
+    def show_error(message: str) -> Updates:
+        nothing = {} if stored else {overlay_parts.OVERLAY: {"id": new_number(), "words": {"empty": message}}}
+        return _error(message) | nothing
+
+    def steps(run: Run) -> Iterator[Updates]:
+        form = {} if is_first else ask.form
+        yield panel.restore(question, query, example)
+        try:
+            if stored:
+                yield _stored(stored, ask.data.get("landed") is True)
+            yield from _updates(question, form, run, notes, stored, ask)
+        except Refused as error:
+            if not question.model or model_cache.has(question.model) or not model_cache.first_model():
+                raise
+            other, first = replace(question, model="", layer="", lenient=True), model_cache.first_model()
+            title = model_cache.load(first).title
+            note = messages.other_model(str(error), title)
+            for updates in _updates(other, form, run, [*notes, note], None, ask):
+                if overlay_parts.FINDINGS in updates:
+                    view.add_button(updates[overlay_parts.FINDINGS], note, messages.use_model(title), {"model": first})
+                yield updates
+        if message := links.missing(query, question):
+            yield {overlay_parts.STATUS: messages.status("idle", message, ident=new_number())}
+
+    yield from run_job(ask.session, steps, show_error, question=question.signature, again=True, number=ask.number)
+
+
+@on(PAGE, "ask")
+def explain(ask: Ask) -> Iterator[Updates]:
+    """Answer the settings of the page; "again" computes a finished answer once more."""
+    again = ask.data.get("again") is True
+    try:
+        question: Request | Refused = ask.question()
+    except Refused as error:
+        question = error
+
+    def steps(run: Run) -> Iterator[Updates]:
+        interrupted = trust.interrupt(ask.session)
+        try:
+            if isinstance(question, Refused):
+                raise question
+            if shown := panel.preview(question):
+                yield shown
+            yield from _updates(replace(question, use_cache=not again), ask.form, run, ask=ask)
+        except Exception:
+            if interrupted:
+                yield interrupted
+            raise
+
+    def show_error(message: str) -> Updates:
+        former = None if isinstance(question, Refused) else _former_model(question)
+        if former is None:
+            return _error(message)
+        line = error_line(messages.former_model(message, former.title))
+        return {overlay_parts.STATUS: line | {"former": former.name}}
+
+    signature = "" if isinstance(question, Refused) else question.signature
+    yield from run_job(ask.session, steps, show_error, question=signature, again=True, number=ask.number)
+
+
+def _former_model(question: Request) -> LoadedModel | None:
+    """Return the model whose answer the page shows if that of the question could not be loaded."""
+    failed = question.model and not model_cache.has(question.model)
+    return model_cache.load(question.form_model) if failed and model_cache.has(question.form_model) else None
+
+
+@on(maps_parts.PLANES, "select")
+def show_plane(ask: Ask) -> Iterator[Updates]:
+    """Show another plane of the current answer without changing the settings."""
+
+    def steps(run: Run) -> Iterator[Updates]:
+        question = ask.question()
+        run.questions.add(question.signature)
+        for step in engine.explain(replace(question, plane=ask.integer("plane", -1)), run, stages=False):
+            if isinstance(step, Answer):
+                yield _map(step, new_number(), ask)
+
+    yield from run_job(ask.session, steps, lambda message: {overlay_parts.STATUS: error_line(message)})
+
+
+@on(panel_parts.ACTIONS, "stop")
+def stop(ask: Ask) -> None:
+    """Stop the explanation of this visitor; its own handler shows the best map so far."""
+    runs.stop(ask.session)
+
+
+def _updates(
+    question: Request,
+    form: dict[str, Any],
+    run: Run,
+    notes: Iterable[str] = (),
+    stored: dict[str, Any] | None = None,
+    ask: Ask = Ask("", ""),  # noqa: B008 immutable
+) -> Iterator[Updates]:
+    """Yield the updates of a request: settings, partial maps, the map, and the maps of all blocks.
+
+    Settings that precede a map which takes less than a moment are sent with the map.
+    """
+    answer, shown, loaded = None, None, None
+    pending: Updates = {}
+    try:
+        for step in engine.explain(question, run):
+            ident = new_number()
+            if isinstance(step, Settings):
+                loaded = step.loaded
+                notes = [*notes, *(() if form else links.unknown_options(step, question))]  # a form may be outdated
+                run.questions.add(_signature(question, step, step.names))
+            elif isinstance(step, Answer):
+                run.questions.add(_signature(question, step.settings, step.names))
+                shown = step, ident
+            answer = step if isinstance(step, Answer) else None
+            pending |= _updates_of(step, question, form, ident, notes, stored, ask)
+            if not (form and question.image and _precedes_a_map(step)):
+                yield pending
+                pending = {}
+    except Exception:
+        if pending:
+            yield pending
+        raise
+    if answer:
+        yield rail.without_stages(answer, new_number())
+    if loaded and (updates := panel.receptive_fields(loaded)):
+        yield updates
+    if shown and removal.measure(shown[0], question, run):
+        # The id of the map: scripts ignore the sentence if they have received the status of a newer request.
+        yield {overlay_parts.STATUS: headline.status(*shown)}
+
+
+def _updates_of(
+    step: Step,
+    question: Request,
+    form: dict[str, Any],
+    ident: int,
+    notes: Iterable[str],
+    stored: dict[str, Any] | None,
+    ask: Ask,
+) -> Updates:
+    """Return the updates of one step."""
+    if isinstance(step, Settings):
+        return _settings(step, question, form, notes)
+    if isinstance(step, Waiting) and stored:
+        return {overlay_parts.STATUS: messages.landed(stored, step.message, ident)}
+    if isinstance(step, Waiting):
+        return {overlay_parts.STATUS: messages.status("busy", step.message, ident=ident, fraction=step.fraction)}
+    if isinstance(step, Scene):
+        return _objects(step, question, ident, notes)
+    if isinstance(step, Refining):
+        return _partial_map(step, ident)
+    if isinstance(step, Stages):
+        return {rail_parts.RAIL: view.stages(step, ident)}
+    updates = _answer(step, notes, ident, ask)
+    line = updates[overlay_parts.STATUS]
+    if stored and stored["headline"][0] == line["headline"][0]:
+        line |= {"headline": stored["headline"], "settled": True}  # until the experiment is repeated here
+    return {
+        **updates,
+        panel_parts.BANDS: view.bands(step.settings, question.bands),
+        **rail.identify_norms(step, question),
+    }
+
+
+def _settings(settings: Settings, question: Request, form: dict[str, Any], notes: Iterable[str]) -> Updates:
+    updates = panel.update(settings, question, form)
+    updates |= _followers(settings) | rail.drawing(settings, form)
+    if question.image is None:
+        ident = new_number()
+        updates |= dict.fromkeys([maps_parts.PLANES, rail_parts.RAIL, maps_parts.BARS, methods_parts.GUIDE])
+        updates[overlay_parts.FINDINGS] = view.notes([*notes, *settings.notes], ident)
+        updates[overlay_parts.STATUS] = messages.status("idle", messages.NO_IMAGE, ident=ident)
+        updates[overlay_parts.OVERLAY] = {"id": ident, "words": {"empty": messages.EMPTY_OVERLAY}}
+        updates |= {"answered": view.answered(ident), **rail.without_answer(settings)}
+    return updates
+
+
+def _objects(step: Scene, question: Request, ident: int, notes: Iterable[str]) -> Updates:
+    """Show the detected objects, or the image and the reason if there are none."""
+    updates: Updates = {maps_parts.BARS: view.objects(step, ident), **panel.objects(step, question)}
+    if step.chosen is None:
+        updates |= {
+            overlay_parts.STATUS: object_messages.nothing(step, ident),
+            overlay_parts.OVERLAY: view.image_only(step, ident),
+            overlay_parts.FINDINGS: view.reason(step, [*notes, *step.settings.notes], ident),
+            maps_parts.PLANES: None,
+            methods_parts.GUIDE: None,
+            rail_parts.RAIL: {"id": new_number(), "chosen": step.settings.layer, "stages": []},
+            **rail.without_answer(step.settings),
+            **trust.without_answer(),
+            "answered": view.answered(ident),
+        }
+    return updates
+
+
+def _partial_map(step: Refining, ident: int) -> Updates:
+    updates: Updates = {
+        overlay_parts.STATUS: messages.refining(step, ident) | {"headline": headline.before_the_map(step)}
+    }
+    if step.probabilities is not None:
+        updates[maps_parts.BARS] = view.classes(step, ident)
+    if step.map is None:
+        return updates
+    return {**updates, overlay_parts.OVERLAY: view.refining(step, ident), methods_parts.GUIDE: guide.pack(step, ident)}
+
+
+def _answer(step: Answer, notes: Iterable[str], ident: int, ask: Ask) -> Updates:
+    settings = step.settings
+    step = replace(step, settings=replace(settings, notes=(*notes, *settings.notes)))
+    return {
+        **_map(step, ident, ask),
+        maps_parts.BARS: view.classes(step, ident) | listed(step),
+        overlay_parts.FINDINGS: view.findings(step, ident),
+        **trust.identify_map(step, ident),
+        overlay_parts.FOLD: {"text": messages.folded(step)},
+        "answered": view.answered(ident),
+        **({panel_parts.METHOD: picker.update(settings)} if step.is_mistimed else {}),
+        **(_followers(settings) if settings.bands else {}),
+    }
+
+
+def _followers(settings: Settings) -> Updates:
+    """Update the parts that follow the settings."""
+    return {"question": view.question(settings), **{part: value(settings) for part, value in FOLLOWERS.items()}}
+
+
+def _map(step: Answer, ident: int, ask: Ask) -> Updates:
+    """Show the map, its status and its pager."""
+    checked = checks.find(step.settings.key)
+    return {
+        overlay_parts.STATUS: headline.status(step, ident, checked.verdict if checked else None),
+        overlay_parts.OVERLAY: view.answer(step, ident, ask.crops),
+        maps_parts.PLANES: channels_view.planes(step, ident),
+        methods_parts.GUIDE: guide.pack(step, ident),
+    }
+
+
+def _stored(stored: dict[str, Any], sent: bool) -> Updates:
+    """Show the stored answer before the network is loaded; the page may already have all but the maps of blocks."""
+    ident = new_number()
+    values = {} if sent else stored_answer.values(stored, ident, messages.loading(0))
+    return {**values, rail_parts.RAIL: {**stored["strip"], "id": ident}}
+
+
+def _error(message: str) -> Updates:
+    """Show an error in the status line; the old result stays, marked as outdated."""
+    line: Updates = {overlay_parts.STATUS: error_line(message)}
+    return line if model_cache.first_model() else {**panel.list_models(), **line}
+
+
+def _precedes_a_map(step: Step) -> bool:
+    """Return whether these settings can be sent with their map, because it will take less than a moment.
+
+    Each message takes server and browser together about as long as such a map.
+    """
+    return isinstance(step, Settings) and costs.is_instant(step.method.name, step.loaded)
+
+
+def _signature(question: Request, settings: Settings, names: dict[str, str]) -> str:
+    """Return the signature of the request with its names resolved."""
+    bands = settings.bands.text if settings.bands else question.bands
+    resolved: dict[str, Any] = {**names, "options": settings.options, "bands": bands}
+    return replace(question, **resolved).signature

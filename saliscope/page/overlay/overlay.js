@@ -1,0 +1,349 @@
+// A map over the crop that the network receives. Only a click on a detected object makes a request.
+import { unpackMap } from "../drawing/field.js";
+import { explainCell } from "../channels/cell_gradient.js";
+import { completeCrop } from "../maps/crops.js";
+import { History } from "./history.js";
+import { MapCache } from "./map_cache.js";
+import { Limits } from "./limits.js";
+import { AddressBinding } from "./address.js";
+import { view } from "../drawing/paint.js";
+import { Pointer } from "./pointer.js";
+import { Preview } from "./preview.js";
+import { createSaveMenu } from "../share/save_menu.js";
+import { Scale } from "./scale.js";
+import { DisplayMode } from "./display_mode.js";
+import { Surface, loadImage } from "../drawing/surface.js";
+import { DetectedObjects } from "../drawing/objects.js";
+import { Tools } from "./tools.js";
+import { markCurrent } from "../shared/outdated.js";
+import { change, state, subscribe, update } from "../store.js";
+import { watchProps, make, markDrawn, downloadFile } from "../wire.js";
+
+const NARROW = 480,
+  TIGHT = 600; // CSS pixels of the controls' width
+
+const views = new Map(); // by the id of their parts
+
+/**
+ * Add elements over a map, for other parts.
+ * @param {string} id of the part with the map
+ * @param {...HTMLElement} elements
+ * @returns {?{image: ?HTMLImageElement, key: ?string, width: number, height: number, bounds: DOMRect}} what it shows
+ */
+export const cover = (id, ...elements) => views.get(id)?.cover(...elements);
+
+class View {
+  constructor(element, props, trigger) {
+    this.element = element;
+    this.props = props;
+    this.trigger = trigger;
+    this.id = element.id;
+    this.map = null;
+    this.value = null; // the answer that is shown
+    this.rendering = null; // how the map is drawn, see `view` in paint.js
+    this.cache = new MapCache();
+    this.build(element.firstElementChild);
+    this.surface = new Surface(this.canvas);
+    this.binding = props.address ? new AddressBinding(this) : null;
+    new ResizeObserver(() => this.surface.fit() && (this.map ? this.redraw() : this.surface.drawImage())).observe(
+      this.canvas,
+    );
+  }
+
+  build(root) {
+    const { props } = this,
+      { terms } = props,
+      mix = () => this.mix(),
+      redraw = () => this.redraw();
+    this.canvas = make("canvas", { width: 512, height: 512, tabindex: 0, role: "img", "aria-label": props.empty });
+    this.field = make("div", { class: "hl-field", hidden: true });
+    this.heading = make("h2", { class: "hl-heading", hidden: true });
+    this.facts = make("dl", { class: "hl-facts" });
+    this.empty = make("p", { class: "hl-empty", text: props.empty });
+    this.chip = make("p", { class: "hl-recalled", hidden: true, text: terms.cached });
+    this.frame = make("div", { class: "hl-frame" }, this.canvas, this.field);
+    this.objects = new DetectedObjects(this.frame, props.things || {});
+    this.display = new DisplayMode(terms, this.frame, () => {
+      this.tools.follow();
+      this.drawBar();
+      this.mix();
+    });
+    this.pointer = new Pointer(terms, this.canvas, this.objects, {
+      report: (cell) => change("cells", { [this.id]: cell }),
+      take: (x, y) => this.take(x, y),
+      peek: (on) => this.display.hold(on ? "photograph" : null),
+    });
+    this.preview = new Preview(this);
+    this.frame.append(this.pointer.box, this.chip, this.preview.chip, this.empty);
+    this.limits = new Limits(terms, redraw);
+    this.history = new History(
+      terms,
+      (step) => this.scrub(step),
+      (step) => this.sketch(step),
+    );
+    this.scale = new Scale(terms, Boolean(props.chart));
+    const choose = () => {
+      if (this.tools.tint.value === "signed") this.tools.signed.input.checked = true;
+      this.limits.next();
+      this.redraw();
+    };
+    this.tools = new Tools(terms, this, {
+      mix,
+      redraw,
+      choose,
+      sign: () => {
+        this.limits.next();
+        this.redraw();
+      },
+    });
+    const menu = createSaveMenu(this);
+    this.tools.buttons.push(menu.button);
+    this.tools.saves.append(menu.root);
+    const adapt = ({ clientWidth: wide }) => {
+      if (!wide) return; // in a hidden view; it keeps its arrangement, so that nothing moves when it is shown again
+      root.classList.toggle("hl-narrow", wide < NARROW);
+      root.classList.toggle("hl-tight", wide < TIGHT);
+    };
+    new ResizeObserver(() => adapt(this.tools.root)).observe(this.tools.root);
+    this.scale.root.append(this.pointer.read);
+    const below = make("div", { class: "hl-below" }, this.limits.note, this.history.root);
+    root.replaceChildren(this.heading, this.tools.root, this.frame, this.scale.root, below, this.facts);
+    this.tools.enable(false);
+  }
+
+  /** Draw the current value. */
+  async update() {
+    const since = performance.now(),
+      { value } = this.props,
+      { cache } = this;
+    if (value) value.crop = completeCrop(value.crop);
+    const partial = value && value.state === "partial";
+    if (partial) cache.partial(value);
+    else if (value) cache.put(value);
+    if (partial && this.isBetter(value)) this.history.run(cache.entry(value.key).partials, value);
+    else await this.show(value, since);
+  }
+
+  /** Check whether the cached map answers the same request as a partial one, and is more complete. */
+  isBetter({ key, share }) {
+    const { value } = this;
+    return Boolean(this.recalled && key && value && value.key === key && (value.share ?? 1) > share);
+  }
+
+  /** Show the cached map of a request until its answer arrives. */
+  recall(key) {
+    const value = this.cache.find(key);
+    if (value && !(this.value && this.value.key === key)) this.show(value, performance.now(), true);
+  }
+
+  async show(value, since, recalled = false) {
+    const same = this.value && value && this.value.about === value.about,
+      { asked } = state;
+    this.value = value;
+    this.objects.show(value && value.things);
+    if (!value || !(value.map || value.crop)) return this.clear(value, since);
+    const { image: shown } = this.surface,
+      isShown = !value.crop || shown?.src === value.crop.src; // decoding it again takes longer than drawing
+    const image = isShown ? shown : await loadImage(value.crop.src);
+    if (this.value !== value) return; // a newer answer arrived while this image was decoded
+    this.surface.image = image;
+    this.recalled = recalled;
+    this.chip.hidden = !recalled;
+    if (!same) {
+      this.limits.next();
+      this.pointer.over(null, {});
+      this.tools.signed.input.checked = !(value.map && value.map.by_size) || this.tools.tint.value === "signed";
+    }
+    this.binding?.next(value);
+    const { ratio } = this.surface;
+    this.frame.style.cssText = `aspect-ratio:${1 / ratio};--hl-upright:${Math.min(1, 1 / ratio)}`;
+    this.empty.hidden = true;
+    this.frame.dataset.state = recalled ? "recalled" : value.map ? value.state || "done" : "alone";
+    this.canvas.setAttribute("aria-label", value.words.alt);
+    this.tools.enable(Boolean(value.map));
+    this.updateHistory(value);
+    if (value.map) this.setMap(unpackMap(value.map));
+    else this.drawImage();
+    this.describe(value);
+    this.publishCrop(value.crop);
+    if (!recalled) markDrawn(this.element, value.id, since);
+    else if (asked === state.asked) markCurrent(this.id);
+  }
+
+  /** Update the slider of partial maps. */
+  updateHistory(value) {
+    const partials = value.key ? this.cache.entry(value.key).partials : [];
+    if (value.state === "partial") this.history.run(partials, value);
+    else this.history.end(value.map ? partials : [], value);
+  }
+
+  /** Draw a map over the image; limits, read-out and checkboxes stay. */
+  setMap(map) {
+    this.map = map;
+    this.complete = { field: map };
+    this.tools.signed.root.hidden = !map.signed;
+    this.surface.fit();
+    this.redraw();
+    this.pointer.over(map, this.value.words);
+  }
+
+  /** Draw a partial map with the colors of the final one at low resolution, and cache it. */
+  sketch(step) {
+    const {
+      tools: { signed, smooth },
+      final,
+    } = this;
+    const stamp = [
+      this.value.id,
+      final.colors,
+      signed.input.checked,
+      smooth.input.checked,
+      final.low,
+      final.high,
+      this.canvas.width,
+    ].join();
+    if (step.stamp === stamp) return;
+    const rendering = this.render(step.field, [final.low, final.high], final.colors);
+    Object.assign(step, { stamp, rendering, layers: this.surface.sketch(rendering) });
+  }
+
+  /** Show a partial map, or the final one for null. */
+  scrub(step) {
+    const at = step || this.complete;
+    this.sketch(at);
+    this.map = at.field;
+    this.rendering = at.rendering;
+    this.surface.use(at.rendering, at.layers);
+    this.pointer.over(at.field, this.value.words);
+    this.mix();
+  }
+
+  /** Show the image without a map: nothing was found that could be explained. */
+  drawImage() {
+    this.preview.clear();
+    this.map = null;
+    this.tools.signed.root.hidden = true;
+    this.surface.fit();
+    this.surface.drawImage();
+    this.scale.clear();
+    this.pointer.over(null, {});
+  }
+
+  /** Request an explanation of the object at this position, or of the cell there. */
+  take(x, y) {
+    const target = this.objects.take(x, y);
+    if (target) this.trigger("change", { target });
+    else if (this.props.explains_cells) explainCell(state.cells[this.id]);
+  }
+
+  /** The crop of the page's own map is framed on the image in the left column. */
+  publishCrop(crop) {
+    if (this.props.address) update({ crop });
+  }
+
+  cover(...elements) {
+    if (elements[0].parentElement !== this.frame) this.frame.append(...elements);
+    const { width, height } = this.canvas;
+    const key = this.value?.map ? this.value.key : null;
+    return { image: this.surface.image, key, width, height, bounds: this.frame.getBoundingClientRect() };
+  }
+
+  /** Draw the box that another part has set for this map. */
+  drawField() {
+    const box = state.fields[this.id];
+    this.field.hidden = !box;
+    if (!box) return;
+    const [left, top, right, bottom] = box.map((part) => 100 * part);
+    this.field.style.cssText = `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
+  }
+
+  /** Show a channel's heading and statistics. */
+  describe(value) {
+    this.heading.hidden = !value.words.title;
+    this.heading.textContent = value.words.title || "";
+    this.facts.replaceChildren(
+      ...(value.words.facts || []).flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { text })]),
+    );
+  }
+
+  clear(value, since) {
+    this.preview.clear();
+    this.map = null;
+    this.recalled = false;
+    this.empty.hidden = false;
+    this.empty.textContent = (value && value.words && value.words.empty) || this.props.empty;
+    this.surface.clear();
+    this.canvas.setAttribute("aria-label", this.empty.textContent);
+    this.scale.clear();
+    this.facts.replaceChildren();
+    this.heading.hidden = this.chip.hidden = true;
+    this.history.clear();
+    this.tools.enable(false);
+    this.publishCrop(null);
+    this.pointer.over(null, {});
+    markDrawn(this.element, value && value.id, since);
+  }
+
+  render(map, limits, colors = this.tools.tint.value) {
+    const { signed, smooth } = this.tools;
+    return view(map, { colors, limits, signed: signed.input.checked, smooth: smooth.input.checked });
+  }
+
+  /** Draw the map once; opacity and divider only blend layers afterwards. */
+  redraw() {
+    this.preview.clear();
+    if (!this.map) return;
+    if (this.history.partial) {
+      this.final = this.render(this.complete.field, this.range(this.complete.field));
+      this.scrub(this.history.step);
+    } else {
+      this.rendering = this.final = this.render(this.map, this.range(this.map));
+      this.surface.paint(this.rendering);
+    }
+    this.limits.show(this.final, this.value.words.unit);
+    this.drawBar();
+    this.mix();
+  }
+
+  range(map) {
+    return this.limits.of(map, this.tools.tint.value, this.tools.signed.input.checked, this.value.words.unit);
+  }
+
+  /** Draw the color bar with the current colors. */
+  drawBar() {
+    if (!this.map) return;
+    const magnitudes = this.map.signed && !this.tools.signed.input.checked;
+    this.scale.show(this.map, this.final, {
+      unit: this.value.words.unit,
+      magnitudes,
+      own: this.limits.applied(),
+      mapOnly: this.display.mode === "map",
+    });
+  }
+
+  mix() {
+    if (!this.map) return;
+    this.surface.mix(this.tools.opacity.valueAsNumber / 100, this.display.state);
+    this.tools.follow();
+    this.binding?.changed();
+  }
+
+  async png() {
+    if (this.preview.active) this.redraw();
+    this.history.back();
+    downloadFile(
+      await this.surface.png(this.tools.opacity.valueAsNumber / 100, this.display.state),
+      `${this.value.name}.png`,
+    );
+  }
+}
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger, watch) {
+  const view = new View(element, props, trigger);
+  if (props.address) subscribe(["question"], () => view.recall(state.question.key));
+  if (props.address) subscribe(["preview"], () => view.preview.follow(state.preview));
+  subscribe(["fields"], () => view.drawField());
+  views.set(view.id, view);
+  watchProps(watch, ["value"], () => view.update());
+}

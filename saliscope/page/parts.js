@@ -1,0 +1,221 @@
+// Starts the parts of the page, and is the only script that talks to the server: one event asks, messages answer.
+import { heldCrops } from "./maps/crops.js";
+import { forPointer } from "./shared/touch.js";
+import { state, subscribe, update, change } from "./store.js";
+
+/**
+ * A part of the page.
+ * @typedef {object} Part
+ * @property {string} id of its element
+ * @property {string} module the script that draws it
+ * @property {Record<string, any>} props texts and other fixed values, and `value`, the data from the server
+ * @property {[string[], () => void][]} watchers what to call after changes of which props
+ * @property {boolean} started
+ */
+
+/**
+ * Draws a part, once, when it is visible for the first time.
+ * @callback Mount
+ * @param {HTMLElement} element the element of the part; its first child is empty
+ * @param {Record<string, any>} props of the part; `value` and others change
+ * @param {(event: string, data?: object) => void} trigger handles an event of the part: "change" changes settings of the
+ *   page by name and asks for their answer, and any other event goes to the handler of the part on the server
+ * @param {(names: string[], listener: () => void) => void} watch calls the listener after changes of these props
+ * @returns {void}
+ */
+
+/** @type {Map<string, Part>} */
+const parts = new Map();
+const seen = new Set(); // ids of the newest messages, because Gradio sends the last one of a generator twice
+const MEMORY = 500;
+
+/** @type {Record<string, Mount>} functions that draw parts, by module */
+let mounts = {};
+let send = null,
+  recordClick = null,
+  asked = "", // the settings of the question that has no answer yet
+  answered = "", // the settings of the newest answer
+  newest = 0, // the id of the newest message
+  number = 0;
+
+/**
+ * Start the parts; `trigger` sends an event of Gradio, `watch` calls after changes of `props`, and `record` stores changes
+ * of settings in the address.
+ */
+export function startParts(modules, props, trigger, watch, record) {
+  mounts = modules;
+  recordClick = record;
+  for (const { id, module, value, props: fixed } of JSON.parse(forPointer(props.parts))) {
+    const stored = window.saliscope?.stored?.props[id];
+    parts.set(id, { id, module, props: { ...fixed, value, ...stored }, watchers: [], started: false });
+  }
+  update(window.saliscope?.stored?.state || {});
+  watch(["value"], () => {
+    if (props.value) receive(JSON.parse(props.value));
+  });
+  send = (request) => trigger("submit", request);
+  startVisible();
+}
+
+/** Start the parts that are visible for the first time; the others start when their view is opened. */
+export function startVisible() {
+  const isShown = ({ id, started }) => !started && !document.getElementById(id)?.closest("[data-tab][hidden]");
+  const found = [...parts.values()].filter(isShown);
+  for (const part of found) part.started = true;
+  for (const part of found) {
+    const trigger = (event, data = {}) => act(part, event, data);
+    const watch = (names, listener) => part.watchers.push([names, listener]);
+    mounts[part.module](document.getElementById(part.id), part.props, trigger, watch);
+  }
+}
+
+/** Show a message of the server. */
+function receive(message) {
+  if (seen.has(message.id)) return;
+  seen.add(message.id);
+  newest = Math.max(newest, message.id);
+  if (seen.size > MEMORY) seen.delete(seen.values().next().value);
+  if (message.question && message.question < number) return; // of a former question
+  const values = Object.entries(message.parts).map(([id, value]) => ({ id, props: { value } }));
+  const changed = [...values, ...Object.entries(message.props).map(([id, props]) => ({ id, props }))]
+    .filter(({ id }) => parts.has(id))
+    .map(({ id, props }) => ({ part: parts.get(id), props: differences(parts.get(id).props, props) }));
+  for (const { part, props } of changed) Object.assign(part.props, props);
+  const { answered: answer, ...rest } = message.state;
+  updateState(rest);
+  for (const { part, props } of changed) notify(part, Object.keys(props));
+  if (answer) answered = JSON.stringify(settings());
+  updateState({ answered: answer }); // last, because it lets parts ask for what follows
+}
+
+/** Return the new props that differ from the old ones; objects always do. */
+function differences(old, props) {
+  return Object.fromEntries(
+    Object.entries(props).filter(([name, value]) => Object(value) === value || old[name] !== value),
+  );
+}
+
+function updateState(values) {
+  for (const [key, value] of Object.entries(values)) {
+    const [name, field] = key.split(".");
+    if (!value) continue;
+    if (field) change(name, { [field]: value });
+    else update({ [name]: value });
+  }
+}
+
+function notify({ watchers }, names) {
+  for (const [watched, listener] of watchers) if (watched.some((name) => names.includes(name))) listener();
+}
+
+/** Return the id of the newest message. The ids of answers that come later are larger. */
+export const newestMessage = () => newest;
+
+/** Return the settings that the page shows. */
+export function settings() {
+  const value = (id) => parts.get(id).props.value;
+  const { schema, ...options } = value("hl-options") || {};
+  return {
+    image: state.image?.image || null,
+    model: value("hl-model"),
+    layer: value("hl-layer"),
+    target: value("hl-class"),
+    method: value("hl-method"),
+    bands: value("hl-bands")?.text || "",
+    options,
+  };
+}
+
+/** Return the fields of the options, with their defaults. */
+export const optionFields = () => parts.get("hl-options").props.value?.schema || [];
+
+/**
+ * Change settings that the page shows, as a click or a link does.
+ * @param {Record<string, any>} changes `model`, `layer`, `target`, `method`, `pin` and `bands`, and options by name
+ */
+export function setSettings({ model, layer, target, method, pin, bands, ...options }) {
+  const values = { "hl-model": model, "hl-layer": layer, "hl-class": target, "hl-method": method, "hl-pin": pin };
+  for (const [id, value] of Object.entries(values)) if (value !== undefined) set(id, value);
+  if (bands !== undefined) set("hl-bands", { text: bands });
+  const form = parts.get("hl-options").props.value;
+  if (Object.keys(options).length) set("hl-options", { ...form, values: { ...form?.values, ...options } });
+}
+
+function set(id, value) {
+  parts.get(id).props.value = value;
+  notify(parts.get(id), ["value"]);
+}
+
+/** Handle an event of a part: most ask the server, and a choice changes the settings and asks for their answer. */
+function act(part, event, data) {
+  if (event === "change") {
+    recordClick(data);
+    setSettings({ ...data, ...data.remedy, remedy: undefined });
+    askQuestion();
+  } else request(part.id, event, data);
+}
+
+/**
+ * Ask for the answer of the settings. What belongs to the former question dims at once.
+ * @param {{again?: boolean}} more `again` computes a finished answer once more
+ */
+export function askQuestion({ again = false } = {}) {
+  const form = settings(),
+    wanted = JSON.stringify(form);
+  if (wanted === asked && !again) return; // a click on a selected row is two events
+  asked = wanted;
+  question("ask", { again });
+}
+
+/**
+ * Select the model of the last answer again, because the selected one cannot be loaded.
+ * @returns {boolean} whether the page shows the answer of its settings; otherwise it asks for it
+ */
+export function returnToModel(model) {
+  setSettings({ model });
+  const isAnswered = JSON.stringify(settings()) === answered;
+  if (isAnswered) asked = answered;
+  else askQuestion();
+  return isAnswered;
+}
+
+/** Ask for the answer of an address. The first one of a page has no former question. */
+export function askAddress(data) {
+  asked = "";
+  question("open", data, !data.first);
+}
+
+function question(event, data, dims = true) {
+  number = Math.max(number + 1, Math.round(performance.now()));
+  if (dims) update({ asked: number });
+  send({ part: "hl-page", event, data, form: settings(), number, crops: heldCrops() });
+}
+
+/** Ask the server for something of one part. */
+function request(part, event, data) {
+  send({ part, event, data, form: settings(), number: Math.round(performance.now()), crops: heldCrops() });
+}
+
+/**
+ * Call `listener(key)` once for every new answer, as soon as the element is visible.
+ * @param {Element} element
+ * @param {(key: string) => void} listener
+ */
+export function whenAnswered(element, listener) {
+  let last = null;
+  const check = () => {
+    const key = state.answered?.key;
+    if (!key || key === last || !element.checkVisibility()) return;
+    last = key;
+    listener(key);
+  };
+  new IntersectionObserver(check).observe(element);
+  subscribe(["answered"], check);
+  check();
+}
+
+/** Check whether the class is kept for other images. */
+export const isPinned = () => Boolean(parts.get("hl-pin").props.value);
+
+/** Check whether the target is kept for other images: a pinned class, or a sentence. */
+export const keepsTarget = () => isPinned() || Boolean(parts.get("hl-class").props.sentences);

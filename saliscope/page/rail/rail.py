@@ -1,0 +1,63 @@
+"""The network diagram: its drawing, the gradient norms of its layers, and their sizes and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from saliscope.compute.answers import Answer, Settings
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.rail import description, network, norms
+from saliscope.compute.request import LONGEST, Request
+from saliscope.page.events import Ask, on, run_job
+from saliscope.page.rail import parts, view
+from saliscope.page.wire import Updates
+
+
+def drawing(settings: Settings, form: dict[str, Any]) -> Updates:
+    """Update the drawing if the model is not the one of the form."""
+    options = form.get("options")
+    known = options.get("model") if isinstance(options, dict) else None
+    return {} if known == settings.loaded.name else {"network": network.drawing(settings.loaded)}
+
+
+def identify_norms(step: Answer, question: Request) -> Updates:
+    """Identify the requested norms after an answer."""
+    return {"gradients": view.identify(step, str(question.image))}
+
+
+def without_answer(settings: Settings) -> Updates:
+    """Clear the norms if nothing is explained."""
+    return {"gradients": {"key": "", "chosen": settings.layer, "note": ""}}
+
+
+def without_stages(step: Answer, ident: int) -> Updates:
+    """Clear the maps of the stages for a network without comparable stages."""
+    return {parts.RAIL: {"id": ident, "chosen": step.settings.layer, "stages": []}}
+
+
+@on(parts.RAIL, "measure")
+def measure(ask: Ask) -> Iterator[Updates]:
+    """Compute the norms for the settings of the page."""
+
+    def steps(run: Run) -> Iterator[Updates]:
+        for step in norms.measure(ask.question(), run):
+            if isinstance(step, norms.Norms):
+                yield {"gradients": view.norms(step)}
+
+    yield from run_job(ask.job("rail"), steps, lambda message: {"gradients": {"failed": message}})
+
+
+@on(parts.RAIL, "describe")
+def describe(ask: Ask) -> Iterator[Updates]:
+    """Measure the sizes and costs of all layers of the current network."""
+
+    def steps(run: Run) -> Iterator[Updates]:
+        for step in description.describe(ask.question(), run):
+            if isinstance(step, description.Described):
+                yield {"description": view.description(step)}
+
+    def show_error(message: str) -> Updates:
+        return {"description": {"model": ask.text("model", LONGEST), "failed": message}}
+
+    yield from run_job(ask.job("describe"), steps, show_error)

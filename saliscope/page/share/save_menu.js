@@ -1,0 +1,69 @@
+// The "Save" menu of a map.
+import { bundle } from "./bundle.js";
+import { copyCitations, copyImage, Menu } from "./menu.js";
+import { encodeNpy, downloadFile } from "../wire.js";
+import { pdf, png, svg, transparent } from "./figure.js";
+
+const FORMATS = { pdf, png, svg, transparent };
+
+/**
+ * Create the menu of one map.
+ * @param {Record<string, any>} view the `View` of overlay.js
+ * @returns {Menu}
+ */
+export function createSaveMenu(view) {
+  const terms = view.props.save;
+  const panel = () => ({
+    image: view.surface.image,
+    rendering: view.final,
+    value: view.value,
+    opacity: view.tools.opacity.value / 100,
+    mapOnly: view.display.chosen === "map",
+    bar: view.scale.bar,
+    ticks: view.scale.ticks,
+    label: view.scale.label,
+    drawing: view.scale.drawing.textContent,
+  });
+  const settings = () => ({
+    ...view.binding?.read(),
+    colors: view.final.colors,
+    limits: [view.final.low, view.final.high],
+    smooth: view.final.smooth,
+  });
+  const file = (suffix, create) => async () => {
+    const { name } = view.value;
+    downloadFile(await create(), `${name}${suffix}`);
+  };
+  /** Create a figure. */
+  const figure = async (format) => {
+    const shown = panel();
+    return FORMATS[format](format === "transparent" ? shown : [shown]);
+  };
+  const items = [
+    [...terms.png, file("-figure.png", () => figure("png"))],
+    [...terms.svg, file("-figure.svg", () => figure("svg"))],
+    [...terms.pdf, file("-figure.pdf", () => figure("pdf"))],
+    [...terms.copy, () => copyImage(figure("png"), terms)],
+    [...terms.bibtex, () => copyCitations([view.value], terms)],
+    [...terms.map, file("-map.png", () => figure("transparent"))],
+    [...terms.shown, () => view.png()],
+    [...terms.values, file(".npy", () => encodeNpy(view.map.values, [view.map.h, view.map.w]))],
+    [
+      ...terms.bundle,
+      file("-bundle.zip", async () => {
+        const { value } = view,
+          shown = settings();
+        return bundle([{ value, view: shown, figure: await figure("png") }], terms);
+      }),
+    ],
+  ];
+  const menu = new Menu(terms, items, () => {
+    view.history.back(); // go back to the complete map from a partial one
+    const last = menu.entries.at(-1),
+      { value } = view;
+    last.hidden = !(value && value.record);
+    last.disabled = Boolean(value && value.state !== "done");
+    last.title = last.disabled ? terms.stopped : terms.bundle[1];
+  });
+  return menu;
+}

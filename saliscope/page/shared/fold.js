@@ -1,0 +1,24 @@
+// On a phone, the settings collapse into one row, "German shepherd · head · Grad-CAM"; the result comes first.
+import { subscribe } from "../store.js";
+import { watchProps, make } from "../wire.js";
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger, watch) {
+  const text = make("span", { text: props.words });
+  const button = make(
+    "button",
+    { type: "button", class: "hl-button", "aria-expanded": "false", "aria-controls": "hl-left" },
+    text,
+    make("i", { class: "hl-caret", "aria-hidden": "true" }),
+  );
+  element.firstElementChild.append(button);
+  const open = (on) => {
+    button.setAttribute("aria-expanded", String(on));
+    document.getElementById("hl-left")?.toggleAttribute("data-open", on);
+  };
+  button.addEventListener("click", () => open(button.getAttribute("aria-expanded") !== "true"));
+  subscribe(["explained"], () => open(false));
+  watchProps(watch, ["value"], () => {
+    if (props.value) text.textContent = props.value.text;
+  });
+}

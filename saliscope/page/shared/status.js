@@ -1,0 +1,169 @@
+// The status: one sentence about the result, a line on how it was computed or what is being computed, and a button for
+// the next question. It also marks the page as busy, which dims old maps.
+import { returnToModel } from "../parts.js";
+import { selectTab } from "../tabs.js";
+import { state, subscribe, update } from "../store.js";
+import { explain } from "../text/terms.js";
+import { repairAddress } from "./address.js";
+import { markAllCurrent } from "./outdated.js";
+import { watchProps, make, markDrawn } from "../wire.js";
+
+const NARROW = 768,
+  WIDE = 1280; // from here on, map and network are in one view, and the sentence has one line
+const MANY = "many", // the view of many images, to which sentences about one do not belong
+  EDITED = "erase"; // the view of an edited image, which has its own sentences
+const DELAY = 300; // milliseconds before "Computing" is shown, because fast answers arrive earlier
+
+/** Draw the button of the next question: it changes a setting, or opens the comparison. */
+function drawNext(button, next, trigger) {
+  button.hidden = !next;
+  if (!next) return;
+  button.textContent = button.title = next.label;
+  button.onclick = () => {
+    if (next.choose) return trigger("change", next.choose);
+    update({ comparison: next.compare });
+    selectTab("compare");
+  };
+}
+
+/** Draw the button that opens the erase view with the region that the map is about. */
+function drawErase(button, erase) {
+  button.hidden = !erase;
+  if (!erase) return;
+  Object.assign(button, { textContent: erase.label, title: erase.title });
+  button.onclick = () => {
+    update({ erasing: erase.edit });
+    selectTab("erase");
+  };
+}
+
+/** Draw the line on how the result was computed. */
+function drawLine(line, { kind, parts }) {
+  const tag = ({ mono, strong }) => (mono ? "code" : strong ? "strong" : "span");
+  const drawn = parts.map((part) => make(tag(part), { text: part.text }));
+  if (drawn.map((part) => part.outerHTML).join("") !== line.innerHTML) line.replaceChildren(...drawn);
+  line.dataset.kind = kind;
+}
+
+/**
+ * Draw the sentences: the first is the prediction. Only those that change are replaced, and spoken again.
+ * @param {HTMLElement} element
+ * @param {string[]} sentences
+ */
+function drawHeadline(element, [prediction, ...rest]) {
+  const text = rest.join(" ");
+  if (!prediction) element.replaceChildren();
+  else if (element.firstChild?.textContent !== prediction)
+    element.replaceChildren(make("strong", { text: prediction }), " ", make("span", { text }));
+  const second = element.children[1];
+  if (second && second.textContent !== text) second.textContent = text;
+  fitHeadline(element);
+}
+
+/** Make the second sentence smaller, or cut it, if both do not fit on one line: a second line would move the map. */
+function fitHeadline(element) {
+  delete element.dataset.long;
+  element.title = "";
+  const [first, second] = element.children;
+  if (window.innerWidth < WIDE || !second?.textContent) return;
+  const fits = () => second.getBoundingClientRect().bottom < first.getBoundingClientRect().bottom + 8;
+  for (const size of ["long", "very", "most", "cut"]) if (!fits()) element.dataset.long = size;
+  element.title = element.dataset.long === "cut" ? second.textContent : "";
+}
+
+/** Create the elements of the status in `root`. */
+function build(root, terms) {
+  const headline = make("p", { class: "hl-headline" });
+  const line = make("p", { class: "hl-line", tabindex: -1 });
+  const next = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
+  const erase = make("button", { type: "button", class: "hl-button hl-cover", hidden: true });
+  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
+  root.setAttribute("role", "status");
+  root.setAttribute("aria-atomic", "false"); // the result of the experiment is spoken without the rest
+  root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
+  explain(headline);
+  return { headline, line, next, erase, bar };
+}
+
+/** @type {import("../parts.js").Mount} */
+export function mount(element, props, trigger, watch) {
+  const root = element.firstElementChild;
+  const { headline, line, next, erase, bar } = build(root, props.terms);
+  let requested = false,
+    timer = 0,
+    latest = 0,
+    settled = "idle", // the last phase in which nothing was computed
+    isOld = false, // whether the sentences belong to the former question
+    answer = { headline: [], of: "idle", key: "", isSettled: false };
+  /** Show the sentences of the selected view. */
+  const showSentences = () => {
+    root.toggleAttribute("data-many", state.view === MANY);
+    const edited = state.view === EDITED && state.edited;
+    // What follows from the tests replaces the first sentence, but not the result of an experiment.
+    const isChecked = Boolean(answer.key) && !answer.isSettled && state.checked?.key === answer.key;
+    drawHeadline(headline, edited ? edited.headline : isChecked ? state.checked.headline : answer.headline);
+    headline.dataset.of = edited ? (edited.isOld ? "last" : "done") : isOld ? "last" : answer.of;
+  };
+  subscribe(["view", "edited", "checked"], showSentences);
+  new ResizeObserver(() => fitHeadline(headline)).observe(root);
+  const show = (value) => {
+    drawLine(line, value);
+    // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
+    const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
+    if (isKnown) {
+      const { headline: shown = [], kind: of, key = "", settled: isSettled = false } = value;
+      answer = { headline: shown, of, key, isSettled };
+      isOld = false;
+      drawNext(next, value.next, trigger);
+      drawErase(erase, value.erase);
+    }
+    showSentences();
+    bar.hidden = value.fraction === undefined || value.fraction === null;
+    if (!bar.hidden) bar.value = value.fraction;
+  };
+  subscribe(["explained"], () => {
+    requested = true;
+  });
+  const setPhase = (phase) => {
+    document.documentElement.dataset.hlState = phase;
+    if (phase !== "busy") settled = phase;
+    update({ phase });
+  };
+  /** Show that a model cannot be loaded. The page keeps the former model with its map. */
+  const keepModel = (value) => {
+    drawLine(line, value);
+    bar.hidden = true;
+    if (!returnToModel(value.former)) return;
+    isOld = false;
+    showSentences();
+    markAllCurrent();
+    repairAddress();
+    setPhase(settled);
+  };
+  subscribe(["asked"], () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => show({ kind: "busy", parts: [{ text: props.terms.computing }] }), DELAY);
+    isOld = true;
+    showSentences();
+    setPhase("busy");
+  });
+  watchProps(watch, ["value"], () => {
+    const since = performance.now();
+    const value = props.value || { kind: "idle", parts: [] };
+    if (value.id < latest) return; // the result of an experiment on the last map arrives after the next question
+    latest = value.id;
+    clearTimeout(timer);
+    if (value.former) keepModel(value);
+    else {
+      show(value);
+      setPhase(value.kind);
+    }
+    markDrawn(element, value.id, since);
+    if (requested && window.innerWidth < NARROW) {
+      // stacked columns: the result is below the visible area
+      element.scrollIntoView({ block: "start", behavior: "smooth" });
+      line.focus({ preventScroll: true });
+    }
+    requested = false;
+  });
+}

@@ -1,0 +1,32 @@
+"""The messages of the server to the page."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from saliscope.page.elements import Part, Props
+
+Updates = dict[Part | str, Any]
+"""New values by part, or by name of the state in store.js; "name.field" sets one field of it."""
+_count = itertools.count(1)
+
+
+def new_number() -> int:
+    """Return a new number of an answer or a message, larger than all previous ones."""
+    return next(_count)
+
+
+def pack(updates: Updates, question: int | None = None) -> str:
+    """Return a message as JSON; `question` is the number of the question that it answers."""
+    parts, props, state = {}, {}, {}
+    for key, value in updates.items():
+        if isinstance(key, str):
+            state[key] = value
+        elif isinstance(value, Props):
+            props[key.id] = value
+        else:
+            parts[key.id] = value
+    message = {"id": new_number(), "question": question, "parts": parts, "props": props, "state": state}
+    return json.dumps(message, separators=(",", ":"), allow_nan=False)

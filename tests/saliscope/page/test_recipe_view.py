@@ -1,0 +1,106 @@
+"""The recipe "Add a view" of CONTRIBUTING.md, run step by step in a copy: the view is on the page and answers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.saliscope.browser.conftest import ARGUMENTS, chromium, expect, served
+
+ROOT = Path(__file__).resolve().parents[3]
+
+CHECK = """
+import json, sys
+from types import SimpleNamespace
+from saliscope.page import build, layout
+from saliscope.page.first_paint import bundle
+
+page = layout.PAGE.html()
+assert 'data-tab="confidence"' in page and 'id="hl-confidence"' in page
+(navigation,) = [part for part in layout.schema() if part["id"] == "hl-navigation"]
+assert ["confidence", "Confidence"] in [list(view) for view in navigation["props"]["views"]]
+build.build()
+assert "torch" not in sys.modules, "the page is built before torch is imported"
+script = bundle.build().decode()
+assert '"confidence/confidence": confidence,' in script and "line.textContent = props.value;" in script
+
+from saliscope.page import features
+from saliscope.compute import model_cache
+model_cache.start("efficientnet_lite0")
+
+def click(image):
+    form = {"image": image, "target": "goldfish"}
+    event = {"part": "hl-confidence", "event": "submit", "form": form}
+    (message,) = features.respond(SimpleNamespace(_data=event), "somebody")
+    return json.loads(message)["parts"]["hl-confidence"]
+
+print("answers:", click("example:cat"), click(sys.argv[1]), "|", click("/etc/passwd"))
+"""
+
+
+def insert(path: Path, before: str, text: str) -> None:
+    """Insert a line before the only place with a text."""
+    content = path.read_text(encoding="utf-8")
+    assert content.count(before) == 1, f"{path.name}: {before}"
+    path.write_text(content.replace(before, f"{text}{before}"), encoding="utf-8")
+
+
+def follow_the_recipe(folder: Path) -> None:
+    """Make a copy of the project with the view; `saliscope` is copied, and everything else is linked."""
+    for path in ROOT.iterdir():
+        if path.name != "saliscope" and not path.name.startswith("."):
+            (folder / path.name).symlink_to(path)
+    shutil.copytree(ROOT / "saliscope", folder / "saliscope", ignore=shutil.ignore_patterns("__pycache__"))
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = guide.split("\n## Add a view\n", 1)[1].split("\n## ", 1)[0]
+    blocks = re.findall(r"```(?:python|js)\n(.*?)```", section, re.DOTALL)
+    page = folder / "saliscope" / "page"
+    package = page / "confidence"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name, block in zip(("parts.py", "confidence.py", "confidence.js"), blocks, strict=True):
+        (package / name).write_text(textwrap.dedent("   " + block.lstrip()), encoding="utf-8")
+    view, listed = (re.findall(rf"`({start}.*?,)` in", section)[0] for start in ("View", '"confidence/'))
+    insert(page / "layout.py", '    View("features", ', f"    {view}\n")
+    insert(
+        page / "layout.py",
+        "from saliscope.page.elements",
+        "from saliscope.page.confidence import parts as confidence\n",
+    )
+    insert(page / "features.py", "    compare,\n", "    confidence,\n")
+    insert(page / "features.py", "from saliscope.page.erase", "from saliscope.page.confidence import confidence\n")
+    insert(page / "modules.js", '  "erase/erase"', f"  {listed}\n")
+    mount = 'import { mount as confidence } from "./confidence/confidence.js";\n'
+    insert(page / "modules.js", "import { mount as erase }", mount)
+
+
+@pytest.mark.slow
+def test_add_a_view_and_it_is_on_the_page_and_answers(tmp_path: Path) -> None:
+    """It uses the settings on the page, and shows a message for a file that was not uploaded."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    follow_the_recipe(copy)
+    image = shutil.copy(ROOT / "assets/examples/cat.jpg", tmp_path)
+    environment = {"GRADIO_TEMP_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1", "PATH": ""}
+    command = [sys.executable, "-c", CHECK, str(image)]
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = re.search(r"answers: (\d+\.\d%) (\d+\.\d%) \| \w[\w ,]* upload(ed)?\b.*\.$", done.stdout.strip())
+    assert found and found[1] == found[2], done.stdout
+
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    start = ("-m", "saliscope", "serve", "--model", "efficientnet_lite0")
+    with served(tmp_path, *start, cwd=copy, PYTHONPATH="") as address, api.sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        page = browser.new_page()
+        page.goto(address)
+        page.locator("#hl-navigation [role=tab]", has_text="Confidence").click()
+        page.locator("#hl-confidence button").click()
+        expect(page.locator("#hl-confidence .hl-line")).to_have_text(re.compile(r"^\d+\.\d%$"))
+        browser.close()
