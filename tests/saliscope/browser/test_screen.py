@@ -253,9 +253,11 @@ def test_a_model_that_cannot_be_loaded_leaves_the_former_answer(first_view: Visi
     expect(page.locator("#hl-model input").first).to_have_value(re.compile("^EfficientNet-Lite0"))
     assert page.evaluate(address) == asked
     assert visit.saved("Values, .npy").stat().st_size > 100
-    visit.choose("model", "ResNet-18")
-    visit.state("busy")
+    sent = len(visit.requests)
+    with page.expect_request("**/queue/join*"):
+        visit.choose("model", "ResNet-18")
     visit.state("done")
+    assert visit.sent(sent, "queue/join"), "it is tried again"
 
 
 def test_a_model_that_is_typed_before_the_list_arrives_is_selected(visit: Visit) -> None:
