@@ -22,8 +22,8 @@ import torch
 import explainers
 from benchmarks.data_sets import decode
 from explainers.explanation.result import Explanation
-from saliscope.datasets import ray_engine, run
-from saliscope.datasets.settings import Settings
+from saliscope.runs import ray_engine, run
+from saliscope.runs.settings import Settings
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from saliscope.datasets.rows import SCHEMA
-from saliscope.datasets.settings import SHARD, WNIDS
+from saliscope.runs.rows import SCHEMA
+from saliscope.runs.settings import SHARD, WNIDS
 
 CLASSES, TOP, GRID = 1000, 5, 7
 

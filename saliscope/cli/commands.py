@@ -21,7 +21,7 @@ from saliscope.cli.stopping import TERMINATED, StopOnTerminate, Terminated
 from saliscope.errors import Refused
 
 if TYPE_CHECKING:
-    from saliscope.datasets.run import Detail, Job, Report, Summary
+    from saliscope.runs.run import Detail, Job, Report, Summary
 
 app = typer.Typer(
     name="saliscope",
@@ -98,8 +98,8 @@ def explain(
     log.apply()
     run.check_engine()
     method_options, overrides = run.method_options(), model.overrides()
-    from saliscope.datasets import run as runs  # torch takes seconds to start
-    from saliscope.datasets import settings as run_settings  # as above
+    from saliscope.runs import run as runs  # torch takes seconds to start
+    from saliscope.runs import settings as run_settings  # as above
 
     settings = run_settings.Settings(
         model.model,
@@ -135,11 +135,11 @@ def explain(
 def _explain_images(job: Job, run: RunOptions, report: Report, detail: Detail) -> Summary:
     """Explain the images of a job in this process or on Ray."""
     if run.engine == "ray":
-        from saliscope.datasets import ray_engine  # ray is an extra
+        from saliscope.runs import ray_engine  # ray is an extra
 
         workers = ray_engine.Workers(run.workers or None, gpus=run.gpus, device=run.device, least=run.min_workers or 1)
         return ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=report, detail=detail)
-    from saliscope.datasets import run as runs  # torch takes seconds to start
+    from saliscope.runs import run as runs  # torch takes seconds to start
 
     return runs.run(job, decode=_decode(), workers=run.workers, device=run.device, report=report, detail=detail)
 
@@ -158,8 +158,8 @@ def report(
     *,
     log: LogOptions,
 ) -> None:
-    from saliscope.datasets import report as reports  # torch takes seconds to start
-    from saliscope.datasets.report import metadata as lists  # as above
+    from saliscope.runs import report as reports  # torch takes seconds to start
+    from saliscope.runs.report import metadata as lists  # as above
     from saliscope.zoo import devices  # as above
 
     log.apply()
@@ -214,9 +214,9 @@ def evaluate(
     *,
     log: LogOptions,
 ) -> None:
-    from saliscope.datasets import shards  # torch takes seconds to start
-    from saliscope.datasets.finished import evaluation  # as above
-    from saliscope.datasets.finished.finished_run import FinishedRun  # as above
+    from saliscope.runs import shards  # torch takes seconds to start
+    from saliscope.runs.finished import evaluation  # as above
+    from saliscope.runs.finished.finished_run import FinishedRun  # as above
 
     log.apply()
     set_offline(offline)

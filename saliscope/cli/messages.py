@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from saliscope.cli.progress import duration
 from saliscope.compute.messages import NOT_DOWNLOADED
-from saliscope.datasets.settings import LABEL, WRONG
+from saliscope.runs.settings import LABEL, WRONG
 
 if TYPE_CHECKING:
-    from saliscope.datasets.run import Summary
-    from saliscope.datasets.settings import Settings
+    from saliscope.runs.run import Summary
+    from saliscope.runs.settings import Settings
     from saliscope.zoo import ModelInfo
 
 SALISCOPE = """Visualize what an image model looks at, for one image or for a whole dataset.

@@ -14,8 +14,8 @@ from saliscope.cli.progress import duration
 
 if TYPE_CHECKING:
     from saliscope.cli.options import RunOptions
-    from saliscope.datasets.decoding import Decode
-    from saliscope.datasets.settings import Settings
+    from saliscope.runs.decoding import Decode
+    from saliscope.runs.settings import Settings
 
 BATCHES = 3
 """Batches that are measured, after one that is not: the first one is slower."""
@@ -90,10 +90,10 @@ def measure(settings: Settings, source: str, out: str | Path, options: RunOption
 
     Errors   those of `run.prepare`
     """
-    from saliscope.datasets import run as runs  # torch takes seconds to start
-    from saliscope.datasets.decoding import ImageReader  # as above
-    from saliscope.datasets.explaining import Explainer  # as above
-    from saliscope.datasets.stores import SETTINGS, open_store  # as above
+    from saliscope.runs import run as runs  # torch takes seconds to start
+    from saliscope.runs.decoding import ImageReader  # as above
+    from saliscope.runs.explaining import Explainer  # as above
+    from saliscope.runs.stores import SETTINGS, open_store  # as above
 
     with tempfile.TemporaryDirectory() as folder:
         job = runs.prepare(settings, source, folder, limit=options.limit, device=options.local_device)
@@ -135,7 +135,7 @@ def _row_size(rows: list[dict[str, Any]]) -> float:
     import pyarrow as pa  # slow to import, or an extra
     from pyarrow import parquet as pq  # as above
 
-    from saliscope.datasets.rows import SCHEMA  # as above
+    from saliscope.runs.rows import SCHEMA  # as above
 
     sizes = []
     for part in (rows[:1], rows):

@@ -25,7 +25,7 @@ def compare(
     *,
     log: LogOptions,
 ) -> None:
-    from saliscope.datasets.compare import texts, write  # torch takes seconds to start
+    from saliscope.runs.compare import texts, write  # torch takes seconds to start
 
     log.apply()
     set_offline(offline)
@@ -46,7 +46,7 @@ def export(
     *,
     log: LogOptions,
 ) -> None:
-    from saliscope.datasets import export as exports  # torch takes seconds to start
+    from saliscope.runs import export as exports  # torch takes seconds to start
 
     log.apply()
     set_offline(offline)
@@ -77,9 +77,9 @@ def open_finished(folder: str) -> Any:
 
     Errors   Refused
     """
-    from saliscope.datasets import shards  # torch takes seconds to start
-    from saliscope.datasets.finished.finished_run import FinishedRun  # as above
     from saliscope.images import uploads  # only needed if images are read
+    from saliscope.runs import shards  # torch takes seconds to start
+    from saliscope.runs.finished.finished_run import FinishedRun  # as above
 
     return FinishedRun(shards.open_run(folder), uploads.open_image)
 

@@ -21,7 +21,7 @@ APPLICATION = {f"saliscope.{path.parent.name}" for path in (ROOT / "saliscope").
 """The packages of the application. The files next to them (errors, limits, resources) import none of them."""
 WIDTH, BOX, HIGH, GAP, ROW = 960, 172, 32, 18, 70
 ORDER_IN_ROW = (
-    "saliscope.page saliscope.datasets saliscope.compute training checks metrics experiments saliscope.zoo".split()
+    "saliscope.page saliscope.runs saliscope.compute training checks metrics experiments saliscope.zoo".split()
 )
 ORDER_IN_ROW += "saliscope.images explanation methods registry maps backward".split()
 """Left to right, so that few arrows cross."""

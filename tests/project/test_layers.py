@@ -31,7 +31,7 @@ ORDER = [
     ),
     ["explainers"],
     within("saliscope", "images zoo"),
-    within("saliscope", "compute datasets"),
+    within("saliscope", "compute runs"),
     *(
         within("saliscope.page", names)
         for names in (
@@ -46,7 +46,7 @@ BASE = [*within("explainers", LEAVES), *within("saliscope", "errors hashes insta
 """Files that every package of the same top level may import, and that import none of them."""
 RANKS = {name: rank for rank, group in enumerate([BASE, *ORDER]) for name in group}
 BATCH = "saliscope.page.batch"
-"""The only part of the page that imports `datasets`."""
+"""The only part of the page that imports `runs`."""
 LIBRARIES = {
     "explainers": {"explainers", "torch", "typing_extensions"},  # a requirement of torch
     "models": {"torch"},
@@ -72,7 +72,7 @@ def wrong_imports(root: Path = ROOT) -> list[str]:
             target = unit(each.name)
             if target is None or own in (None, target) or (own in BASE and target in BASE):
                 continue
-            batch_only = target == "saliscope.datasets" and own.startswith("saliscope.page") and own != BATCH
+            batch_only = target == "saliscope.runs" and own.startswith("saliscope.page") and own != BATCH
             if RANKS[target] >= RANKS[own] or batch_only:
                 wrong.append(f"{module}:{each.line} imports {each.name}")
     return wrong
@@ -163,7 +163,7 @@ def test_planted_imports_are_found(tmp_path: Path) -> None:
         "saliscope/zoo/model": "import explainers as x\n\nx.Layer.path, x.layers.layer, x._private\n",
         "saliscope/zoo/text": "def f():\n    from explainers import Similarity, outputs\n",
         "saliscope/zoo/net": "import torch, explainers.maps.resize\nfrom explainers.maps import resize as explain\n",
-        "saliscope/page/lab/lab": "from saliscope.page.rail import rail\nfrom saliscope.datasets import run\n",
+        "saliscope/page/lab/lab": "from saliscope.page.rail import rail\nfrom saliscope.runs import run\n",
         "saliscope/a/one": "from saliscope.b import one\n",
         "saliscope/b/two": "def f():\n    from saliscope.a import two\n",
     }.items():
@@ -176,7 +176,7 @@ def test_planted_imports_are_found(tmp_path: Path) -> None:
     assert [line.removeprefix("saliscope.").removeprefix("explainers.") for line in found] == [
         "hooks.calls:2 imports explainers.maps.overlays",
         "page.lab.lab:1 imports saliscope.page.rail.rail",
-        "page.lab.lab:2 imports saliscope.datasets.run",
+        "page.lab.lab:2 imports saliscope.runs.run",
         "maps.overlays:1 imports PIL.Image",
         "maps.overlays:4 imports saliscope",
         "compute.engine:1 imports gradio",

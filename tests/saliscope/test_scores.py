@@ -24,15 +24,15 @@ from saliscope.compute.bundles import record
 from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request
 from saliscope.compute.trust import messages as trust_messages
-from saliscope.datasets import report, shards
-from saliscope.datasets import run as runs_of_datasets
-from saliscope.datasets.finished import evaluation
-from saliscope.datasets.finished.finished_run import FinishedRun
-from saliscope.datasets.settings import Settings as RunSettings
 from saliscope.images.uploads import open_image
 from saliscope.page.components import view
 from saliscope.page.methods import guide
 from saliscope.page.serving import endpoints
+from saliscope.runs import report, shards
+from saliscope.runs import run as runs_of_datasets
+from saliscope.runs.finished import evaluation
+from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.settings import Settings as RunSettings
 
 FILE = """
 from torch import nn

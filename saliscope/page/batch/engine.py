@@ -24,8 +24,8 @@ from saliscope.page.batch import archive, messages
 from saliscope.page.batch.folders import report_folder
 
 if TYPE_CHECKING:
-    from saliscope.datasets.items import Item
-    from saliscope.datasets.run import Job
+    from saliscope.runs.items import Item
+    from saliscope.runs.run import Job
 
 BATCH = 8
 """Images per batch; a click waits at most for one batch."""
@@ -102,9 +102,9 @@ def _check(settings: Settings) -> None:
 
 def _items(files: Sequence[Upload], folder: Path, budget: archive.Budget) -> list[Item]:
     """Return the images of all uploads, sorted by name, with the folders of a zip archive as labels."""
-    from saliscope.datasets.items import Item  # only needed by this tab
-    from saliscope.datasets.sources.labels import folder_labels  # as above
-    from saliscope.datasets.sources.location import is_image  # as above
+    from saliscope.runs.items import Item  # only needed by this tab
+    from saliscope.runs.sources.labels import folder_labels  # as above
+    from saliscope.runs.sources.location import is_image  # as above
 
     images: list[tuple[str, str]] = []
     for number, (path, name) in enumerate(files):
@@ -129,12 +129,12 @@ def _items(files: Sequence[Upload], folder: Path, budget: archive.Budget) -> lis
 def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: Callable[[Any], bool]) -> Report:
     """Return the report on all images, or on the images that were done when the user stopped."""
     items = _items(files, folder, archive.Budget(lambda: report(Progress(messages.UNPACKING, 0.0))))
-    from saliscope.datasets import run as runs  # torch takes seconds to start
-    from saliscope.datasets.report import write  # as above
-    from saliscope.datasets.settings import PREDICTED  # as above
-    from saliscope.datasets.settings import Settings as RunSettings  # as above
-    from saliscope.datasets.shards import open_run  # as above
-    from saliscope.datasets.sources import Listing  # as above
+    from saliscope.runs import run as runs  # torch takes seconds to start
+    from saliscope.runs.report import write  # as above
+    from saliscope.runs.settings import PREDICTED  # as above
+    from saliscope.runs.settings import Settings as RunSettings  # as above
+    from saliscope.runs.shards import open_run  # as above
+    from saliscope.runs.sources import Listing  # as above
 
     options = {**settings.method_options}
     layer = settings.layer if settings.method.takes_layer else None
@@ -168,7 +168,7 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
 
 def _run(job: Job, report: Callable[[Any], bool]) -> int:
     """Explain the images of a job; return how many are done when it ends or is stopped."""
-    from saliscope.datasets import run as runs  # torch takes seconds to start
+    from saliscope.runs import run as runs  # torch takes seconds to start
 
     reached = 0
 

@@ -7,12 +7,12 @@ import posixpath
 from functools import lru_cache
 from pathlib import Path
 
-from saliscope.datasets.finished.finished_run import FinishedRun
-from saliscope.datasets.items import is_local
-from saliscope.datasets.shards import open_run
-from saliscope.datasets.sources.location import IMAGE_SUFFIXES
 from saliscope.images import run_images, uploads
 from saliscope.images.decoder import pool
+from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.items import is_local
+from saliscope.runs.shards import open_run
+from saliscope.runs.sources.location import IMAGE_SUFFIXES
 
 FOLDER = "SALISCOPE_RUN"
 """Environment variable with the folder of the run."""

@@ -30,7 +30,6 @@ from saliscope.compute.request import LONGEST, Request
 from saliscope.compute.text_messages import NO_SENTENCE, TWO_SENTENCES
 from saliscope.compute.trust import engine as trust
 from saliscope.compute.trust.answers import CheckedMap
-from saliscope.datasets import shards
 from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.page.api import answers as api
@@ -39,6 +38,7 @@ from saliscope.page.batch import engine as batch
 from saliscope.page.compare import view as compare_view
 from saliscope.page.components import view
 from saliscope.page.methods import guide
+from saliscope.runs import shards
 from saliscope.zoo.text import BAR
 from tests.saliscope.compute.asking import DOG, MODEL, last_steps, steps_of, text_of
 from tests.support.catalog import isolate_catalog

@@ -23,12 +23,12 @@ from saliscope.__main__ import main
 from saliscope.compute import engine, model_cache
 from saliscope.compute.bundles import bundle, links, messages, reading, record
 from saliscope.compute.request import Request
-from saliscope.datasets import run as dataset_runs
-from saliscope.datasets.settings import Settings as RunSettings
 from saliscope.errors import Refused
 from saliscope.images import examples, metadata, uploads
 from saliscope.page.batch import finished_runs
 from saliscope.page.components import view
+from saliscope.runs import run as dataset_runs
+from saliscope.runs.settings import Settings as RunSettings
 from saliscope.zoo import devices
 from tests.saliscope.compute.asking import CAT, MODEL, answered, forget_networks
 from tests.support.band_files import npy_file

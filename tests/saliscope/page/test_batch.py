@@ -16,11 +16,11 @@ from saliscope import limits
 from saliscope.compute.answers import Waiting
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import Request
-from saliscope.datasets.sources.location import IMAGE_SUFFIXES, is_image
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool
 from saliscope.page.batch import archive, engine, folders
 from saliscope.page.batch.engine import Progress, Report
+from saliscope.runs.sources.location import IMAGE_SUFFIXES, is_image
 
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
 DOG = EXAMPLES / "dog.jpg"

@@ -18,8 +18,6 @@ from saliscope.compute.bundles import bundle, links, record
 from saliscope.compute.erase import engine as erase
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import Request
-from saliscope.datasets import run as dataset_runs
-from saliscope.datasets.settings import Settings as RunSettings
 from saliscope.images import bands, examples, metadata, npy, tiff, uploads
 from saliscope.images.decoder import pool
 from saliscope.page.agents.images import read_image
@@ -28,6 +26,8 @@ from saliscope.page.batch import engine as batch
 from saliscope.page.batch import finished_runs
 from saliscope.page.components.view import floats
 from saliscope.page.panel import settings as panel
+from saliscope.runs import run as dataset_runs
+from saliscope.runs.settings import Settings as RunSettings
 from tests.saliscope.compute import asking
 from tests.support.band_files import npy_file, tiff_file, values
 

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from saliscope import limits
 from saliscope.compute import model_cache, network_calls
 from saliscope.compute.answers import LoadedModel
-from saliscope.datasets import run
-from saliscope.datasets.finished.evaluation import evaluate
-from saliscope.datasets.finished.finished_run import FinishedRun
-from saliscope.datasets.ray_engine.task import Workers
-from saliscope.datasets.settings import Settings
-from saliscope.datasets.shards import open_run
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.page.panel import preprocessing
+from saliscope.runs import run
+from saliscope.runs.finished.evaluation import evaluate
+from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.ray_engine.task import Workers
+from saliscope.runs.settings import Settings
+from saliscope.runs.shards import open_run
 from saliscope.zoo import ModelUnavailable, devices, variants
 from saliscope.zoo.model import Model, Preparation
 from tests.support.nets import residual

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 import saliscope
-from saliscope.datasets.ray_engine import running
-from saliscope.datasets.shards import open_run
+from saliscope.runs.ray_engine import running
+from saliscope.runs.shards import open_run
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("models", "ui", "dataset", "utils")

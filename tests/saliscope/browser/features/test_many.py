@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from saliscope import limits
-from saliscope.datasets.report.links import Links
-from saliscope.datasets.shards import open_run
+from saliscope.runs.report.links import Links
+from saliscope.runs.shards import open_run
 from tests.saliscope.browser.conftest import ROOT, Visit, expect, served
 
 EXAMPLES = sorted((ROOT / "assets" / "examples").glob("*.jpg"))

@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 
 import explainers
-from saliscope.datasets import report
-from saliscope.datasets.rows import SCHEMA
-from saliscope.datasets.run_data import RunData
+from saliscope.runs import report
+from saliscope.runs.rows import SCHEMA
+from saliscope.runs.run_data import RunData
 from tests.saliscope.browser.conftest import PATIENCE, expect
 
 NAMES = ["cat", "dog", "owl"]

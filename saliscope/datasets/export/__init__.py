@@ -1,8 +1,0 @@
-"""Export a run to the formats of other tools: FiftyOne, Hugging Face datasets, and COCO.
-
-`exporting` reads the rows and images, `heatmaps` converts maps to gray images, and each format has its own file.
-"""
-
-from saliscope.datasets.export.exporting import FORMATS, export
-
-__all__ = ["FORMATS", "export"]

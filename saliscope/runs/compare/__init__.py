@@ -1,0 +1,11 @@
+"""Compare two runs: changed predictions, accuracies, and agreement of maps.
+
+`pairing` finds the images that both runs have, `comparing` compares their rows in batches, `agreement` compares maps,
+`alignment` finds the part of the images that both networks received, `statistics` has the tests and intervals.
+`texts` has the sentences for the page and the terminal, `content` the other variables of the template, and `page`
+writes both files.
+"""
+
+from saliscope.runs.compare.page import write
+
+__all__ = ["write"]

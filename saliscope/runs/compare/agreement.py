@@ -1,0 +1,130 @@
+"""Agreement of two maps of one image: rank correlation, and overlap of their highest cells.
+
+Both depend only on the order of the values in each map, so maps of different methods, layers and units can be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from saliscope.runs.report.analysis.maps import MOST, pool
+from saliscope.runs.rows import unpack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+TOP = 0.1
+"""The share of cells that count as the highest."""
+LEAST = 4
+"""Minimum number of cells of a map for a correlation."""
+Box = tuple[float, float, float, float]
+WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How the maps of a run are read: `box` is the part of each map (left, top, right, bottom) that both runs show, and
+    `by_size` uses magnitudes, for methods with signed values per pixel.
+    """
+
+    box: Box = WHOLE
+    by_size: bool = False
+
+
+def top_overlap(a: Floats, b: Floats, share: float = TOP) -> Floats:
+    """Return the share `[n]` of the highest cells that two maps `[n, cells]` have in common, from 0 to 1.
+
+    The highest cells are a tenth of all, rounded, at least one. If several cells have the value at the limit, each
+    counts in part, so that equal maps overlap completely. Unrelated maps overlap by about a tenth.
+
+    Example
+        >>> float(top_overlap(np.arange(20.0)[None], np.arange(20.0)[None]))
+        1.0
+    """
+    count = max(1, round(share * a.shape[1]))
+    return np.minimum(_membership(a, count), _membership(b, count)).sum(1) / count
+
+
+def _membership(values: Floats, count: int) -> Floats:
+    """Return by how much each cell `[n, cells]` belongs to the `count` highest, from 0 to 1."""
+    limit = np.partition(values, -count, axis=1)[:, -count][:, None]
+    above, level = values > limit, values == limit
+    rest = (count - above.sum(1, keepdims=True)) / level.sum(1, keepdims=True)
+    return np.where(above, 1.0, np.where(level, rest, 0.0))
+
+
+def common_size(a: tuple[int, int], b: tuple[int, int], frames: tuple[Frame, Frame]) -> tuple[int, int]:
+    """Return height and width of the grid on which two maps are compared: the coarser one in each direction."""
+
+    def cells(size: tuple[int, int], box: Box) -> tuple[int, int]:
+        return max(1, round(size[0] * (box[3] - box[1]))), max(1, round(size[1] * (box[2] - box[0])))
+
+    first, second = cells(a, frames[0].box), cells(b, frames[1].box)
+    return min(first[0], second[0], MOST), min(first[1], second[1], MOST)
+
+
+def read(table: pa.Table, rows: NDArray[np.int64], frame: Frame, size: tuple[int, int]) -> Floats:
+    """Return maps of a table on a grid, `[n, h, w]`, all of one original size; NaN for a map that is not finite."""
+    part = table.take(rows)
+    height, width = part["map_height"][0].as_py(), part["map_width"][0].as_py()
+    values = unpack(part["map"].to_pylist(), height, width)
+    scales = np.array([1.0 if scale is None else scale for scale in part["map_scale"].to_pylist()])
+    values = values * scales[:, None, None]
+    broken = ~np.isfinite(values).all((1, 2))
+    values = np.where(broken[:, None, None], 0.0, np.abs(values) if frame.by_size else values)
+    pooled = pool(values, size, frame.box)
+    pooled[broken] = np.nan
+    return pooled
+
+
+def compare_maps(
+    a: pa.Table, b: pa.Table, frames: tuple[Frame, Frame]
+) -> tuple[Floats, Floats, NDArray[np.object_], dict[tuple[tuple[int, int], tuple[int, int]], int]]:
+    """Return rank correlations and overlaps `[n]` of the maps in two tables of equal length, NaN if there is none.
+
+    Returns  also the reason `[n]` for each NaN, else "", and the number of pairs for each pair of sizes
+    """
+    import torch  # torch takes seconds to start
+
+    from explainers import rank_correlation  # as above
+
+    count = len(a)
+    correlations, overlaps = np.full(count, np.nan), np.full(count, np.nan)
+    reasons = np.full(count, "", dtype=object)
+    sizes = [
+        np.stack([np.array(table[name].to_pylist(), dtype=float) for name in ("map_height", "map_width")], axis=1)
+        for table in (a, b)
+    ]
+    both = np.concatenate(sizes, axis=1)
+    missing = np.isnan(both).any(1)
+    reasons[missing] = "no map"
+    counts = {}
+    for combination in np.unique(both[~missing], axis=0):
+        rows = np.flatnonzero((both == combination).all(1))
+        h, w, other_h, other_w = (int(each) for each in combination)
+        counts[(h, w), (other_h, other_w)] = len(rows)
+        grid = common_size((h, w), (other_h, other_w), frames)
+        if grid[0] * grid[1] < LEAST:
+            reasons[rows] = "fewer than 4 cells in common"
+            continue
+        x, y = (
+            read(each, rows, frame, grid).reshape(len(rows), -1) for each, frame in zip((a, b), frames, strict=True)
+        )
+        finite = np.isfinite(x).all(1) & np.isfinite(y).all(1)
+        reasons[rows[~finite]] = "not finite"
+        rows, x, y = rows[finite], x[finite], y[finite]
+        if not len(rows):
+            continue
+        correlations[rows] = rank_correlation(torch.from_numpy(x), torch.from_numpy(y)).numpy()
+        overlaps[rows] = top_overlap(x, y)
+        uniform = np.isnan(correlations[rows])
+        overlaps[rows[uniform]] = np.nan
+        zero = np.logical_not(np.any(x, axis=1) & np.any(y, axis=1))[uniform]
+        reasons[rows[uniform]] = np.where(zero, "a map is zero everywhere", "uniform map")
+    return correlations, overlaps, reasons, counts

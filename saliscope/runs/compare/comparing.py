@@ -1,0 +1,265 @@
+"""Compare two runs row by row, in batches: predictions, accuracy, and maps where both explain the same class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from saliscope.errors import Refused
+from saliscope.runs.compare.agreement import Frame, compare_maps
+from saliscope.runs.compare.pairing import PATH, Pairing, pair
+from saliscope.runs.compare.statistics import Distribution
+from saliscope.runs.report.analysis.columns import class_names, distinct
+from saliscope.runs.run_data import BATCH
+from saliscope.runs.settings import WRONG
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from saliscope.runs.run_data import RunData
+
+    Integers = NDArray[np.int64]
+    Booleans = NDArray[np.bool_]
+    Floats = NDArray[np.float64]
+
+SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
+"""What happened to an image. `changed`: another prediction that is not known to be better or worse."""
+MAPS = "maps"
+KINDS = (GAINED, LOST, CHANGED, MAPS)
+"""The kinds of images that are shown."""
+LIGHT = (
+    "path sha256 label label_index prediction prediction_index probability correct target target_index error".split()
+)
+LIGHT += ["map_height", "map_width"]
+CELLS = ["map", "map_scale", "map_height", "map_width"]
+SHOWN = 24
+"""Images shown of each kind."""
+TABLE = pa.schema(
+    [
+        ("path", pa.string()),
+        ("path_b", pa.string()),
+        ("change", pa.string()),
+        ("label", pa.string()),
+        ("label_b", pa.string()),
+        ("prediction_a", pa.string()),
+        ("prediction_b", pa.string()),
+        ("probability_a", pa.float32()),
+        ("probability_b", pa.float32()),
+        ("correct_a", pa.bool_()),
+        ("correct_b", pa.bool_()),
+        ("same_content", pa.bool_()),
+        ("rank_correlation", pa.float32()),
+        ("top_overlap", pa.float32()),
+        ("map_note", pa.string()),
+        ("error_a", pa.string()),
+        ("error_b", pa.string()),
+    ]
+)
+
+
+CLASS_COUNTS = ("labeled", "correct_a", "correct_b", "gained", "lost", "changed", "maps", "correlation")
+"""The counts of each label, and the sum of the rank correlations of its images."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image to show: the row in each run, and its row in the table. A higher `rank` is more important."""
+
+    rank: float
+    rows: tuple[int, int]
+    row: dict[str, Any]
+
+
+@dataclass
+class Comparison:
+    """The result of a comparison, without the rows."""
+
+    pairing: Pairing
+    changes: Counter[str] = field(default_factory=Counter)
+    classes: pa.Table = None
+    """Columns `name` and `CLASS_COUNTS`, a row per label. Images without a label count by their prediction in A."""
+    transitions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    compared: int = 0
+    """Pairs that both runs could read."""
+    agree: int = 0
+    other_content: int = 0
+    other_labels: int = 0
+    other_targets: int = 0
+    correlation: Distribution = field(default_factory=lambda: Distribution(-1, 1))
+    overlap: Distribution = field(default_factory=lambda: Distribution(0, 1))
+    map_notes: Counter[str] = field(default_factory=Counter)
+    map_sizes: Counter[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=Counter)
+    shown: dict[str, list[Shown]] = field(default_factory=lambda: {name: [] for name in KINDS})
+    """The images with the highest rank of each kind, the highest first."""
+
+    def total(self, name: str) -> int:
+        """Return the sum of a count over all labels."""
+        return pc.sum(self.classes[name]).as_py() or 0
+
+
+class Comparer:
+    """Compares two runs. `frames` are those of their maps, or None to compare only predictions."""
+
+    def __init__(self, a: RunData, b: RunData, frames: tuple[Frame, Frame] | None, key: str = PATH) -> None:
+        refuse_partial(a, b)
+        self.a, self.b, self.frames = a, b, frames
+        classes = [run.manifest.get("classes") or [] for run in (a, b)]
+        self.same_classes = bool(classes[0]) and classes[0] == classes[1]
+        self.names = [pa.array(distinct(each), pa.string()) for each in classes]
+        self.result = Comparison(pair(a, b, key))
+        self._counts: list[pa.Table] = []
+
+    def rows(self, progress: Callable[[int, int], object] | None = None) -> Iterator[pa.Table]:
+        """Yield the rows of the table of the comparison: the images of A in order, then those that are only in B.
+
+        The result is complete at the end.
+
+        Errors   Refused if the runs have no image in common
+        """
+        pairing = self.result.pairing
+        if not pairing.paired:
+            hint = "" if pairing.key != PATH else " If their paths differ, use --match sha256."
+            raise Refused(
+                f"The runs in {str(self.a.folder)!r} and {str(self.b.folder)!r} have no image in common.{hint}"
+            )
+        whole = np.concatenate([pairing.a, np.full(len(pairing.only_b), -1)])
+        others = np.concatenate([pairing.b, pairing.only_b])
+        for start in range(0, len(whole), BATCH):
+            part = slice(start, start + BATCH)
+            yield self._compare(whole[part], others[part])
+            if progress is not None:
+                progress(min(start + BATCH, len(pairing.a)), len(pairing.a))
+        self.result.classes = _sum_by_name(pa.concat_tables(self._counts))
+
+    def _compare(self, rows_a: Integers, rows_b: Integers) -> pa.Table:
+        result, a, b = self.result, Rows(self.a, rows_a, self.names[0]), Rows(self.b, rows_b, self.names[1])
+        both = (rows_a >= 0) & (rows_b >= 0)
+        readable = both & ~a.failed & ~b.failed
+        agree = readable & self._same(a, b, "prediction")
+        same_content = _true(pc.equal(pc.fill_null(a["sha256"], ""), pc.fill_null(b["sha256"], "")))
+        same_label = _true(pc.equal(a["label"], b["label"])) | self._same(a, b, "label")
+        labeled = readable & a.labeled & b.labeled
+        gained, lost = labeled & same_label & ~a.right & b.right, labeled & same_label & a.right & ~b.right
+        kinds = [rows_b < 0, rows_a < 0, ~readable, gained, lost, ~agree]
+        change = np.select(kinds, [ONLY_A, ONLY_B, UNREADABLE, GAINED, LOST, CHANGED], SAME)
+        correlations, overlaps, notes = self._maps(rows_a, rows_b, a, b, agree)
+        result.changes.update(change.tolist())
+        result.compared += int(readable.sum())
+        result.agree += int(agree.sum())
+        result.other_labels += int((labeled & ~same_label).sum())
+        result.other_content += int((readable & ~same_content).sum())
+        moved = pa.array(readable & ~agree)
+        predictions = (each.names["prediction"].filter(moved).to_pylist() for each in (a, b))
+        result.transitions.update(zip(*predictions, strict=True))
+        labeled &= same_label
+        counts = labeled, labeled & a.right, labeled & b.right, gained, lost, readable & ~agree
+        self._count(a, both, (*counts, np.isfinite(correlations), np.nan_to_num(correlations)))
+        columns = {"path": a["path"], "path_b": b["path"], "change": change, "label": a["label"], "label_b": b["label"]}
+        for letter, side in (("a", a), ("b", b)):
+            columns |= {f"{name}_{letter}": side[name] for name in ("probability", "correct", "error")}
+            columns[f"prediction_{letter}"] = side.names["prediction"]
+        columns |= {"same_content": pa.array(same_content, mask=~both), "map_note": pa.array(notes, mask=~both)}
+        columns["rank_correlation"] = pa.array(correlations, from_pandas=True)
+        columns["top_overlap"] = pa.array(overlaps, from_pandas=True)
+        table = pa.table({name: columns[name] for name in TABLE.names}).cast(TABLE)
+        confidence = np.nan_to_num(np.asarray(b["probability"].fill_null(0)))
+        for name in (GAINED, LOST, CHANGED):
+            self._show(name, np.flatnonzero(change == name), confidence, rows_a, rows_b, table)
+        disagreement = -correlations.astype(np.float32)  # without the rounding errors of equal maps
+        self._show(MAPS, np.flatnonzero(np.isfinite(correlations)), disagreement, rows_a, rows_b, table)
+        return table
+
+    def _same(self, a: Rows, b: Rows, name: str) -> Booleans:
+        """Return which classes are equal: by index if the runs have the same classes, or else by name."""
+        if self.same_classes:
+            return _true(pc.equal(a[f"{name}_index"], b[f"{name}_index"]))
+        return _true(pc.equal(a.names[name], b.names[name]))
+
+    def _maps(
+        self, rows_a: Integers, rows_b: Integers, a: Rows, b: Rows, agree: Booleans
+    ) -> tuple[Floats, Floats, NDArray[np.object_]]:
+        """Return the agreement of the maps of images with equal predictions and explained classes."""
+        correlations, overlaps = np.full(len(rows_a), np.nan), np.full(len(rows_a), np.nan)
+        notes = np.where(agree, "", "other prediction").astype(object)
+        same_target = self._same(a, b, "target")
+        notes[agree & ~same_target] = "other class explained"
+        self.result.other_targets += int((agree & ~same_target).sum())
+        rows = np.flatnonzero(agree & same_target)
+        if self.frames is None:
+            notes[rows] = "not compared"
+            return correlations, overlaps, notes
+        # At most 2^22 cells at once, so that large maps do not fill the memory.
+        groups = np.cumsum((a.cells + b.cells)[rows]) // 2**22
+        for chunk in (rows[groups == group] for group in np.unique(groups)):
+            maps = [run.take(own[chunk], CELLS) for run, own in ((self.a, rows_a), (self.b, rows_b))]
+            found = compare_maps(maps[0], maps[1], self.frames)
+            correlations[chunk], overlaps[chunk], notes[chunk] = found[:3]
+            self.result.map_sizes.update(found[3])
+        self.result.map_notes.update(note for note in notes[rows].tolist() if note)
+        known = np.isfinite(correlations)
+        self.result.correlation.add(correlations[known])
+        self.result.overlap.add(overlaps[known])
+        return correlations, overlaps, notes
+
+    def _count(self, a: Rows, both: Booleans, values: tuple[NDArray[Any], ...]) -> None:
+        """Add the images in both runs to the counts of their labels."""
+        names = pc.binary_join_element_wise("predicted as ", a.names["prediction"], " in A", "")
+        names = pc.coalesce(a.names["label"], names)
+        table = pa.table([names, *map(pa.array, values)], names=["name", *CLASS_COUNTS])
+        self._counts.append(_sum_by_name(table.filter(pa.array(both & np.asarray(names.is_valid())))))
+
+    def _show(
+        self, name: str, numbers: Integers, ranks: NDArray[Any], rows_a: Integers, rows_b: Integers, table: pa.Table
+    ) -> None:
+        """Keep the images with the highest rank; of equal ranks, the first is kept."""
+        best = numbers[np.argsort(-ranks[numbers], kind="stable")[:SHOWN]]
+        found = [
+            Shown(float(ranks[k]), (int(rows_a[k]), int(rows_b[k])), row)
+            for k, row in zip(best, table.take(best).to_pylist(), strict=True)
+        ]
+        self.result.shown[name] = sorted([*self.result.shown[name], *found], key=lambda each: -each.rank)[:SHOWN]
+
+
+class Rows:
+    """Some rows of a run, with nulls for those that it does not have (-1). `names` has distinct names of classes."""
+
+    def __init__(self, run: RunData, rows: Integers, classes: pa.Array) -> None:
+        known = rows >= 0
+        self.table = run.take(rows[known], LIGHT).take(pa.array(np.cumsum(known) - 1, mask=~known))
+        self.names = {name: class_names(self.table, name, classes) for name in ("label", "prediction", "target")}
+        self.failed = np.asarray(self["error"].is_valid())
+        self.labeled, self.right = np.asarray(self["correct"].is_valid()), _true(self["correct"])
+        height, width = (np.asarray(self[name].fill_null(0)).astype(np.int64) for name in ("map_height", "map_width"))
+        self.cells = height * width
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        return self.table[name]
+
+
+def _true(values: pa.ChunkedArray) -> Booleans:
+    """Return which values are true and not null."""
+    return np.asarray(values.fill_null(False))
+
+
+def _sum_by_name(table: pa.Table) -> pa.Table:
+    sums = table.group_by("name").aggregate([(name, "sum") for name in CLASS_COUNTS])
+    return sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
+
+
+def refuse_partial(a: RunData, b: RunData) -> None:
+    """Check that neither run has only its mistakes: missing rows would count as images that are only in one run.
+
+    Errors   Refused
+    """
+    for run in (a, b):
+        if run.manifest["settings"].get("where") == WRONG:
+            raise Refused(
+                f"The run in {str(run.folder)!r} has only wrong predictions (--where wrong), so it cannot be compared. "
+                "Run saliscope explain again without --where."
+            )

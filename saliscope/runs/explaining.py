@@ -1,0 +1,245 @@
+"""Compute the rows of a decoded batch: predictions, scores and maps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import explainers
+from explainers import Similarity, declared_score, probabilities_of
+from saliscope.errors import Refused
+from saliscope.runs.decoding import DecodedBatch
+from saliscope.runs.items import Item, reason_of
+from saliscope.runs.sentences import embed, find_sentences, target_of
+from saliscope.runs.settings import LABEL, PREDICTED, WRONG, Classes, Settings
+from saliscope.zoo import devices, text
+
+if TYPE_CHECKING:
+    from saliscope.zoo import Model
+
+TOP = 5
+ROWS = 16
+"""Rows per pass of a long method. The number is fixed, because another number could change the last bits of a map."""
+LOWEST, HIGHEST = -6, 14
+"""Powers of two between which the largest value of a map is stored without scaling: float16 ends at 65,504, and has its
+full precision of eleven bits only above 6e-5.
+"""
+
+
+@dataclass
+class Explainer:
+    """A network and the settings of a run. Call it with decoded batches."""
+
+    model: Model
+    settings: Settings
+    device: str = "cpu"
+    classes: Classes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.classes = Classes(self.model.labels)
+        self.sentences = find_sentences(self.settings, self.model)
+        self.device = str(devices.choose(self.device))
+        self.network = self.model.network.to(self.device)
+        self.options = self.settings.method_options()
+        long = explainers.METHODS[self.settings.method].long
+        self.steady: dict[str, Any] = {"batch_size": max(1, ROWS // self.settings.batch_size)} if long else {}
+        self.vectors = embed(self.model, self.sentences)
+        self.fixed = self._fixed_target()
+
+    def _fixed_target(self) -> int | Similarity | None:
+        """Return the class or the similarity that all maps explain, or None if the class depends on the image.
+
+        Errors   Refused for a class that the network does not have, or two equal sentences
+        """
+        if self.sentences:
+            return target_of(self.vectors, self.sentences)
+        name = self.settings.target
+        if name in (PREDICTED, LABEL):
+            return None
+        index = self.classes.find(name)
+        if index is None:
+            near = self.classes.near(name)
+            raise Refused(
+                f"--target {name!r} is not a class of {self.model.name}. {near}Use predicted, label, or a class."
+            )
+        return index
+
+    def check(self) -> None:
+        """Explain a noise image, so that an unsuitable layer or network is reported before the first image.
+
+        Errors   Refused, and those of `explainers`
+        """
+        if why := explainers.METHODS[self.settings.method].applies(self.network, self.settings.layer):
+            raise Refused(why)
+        shape = 1, self.model.channels, *self.model.size
+        noise = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+        short: dict[str, Any] = {"budget": 1e-3} if self.steady else {}
+        options = {**self.steady, **self.options, **short}
+        with declared_score(self.model.score):
+            explainers.explain(self.settings.method, self.network, noise, self.fixed, compare=False, **options)
+
+    def __call__(self, batch: DecodedBatch) -> list[dict[str, Any]]:
+        """Return the rows of a batch in order; with `where="wrong"`, only rows of wrong predictions and of errors.
+
+        An image that cannot be explained has a row with the error, as an image that cannot be read.
+
+        Errors   those of `explainers` that do not depend on the image
+        """
+        start = time.perf_counter()
+        images = devices.move(batch.images, torch.device(self.device))
+        readable = [item for item, error in zip(batch.items, batch.errors, strict=True) if error is None]
+        found = self._rows_or_errors(images, readable) if readable else []
+        seconds = (time.perf_counter() - start) / max(1, sum(row is not None for row in found))
+        rows, computed = [], iter(found)
+        for item, digest, error in zip(batch.items, batch.hashes, batch.errors, strict=True):
+            row = next(computed) if error is None else _error_row(item, error)
+            if row is not None:
+                rows.append(row | ({} if "error" in row else {"seconds": seconds}) | {"sha256": digest})
+        return rows
+
+    def _rows_or_errors(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
+        """Return a row for each image, None for those that `where` leaves out.
+
+        If the batch fails, its images are explained one by one.
+        """
+        try:
+            return self._selected_rows(images, items)
+        except (Refused, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # the network is the user's own code
+            rows = [self._row_or_error(images[k : k + 1], item) for k, item in enumerate(items)]
+        if any(row is not None and "error" in row for row in rows):
+            self.check()  # raises if other images fail too, for example because the device does not respond
+        return rows
+
+    def _row_or_error(self, image: Tensor, item: Item) -> dict[str, Any] | None:
+        try:
+            return self._selected_rows(image, [item])[0]
+        except (Refused, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            return _error_row(item, f"Cannot explain the image: {reason_of(error)}.")
+
+    def _selected_rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
+        if self.settings.where != WRONG:
+            return [*self._rows(images, items)]
+        with torch.inference_mode():
+            predicted = self._scores(images).argmax(1).tolist()
+        labels = [self.classes.find(item.label) for item in items]
+        wrong = [k for k, label in enumerate(labels) if label not in (None, predicted[k])]
+        found = iter(self._rows(images[wrong], [items[k] for k in wrong]) if wrong else ())
+        return [next(found) if k in wrong else None for k in range(len(items))]
+
+    def _scores(self, images: Tensor) -> Tensor:
+        output = self.network(images)
+        return self._of_sentences(getattr(output, "logits", output).float())
+
+    def _of_sentences(self, scores: Tensor) -> Tensor:
+        """Return the similarities [N, M] of embeddings to the sentences, or scores of classes as they are."""
+        return text.similarities(scores, self.vectors) if self.vectors else scores
+
+    def _best(self, scores: Tensor) -> tuple[list[list[int]], Tensor | None]:
+        """Return the top classes of each image, and the probabilities [N, K] of the classes if there are any."""
+        kind = self.model.score_kind
+        # The sigmoid of several confident labels is 1 in float32, which would hide their order.
+        probabilities = probabilities_of(scores.double() if kind == "sigmoid" else scores, kind)
+        ordered = scores if probabilities is None else probabilities
+        return ordered.topk(min(TOP, scores.shape[1]), dim=1).indices.tolist(), probabilities
+
+    def _rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:
+        labels = [self.classes.find(item.label) for item in items]
+        known = [k for k, label in enumerate(labels) if label is not None]
+        if self.settings.target != LABEL or not known:
+            return self._explain(images, items, labels, self.fixed)
+        rows: dict[int, dict[str, Any]] = {}
+        for part in (known, [k for k in range(len(items)) if labels[k] is None]):
+            own = [labels[k] for k in part]
+            target = [label for label in own if label is not None] or None
+            if part:
+                rows |= zip(part, self._explain(images[part], [items[k] for k in part], own, target), strict=True)
+        return [rows[k] for k in range(len(items))]
+
+    def _explain(
+        self,
+        images: Tensor,
+        items: Sequence[Item],
+        labels: Sequence[int | None],
+        target: int | list[int] | Similarity | None,
+    ) -> list[dict[str, Any]]:
+        with declared_score(self.model.score):
+            explanation = explainers.explain(
+                self.settings.method, self.network, images, target, compare=False, **self.steady, **self.options
+            )
+        scores = explanation.scores
+        if scores is None or scores.ndim != 2:
+            with torch.inference_mode():
+                scores = self._scores(images)
+        else:
+            scores = self._of_sentences(scores)
+        scores = scores.float().cpu()
+        best, probabilities = self._best(scores)
+        maps, scales = _to_float16(explanation.placed.float().cpu())
+        targets = explanation.target if isinstance(explanation.target, list) else None
+        rows = []
+        for k, item in enumerate(items):
+            top: list[dict[str, Any]] = [
+                {"class": self._name(index), "index": index, "probability": _one(probabilities, k, index)}
+                for index in best[k]
+            ]
+            first, label = top[0]["index"], labels[k]
+            explained = targets[k] if targets else 0 if self.sentences else first
+            rows.append(
+                {
+                    "path": item.path,
+                    "label": item.label,
+                    "label_index": label,
+                    "label_probability": None if label is None else _one(probabilities, k, label),
+                    "prediction": top[0]["class"],
+                    "prediction_index": first,
+                    "probability": top[0]["probability"],
+                    "correct": None if label is None else label == first,
+                    "top5": top,
+                    "target": self.sentences.name if self.sentences else self._name(explained),
+                    "target_index": explained,
+                    "score": float(scores[k, 0] - scores[k, 1:].sum() if self.sentences else scores[k, explained]),
+                    "statistics": _numbers(explanation.statistics[k]),
+                    "findings": [finding.code for finding in explanation.findings[k]],
+                    "finding_texts": [finding.sentence for finding in explanation.findings[k]],
+                    "device": explanation.device,
+                    "map": maps[k].contiguous().numpy().astype("<f2").tobytes(),
+                    "map_scale": float(scales[k]),
+                    "map_height": maps.shape[1],
+                    "map_width": maps.shape[2],
+                }
+            )
+        return rows
+
+    def _name(self, index: int) -> str:
+        """Return the name of a class, or a sentence."""
+        return self.sentences.listed[index] if self.sentences else self.classes.name(index)
+
+
+def _error_row(item: Item, error: str) -> dict[str, Any]:
+    return {"path": item.path, "label": item.label, "error": error}
+
+
+def _one(probabilities: Tensor | None, row: int, index: int) -> float | None:
+    return None if probabilities is None else float(probabilities[row, index])
+
+
+def _to_float16(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Return maps [N, h, w] as float16 and their scales: 1, or a power of two for values outside the float16 range."""
+    largest = maps.abs().nan_to_num(0, 0, 0).amax((1, 2))
+    power = torch.where(largest > 0, largest, 1.0).log2().floor()
+    scales = torch.where((power < LOWEST) | (power > HIGHEST), 2.0**power, 1.0)
+    return (maps / scales[:, None, None]).to(torch.float16), scales
+
+
+def _numbers(statistics: dict[str, Any]) -> list[dict[str, Any]]:
+    numbers = ((name, value) for name, value in statistics.items() if isinstance(value, (int, float)))
+    return [{"name": name, "value": float(value)} for name, value in numbers]

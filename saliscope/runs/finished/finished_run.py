@@ -1,0 +1,119 @@
+"""The images and the network of a finished run, for its report and for metrics of its maps."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from saliscope.errors import Refused
+from saliscope.runs.decoding import Decode
+from saliscope.runs.finished.finding import Finder, RowIndex
+from saliscope.runs.items import is_local, read
+from saliscope.runs.run import load
+from saliscope.runs.run_data import RunData
+from saliscope.runs.settings import Settings, weights_hash
+
+if TYPE_CHECKING:
+    from saliscope.zoo import Model
+
+
+class FinishedRun:
+    """A finished run, with access to its images and its network."""
+
+    def __init__(self, data: RunData, decode: Decode) -> None:
+        self.data, self._decode = data, decode
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings of the run."""
+        stored = Settings.of(self.data.manifest["settings"])
+        own = dict(stored.own)
+        if isinstance(own.get("size"), list):
+            own["size"] = tuple(own["size"])
+        own |= {name: self._resolve(own[name]) for name in ("weights", "labels") if isinstance(own.get(name), str)}
+        file, colon, factory = stored.model.rpartition(":")
+        model = f"{self._resolve(file)}{colon}{factory}" if file.endswith(".py") else stored.model
+        return replace(stored, own=own, model=model)
+
+    @cached_property
+    def source(self) -> str:
+        """The source of the images of the run."""
+        return self._resolve(self.data.manifest.get("source", ""))
+
+    def _resolve(self, path: str) -> str:
+        """Return a path relative to the folder in which the run was started, if it exists there."""
+        directory = self.data.manifest.get("directory")
+        if not is_local(path) or os.path.isabs(os.path.expanduser(path)) or not directory:
+            return path
+        resolved = os.path.join(directory, path)
+        return resolved if os.path.lexists(resolved) else path
+
+    @cached_property
+    def _finder(self) -> Finder | None:
+        try:
+            return Finder(self.source)
+        except (Refused, OSError):
+            return None
+
+    def image(self, path: str, digest: str | None = None) -> Image.Image | None:
+        """Return the image of a row, or None if it does not exist anymore or has changed; as `read`."""
+        data = self.read(path, digest)
+        try:
+            return None if data is None else self._decode(data)
+        except (ValueError, OSError):
+            return None
+
+    def read(self, path: str, digest: str | None = None) -> bytes | None:
+        """Return the encoded bytes of the image of a row, or None if it does not exist anymore or has changed.
+
+        Args     digest: the SHA-256 in the row, if the caller has it; otherwise the row is searched
+        """
+        try:
+            item = None if self._finder is None else self._finder.find(path)
+            data = None if item is None else read(item)
+        except (ValueError, OSError):
+            return None
+        if data is None:
+            return None
+        digest = self._digest(path) if digest is None else digest
+        return data if digest == hashlib.sha256(data).hexdigest() else None
+
+    @cached_property
+    def _rows(self) -> RowIndex:
+        return RowIndex(self.data, "path")
+
+    def _digest(self, path: str) -> str | None:
+        return self._rows.find(path, "sha256")
+
+    @cached_property
+    def _digests(self) -> RowIndex:
+        return RowIndex(self.data, "sha256")
+
+    def path_of(self, digest: str) -> str | None:
+        """Return the path of the first image with this SHA-256, or None."""
+        return self._digests.find(digest, "path")
+
+    @cached_property
+    def model(self) -> Model:
+        """The network of the run.
+
+        Errors   Refused if its weights have changed; zoo.ModelUnavailable
+        """
+        model = load(self.settings)
+        if weights_hash(model) != self.data.manifest["weights_sha256"]:
+            raise Refused(f"The weights of {model.name} are not those of this run. Run `saliscope explain` again.")
+        return model
+
+    def try_model(self) -> Model | None:
+        """Return the network of the run, or None if it is not available or has changed."""
+        from saliscope.zoo import ModelUnavailable  # torch takes seconds to start
+
+        try:
+            return self.model
+        except (Refused, ModelUnavailable):
+            return None

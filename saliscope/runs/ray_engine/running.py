@@ -1,0 +1,232 @@
+"""The process that starts the run: it holds the lock, and writes the rows if the workers cannot write to the folder.
+
+Ray is only used in that other process. It can therefore be restarted if the cluster has shrunk, and Ray's output stays
+in its own logs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import sys
+import sysconfig
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import explainers
+import saliscope
+from saliscope import install, resources
+from saliscope.errors import Refused
+from saliscope.runs.decoding import Decode
+from saliscope.runs.ray_engine.driver import LOST, drive
+from saliscope.runs.ray_engine.stages import OpenShards
+from saliscope.runs.ray_engine.task import PATIENCE, End, Task, Workers
+from saliscope.runs.run import Detail, Job, Report, Summary
+from saliscope.runs.shards.planning import PARTITION
+from saliscope.runs.sources import Partition
+
+ATTEMPTS = 3
+"""Tasks without any result, one after the other, after which the run ends."""
+AGAIN = "Run the same command again."
+
+
+def run(
+    job: Job,
+    *,
+    decode: Decode,
+    address: str | None = None,
+    workers: Workers | None = None,
+    report: Report | None = None,
+    detail: Detail | None = None,
+    patience: float = PATIENCE,
+) -> Summary:
+    """Explain all unfinished images of a job on a Ray cluster, and write its manifest.
+
+    `address` is passed to `ray.init`; if it is None, Ray is started on this machine and stopped afterwards. `report`
+    and `detail` are called after each batch, as in `saliscope.runs.run.run`. An exception in them stops the run;
+    finished batches are kept. `patience` is the number of seconds without a result after which the work of a lost
+    machine is given to others.
+
+    Errors   Refused if there is no cluster, if it is too small or cannot read the images, if the disk is full, and if
+             the source has changed; those of `explainers`
+    """
+    start = time.perf_counter()
+    if importlib.util.find_spec("ray") is None:
+        raise Refused(f"--engine ray needs the package ray, which is not installed. {install.hint('ray')}.")
+    workers = _with_threads(workers or Workers())
+    with job.shards.writing():
+        if (counts := job.finished_counts()) is not None:
+            return Summary(job.shards.folder, counts, 0, time.perf_counter() - start)
+        out = str(job.shards.folder if not job.shards.store.local else Path(job.shards.folder).absolute())
+        collector, vain = Collector(job, report, detail), 0
+        while partitions := collector.start():
+            if vain == ATTEMPTS:
+                raise Refused(f"The Ray cluster computed nothing {ATTEMPTS} times. Finished batches are kept. {AGAIN}")
+            finished, before = job.shards.finished, collector.new
+            task = Task(job.model, job.settings, partitions, finished, decode, address, workers, patience, out)
+            for result in _receive(task):
+                collector.add(result)
+            vain = vain + 1 if collector.new == before else 0
+        counts = job.finish(time.perf_counter() - start, collector.numbers())
+    return Summary(job.shards.folder, counts, collector.new, time.perf_counter() - start)
+
+
+def _with_threads(workers: Workers) -> Workers:
+    import torch  # torch takes seconds to start
+
+    return (
+        workers
+        if workers.cpus is not None
+        else replace(workers, cpus=1 if workers.resolve(0).gpus else torch.get_num_threads())
+    )
+
+
+def _receive(task: Task) -> Iterator[dict[str, Any]]:
+    """Yield what the process sends, until it is done or gives up because machines were lost."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    pickled = _pickle(task)
+    process = context.Process(target=drive, args=(there, pickled), daemon=True)
+    process.start()
+    there.close()
+    try:
+        while True:
+            message = here.recv()
+            if message is None or message == LOST:
+                return
+            if isinstance(message, Exception):
+                raise message
+            yield message
+    except EOFError:
+        process.join()
+        raise Refused(
+            f"The process connected to Ray ended (exit code {process.exitcode}). Finished batches are kept. {AGAIN}"
+        ) from None
+    finally:
+        here.close()
+        _end(process)
+
+
+def _pickle(task: Task) -> bytes:
+    """Return the pickled task, including the classes of the user's own modules, which workers do not have."""
+    from ray import cloudpickle  # pickle cannot serialize local functions of a network
+
+    modules = _user_modules()
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(task))
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _user_modules() -> list[ModuleType]:
+    """Return the imported modules that workers cannot import by name.
+
+    Those are neither installed packages nor part of this project, or networks of the project, loaded by their paths.
+    """
+    paths = sysconfig.get_paths()
+    folders = {Path(paths[kind]).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {Path(str(package.__file__)).resolve().parent for package in (saliscope, explainers)}
+
+    def is_installed(file: Path) -> bool:
+        if not file.is_absolute():  # modules that torch makes, such as torch.ops
+            return True
+        file = file.resolve()  # as the folders: a clone or an environment may be behind a link
+        if file.parent == resources.networks():
+            return False
+        return not folders.isdisjoint(file.parents) or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+
+    files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items() if name != "__main__"}
+    return [sys.modules[name] for name, file in files.items() if file and not is_installed(Path(file))]
+
+
+def _end(process: Any) -> None:
+    """Let the process end by itself first, so that Ray stops what it started on this machine."""
+    process.join(5)
+    if process.is_alive():
+        process.terminate()
+        process.join(15)
+    if process.is_alive():
+        process.kill()
+        process.join()
+
+
+class Collector:
+    """Takes the results of the cluster, in any order: writes rows, or notes what the workers have written."""
+
+    def __init__(self, job: Job, report: Report | None, detail: Detail | None) -> None:
+        self.job, self.report, self.detail = job, report, detail
+        self.new = 0
+        self.finished = 0
+        """Images of batches that were finished before."""
+        self._ends: dict[int, End] = {}
+        self._known = job.listing.count
+        if self._known is not None:
+            self.finished = self._known - sum(len(items) for _, _, items in job.missing())
+        self._warned: set[str] = set()
+
+    def start(self) -> list[tuple[int, Partition]]:
+        """Start a task: return the partitions that are not finished, with their numbers."""
+        self._open = OpenShards()  # a task counts the batches that are unfinished when it starts
+        return [(number, each) for number, each in self.job.numbered() if not self._is_finished(number)]
+
+    def _is_finished(self, partition: int) -> bool:
+        return partition in self._ends and all(map(self.job.shards.is_committed, self._numbers(partition)))
+
+    def _numbers(self, partition: int) -> range:
+        first = partition * PARTITION
+        return range(first, first + self._ends[partition].shards)
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all shards in order."""
+        return [shard for partition, _ in self.job.numbered() for shard in self._numbers(partition)]
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Take one result.
+
+        Errors   those of the workers
+        """
+        if "error" in result:
+            raise result["error"]
+        if "end" in result:
+            end: End = result["end"]
+            if self._known is None and end.partition not in self._ends:
+                self.finished += end.finished
+            self._ends[end.partition] = end
+        elif "commit" in result:
+            self.job.shards.check_lock()
+            self.job.shards.add_shard(result["shard"], result["commit"])
+        else:
+            self._add_batch(result)
+
+    def _add_batch(self, result: dict[str, Any]) -> None:
+        shard, index = result["shard"], result["index"]
+        if (warning := result.get("warning")) and warning not in self._warned:
+            self._warned.add(warning)
+            warnings.warn(warning, stacklevel=2)
+        shards = self.job.shards
+        if index >= 0:
+            if shards.has(shard, index):
+                return
+            if result["closes"]:  # a worker has written the rows, and writes the shard
+                shards.add_batch(shard, index, result["stamp"].digest)
+            else:
+                shards.write_batch(shard, index, result["rows"], result["stamp"])
+            self.new += result["count"]
+        if not result["closes"] and self._open.finish(result):
+            self.job.close(shard, result["batches"])
+        if index >= 0:
+            self._show(result)
+
+    def _show(self, result: dict[str, Any]) -> None:
+        if self.detail is not None:
+            self.detail(result["errors"], result["shard"] % PARTITION + 1, self.job.count())
+        if self.report is not None:
+            self.report(self.finished + self.new, self._known)

@@ -1,0 +1,279 @@
+"""The stages on the cluster, in the order of the rows: list, decode, explain, write. A row of Ray Data is a batch.
+
+Ray runs all of them at the same time and lets a stage wait if the next one is slower, so that the images that are in
+memory are few. Its dashboard shows them by the names of the functions here.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from saliscope.runs.decoding import DecodedBatch, ImageReader
+from saliscope.runs.ray_engine.task import (
+    LISTING,
+    READING,
+    Batch,
+    End,
+    Task,
+    Workers,
+    list_partition,
+    picklable,
+)  # fmt: skip
+from saliscope.runs.settings import Settings
+from saliscope.runs.shards.planning import Stamp
+from saliscope.runs.shards.writing import ShardFiles
+from saliscope.runs.stores import open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from ray.data import Dataset
+
+    from saliscope.zoo import Model
+
+GROUPS = 2000
+"""Maximum number of tasks that list; if there are more partitions, a task lists several."""
+NAME = "saliscope explain"
+Rows = list[dict[str, Any]]
+
+
+def results(task: Task) -> Iterator[dict[str, Any]]:
+    """Yield the results of the stages in the order of completion.
+
+    A batch has what `_describe` returns, and errors, stamp, warning, whether the cluster closes its shard and, if it
+    does not, the rows. A shard that is written has shard and commit, the end of a partition has end, a failure error.
+    """
+    open_shards, closing = OpenShards(), _Closing(task)
+    for row in build(task).iter_rows():
+        result = pickle.loads(row["result"])
+        result["closes"] = task.out is not None
+        yield result
+        if result["closes"] and "left" in result and open_shards.finish(result):
+            closing.start(result["shard"], result["batches"])
+        yield from closing.results(wait=False)
+    yield from closing.results(wait=True)
+
+
+def build(task: Task) -> Dataset:
+    """Return the stages as a dataset, which Ray computes when its rows are read."""
+    import ray  # slow to import, or an extra
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    options = ray.data.DataContext.get_current()
+    options.enable_progress_bars = False
+    options.target_max_block_size = 1  # one batch per block, so that a batch is explained while the next one is decoded
+    workers, least = task.workers, min(task.workers.least, task.workers.most or 1)
+    one: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}  # Ray needs a size for stages with GPUs
+    # Different numbers of CPUs keep Ray from running two stages in one task.
+    data = ray.data.read_datasource(
+        _source(task), num_cpus=LISTING, override_num_blocks=min(len(task.partitions), GROUPS)
+    )
+    data = data.map_batches(_make_decoder(task), num_cpus=READING, **one)
+    data = data.map_batches(
+        Explain,  # Ray runs a class as an actor
+        fn_constructor_args=(ray.put(task.model), task.settings, workers),
+        concurrency=(least, max(least, workers.most or 1)),
+        num_cpus=workers.cpus,
+        num_gpus=workers.gpus,
+        **one,
+    )
+    if task.out is not None:
+        data = data.map_batches(_make_writer(task.out), num_cpus=LISTING, **one)
+    data.set_name(NAME)
+    return data
+
+
+def _source(task: Task) -> Any:
+    """Return the source as a data source of Ray, with a task for each partition."""
+    import ray  # slow to import, or an extra
+    from ray.data.block import BlockMetadata  # as above
+
+    finished, settings = ray.put(task.finished), task.settings
+    groups = [task.partitions[k::GROUPS] for k in range(min(len(task.partitions), GROUPS))]
+
+    class Source(ray.data.Datasource):
+        """Lists the partitions of the source."""
+
+        def get_name(self) -> str:
+            """Return the name in the dashboard."""
+            return "Images"
+
+        def estimate_inmemory_data_size(self) -> None:
+            """Return nothing: it is not known."""
+
+        def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[Any]:
+            """Return a task for each group of partitions."""
+            metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+            return [ray.data.ReadTask(_make_lister(group, settings, finished), metadata) for group in groups]
+
+    return Source()
+
+
+def _make_lister(group: Any, settings: Settings, finished: Any) -> Callable[[], Iterator[pa.Table]]:
+    def list_images() -> Iterator[pa.Table]:
+        import ray  # slow to import, or an extra
+
+        known = ray.get(finished)
+        for number, partition in group:
+            try:
+                for found in list_partition(number, partition, settings, known):
+                    if isinstance(found, End):
+                        yield _row(result={"end": found})
+                    elif not found.items:
+                        yield _row(result=_describe(found))
+                    else:
+                        yield _row(batch=found)
+            except Exception as error:  # the source cannot be listed
+                yield _row(result={"error": picklable(error)})
+
+    return list_images
+
+
+def _describe(batch: Batch) -> dict[str, Any]:
+    return {
+        "shard": batch.shard, "index": batch.index, "left": batch.left, "batches": batch.batches,
+        "count": len(batch.items),
+    }  # fmt: skip
+
+
+def _row(*, batch: Any = None, decoded: Any = None, rows: Any = None, result: Any = None) -> pa.Table:
+    """Return a row of Ray Data. With `result` alone, the other stages pass it on."""
+    import pyarrow as pa  # slow to import, or an extra
+
+    values = {"batch": batch, "decoded": decoded, "rows": rows, "result": result}
+    packed = {name: [None if value is None else pickle.dumps(value)] for name, value in values.items()}
+    return pa.table({name: pa.array(value, pa.large_binary()) for name, value in packed.items()})
+
+
+def _load(row: pa.Table, name: str) -> Any:
+    value = row[name][0]
+    return pickle.loads(value.as_buffer()) if value.is_valid else None
+
+
+def _make_decoder(task: Task) -> Callable[[pa.Table], pa.Table]:
+    reader = ImageReader(task.decode, task.model.preparation)
+
+    def decode_images(row: pa.Table) -> pa.Table:
+        batch: Batch | None = _load(row, "batch")
+        return row if batch is None else _row(decoded=reader[batch.items], result=_describe(batch))
+
+    return decode_images
+
+
+class Explain:
+    """An actor that loads the network once and explains batches."""
+
+    def __init__(self, model: Any, settings: Settings, workers: Workers) -> None:
+        import ray  # slow to import, or an extra
+        import torch  # torch takes seconds to start
+
+        from saliscope.runs.explaining import Explainer  # imports torch or an extra
+        from saliscope.zoo import devices  # as above
+
+        torch.set_num_threads(max(1, round(workers.cpus or 1)))
+        loaded: Model = ray.get(model)
+        device = devices.choose(workers.device)
+        self._warning = devices.compare(loaded, device)
+        self._explain = Explainer(loaded, settings, str(device))
+
+    def __call__(self, row: pa.Table) -> pa.Table:
+        """Return the rows of a batch, or an error, which the starting process raises."""
+        from saliscope.runs.run import count_errors  # imports torch
+
+        decoded: DecodedBatch | None = _load(row, "decoded")
+        if decoded is None:
+            return row
+        result = {**_load(row, "result"), "warning": self._warning}
+        try:
+            rows = self._explain(decoded)
+        except Exception as error:
+            return _row(result={"error": picklable(error)})
+        stamp = Stamp.of(decoded.items)
+        result |= {"errors": count_errors(rows), "stamp": stamp, "rows": rows}
+        return _row(result=result)
+
+
+def _make_writer(out: str) -> Callable[[pa.Table], pa.Table]:
+    def write_rows(row: pa.Table) -> pa.Table:
+        result = _load(row, "result")
+        if "rows" not in result:
+            return row
+        try:
+            files = ShardFiles(open_store(out))
+            files.write_batch(result["shard"], result["index"], result.pop("rows"), result["stamp"])
+        except Exception as error:
+            result = {"error": picklable(error)}
+        return _row(result=result)
+
+    return write_rows
+
+
+class OpenShards:
+    """The finished batches of shards that are not complete."""
+
+    def __init__(self) -> None:
+        self._finished: dict[int, set[int]] = {}
+        self._complete: set[int] = set()
+
+    def finish(self, result: dict[str, Any]) -> bool:
+        """Return whether this was the last unfinished batch of its shard. Ray may send a batch twice."""
+        shard = result["shard"]
+        if shard in self._complete:
+            return False
+        finished = self._finished.setdefault(shard, set())
+        finished |= {result["index"]} - {-1}
+        if len(finished) < result["left"]:
+            return False
+        del self._finished[shard]
+        self._complete.add(shard)
+        return True
+
+
+class _Closing:
+    """Tasks that write the shards whose batches are finished."""
+
+    def __init__(self, task: Task) -> None:
+        import ray  # slow to import, or an extra
+
+        self.out = task.out
+        self.running: list[Any] = []
+        self.remote = ray.remote(num_cpus=0, max_retries=3)(close_shard).options(name="write_shard")
+        self.names = ray.put(task.model.labels)
+
+    def start(self, shard: int, batches: int) -> None:
+        """Write a shard."""
+        self.running.append(self.remote.remote(self.out, shard, batches, self.names))
+
+    def results(self, wait: bool) -> Iterator[dict[str, Any]]:
+        """Yield shard and commit of the shards that were written since the last call, or of all of them."""
+        import ray  # slow to import, or an extra
+
+        while self.running:
+            done, self.running = ray.wait(self.running, timeout=None if wait else 0)
+            if not done:
+                return
+            yield from ray.get(done)
+
+
+def close_shard(out: str, shard: int, batches: int, names: list[str]) -> dict[str, Any]:
+    """Write the Parquet file and the commit of a shard, and return the commit, or the error.
+
+    This runs in a task on any machine, because the rows are not sent to the process that started the run.
+    """
+    from saliscope.runs.run import count_rows  # imports torch
+    from saliscope.runs.settings import Classes  # as above
+
+    files = ShardFiles(open_store(out))
+    try:
+        rows, stamp = files.merge(shard, batches)
+        commit = count_rows(stamp, rows, Classes(names))
+        files.commit(shard, batches, commit)
+    except Exception as error:
+        # A task of a process that has given up may have written the shard and deleted its batches.
+        found = files.read_commit(shard)
+        if found is None:
+            return {"error": picklable(error)}
+        commit = found
+    return {"shard": shard, "commit": commit}

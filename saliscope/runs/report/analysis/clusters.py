@@ -1,0 +1,92 @@
+"""Clusters of the maps within a class: Spectral Relevance Analysis.
+
+Source   Lapuschkin et al. 2019, doi:10.1038/s41467-019-08987-4
+
+The maps of a class are pooled to a small grid and normalized. A graph connects each map to its nearest neighbors. The
+largest gap between eigenvalues of its normalized Laplacian determines the number of clusters, which are then found by
+spectral clustering.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from saliscope.runs.report.analysis.maps import pool, shares
+
+if TYPE_CHECKING:
+    from saliscope.runs.report.analysis.maps import Floats, Integers, Maps
+
+GRID = 8
+"""Maximum number of cells per side."""
+LEAST = 10
+"""Minimum number of maps of a class for clustering."""
+MOST = 600
+"""Maximum number of maps of a class that are clustered, evenly sampled; the eigenvalues of more maps take minutes."""
+MOST_CLASSES = 200
+"""Maximum number of classes whose maps are clustered: those with the most maps."""
+NEIGHBORS = (5, 10)
+MOST_CLUSTERS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Similar maps of one class: `members` are indices of maps, the most typical first; `mean` is `[h, w]`."""
+
+    name: str
+    of: int
+    """Number of maps of the class."""
+    members: Integers
+    mean: Floats
+
+
+def pool_maps(maps: Maps) -> Floats:
+    """Return the shares of relevance on the small grid `[n, g, g]`; NaN for maps without relevance."""
+    return shares(pool(maps.values.clip(min=0), (min(GRID, maps.size[0]), min(GRID, maps.size[1]))))
+
+
+def find_clusters(maps: Maps, classes: list[str]) -> list[Cluster]:
+    """Return the clusters of classes with enough maps, largest first; `classes` `[n]` are the explained classes."""
+    grid = pool_maps(maps)
+    usable = np.flatnonzero(np.isfinite(grid).all((1, 2)))
+    members_of: dict[str, list[int]] = {}
+    for number in usable.tolist():
+        members_of.setdefault(classes[number], []).append(number)
+    largest = set(sorted(members_of, key=lambda name: -len(members_of[name]))[:MOST_CLASSES])
+    result = []
+    for name in (name for name in members_of if name in largest):
+        members = np.array(members_of[name], dtype=np.int64)
+        total = len(members)
+        if total < LEAST:
+            continue
+        if total > MOST:
+            members = members[np.linspace(0, total - 1, MOST).round().astype(int)]
+        labels = spectral(np.sqrt(grid[members]).reshape(len(members), -1))
+        parts = [members[labels == k] for k in range(labels.max() + 1)]
+        for part in sorted(parts, key=len, reverse=True):
+            mean = grid[part].mean(0)
+            typical = np.argsort(((grid[part] - mean) ** 2).sum((1, 2)), kind="stable")
+            result.append(Cluster(name, len(members), part[typical], maps.values[part].mean(0)))
+    return result
+
+
+def spectral(points: Floats) -> Integers:
+    """Return the cluster `[n]` of each point `[n, d]`; the eigengap determines their number, up to `MOST_CLUSTERS`."""
+    from scipy.sparse.csgraph import laplacian  # slow to import, or an extra
+    from sklearn.cluster import SpectralClustering  # slow to import, or an extra
+    from sklearn.neighbors import kneighbors_graph  # slow to import, or an extra
+
+    least, most = NEIGHBORS
+    near = kneighbors_graph(points, max(least, min(most, len(points) // 8)), include_self=False)
+    affinity = (0.5 * (near + near.T)).toarray()
+    values = np.linalg.eigvalsh(laplacian(affinity, normed=True))
+    count = int(np.diff(values[: MOST_CLUSTERS + 1]).argmax()) + 1
+    if count == 1:
+        return np.zeros(len(points), dtype=np.int64)
+    method = SpectralClustering(count, affinity="precomputed", assign_labels="cluster_qr", random_state=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Graph is not fully connected")  # separate groups are expected
+        return np.asarray(method.fit_predict(affinity), dtype=np.int64)

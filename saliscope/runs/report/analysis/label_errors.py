@@ -1,0 +1,106 @@
+"""Possible label errors by confident learning, as `find_label_issues(filter_by="confident_learning")` of cleanlab.
+
+An image has a possible label error if its predicted class is not its label, and a class other than its label has at
+least the probability that this class has on average for the images with that label. They are ranked by the probability
+of the label, the lowest first (self-confidence).
+
+A class with few labeled images has no meaningful average, so that no image is suspected to belong to it.
+
+Source   Northcutt et al. 2021, "Confident Learning", arXiv:1911.00068
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from saliscope.runs.report.analysis.columns import Columns
+    from saliscope.runs.run_data import RunData
+
+NEAR = 1e-6
+"""As in cleanlab: a probability that is lower than the threshold by less counts."""
+LEAST = 5
+"""Minimum number of labeled images of a class for its average: with fewer, a single image decides."""
+LOWEST = 2 * 10**-6
+"""The lowest threshold, as in cleanlab."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelErrors:
+    """The rows of possible label errors, the most likely first, of `count` labeled images.
+
+    `tested` is the number of images that were compared with at least one class other than their label; `averages` that
+    of the classes with an average, and `sizes` the numbers of labeled images of the classes, the largest first.
+    `unknown` is the number of further images that may be errors: rows have the probabilities of five classes and of the
+    label, and another class could exceed its threshold.
+    """
+
+    rows: NDArray[np.int64]
+    count: int
+    unknown: int
+    tested: int
+    averages: int
+    sizes: list[int]
+
+
+def thresholds(columns: Columns, classes: int) -> NDArray[np.float64]:
+    """Return the mean probability `[k]` of each class over the images with that label; infinite for few images."""
+    index, p = columns.label_index, columns.label_probability.astype(np.float64)
+    known = (index >= 0) & (index < classes) & np.isfinite(p)
+    counts = np.bincount(index[known], minlength=classes)
+    sums = np.bincount(index[known], weights=p[known], minlength=classes)
+    means = np.divide(sums, counts, out=np.full(classes, np.inf), where=counts >= LEAST)
+    return np.maximum(means, LOWEST)
+
+
+def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
+    """Return the possible label errors of a run, or None if it has no labels or no probabilities."""
+    known = (columns.label_index >= 0) & np.isfinite(columns.label_probability)
+    if not known.any():
+        return None
+    classes = 1 + int(max(columns.label_index.max(), columns.prediction_index.max()))
+    limits = thresholds(columns, classes)
+    issue = np.zeros(len(columns), dtype=bool)
+    possible = np.zeros(len(columns), dtype=bool)
+    for start, table in data.batches(["top5"]):
+        column = table["top5"].combine_chunks()
+        lengths = np.asarray(column.value_lengths().fill_null(0))
+        values = column.flatten()
+        index = np.asarray(values.field("index").fill_null(-1))
+        p = np.asarray(values.field("probability").cast("float64").fill_null(np.nan))
+        row = np.repeat(np.arange(start, start + len(table)), lengths)
+        inside = (index >= 0) & (index < classes)
+        limit = np.full(len(index), np.inf)
+        limit[inside] = limits[index[inside]]
+        other = index != columns.label_index[row]
+        issue[row[other & (p >= limit - NEAR)]] = True
+        part = slice(start, start + len(table))
+        possible[part] = _may_exceed(limits, p, row - start, len(table))
+    wrong = known & (columns.prediction_index != columns.label_index)
+    found = np.flatnonzero(issue & wrong)
+    order = np.argsort(columns.label_probability[found], kind="stable")
+    averages = np.isfinite(limits)
+    labels = columns.label_index[known]
+    tested = averages.sum() - averages[labels] > 0
+    sizes = sorted(np.bincount(labels)[np.unique(labels)].tolist(), reverse=True)
+    unknown = int((possible & wrong & ~issue).sum())
+    return LabelErrors(found[order], len(labels), unknown, int(tested.sum()), int(averages.sum()), sizes)
+
+
+def _may_exceed(
+    limits: NDArray[np.float64], p: NDArray[np.float64], row: NDArray[np.int64], rows: int
+) -> NDArray[np.bool_]:
+    """Return for which rows `[n]` a class that is not among the listed ones may reach its threshold.
+
+    Such a class has at most the lowest listed probability, and at most what the listed ones leave.
+    """
+    lowest = np.full(rows, np.inf)
+    np.fmin.at(lowest, row, p)
+    rest = 1 - np.bincount(row, weights=np.nan_to_num(p), minlength=rows)
+    most = np.minimum(lowest, np.maximum(rest, 0))
+    return np.asarray(most >= limits.min() - NEAR)

@@ -1,0 +1,221 @@
+"""The statistics in the report: accuracy with its interval, classes, confusions, findings, shares of relevance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from saliscope.runs.report.analysis.columns import Columns
+    from saliscope.runs.report.analysis.map_pass import MapPass
+    from saliscope.runs.report.analysis.maps import Floats
+
+TITLES = {
+    "non_finite": "Non-finite values",
+    "nothing_spatial": "A layer without height and width",
+    "saturated": "Saturated probability (vanishing gradient)",
+    "no_gradient": "No gradient reaches the layer",
+    "nothing_positive": "No positive evidence for the class",
+    "flat": "Uniform map",
+    "probability_scores": "Scores taken as probabilities because they sum to 1",
+    "unclear_scores": "Scores between 0 and 1 taken as logits",
+    "unlikely_target": "The explained class has a low probability",
+    "unusual_size": "Input size differs from the training size",
+    "class_insensitive": "The map hardly depends on the class",
+}
+"""Titles of findings; other findings are shown with their code."""
+
+FEW = 10
+"""Minimum number of images of a class to be reported as the class with the lowest accuracy."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The rate `correct` / `count`, with the 95% Wilson interval."""
+
+    correct: int
+    count: int
+
+    @property
+    def value(self) -> float:
+        """The rate, from 0 to 1."""
+        return self.correct / self.count
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The lower and upper bound."""
+        from scipy.stats import binomtest  # slow to import, or an extra
+
+        bounds = binomtest(self.correct, self.count).proportion_ci(0.95, method="wilson")
+        return float(bounds.low), float(bounds.high)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassRow:
+    """A row of the table of classes: the images with this label, or without labels, the images explained as this class.
+
+    `rate` is None without labels; `probability` is the mean probability of the prediction; `confused` is the most
+    frequent wrong prediction with its count; `shares` are means by region, None without relevance; `mean` is the mean
+    map `[h, w]` of `maps` maps.
+    """
+
+    name: str
+    images: int
+    rate: Rate | None
+    probability: float | None
+    confused: tuple[str, int] | None
+    shares: Mapping[str, float | None]
+    maps: int
+    mean: Floats | None = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`count` images of `label` that are predicted as `prediction`, their `share`, and their mean probability."""
+
+    label: str
+    prediction: str
+    count: int
+    share: float
+    probability: float | None
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """The number of images with a finding, and its first message."""
+
+    code: str
+    title: str
+    count: int
+    share: float
+    example: str
+
+
+def accuracy(columns: Columns) -> Rate | None:
+    """Return the accuracy over all images whose label is a class of the network, or None if there are none."""
+    count = sum(columns.labeled.values())
+    return Rate(count - int(columns.wrong.sum()), count) if count else None
+
+
+def unreadable(columns: Columns) -> list[dict[str, Any]]:
+    """Return each `error` with the list `path_list` of the images and its length `path_count`, the largest first."""
+    errors = columns.table.select(["error", "path"]).filter(pc.field("error").is_valid())
+    found = errors.group_by("error", use_threads=False).aggregate([("path", "list"), ("path", "count")])
+    return list(found.sort_by([("path_count", "descending")]).to_pylist())
+
+
+def class_rows(columns: Columns, maps: MapPass) -> list[ClassRow]:
+    """Return the classes sorted by name."""
+    shares = {f"share_{name}": pa.array(region.shares, from_pandas=True) for name, region in maps.regions.items()}
+    table = columns.table.select(["probability", "label_index"])
+    code = np.where(columns.readable, columns.groups.codes, -1)
+    more = {"code": code, "predicted": columns.prediction.codes, "wrong": columns.wrong, **shares}
+    for name, values in more.items():
+        table = table.append_column(name, pa.array(values))
+    pairs = table.filter(pc.field("wrong")).group_by(["code", "predicted"]).aggregate([([], "count_all")])
+    most = pairs.sort_by([("count_all", "descending"), ("predicted", "ascending")]).group_by("code", use_threads=False)
+    most = most.aggregate([("predicted", "first"), ("count_all", "first")]).to_pylist()
+    predictions = columns.prediction.values
+    confused = {each["code"]: (predictions[each["predicted_first"]], each["count_all_first"]) for each in most}
+    means = [(name, "mean") for name in ("probability", *shares)]
+    found = table.group_by("code").aggregate([([], "count_all"), ("label_index", "distinct"), ("wrong", "sum"), *means])
+    rows = []
+    for each in found.filter(pc.field("code") >= 0).to_pylist():
+        count = _labeled(columns, each)
+        rows.append(
+            ClassRow(
+                columns.groups.values[each["code"]],
+                each["count_all"],
+                Rate(count - each["wrong_sum"], count) if count else None,
+                each["probability_mean"],
+                confused.get(each["code"]),
+                {region: each[f"share_{region}_mean"] for region in maps.regions},
+                maps.counts.get(each["code"], 0),
+                maps.means.get(each["code"]),
+            )
+        )
+    return sorted(rows, key=lambda row: row.name)
+
+
+def lowest_accuracy(rows: list[ClassRow]) -> ClassRow | None:
+    """Return the class with the lowest accuracy of those with at least `FEW` images, if it is below 1."""
+    known = [row for row in rows if row.rate and row.rate.count >= FEW and row.rate.value < 1]
+    return min(known, key=lambda row: row.rate.value if row.rate else 1.0, default=None)
+
+
+def _labeled(columns: Columns, group: Mapping[str, Any]) -> int:
+    """Return the number of images whose label is one of the classes of a group."""
+    return sum(columns.labeled.get(index, 0) for index in group["label_index_distinct"] if index is not None)
+
+
+def mean(values: Floats) -> float | None:
+    """Return the mean of the finite values, or None if there are none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean(dtype=np.float64)) if len(finite) else None
+
+
+@dataclass(frozen=True)
+class Confusions:
+    """The most frequent pairs of label and wrong prediction, and the numbers of all pairs and of their images."""
+
+    pairs: list[Pair]
+    different: int
+    images: int
+
+
+def confusions(columns: Columns, most: int) -> Confusions:
+    """Return at most `most` pairs of label and wrong prediction, the most frequent and then the most probable first."""
+    table = columns.table.select(["label", "prediction", "probability", "label_index"])
+    wrong = table.filter(pa.array(columns.wrong)).group_by(["label", "prediction"])
+    found = wrong.aggregate([([], "count_all"), ("probability", "mean"), ("label_index", "distinct")])
+    found = found.set_column(found.column_names.index("label"), "label", found["label"].cast(pa.string()))  # to sort
+    order = [("count_all", "descending"), ("probability_mean", "descending"), ("label", "ascending")]
+    pairs = [
+        Pair(
+            str(each["label"]),
+            str(each["prediction"]),
+            each["count_all"],
+            each["count_all"] / max(_labeled(columns, each), each["count_all"]),
+            each["probability_mean"],
+        )
+        for each in found.sort_by(order).slice(0, most).to_pylist()
+    ]
+    return Confusions(pairs, len(found), int(columns.wrong.sum()))
+
+
+def most_confident_mistakes(columns: Columns, count: int) -> list[int]:
+    """Return the rows of wrong predictions, the most probable first."""
+    rows = np.flatnonzero(columns.wrong)
+    order = np.argsort(-np.nan_to_num(columns.probability[rows]), kind="stable")
+    return [int(row) for row in rows[order[:count]]]
+
+
+def finding_rows(columns: Columns) -> list[FindingRow]:
+    """Return the findings, the most frequent first; an image counts once for each."""
+    lists, texts = columns.table["findings"].combine_chunks(), columns.table["finding_texts"]
+    pairs = pa.table({"row": pc.list_parent_indices(lists), "code": lists.flatten()})
+    each = pairs.group_by(["row", "code"], use_threads=False).aggregate([]).group_by("code", use_threads=False)
+    counts = each.aggregate([("row", "count"), ("row", "min")]).sort_by([("row_count", "descending")])
+    readable, rows = max(1, int(columns.readable.sum())), []
+    for found in counts.to_pylist():
+        code, first, count = found["code"], found["row_min"], found["row_count"]
+        messages = zip(lists[first].as_py(), texts[first].as_py() or [], strict=False)
+        example = next((text for name, text in messages if name == code), "")
+        rows.append(FindingRow(code, title(code), count, count / readable, example))
+    return rows
+
+
+def title(code: str) -> str:
+    """Return the title of a finding."""
+    return TITLES.get(code) or code.replace("_", " ").capitalize()
+
+
+def as_numbers(value: Any) -> Any:
+    """Return the value, or None for NaN and infinity, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,113 @@
+"""Thumbnails of images, and the maps of both classes of mistakes."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from saliscope.runs.report.analysis.maps import pool
+from saliscope.runs.settings import Settings
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from saliscope.runs.report.analysis.maps import Floats
+    from saliscope.zoo import Model
+
+SIDES = (320, 256, 192, 144, 112)
+QUALITY = 78
+WHOLE = 11_000_000
+"""Bytes of all images in total; base64 adds a third."""
+MOST_EACH = 40_000
+BATCH = 2
+"""Mistakes whose maps are computed together; eight need 160 MB more memory."""
+
+Read = Callable[[str], "Image.Image | None"]
+
+
+def crop(image: Image.Image, model: Model | None) -> Image.Image:
+    """Return the part of an image that the network received, or the whole image if there is no model."""
+    return image.convert("RGB") if model is None else model.crop(image)
+
+
+def small(image: Image.Image, budget: int) -> tuple[str, int, int]:
+    """Return a WebP of at most `budget` bytes, if possible, as a data URL, with its width and height."""
+    from PIL import Image  # slow to import, or an extra
+
+    data, size = b"", image.size
+    for side in SIDES:
+        scale = min(1.0, side / max(image.size))
+        size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+        file = io.BytesIO()
+        image.resize(size, Image.Resampling.LANCZOS).save(file, "WEBP", quality=QUALITY, method=2)
+        data = file.getvalue()
+        if len(data) <= budget:
+            break
+    return "data:image/webp;base64," + base64.b64encode(data).decode(), size[0], size[1]
+
+
+def data_address(pixels: Floats | None) -> str:
+    """Return pixels `[h, w, 3]` from 0 to 255 as a data URL."""
+    from PIL import Image  # slow to import, or an extra
+
+    file = io.BytesIO()
+    if pixels is not None:
+        Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def budget(count: int) -> int:
+    """Return the maximum number of bytes per image for this number of images."""
+    return min(MOST_EACH, WHOLE // max(1, count))
+
+
+def map_pairs(
+    rows: Sequence[Mapping[str, Any]],
+    maps: Mapping[int, Floats],
+    read: Read,
+    model: Model,
+    settings: Mapping[str, Any],
+) -> Iterator[tuple[int, tuple[Floats, Floats]]]:
+    """Yield the index in `rows` and the maps `[h, w]` of the predicted and the expected class, in the method's unit.
+
+    They are computed with the method, layer and options of the run.
+
+    `rows` have "row", "path", "prediction_index", "label_index" and "target_index"; `maps` has the stored map of each
+    row, which is that of the class that the run explained. Images that cannot be read anymore are skipped.
+    """
+    for start in range(0, len(rows), BATCH):
+        part = [(start + k, row, read(row["path"])) for k, row in enumerate(rows[start : start + BATCH])]
+        readable = [(k, row, image) for k, row, image in part if image is not None]
+        if not readable:
+            continue
+        computed = {}
+        for name in ("prediction_index", "label_index"):
+            missing = [(k, row, image) for k, row, image in readable if row[name] != row["target_index"]]
+            if missing:
+                images, targets = [image for _, _, image in missing], [row[name] for _, row, _ in missing]
+                missing_maps = _explain(images, targets, model, settings)
+                for (k, row, _), values in zip(missing, missing_maps, strict=True):
+                    computed[k, name] = pool(values, maps[row["row"]].shape)
+        for k, row, _ in readable:
+            own = maps[row["row"]]
+            yield k, (computed.get((k, "prediction_index"), own), computed.get((k, "label_index"), own))
+
+
+def _explain(images: list[Image.Image], targets: list[int], model: Model, settings: Mapping[str, Any]) -> Floats:
+    """Return the maps `[n, h, w]` of these classes."""
+    import torch  # torch takes seconds to start
+
+    import explainers  # torch takes seconds to start
+
+    method = explainers.METHODS[settings["method"]]
+    options = Settings.of(settings).method_options()
+    inputs = torch.cat([model.prepare(image) for image in images])
+    inputs = inputs.to(next(model.network.parameters()).device)
+    explanation = explainers.explain(settings["method"], model.network, inputs, targets, compare=False, **options)
+    values = explanation.placed.float().cpu().numpy().astype(float)
+    values = np.where(np.isfinite(values), values, 0.0)
+    return np.abs(values) if method.by_size else values

@@ -1,0 +1,67 @@
+"""Links that open an image in the app with the settings of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from saliscope import resources
+from saliscope.runs.report.analysis.columns import distinct
+from saliscope.runs.settings import Settings
+
+ASSETS = resources.assets()
+"""The folder of the app's example images."""
+
+
+class Links:
+    """Links of the images of a run into an app at `address`, by the name of an example or by SHA-256."""
+
+    def __init__(self, address: str, settings: Mapping[str, Any], classes: Sequence[str] = ()) -> None:
+        self.address, self.settings = address.rstrip("/"), settings
+        self.shared = set(classes) - set(distinct(classes))
+        self.options = _options(settings)
+        self.examples = _examples()
+
+    def of(self, row: Mapping[str, Any]) -> tuple[str, bool]:
+        """Return the URL of a row, and whether every app has its image.
+
+        A link never contains an image. An image that is not an example only opens in an app that was started with the
+        run; other apps open with the settings and tell the user what to do.
+        """
+        digest = row.get("sha256") or ""
+        example = self.examples.get(digest)
+        target = row.get("target_index") if row.get("target") in self.shared else row.get("target")
+        parameters = {
+            "model": self.settings.get("model"),
+            "layer": self.settings.get("layer"),
+            "class": target,
+            "method": self.settings.get("method"),
+            "options": json.dumps(self.options) if self.options else "",
+            "example": example or digest or "none",
+        }
+        query = urllib.parse.urlencode({name: value for name, value in parameters.items() if value not in (None, "")})
+        return f"{self.address}/?{query}", example is not None
+
+
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the method that differ from its defaults, including seed and precision of the run."""
+    from explainers import METHODS  # torch takes seconds to start
+
+    run_settings = dataclasses.replace(Settings.of(settings), layer=None)
+    options = METHODS[run_settings.method].options
+    return {name: value for name, value in run_settings.method_options().items() if value != options[name].default}
+
+
+def _examples() -> dict[str, str]:
+    """Return the IDs of the app's examples by SHA-256; empty if the examples are not installed."""
+    try:
+        examples = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
+        return {
+            hashlib.sha256((ASSETS / example["file"]).read_bytes()).hexdigest(): example["id"] for example in examples
+        }
+    except (OSError, ValueError, KeyError):
+        return {}

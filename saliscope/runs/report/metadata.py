@@ -1,0 +1,97 @@
+"""Metadata of the images of a run: the other columns of the list that the images came from, or of another list."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from saliscope.errors import Refused
+from saliscope.runs.items import is_local
+from saliscope.runs.sources import lists
+from saliscope.runs.sources.location import Location, open_location, suffix
+
+MOST = 100
+"""Maximum number of columns."""
+
+
+def of_source(source: str, paths: pa.ChunkedArray) -> dict[str, pa.Array]:
+    """Return the metadata in the source of a run; empty if the source is not a list, or is not available anymore."""
+    if suffix(source) not in lists.SUFFIXES - {".txt"}:
+        return {}
+    try:
+        return read(source, paths)
+    except (Refused, OSError):
+        return {}
+
+
+def read(source: str, paths: pa.ChunkedArray) -> dict[str, pa.Array]:
+    """Return the columns of a CSV, JSON-lines or Parquet list for these paths, null for paths that it does not have.
+
+    Errors   Refused for a file that is not such a list, for a path with several rows, and if no path is in the list
+    """
+    location = open_location(source)
+    if not location.is_file:
+        raise Refused(f"{source} is not a list. Use a CSV, JSON-lines or Parquet file with a column path.")
+    table = _read_table(location)
+    path_at, _ = lists.find_columns(table.column_names)
+    if path_at is None:
+        raise Refused(
+            f"{source} has no column path. Its columns are {', '.join(table.column_names[:8])}. Add the paths."
+        )
+    keys = pa.array(
+        [None if path is None else posixpath.normpath(str(path)) if is_local(str(path)) else str(path)
+         for path in table[path_at].to_pylist()],
+        pa.string(),
+    )  # fmt: skip
+    _refuse_repeated(source, keys)
+    rows = pc.index_in(paths, value_set=keys).combine_chunks()
+    if rows.null_count == len(rows):
+        raise Refused(f"{source} has no path of the run, such as {_first(paths)!r}. Use the paths that the run has.")
+    others = [name for name in table.column_names if name != path_at][:MOST]
+    return {name: table[name].combine_chunks().take(rows) for name in others}
+
+
+def _read_table(location: Location) -> pa.Table:
+    from pyarrow import csv, json, parquet  # slow to import, or an extra
+
+    name = location.name
+    try:
+        with location.open(name) as file:
+            if suffix(name) == ".parquet":
+                return parquet.read_table(file)
+            if suffix(name) == ".jsonl":
+                return json.read_json(file)
+            if suffix(name) not in lists.SUFFIXES:
+                raise Refused(f"{location.source} is not a CSV, JSON-lines or Parquet file.")
+            first = location.start(name).decode("utf-8", "replace")
+            options = csv.ParseOptions(delimiter=lists.delimiter(name, first), newlines_in_values=True)
+            return csv.read_csv(file, parse_options=options, convert_options=_texts(first, options.delimiter))
+    except pa.ArrowException as error:
+        raise Refused(f"Cannot read {location.source}: {str(error).splitlines()[0]}") from None
+
+
+def _texts(start: str, delimiter: str) -> object:
+    """Return the options that read paths as text, although their names may be numbers or dates."""
+    from pyarrow import csv  # slow to import, or an extra
+
+    header = [
+        name.strip().strip('"') for name in start.lstrip("\ufeff").split("\n", 1)[0].rstrip("\r").split(delimiter)
+    ]
+    return csv.ConvertOptions(
+        column_types={name: pa.string() for name in header if name.lower() in lists.PATHS}, strings_can_be_null=True
+    )
+
+
+def _refuse_repeated(source: str, keys: pa.Array) -> None:
+    if pc.count_distinct(keys, mode="all").as_py() == len(keys):
+        return
+    counts = pc.value_counts(keys)
+    repeated: Sequence[dict[str, object]] = counts.filter(pc.greater(counts.field("counts"), 1)).to_pylist()
+    raise Refused(f"{source} has {repeated[0]['counts']} rows of {repeated[0]['values']!r}. Keep one row per image.")
+
+
+def _first(paths: pa.ChunkedArray) -> str:
+    return str(paths[0].as_py()) if len(paths) else ""

@@ -1,0 +1,385 @@
+"""Runs on one machine: images are decoded in worker processes and explained in batches, shard by shard."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import itertools
+import os
+import platform
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from saliscope.errors import Refused
+from saliscope.runs.decoding import Decode, decode_batches
+from saliscope.runs.explaining import Explainer
+from saliscope.runs.items import Item
+from saliscope.runs.sentences import find_sentences
+from saliscope.runs.settings import LABEL, WRONG, Classes, Settings, weights_hash
+from saliscope.runs.shards import Shards, read_manifest
+from saliscope.runs.shards.planning import PARTITION, PlannedShard, Stamp, digest_of, plan
+from saliscope.runs.sources import Listing, Partition, list_items
+from saliscope.runs.sources.partitions import WHOLE
+from saliscope.zoo import devices
+
+if TYPE_CHECKING:
+    from saliscope.zoo import Model
+
+Report = Callable[[int, int | None], object]
+"""Called with the number of finished images and the total number, None for a source that is listed during the run."""
+Detail = Callable[[int, int, int | None], object]
+"""Called with the number of errors in a batch, its shard from 1, and the number of shards, None if it is not known."""
+FEW = 64
+"""Number of images below which no worker processes are started, because starting them takes seconds."""
+PACKAGES = ("saliscope", "torchvision", "pillow", "pyarrow")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The result of a run; `seconds` and `new`, the number of explained images, refer to this call."""
+
+    folder: Path | str
+    counts: dict[str, int]
+    new: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """A prepared run: its images in batches and shards, and its folder, which contains the finished batches."""
+
+    settings: Settings
+    model: Model
+    listing: Listing
+    source: str
+    shards: Shards
+
+    @property
+    def items(self) -> list[Item]:
+        """All images. For a large source, this lists it."""
+        return self.listing.items
+
+    def count(self) -> int | None:
+        """Return the number of shards, or None if it is not known before the source has been listed."""
+        return None if self.listing.count is None else -(-self.listing.count // self.settings.shard)
+
+    def numbered(self) -> list[tuple[int, Partition]]:
+        """Return the partitions with their numbers: 0 for a single one, or from 1."""
+        return list(enumerate(self.listing.partitions, len(self.listing.partitions) > 1))
+
+    def planned(self) -> Iterator[PlannedShard]:
+        """List the source, and yield its shards in order, whether they are finished or not."""
+        for number, partition in self.numbered():
+            yield from plan(number, partition(), self.settings.shard, self.settings.batch_size)
+
+    def missing(self) -> Iterator[tuple[int, int, list[Item]]]:
+        """Yield shard, batch index and images of every unfinished batch.
+
+        Errors   Refused if the source has changed since the first batch was written
+        """
+        for shard in self.planned():
+            for index, batch in self.shards.finished.missing(shard):
+                yield shard.number, index, batch
+
+    def close(self, shard: int, batches: int, stamp: Stamp | None = None) -> None:
+        """Write the Parquet file and the commit of a shard whose batches are all finished.
+
+        Args     stamp: of its images, if the source is listed here; otherwise those in the files of the batches
+        Errors   Refused if the disk is full, or the store cannot be written
+        """
+        if not self.shards.is_committed(shard):
+            rows, stored = self.shards.merge(shard, batches)
+            counts = count_rows(stamp or stored, rows, Classes(self.model.labels))
+            self.shards.commit(shard, batches, counts)
+
+    def close_planned(self, shard: PlannedShard) -> None:
+        """Close a shard of this machine's own listing."""
+        self.close(shard.number, len(shard.batches), Stamp(shard.digest, shard.labels))
+
+    def finished_counts(self) -> dict[str, int] | None:
+        """Return the counts in the manifest of a finished run, or None.
+
+        Errors   Refused if a large source has changed; for others, the settings of the run have its hash
+        """
+        if not self.shards.is_finished:
+            return None
+        manifest = read_manifest(self.shards.folder)
+        then = manifest.get("listing")
+        if self.listing.count is None and then != digest_of(shard.digest for shard in self.planned()):
+            raise Refused(
+                f"The source has changed since the run in {str(self.shards.folder)!r} was finished: it has other "
+                "images or labels now. Choose another --out."
+            )
+        return dict(manifest["counts"])
+
+    def finish(self, seconds: float, numbers: Sequence[int] | None = None) -> dict[str, int]:
+        """Close the complete shards, write the manifest, and return the counts.
+
+        Args     numbers: the shards in order, if the caller has listed the source and closed them
+        Errors   Refused if the source has fewer images than the finished shards
+        """
+        if numbers is None:
+            numbers = []
+            for shard in self.planned():
+                self.close_planned(shard)
+                numbers.append(shard.number)
+        self.shards.finished.check_end(numbers)
+        found, labeled = self.shards.counts, self.shards.labeled
+        counts = {name: found[name] for name in ("looked_at", "images", "unreadable")}
+        counts |= {"labeled": labeled.total(), "correct": labeled.total() - found["wrong"]}
+        manifest = {
+            "versions": versions(),
+            "weights_sha256": self.shards.record["weights_sha256"],
+            "classes": self.model.labels,
+            "score": self.model.score_kind,
+            "counts": counts,
+            "labeled": {str(index): count for index, count in sorted(labeled.items()) if count},
+            "source": self.source,
+            "listing": digest_of(self.shards.finished.shards[number] for number in numbers),
+            "directory": os.getcwd(),
+            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "seconds": round(seconds, 3),
+        }
+        self.shards.finish(manifest, numbers)
+        return counts
+
+
+def count_rows(stamp: Stamp, rows: pa.Table, classes: Classes) -> dict[str, Any]:
+    """Return the commit of a shard: its counts, the number of readable images of each class by label, and its hash."""
+    labels = stamp.labels
+    labeled = Counter(classes.find(label) for label in labels)
+    errors = rows.filter(rows["error"].is_valid())
+    labeled.subtract(classes.find(label) for label in errors["label"].to_pylist())
+    wrong = int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
+    counts = {"looked_at": len(labels), "images": len(rows), "unreadable": len(errors), "wrong": wrong}
+    known = {str(index): count for index, count in labeled.items() if index is not None and count}
+    return {"counts": counts, "labeled": known, "listing": stamp.digest}
+
+
+def prepare(
+    settings: Settings,
+    source: str,
+    out: str | Path,
+    *,
+    limit: int | None = None,
+    device: str = "cpu",
+    model: Model | None = None,
+) -> Job:
+    """Prepare a run, and report all errors in the settings and the source before any work starts.
+
+    Errors   Refused; zoo.ModelUnavailable
+    """
+    settings.check()
+    listing = list_items(source, None if settings.only_label else limit)
+    place = devices.choose(device)
+    model = model or load(settings)
+    find_sentences(settings, model)  # before it looks for labels of classes
+    if warning := devices.compare(model, place):
+        warnings.warn(warning, stacklevel=2)
+    if settings.only_label:
+        listing = _select_label(listing, settings.only_label, model).first(limit)
+    if settings.target == LABEL or settings.where == WRONG:
+        _check_labels(settings, listing, model)
+    return create_job(settings, listing, source, out, model, device)
+
+
+def create_job(
+    settings: Settings, listing: Listing, source: str, out: str | Path, model: Model, device: str = "cpu"
+) -> Job:
+    """Return a job for images that are already listed.
+
+    Errors   Refused; those of `explainers`
+    """
+    explainer = Explainer(model, settings, device)
+    explainer.check()
+    record = settings.record(model, _describe(listing))
+    # Sums with another number of threads differ in their last bits.
+    threads = torch.get_num_threads() if explainer.device == "cpu" else None
+    record |= {"layer": explainer.options.get("layer"), "threads": threads}
+    record["weights_sha256"] = weights_hash(model)
+    return Job(settings, model, listing, source, Shards(out, record))
+
+
+def _describe(listing: Listing) -> str:
+    """Return what the settings of a run say about its images; those of a large source are compared shard by shard."""
+    if listing.known is None:
+        files = len(listing.partitions)
+        return "listed during the run" if files == 1 else f"{files} files, listed during the run"
+    paths = "".join(f"{item.path}\0{item.label}\n" for item in listing.known)
+    count = "1 image" if len(listing.known) == 1 else f"{len(listing.known)} images"
+    return f"{count} ({hashlib.sha256(paths.encode()).hexdigest()[:16]})"
+
+
+def load(settings: Settings) -> Model:
+    """Load the network of a run.
+
+    Errors   zoo.ModelUnavailable
+    """
+    from saliscope import zoo  # its settings are read at the first use
+
+    model = zoo.load_model(settings.model, **settings.own)
+    if model.task != "classification":
+        raise Refused(f"{model.name} is a {model.task} model. Choose a classifier with --model.")
+    if model.channels not in (1, 3):
+        raise Refused(f"{model.name} needs {model.channels} channels, but images have 3. Choose another --model.")
+    return model
+
+
+@dataclass(frozen=True)
+class _HasLabel:
+    """Whether an image has a label. It is an object because it is sent to other machines."""
+
+    name: str
+    classes: Classes
+
+    def __call__(self, item: Item) -> bool:
+        wanted = self.classes.find(self.name)
+        return item.label == self.name or (wanted is not None and self.classes.find(item.label) == wanted)
+
+
+def _select_label(listing: Listing, name: str, model: Model) -> Listing:
+    selected = listing.select(_HasLabel(name, Classes(model.labels)))
+    if next(iter(selected), None) is None:
+        labels = sorted(_first_labels(listing))
+        known = f"The labels are {_shorten(labels)}." if labels else "The source has no labels."
+        raise Refused(f"No image has the label {name!r}. {known}")
+    return selected
+
+
+def _first_labels(listing: Listing) -> set[str]:
+    return {item.label for item in itertools.islice(listing, WHOLE) if item.label is not None}
+
+
+def _check_labels(settings: Settings, listing: Listing, model: Model) -> None:
+    """Check that a label is a class of the network.
+
+    Errors   Refused
+    """
+    classes, labels = Classes(model.labels), sorted(_first_labels(listing))
+    if any(classes.find(label) is not None for label in labels):
+        return
+    option = "--where wrong" if settings.where == WRONG else "--target label"
+    if not labels:
+        raise Refused(f"{option} needs labels, but no image has one. Use folders named by class or a list with labels.")
+    raise Refused(
+        f"{option} needs labels that are classes of {model.name}, but none is: {_shorten(labels)}. Choose a matching "
+        "network, or pass its class names with --labels."
+    )
+
+
+def _shorten(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
+
+
+def run(
+    job: Job,
+    *,
+    decode: Decode,
+    workers: int | None = None,
+    device: str = "cpu",
+    report: Report | None = None,
+    detail: Detail | None = None,
+) -> Summary:
+    """Explain all unfinished images of a job, and write its manifest.
+
+    `report` is called after each batch. An exception in it stops the run; finished batches are kept. `detail` is called
+    before it.
+
+    Errors   Refused if the disk is full, or if the source has changed; those of `explainers`
+    """
+    start = time.perf_counter()
+    with job.shards.writing():
+        if (counts := job.finished_counts()) is not None:
+            return Summary(job.shards.folder, counts, 0, time.perf_counter() - start)
+        steps = _Steps(job)
+        new = _run(steps, decode, workers, Explainer(job.model, job.settings, device), report, detail)
+        counts = job.finish(time.perf_counter() - start, steps.numbers)
+    return Summary(job.shards.folder, counts, new, time.perf_counter() - start)
+
+
+class _Steps:
+    """The unfinished batches of a job, listed as they are needed. Shards without any are closed on the way."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.numbers: list[int] = []
+        """The shards in order."""
+        self.finished = 0
+        """Images of finished batches so far; all of them from the start if the source is known."""
+        self.waiting: deque[tuple[PlannedShard, int, bool]] = deque()
+        """Shard, batch index, and whether it is the last one of its shard, of the batches that are being decoded."""
+        self._known = job.listing.count
+        self.todo = None if self._known is None else sum(len(batch) for _, _, batch in job.missing())
+        if self._known is not None and self.todo is not None:
+            self.finished = self._known - self.todo
+
+    @property
+    def total(self) -> int | None:
+        """The number of images, if it is known."""
+        return self._known
+
+    def batches(self) -> Iterator[list[Item]]:
+        """Yield the images of each batch. The reading processes are ahead of the batch that is explained."""
+        for shard in self.job.planned():
+            self.numbers.append(shard.number)
+            missing = self.job.shards.finished.missing(shard)
+            if self._known is None:
+                self.finished += len(shard) - sum(len(batch) for _, batch in missing)
+            if not missing:
+                self.job.close_planned(shard)
+            for index, batch in missing:
+                self.waiting.append((shard, index, index == missing[-1][0]))
+                yield batch
+
+
+def _run(
+    steps: _Steps,
+    decode: Decode,
+    workers: int | None,
+    explainer: Explainer,
+    report: Report | None,
+    detail: Detail | None,
+) -> int:
+    """Explain all unfinished images, and return their number."""
+    job, new = steps.job, 0
+    if workers is None:
+        workers = 0 if steps.todo is not None and steps.todo <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
+    pin = devices.copies_asynchronously(torch.device(explainer.device))
+    for batch in decode_batches(steps.batches(), decode, job.model.preparation, workers, pin):
+        shard, index, is_last = steps.waiting.popleft()
+        rows = explainer(batch)
+        job.shards.write_batch(shard.number, index, rows, Stamp.of(batch.items))
+        if is_last:
+            job.close_planned(shard)
+        new += len(batch.items)
+        if detail is not None:
+            detail(count_errors(rows), shard.number % PARTITION + 1, job.count())
+        if report is not None:
+            report(steps.finished + new, steps.total)
+    return new
+
+
+def count_errors(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of images that could not be read or explained."""
+    return sum(row.get("error") is not None for row in rows)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results depend on."""
+    result = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in PACKAGES:
+        try:
+            result[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return result

@@ -1,0 +1,164 @@
+"""Read the rows of a finished run. This is the only place that reads them, so reports and comparisons use it.
+
+Rows are read when they are needed: some columns of all rows, batches of them, or single rows with their maps. At most
+the row groups of a few files are in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import dataset
+
+from saliscope.errors import Refused
+from saliscope.runs.rows import SCHEMA
+from saliscope.runs.stores import LocalStore, Store, open_store
+
+BATCH = 8192
+"""Maximum number of rows per batch."""
+REQUESTS = 16
+"""Number of files of a store that are opened at the same time."""
+
+
+class RunData:
+    """The folder (or its URL), manifest and rows of a finished run. `table` replaces the files, for rows in memory."""
+
+    def __init__(self, folder: str | Path, manifest: dict[str, Any], table: pa.Table | None = None) -> None:
+        self.folder, self.manifest = folder, manifest
+        if table is not None:
+            _check_columns(table.column_names, str(folder))
+        self._given = table
+
+    @cached_property
+    def store(self) -> Store:
+        """The files of the run, also others such as evaluation.json."""
+        return open_store(self.folder)
+
+    @property
+    def _parts(self) -> list[str]:
+        """The names of the files, in the order of the rows."""
+        return list(self.manifest["parts"]) if self._given is None else ["memory"]
+
+    def _open(self, parts: Sequence[str]) -> dataset.Dataset:
+        """Return the rows of some files, with the types of `SCHEMA`: another program may have written them again.
+
+        Not all files are opened at once, because the metadata of a file takes 100 kB.
+        """
+        if self._given is not None:
+            return dataset.dataset(self._given)
+        paths, file_system = [self.store.path(part) for part in parts], None
+        if isinstance(self.store, LocalStore):
+            paths = list(map(os.path.abspath, paths))  # a relative path with a colon would be a URL
+        else:
+            file_system = self.store.fs
+        return dataset.dataset(paths, schema=SCHEMA, format="parquet", filesystem=file_system)
+
+    def _all(self) -> Iterator[dataset.Dataset]:
+        return (self._open(self._parts[start : start + REQUESTS]) for start in range(0, len(self._parts), REQUESTS))
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """The first row of each file, and the number of rows at the end.
+
+        Errors   Refused for a damaged file, and for a file without a column that every run has
+        """
+        with self._refuse_damage(), ThreadPoolExecutor(REQUESTS) as pool:
+            return np.cumsum([0, *pool.map(self._count_rows, self._parts)], dtype=np.int64)
+
+    def _count_rows(self, part: str) -> int:
+        if self._given is not None:
+            return len(self._given)
+        (file,) = self._open([part]).get_fragments()
+        _check_columns(file.physical_schema.names, f"{part} of {str(self.folder)!r}")
+        return int(file.count_rows())
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self._starts[-1])
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """All rows with all columns. A large run does not fit in memory: use `columns`, `batches` or `take`."""
+        return self.columns(SCHEMA.names)
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        """Return some columns of all rows.
+
+        Errors   Refused for a damaged file
+        """
+        return pa.concat_tables([SCHEMA.empty_table().select(list(names)), *self.tables(names)])
+
+    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield some columns of all rows, a few files at a time.
+
+        Errors   Refused for a damaged file
+        """
+        with self._refuse_damage():
+            for part in self._all():
+                yield part.to_table(columns=list(names))
+        pa.default_memory_pool().release_unused()
+
+    def batches(self, names: Sequence[str], size: int = BATCH) -> Iterator[tuple[int, pa.Table]]:
+        """Yield some columns of all rows in order, at most `size` rows at a time, each with its first row's index.
+
+        Errors   Refused for a damaged file
+        """
+        start = 0
+        with self._refuse_damage():
+            ahead = {"batch_size": size, "batch_readahead": 1, "fragment_readahead": 1}
+            for batch in (each for part in self._all() for each in part.to_batches(columns=list(names), **ahead)):
+                if len(batch):
+                    yield start, pa.table(batch)
+                start += len(batch)
+        pa.default_memory_pool().release_unused()
+
+    def take(self, rows: Sequence[int] | NDArray[np.int64], names: Sequence[str] | None = None) -> pa.Table:
+        """Return these rows in this order, reading only the files that contain them.
+
+        Errors   Refused for a damaged file
+        """
+        columns = list(names or SCHEMA.names)
+        wanted = np.asarray(rows, dtype=np.int64)
+        order = np.argsort(wanted, kind="stable")
+        ordered = wanted[order]
+        found = [SCHEMA.empty_table().select(columns)]
+        file_of = np.searchsorted(self._starts, ordered, side="right") - 1
+        with self._refuse_damage():
+            for number in np.unique(file_of):
+                own = pa.array(ordered[file_of == number] - self._starts[number])
+                found.append(self._open([self._parts[number]]).take(own, columns=columns))
+        return pa.concat_tables(found).take(np.argsort(order, kind="stable"))
+
+    @contextmanager
+    def _refuse_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise Refused(damaged(self.folder, error)) from None
+
+
+def damaged(folder: str | Path, error: object) -> str:
+    """Return the message for a run that cannot be read."""
+    return f"{str(folder)!r} is damaged: {error}. Delete it and run saliscope explain again."
+
+
+def _check_columns(names: Sequence[str], where: str) -> None:
+    """Check that no column is missing.
+
+    Errors   Refused
+    """
+    missing = [name for name in SCHEMA.names if name not in names]
+    if missing:
+        raise Refused(
+            f"{where} has no column {', '.join(missing)}. Pass the --out folder of `saliscope explain`, or run it "
+            "again."
+        )

@@ -1,0 +1,211 @@
+"""One writer per run: a lock of the operating system for local folders, a lease for stores.
+
+A lease is a file that its owner rewrites every few seconds. Another process waits and compares: if the file does not
+change, the owner is gone. Only the waiting process's own timer counts, so clocks that differ do not matter. A new owner
+creates the file with the next number, which the store allows only once; the former owner sees the larger number before
+its next shard, and stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import platform
+import threading
+import time
+import uuid
+import warnings
+from typing import Any
+
+from saliscope.errors import Refused
+from saliscope.runs.stores import LOCK, WORK, LocalStore, RemoteStore
+
+RENEW = 5.0
+"""Seconds between two writes of a lease."""
+WAIT = 4 * RENEW
+"""Seconds without a write after which the owner of a lease is gone."""
+LEASE = f"{WORK}/lease"
+
+
+def _refusal(folder: object) -> Refused:
+    return Refused(
+        f"Another process is writing the run in {str(folder)!r}. Wait until it ends, or choose another --out."
+    )
+
+
+class FileLock:
+    """A lock on a file of a local folder, which ends with the process."""
+
+    def __init__(self, store: LocalStore) -> None:
+        """Lock the run.
+
+        Errors   Refused if another process writes it
+        """
+        self._file: Any = None
+        try:
+            import fcntl  # slow to import, or an extra
+        except ImportError:  # Windows
+            return
+        self._file = open(store.root / WORK / LOCK, "wb")  # noqa: SIM115  (open until the run ends)
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise _refusal(store.folder) from None
+            # The file system does not support locks.
+
+    def check(self) -> None:
+        """Do nothing: the lock cannot be lost."""
+
+    def release(self) -> None:
+        """Unlock the run."""
+        if self._file is not None:
+            self._file.close()
+
+
+class Lease:
+    """The lease of a run in a store, renewed by a thread."""
+
+    def __init__(self, store: RemoteStore) -> None:
+        """Take the lease.
+
+        Errors   Refused if another process writes the run, or the store cannot be written
+        """
+        self.store = store
+        self.record: dict[str, Any] = {"owner": uuid.uuid4().hex, "renewed": 0, "process": _this_process()}
+        self._end = threading.Event()
+        self._checked = -math.inf  # the time of the last check
+        number = self._wait_for_owner() + 1
+        self.name = f"{LEASE}/{number:06d}.json"
+        if not store.create(self.name, self._content()):
+            raise _refusal(store.folder)
+        if not store.is_exclusive or store.create(self.name, self._content()):
+            # Without conditional writes, several processes may have written the file. The last one has the lease.
+            time.sleep(RENEW)
+        self.check()
+        self._delete_older()
+        self._thread = threading.Thread(target=self._renew, name="saliscope-lease", daemon=True)
+        self._thread.start()
+
+    def _content(self) -> bytes:
+        return json.dumps(self.record).encode()
+
+    def _newest(self) -> tuple[int, bytes]:
+        """Return the number and the content of the newest lease; 0 if there is none."""
+        numbers = [int(name[:-5]) for name in self.store.sizes(LEASE) if name.endswith(".json")]
+        if not numbers:
+            return 0, b""
+        return max(numbers), self.store.read(f"{LEASE}/{max(numbers):06d}.json") or b""
+
+    def _wait_for_owner(self) -> int:
+        """Return the number of the newest lease after its owner has ended.
+
+        Errors   Refused if the owner is alive
+        """
+        number, content = self._newest()
+        if not number:
+            return 0
+        alive = _is_alive(content)
+        if alive is None:
+            warnings.warn(
+                f"{self.store.folder} has the lease of another process. It is watched for {WAIT:g} seconds; if it does "
+                "not change, this process continues the run.",
+                stacklevel=2,
+            )
+            start = time.monotonic()
+            while time.monotonic() - start < WAIT:
+                time.sleep(min(1.0, WAIT / 4))
+                latest = self._newest()
+                if not latest[0]:
+                    return number  # it has just ended
+                if latest != (number, content):
+                    alive = True
+                    break
+        if alive:
+            raise _refusal(self.store.folder)
+        return number
+
+    def _delete_older(self) -> None:
+        old = [name for name in self.store.sizes(LEASE) if f"{LEASE}/{name}" < self.name]
+        if old:
+            self.store.delete(f"{LEASE}/{name}" for name in old)
+
+    def _renew(self) -> None:
+        while not self._end.wait(RENEW):
+            with contextlib.suppress(Refused):  # the store may be unavailable for a moment
+                if not self._is_mine():
+                    return
+                self.record["renewed"] += 1
+                self.store.write(self.name, self._content())
+
+    def _is_mine(self) -> bool:
+        start = _now()
+        number, content = self._newest()
+        owner = json.loads(content or b"{}").get("owner")
+        mine = f"{LEASE}/{number:06d}.json" == self.name and owner == self.record["owner"]
+        self._checked = start if mine else -math.inf
+        return mine
+
+    def check(self) -> None:
+        """Check that no other process has taken over the run. Called before a shard and before the manifest.
+
+        Errors   Refused
+        """
+        if not self._end.is_set() and _now() - self._checked < RENEW:
+            return
+        if not self._is_mine():
+            self._end.set()
+            raise Refused(
+                f"Another process has taken over the run in {str(self.store.folder)!r}, because this one did not "
+                f"respond for {WAIT:g} seconds. Finished batches are kept. Wait until the other one ends."
+            )
+
+    def release(self) -> None:
+        """End the lease, so that another process can continue at once."""
+        if self._end.is_set():
+            return
+        self._end.set()
+        self._thread.join()  # it may be writing the file
+        with contextlib.suppress(Refused):
+            if self._is_mine():
+                self.store.delete([self.name])
+
+
+def _now() -> float:
+    """Return a timer in seconds, which also runs while the machine is suspended."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)  # only on Linux
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+def _this_process() -> dict[str, Any]:
+    """Return what identifies this process on this machine; without `boot` (not Linux), other processes wait."""
+    process: dict[str, Any] = {"host": platform.node(), "pid": os.getpid()}
+    with contextlib.suppress(OSError, IndexError):
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        started = _started(os.getpid())
+        process |= {"boot": boot, "space": os.readlink("/proc/self/ns/pid"), "started": started}
+    return process
+
+
+def _started(pid: int) -> str:
+    """Return when a process was started, in ticks since the start of the machine; empty if it has ended."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _is_alive(content: bytes) -> bool | None:
+    """Return whether the owner of a lease runs, or None if it is not known because it is on another machine."""
+    try:
+        owner, own = json.loads(content)["process"], _this_process()
+        if "boot" not in own or any(owner.get(key) != own[key] for key in ("host", "boot", "space")):
+            return None
+        return _started(int(owner["pid"])) == owner["started"]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None

@@ -1,0 +1,341 @@
+"""Write a run: rows are written per batch, complete shards become Parquet, and the manifest is written last.
+
+A shard is valid if its commit exists, a small file with its counts that is written after it. A file of a local folder
+or of an object store is complete if it exists; other stores may keep a part of a file after a crash. A run that was
+killed at any time resumes after its last batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import ipc
+from pyarrow import parquet as pq
+
+from saliscope.errors import Refused
+from saliscope.runs.rows import SCHEMA
+from saliscope.runs.settings import FORMAT, check_format, differences
+from saliscope.runs.shards.locks import LEASE, FileLock, Lease
+from saliscope.runs.shards.planning import PARTITION, Finished, Stamp, digest_of
+from saliscope.runs.stores import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
+
+COMMITS = f"{WORK}/commits"
+Counts = Mapping[str, Any]
+"""Counts of a shard: `counts` by name, and `labeled`, the number of images of each class."""
+
+
+def part_name(shard: int) -> str:
+    """Return the name of the Parquet file of a shard; of a set of files, the name has the number of the file."""
+    partition, number = divmod(shard, PARTITION)
+    return f"part-{partition:06d}-{number:05d}.parquet" if partition else f"part-{number:05d}.parquet"
+
+
+def _shard_of(name: str) -> int | None:
+    """Return the number of the shard of a Parquet file, or None for other files."""
+    numbers = name.removeprefix("part-").partition(".")[0].split("-")
+    if not name.startswith("part-") or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
+        return None
+    return int(numbers[0]) * PARTITION + int(numbers[1]) if len(numbers) == 2 else int(numbers[0])
+
+
+def batch_name(shard: int, batch: int) -> str:
+    """Return the name of the file of a batch."""
+    return f"{WORK}/{shard:06d}-{batch:04d}.arrow"
+
+
+def commit_name(shard: int) -> str:
+    """Return the name of the commit of a shard."""
+    return f"{COMMITS}/{shard:05d}.json"
+
+
+class ShardFiles:
+    """The files of the shards of a run. Workers on other machines write them too, for the process with the lock."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def write_batch(self, shard: int, batch: int, rows: list[dict[str, Any]], stamp: Stamp) -> None:
+        """Write the rows of a batch.
+
+        Errors   Refused if the disk is full, or the store cannot be written
+        """
+        sink = pa.BufferOutputStream()
+        schema = SCHEMA.with_metadata(stamp.metadata())
+        with ipc.new_file(sink, schema) as writer:
+            writer.write_table(pa.Table.from_pylist(rows, schema))
+        self.store.write(batch_name(shard, batch), sink.getvalue(), sync=False)
+
+    def merge(self, shard: int, batches: int) -> tuple[pa.Table, Stamp]:
+        """Merge the batches of a shard into its Parquet file, and return its rows and its stamp.
+
+        Errors   Refused if a batch is missing, if the disk is full, or the store cannot be written
+        """
+        tables, stamps = [], []
+        for content in self.store.read_all([batch_name(shard, batch) for batch in range(batches)]):
+            if content is None:
+                raise Refused(
+                    f"A batch of {part_name(shard)} disappeared from {str(self.store.folder)!r} during the run. Run "
+                    "the same command again, and check that nothing else deletes files there."
+                )
+            tables.append(ipc.open_file(pa.BufferReader(content)).read_all())
+            stamps.append(Stamp.read(tables[-1].schema.metadata))
+            tables[-1] = tables[-1].replace_schema_metadata(None)
+        table = pa.concat_tables(tables).combine_chunks()
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        self.store.write(part_name(shard), sink.getvalue())
+        labels = [label for stamp in stamps for label in stamp.labels]
+        return table, Stamp(digest_of(stamp.digest for stamp in stamps), labels)
+
+    def commit(self, shard: int, batches: int, counts: Counts) -> None:
+        """Write the commit of a shard, and delete its batches.
+
+        Errors   Refused if the disk is full, or the store cannot be written
+        """
+        self.store.write(commit_name(shard), json.dumps(dict(counts)).encode())
+        self.store.delete(batch_name(shard, batch) for batch in range(batches))
+
+    def read_commit(self, shard: int) -> dict[str, Any] | None:
+        """Return the commit of a shard, or None if it does not exist."""
+        content = self.store.read(commit_name(shard))
+        return None if content is None else dict(json.loads(content))
+
+
+class Shards(ShardFiles):
+    """The folder of an unfinished run."""
+
+    def __init__(self, folder: str | Path, record: Mapping[str, Any]) -> None:
+        """Start a run, or resume a run with the same settings.
+
+        Errors   Refused for a folder with other settings, listing the differences, for a folder with other files, and
+                 if another process writes the run
+        """
+        super().__init__(open_store(folder))
+        self.folder = self.store.folder
+        self.record = json.loads(json.dumps({"format": FORMAT, **record}))
+        self.lock: FileLock | Lease | None = None
+        self.finished = Finished(str(self.folder))
+        self.counts: Counter[str] = Counter()
+        self.labeled: Counter[int] = Counter()
+        self.is_finished = self._check_folder()
+        if not self.is_finished:
+            self.acquire()
+        else:
+            with contextlib.suppress(Refused):  # a kill may have left temporary files; the folder may be read-only
+                self.delete_work()
+
+    def _check_folder(self) -> bool:
+        """Check that the folder is empty or contains this run; return whether the run is finished.
+
+        Errors   Refused
+        """
+        content = self.store.read(SETTINGS)
+        if content is None:
+            found = self.store.sizes()
+            if not all(self._is_leftover(name, size) for name, size in found.items()):
+                raise Refused(f"{str(self.folder)!r} contains other files. Choose an empty or new folder for --out.")
+            return False
+        try:
+            old = {"format": 1, **json.loads(content)}
+        except (ValueError, TypeError):
+            path = str(self.folder if not self.store.local else Path(self.folder) / SETTINGS)
+            raise Refused(f"{path!r} is damaged. Delete the folder, or choose another --out.") from None
+        check_format(old, self.folder)
+        if changed := differences(old, self.record):
+            raise Refused(
+                f"{str(self.folder)!r} contains a run with other settings: {'; '.join(changed)}. Choose another "
+                "--out, or use the same settings."
+            )
+        return self.store.read(MANIFEST) is not None
+
+    def _is_leftover(self, name: str, size: int) -> bool:
+        """Return whether a run that was killed before it wrote its settings left this file, or whether it is hidden."""
+        if name != WORK or size >= 0:
+            return name.startswith(".")
+        inside = self.store.sizes(WORK)
+        return all(each in (LOCK, LEASE.rpartition("/")[2]) or each.startswith(".") for each in inside)
+
+    def acquire(self) -> None:
+        """Lock the run, and find its finished batches and shards. Does nothing if this process has the lock.
+
+        Errors   Refused if another process writes the run, or if the folder cannot be written
+        """
+        if self.lock is not None or self.is_finished:
+            return
+        if isinstance(self.store, LocalStore):
+            self.store.make_folder(WORK)
+            self.lock = FileLock(self.store)
+        else:
+            self.lock = Lease(self.store)
+        try:
+            self.is_finished = self._check_folder()  # the former writer may have changed it
+            if not self.is_finished:
+                if self.store.read(SETTINGS) is None:
+                    self.store.write(SETTINGS, json.dumps(self.record, indent=1).encode())
+                self._find_commits(self._find_parts())
+                self._find_batches()
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Allow other processes to write the run."""
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Lock the run for the duration of the block.
+
+        Errors   Refused if another process writes the run
+        """
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _find_parts(self) -> set[int]:
+        """Return the shards whose Parquet file exists; damaged files of a local folder are deleted."""
+        complete = set()
+        for name in self.store.sizes():
+            if (number := _shard_of(name)) is not None:
+                try:
+                    if isinstance(self.store, LocalStore):
+                        pq.read_metadata(self.store.path(name))
+                except (OSError, pa.ArrowException):  # empty or truncated after a power failure
+                    self.store.delete([name])
+                else:
+                    complete.add(number)
+        return complete
+
+    def _find_commits(self, complete: set[int]) -> None:
+        self.finished.shards, self.counts, self.labeled = {}, Counter(), Counter()
+        names = [f"{COMMITS}/{name}" for name in self.store.sizes(COMMITS) if name.endswith(".json")]
+        for start in range(0, len(names), 1000):
+            some = names[start : start + 1000]
+            for name, content in zip(some, self.store.read_all(some), strict=True):
+                try:
+                    shard = int(name.rpartition("/")[2][:-5])
+                    if shard not in complete:
+                        raise ValueError("its file was deleted, or is damaged")
+                    self.add_shard(shard, json.loads(content or b""))
+                except (ValueError, KeyError, TypeError):  # truncated by a power failure
+                    self.store.delete([name])
+
+    def _find_batches(self) -> None:
+        self.finished.batches.clear()
+        damaged = []
+        for name, size in self.store.sizes(WORK).items():
+            if name.endswith(".arrow") and size >= 0:
+                shard, _, batch = name[:-6].partition("-")
+                digest = None if int(shard) in self.finished.shards else self._batch_digest(f"{WORK}/{name}", size)
+                if digest is None:
+                    damaged.append(f"{WORK}/{name}")
+                else:
+                    self.finished.batches.setdefault(int(shard), {})[int(batch)] = digest
+        self.store.delete(damaged)
+
+    def _batch_digest(self, name: str, size: int) -> str | None:
+        """Return the hash of the images of a batch, or None if it is not complete.
+
+        A power failure, or a store that is not an object store, may cut it.
+        """
+        content = self.store.read(name)
+        if content is None or len(content) != size:
+            return None
+        try:
+            return Stamp.read(ipc.open_file(pa.BufferReader(content)).schema.metadata).digest
+        except (pa.ArrowException, KeyError, ValueError, TypeError):
+            return None
+
+    def has(self, shard: int, batch: int) -> bool:
+        """Return whether a batch is finished."""
+        return shard in self.finished.shards or batch in self.finished.batches.get(shard, ())
+
+    def is_committed(self, shard: int) -> bool:
+        """Return whether the commit of a shard exists."""
+        return shard in self.finished.shards
+
+    def write_batch(self, shard: int, batch: int, rows: list[dict[str, Any]], stamp: Stamp) -> None:
+        """Write the rows of a batch.
+
+        Errors   Refused if the disk is full, or the store cannot be written
+        """
+        super().write_batch(shard, batch, rows, stamp)
+        self.add_batch(shard, batch, stamp.digest)
+
+    def merge(self, shard: int, batches: int) -> tuple[pa.Table, Stamp]:
+        """Return the rows of a shard whose commit is missing, after its Parquet file was written, and its stamp.
+
+        Errors   Refused, as in `ShardFiles.merge`, and if another process has taken over the run
+        """
+        self.check_lock()
+        return super().merge(shard, batches)
+
+    def commit(self, shard: int, batches: int, counts: Counts) -> None:
+        """Write the commit of a shard, and delete its batches.
+
+        Errors   Refused if the disk is full, or the store cannot be written
+        """
+        super().commit(shard, batches, counts)
+        self.add_shard(shard, counts)
+
+    def add_batch(self, shard: int, batch: int, digest: str) -> None:
+        """Note that a batch was written, by this process or by a worker."""
+        self.finished.batches.setdefault(shard, {})[batch] = digest
+
+    def add_shard(self, shard: int, counts: Counts) -> None:
+        """Note that a shard was committed, by this process or by a worker.
+
+        Errors   KeyError, ValueError or TypeError for counts that are not those of a commit
+        """
+        if shard not in self.finished.shards:
+            digest, labeled = str(counts["listing"]), {int(index): n for index, n in counts["labeled"].items()}
+            self.counts.update(counts["counts"])
+            self.labeled.update(labeled)
+            self.finished.shards[shard] = digest
+        self.finished.batches.pop(shard, None)
+
+    def check_lock(self) -> None:
+        """Check that no other process has taken over the run.
+
+        Errors   Refused
+        """
+        if self.lock is not None:
+            self.lock.check()
+
+    def finish(self, manifest: Mapping[str, Any], shards: Sequence[int]) -> None:
+        """Write the manifest, which is the last file, and delete temporary files.
+
+        Errors   Refused if the disk is full, or the store cannot be written
+        """
+        self.check_lock()
+        parts = [part_name(shard) for shard in shards]
+        text = json.dumps({"settings": self.record, **manifest, "parts": parts}, indent=1)
+        self._delete_unlisted(parts)
+        self.store.write(MANIFEST, text.encode())
+        self.is_finished = True
+        self.delete_work()
+
+    def _delete_unlisted(self, parts: list[str]) -> None:
+        """Delete shards that are not part of the run, which a reader of `*.parquet` would find."""
+        known = set(parts)
+        found = [name for name in self.store.sizes() if name.startswith((".part-", "part-"))]
+        self.store.delete(name for name in found if name not in known)
+
+    def delete_work(self) -> None:
+        """Delete the temporary files of a finished run, but not its lease."""
+        if self.store.local:
+            self.store.delete([WORK])
+            return
+        names = [f"{WORK}/{name}" for name in self.store.sizes(WORK)]
+        if others := [name for name in names if name != LEASE]:
+            self.store.delete(others)

@@ -1,0 +1,165 @@
+"""Detect the kind of source of a path or URL, and list its images."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import posixpath
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from saliscope.errors import Refused
+from saliscope.runs.items import Item
+from saliscope.runs.sources import lists, metadata, tables, tars
+from saliscope.runs.sources.labels import find_label_depth, folder_labels, label_in, with_folder_labels
+from saliscope.runs.sources.location import Location, is_image, open_location, suffix
+from saliscope.runs.sources.partitions import WHOLE, Listing, Partition
+from saliscope.runs.sources.sets import list_set
+
+SUPPORTED = (
+    "Supported: a folder of images, folder/class/…, a CSV or Parquet list with a column path, a tar of images, "
+    "or a Hugging Face dataset folder."
+)
+
+
+def list_items(source: str | os.PathLike[str], limit: int | None = None) -> Listing:
+    """List the images of a source, which is a local path or a URL that fsspec opens.
+
+    Args     limit: return only the first images in order of path, at most this number; of a source with more than
+             `WHOLE` images, the first ones in its own order
+    Returns  images in order. The files are not read; a missing file raises an error in `items.read`.
+    Errors   Refused for an unsupported source, and for a source without images
+    """
+    if limit is not None and limit < 1:
+        raise Refused(f"Invalid limit {limit}. Use 1 or more, or no limit for all images.")
+    location = open_location(os.fspath(source))
+    listing = _list_file(location, location.name) if location.is_file else _list_folder(location)
+    return _known_if_small(listing).first(limit)
+
+
+def _known_if_small(listing: Listing) -> Listing:
+    """Return the listing with all images in one sorted list, if there are at most `WHOLE`."""
+    items = listing.known
+    if items is None:
+        if len(listing.partitions) > 1:
+            return listing
+        items = list(itertools.islice(listing, WHOLE + 1))
+        if len(items) > WHOLE:
+            return listing
+    items = sorted(map(_as_text, items), key=lambda item: item.path)
+    labels = {item.label for item in items if item.label is not None}
+    return Listing.of(items, listing.kind, listing.classes or sorted(labels) or None)
+
+
+def _as_text(item: Item) -> Item:
+    """Return the item with a label that is valid UTF-8, so that it can be written to a table."""
+    label = None if item.label is None else Location.to_text(item.label)
+    return item if label == item.label else replace(item, label=label)
+
+
+def _list_file(location: Location, name: str) -> Listing:
+    """List the images in a single file. Its kind is detected from its first bytes; its name only matters for text."""
+    start = location.start(name)
+    if start.startswith(b"PAR1") or tables.is_arrow_start(start):
+        if tables.has_images(location, name):
+            return list_set("huggingface", location, [name])
+        return _lazy("list", partial(_list_entries, location, name))
+    if tars.is_tar(start):
+        return Listing.of(with_folder_labels(tars.members(location, name)), "tar", None)
+    packed = tars.compression(start)
+    if packed:
+        raise Refused(
+            f"{location.source} is compressed ({packed}), so its images cannot be read one by one. "
+            f"Unpack it ({tars.UNPACK[packed].replace('FILE', location.name)}), and pass the tar or folder."
+        )
+    if is_image(name):
+        return Listing.of([Item(name, None, location.url(name))], "folder", None)
+    if not start:
+        raise Refused(f"{location.source} is an empty file. {SUPPORTED}")
+    if suffix(name) in lists.SUFFIXES or lists.is_text(start):
+        return _lazy("list", partial(_list_entries, location, name))
+    raise Refused(f"{location.source} is not a supported file. {SUPPORTED}")
+
+
+def _lazy(kind: str, partition: Partition) -> Listing:
+    return Listing((partition,), kind, None)
+
+
+def _list_entries(location: Location, name: str) -> Iterator[list[Item]]:
+    for block in lists.blocks(location, name):
+        yield list(map(_as_text, block))
+
+
+def _list_images(location: Location, depth: int | None) -> Iterator[list[Item]]:
+    """Yield the images in a folder; `depth` is that of the folder that is the label."""
+    images = (name for name in location.walk() if is_image(name))
+    while names := list(itertools.islice(images, WHOLE)):
+        texts = map(location.to_text, names)
+        yield [Item(text, label_in(text, depth), location.url(name)) for text, name in zip(texts, names, strict=True)]
+
+
+def _list_folder(location: Location) -> Listing:
+    """List the images in a folder: in tables of a dataset, or else in image files, or else in tars or lists."""
+    names = list(itertools.islice(_relevant(location), WHOLE + 1))
+    table_names = tables.with_images(location, names)
+    if len(names) > WHOLE and not table_names and any(map(is_image, names)):
+        return _large_folder(location)
+    if len(names) > WHOLE:  # many tables or tars
+        names = list(_relevant(location))
+        table_names = tables.with_images(location, names)
+    if table_names:
+        return list_set("huggingface", location, table_names)
+    images = [name for name in names if is_image(name)]
+    if images:
+        return _small_folder(location, names, images)
+    archives = [name for name in names if suffix(name) == ".tar"]
+    if archives:
+        return list_set("tar", location, archives)
+    if location.matches and all(suffix(name) in lists.SUFFIXES for name in location.matches):
+        return list_set("list", location, location.matches)
+    raise Refused(f"{_describe_files(location, location.files())} {SUPPORTED}")
+
+
+def _relevant(location: Location) -> Iterator[str]:
+    """Yield the images, tables and tars in a folder, and its files with labels."""
+    return (
+        name
+        for name in location.walk()
+        if is_image(name) or suffix(name) in (*tables.SUFFIXES, ".tar") or posixpath.basename(name) in metadata.NAMES
+    )
+
+
+def _small_folder(location: Location, names: list[str], images: list[str]) -> Listing:
+    """List a folder at once."""
+    if listed := metadata.list_images(location, names):
+        others = [name for name in images if location.to_text(name) not in listed]
+        labels: dict[str, str] = {}
+    else:
+        others, labels = images, folder_labels(images)
+    items = [Item(location.to_text(name), labels.get(name), location.url(name)) for name in others]
+    return Listing.of([*listed.values(), *items], "huggingface" if listed else "folder", None)
+
+
+def _large_folder(location: Location) -> Listing:
+    """List a folder of many images lazily, but at once if it has a file with labels."""
+    depth, above = find_label_depth(location)
+    if any(posixpath.basename(name) in metadata.NAMES for name in above):
+        names = list(_relevant(location))
+        if metadata.list_images(location, names):
+            return _small_folder(location, names, list(filter(is_image, names)))
+    return _lazy("folder", partial(_list_images, location, depth))
+
+
+def _describe_files(location: Location, names: list[str]) -> str:
+    if not names:
+        return f"{location.source} is an empty folder."
+    kinds = Counter(suffix(name) or "without suffix" for name in names).most_common(4)
+    text = ", ".join(f"{count} {kind}" for kind, count in kinds)
+    packed = any(suffix(name) in (".gz", ".tgz", ".zip", ".zst", ".bz2", ".xz") for name in names)
+    list_names = [name for name in names if suffix(name) in lists.SUFFIXES - {".txt"}]
+    hint = " Unpack the archives first." if packed else ""
+    hint += f" To use a list, pass its file: {location.url(list_names[0])}." if list_names else ""
+    count = "1 file" if len(names) == 1 else f"{len(names)} files"
+    return f"{location.source} contains no images: {count} ({text}).{hint}"

@@ -1,0 +1,183 @@
+"""A local or remote file or folder, with the names of the files in it."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from saliscope import install
+from saliscope.errors import Refused
+from saliscope.runs.items import file_system, is_local
+from saliscope.runs.sources.walking import list_local, list_store, walk_local, walk_store
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
+"""Suffixes of the supported formats."""
+
+
+def suffix(name: str) -> str:
+    """Return the last suffix of a name in lower case, with its dot."""
+    return posixpath.splitext(name)[1].lower()
+
+
+def is_image(name: str) -> bool:
+    """Return whether the suffix of a file is that of a supported image format."""
+    return suffix(name) in IMAGE_SUFFIXES
+
+
+@dataclass(frozen=True)
+class Location:
+    """The location of a source: `root` is its folder in the file system, `name` its file if it is a file."""
+
+    source: str
+    fs: Any
+    root: str
+    name: str = ""
+    matches: tuple[str, ...] | None = None
+    """The files that match a pattern with *, relative to the root; None: all files."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the source is a single file."""
+        return bool(self.name)
+
+    @property
+    def local(self) -> bool:
+        """Whether the source is on this machine."""
+        return is_local(self.source)
+
+    def path(self, name: str) -> str:
+        """Return the path of a file in the file system."""
+        return f"{self.root.rstrip('/')}/{name}" if self.root else name
+
+    def url(self, name: str) -> str:
+        """Return the absolute path or the URL of a file."""
+        path = self.path(name)
+        if self.local:
+            return path
+        if "::" not in self.source:
+            return str(self.fs.unstrip_protocol(path))
+        # In zip://folder::file.zip or simplecache::s3://bucket, the first part with a path belongs to this file system.
+        parts = self.source.split("::")
+        own = next((i for i, part in enumerate(parts) if "://" in part), 0)
+        parts[own] = f"{parts[own].partition('://')[0]}://{path.lstrip('/') if own < len(parts) - 1 else path}"
+        return "::".join(parts)
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file for reading."""
+        file: IO[bytes] = self.fs.open(self.path(name), "rb")
+        return file
+
+    def start(self, name: str) -> bytes:
+        """Return the first 2048 bytes of a file."""
+        with refuse_errors(self.source), self.open(name) as file:
+            return file.read(2048)
+
+    def size(self, names: Sequence[str]) -> int:
+        """Return the number of bytes of some files."""
+        with refuse_errors(self.source):
+            return sum(int(self.fs.size(self.path(name)) or 0) for name in names)
+
+    def walk(self, inside: str = "") -> Iterator[str]:
+        """Yield all files below the root or one of its folders, except hidden ones, relative to the root and sorted.
+
+        Only one folder of each level is in memory. Links are followed.
+        """
+        if self.matches is not None:
+            yield from (name for name in self.matches if name.startswith(inside))
+            return
+        with refuse_errors(self.source):
+            yield from walk_local(self.root, inside) if self.local else walk_store(self.fs, self.root, inside)
+
+    def entries(self, inside: str = "") -> tuple[list[str], list[str]]:
+        """Return the files directly in a folder, and its folders, except hidden ones, relative to the root and sorted.
+
+        The names of folders end with a slash.
+        """
+        with refuse_errors(self.source):
+            found = list_local(self.root, inside) if self.local else list_store(self.fs, self.root, inside)
+        return [name for name in found if name[-1] != "/"], [name for name in found if name[-1] == "/"]
+
+    def files(self) -> list[str]:
+        """Return all files below the root except hidden ones, relative to it and sorted; links are followed."""
+        return list(self.walk())
+
+    @staticmethod
+    def to_text(name: str) -> str:
+        """Return a file name as valid UTF-8: other bytes are written as \\udc.., so that a table can contain them."""
+        return name.encode("utf-8", "backslashreplace").decode()
+
+
+def open_location(source: str) -> Location:
+    """Return the file, folder or pattern of files that a source names.
+
+    Errors   Refused if it does not exist
+    """
+    if not source:
+        raise Refused("The source is empty. Pass a folder of images, a list, a tar or a dataset.")
+    if is_local(source):
+        source = os.path.expanduser(source)
+    outer, chained, inner = source.rpartition("::")
+    if chained and not is_local(source) and is_local(inner):
+        source = f"{outer}::{os.path.abspath(os.path.expanduser(inner))}"
+    fs, root = file_system(source)
+    with refuse_errors(source):
+        if fs.isfile(root):
+            folder, _, name = root.rpartition("/")
+            return Location(source, fs, folder or ("/" if root.startswith("/") else ""), name)
+        if fs.isdir(root):
+            return Location(source, fs, root)
+        if glob.has_magic(source) and (matches := [str(path) for path in fs.glob(root) if fs.isfile(path)]):
+            folder = posixpath.commonpath([posixpath.dirname(path) for path in matches])
+            return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in matches))
+        if "{" in source and not glob.has_magic(source):
+            return _shard_set(source, fs, root)
+        if not is_local(source):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                fs.ls(root)  # `isfile` and `isdir` of fsspec hide why a store cannot be read
+    if is_local(source) and os.path.lexists(source):
+        raise Refused(f"{source} is neither a file nor a folder that can be opened.")
+    raise Refused(
+        f"File or folder not found: {source}. Check the spelling"
+        + (f"; the working directory is {os.getcwd()}." if is_local(source) and not os.path.isabs(source) else ".")
+    )
+
+
+def _shard_set(source: str, fs: Any, root: str) -> Location:
+    """Return the files that a pattern such as `train-{0000..1023}.tar` names.
+
+    Errors   Refused for files that do not exist, because a set without them would look complete
+    """
+    try:
+        from braceexpand import braceexpand  # an extra
+    except ImportError:
+        raise Refused(
+            f"{source} needs the package braceexpand, which is not installed. {install.hint('data')}."
+        ) from None
+    try:
+        paths = list(dict.fromkeys(braceexpand(root)))
+    except ValueError:  # UnbalancedBracesError, which its types lack
+        raise Refused(f"The braces in {source} are not balanced. Example: train-{{0000..1023}}.tar.") from None
+    folder = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+    missing = [path for path in paths if not fs.isfile(path)]
+    if missing:
+        names = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+        raise Refused(f"{len(missing)} of the {len(paths)} files in {source} do not exist: {names}. Check the numbers.")
+    return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in paths))
+
+
+@contextlib.contextmanager
+def refuse_errors(source: str) -> Iterator[None]:
+    """Convert errors of a file system to Refused."""
+    try:
+        yield
+    except Refused:
+        raise
+    except PermissionError as error:
+        raise Refused(f"Permission denied: {source}.") from error
+    except Exception as error:  # each file system raises its own types of errors
+        raise Refused(f"Cannot read {source}: {error or type(error).__name__}.") from error

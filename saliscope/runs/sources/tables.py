@@ -1,0 +1,164 @@
+"""Hugging Face datasets on disk: Parquet files, or Arrow files of save_to_disk, with a column of images."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from typing import TYPE_CHECKING, Any
+
+from saliscope.errors import Refused
+from saliscope.runs.items import Item, arrow_table, image_column
+from saliscope.runs.sources.lists import LABELS
+from saliscope.runs.sources.location import Location, is_image, suffix
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIXES = (".parquet", ".arrow")
+
+
+def is_arrow_start(start: bytes) -> bool:
+    """Return whether a file starts like an Arrow stream or file."""
+    return start.startswith((b"\xff\xff\xff\xff", b"ARROW1"))
+
+
+def has_images(location: Location, name: str) -> bool:
+    """Return whether a table has a column of images."""
+    return image_column(_schema(location, name)) is not None
+
+
+def columns(location: Location, name: str) -> list[str]:
+    """Return the names of the columns of a table."""
+    return list(_schema(location, name).names)
+
+
+def with_images(location: Location, names: list[str]) -> list[str]:
+    """Return the tables with a column of images.
+
+    In each folder, tables after the first one with images are not checked, because there may be many shards.
+    """
+    tables: list[str] = []
+    folders: dict[str, bool] = {}
+    for name in names:
+        if suffix(name) in SUFFIXES and not posixpath.basename(name).startswith("cache-"):
+            folder = posixpath.dirname(name)
+            if not folders.get(folder):
+                folders[folder] = _may_have_images(location, name, image_files=any(map(is_image, names)))
+            if folders[folder]:
+                tables.append(name)
+    return tables
+
+
+def _may_have_images(location: Location, name: str, image_files: bool) -> bool:
+    """Return `has_images`, or False for a damaged table if the folder contains `image_files`.
+
+    Errors   Refused for a damaged table in a folder without image files
+    """
+    try:
+        return has_images(location, name)
+    except Refused:
+        if image_files:
+            return False
+        raise
+
+
+def list_images(location: Location, name: str, first: str) -> list[Item]:
+    """Return the rows of a table as items with the path FILE#ROW.
+
+    Args     first: the first table of the set, whose columns and class names all tables need
+    Errors   Refused for different columns or class names, and for damaged tables
+    """
+    schema = _schema(location, name)
+    if name != first:
+        _check_same(location, (name, schema), (first, _schema(location, first)))
+    url, text = location.url(name), location.to_text(name)
+    return [Item(f"{text}#{row:08d}", label, url, row=row) for row, label in enumerate(_labels(location, name, schema))]
+
+
+def declared_classes(location: Location, name: str) -> list[str] | None:
+    """Return the class names that a table declares."""
+    return _label_column(_schema(location, name))[1]
+
+
+def _check_same(location: Location, one: tuple[str, pa.Schema], first: tuple[str, pa.Schema]) -> None:
+    found, expected = ((name, image_column(schema), _label_column(schema)[0]) for name, schema in (one, first))
+    if found[1:] != expected[1:]:
+        raise Refused(
+            f"The tables in {location.source} have different columns: {_describe(found)}; {_describe(expected)}. "
+            "Pass tables with the same columns, or one of them."
+        )
+    own, declared = (_label_column(schema)[1] for _, schema in (one, first))
+    if own and declared and own != declared:
+        raise Refused(
+            f"The tables in {location.source} have different classes: {one[0]} has {_few(own)}, "
+            f"others have {_few(declared)}. Pass one of the tables."
+        )
+
+
+def _describe(columns: tuple[str, str | None, str | None]) -> str:
+    name, images, labels = columns
+    return f"{name} has images in {images or 'no column'} and labels in {labels or 'no column'}"
+
+
+def _labels(location: Location, name: str, schema: pa.Schema) -> list[str | None]:
+    """Return the label of each row."""
+    import pyarrow.parquet as pq  # slow to import, or an extra
+
+    column, declared = _label_column(schema)
+    if suffix(name) == ".arrow":
+        table = arrow_table(location.url(name))
+    else:
+        with location.open(name) as file, pq.ParquetFile(file) as parquet:
+            if column is None:
+                return [None] * parquet.metadata.num_rows
+            table = parquet.read(columns=[column])
+    if column is None:
+        return [None] * len(table)
+    return [_to_label(value, declared) for value in table[column].to_pylist()]
+
+
+def _label_column(schema: pa.Schema) -> tuple[str | None, list[str] | None]:
+    """Return the column of labels, by name or because it is the only ClassLabel column, and its class names."""
+    features = _features(schema)
+    declared = {
+        name: [str(label) for label in feature["names"]]
+        for name, feature in features.items()
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
+    }
+    known = {name.lower(): name for name in schema.names}
+    column_name = next((known[name] for name in (*LABELS, "labels", "fine_label") if name in known), None)
+    column = column_name or next(iter(declared), None)
+    return column, declared.get(column) if column else None
+
+
+def _features(schema: pa.Schema) -> dict[str, Any]:
+    try:
+        return dict(json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"])
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def _to_label(value: object, classes: list[str] | None) -> str | None:
+    """Return a label as text; -1 is a missing label in Hugging Face datasets."""
+    if value is None or (classes is not None and value == -1):
+        return None
+    if classes is not None and isinstance(value, int) and 0 <= value < len(classes):
+        return classes[value]
+    return str(value)
+
+
+def _schema(location: Location, name: str) -> pa.Schema:
+    import pyarrow as pa  # slow to import, or an extra
+    import pyarrow.parquet as pq  # slow to import, or an extra
+
+    try:
+        if suffix(name) == ".arrow":
+            return arrow_table(location.url(name)).schema
+        with location.open(name) as file:
+            return pq.read_schema(file)
+    except (pa.ArrowException, OSError) as error:
+        raise Refused(f"{location.url(name)} is damaged or not a table: {error}. Copy it again.") from None
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

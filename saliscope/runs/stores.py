@@ -1,0 +1,258 @@
+"""The files of a run, by their names relative to its folder: on a local disk, or in a store that fsspec opens."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import inspect
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from saliscope.errors import Refused
+from saliscope.runs.items import file_system, is_local, reason_of
+
+SETTINGS, MANIFEST, WORK, LOCK = "settings.json", "manifest.json", "work", "lock"
+
+
+@contextmanager
+def refuse_disk_errors(folder: str | Path) -> Iterator[None]:
+    """Convert errors of a full or read-only disk, or of a store, to Refused.
+
+    Errors   Refused
+    """
+    local, again = is_local(str(folder)), "Finished batches are kept. Free some space and run the same command again."
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:  # each store raises its own types of errors
+        number = error.errno if isinstance(error, OSError) else None
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            raise Refused(f"The disk of {str(folder)!r} is full. {again}") from None
+        if number == errno.EFBIG:
+            raise Refused(f"A file in {str(folder)!r} exceeds the file-size limit (ulimit -f). {again}") from None
+        if local and not isinstance(error, OSError):
+            raise
+        why = os.strerror(number) if local and number else reason_of(error)
+        why = "Permission denied" if isinstance(error, PermissionError) else why
+        raise Refused(f"Cannot write to {str(folder)!r} ({why}). {_advice(folder)}") from None
+
+
+def _advice(folder: str | Path) -> str:
+    if is_local(str(folder)):
+        return "Choose another --out."
+    return "Check the name and the credentials, or choose another --out. Finished batches are kept."
+
+
+class LocalStore:
+    """A local folder. Files are written under a temporary name and renamed, so that existing files are complete."""
+
+    local = True
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = self.root = Path(folder).expanduser()
+
+    def path(self, name: str) -> str:
+        """Return the path of a file for `file_system`."""
+        return str(self.root / name)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file, or None if it does not exist."""
+        try:
+            return (self.root / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the contents of files, None for those that do not exist."""
+        return [self.read(name) for name in names]
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the sizes of the files in a folder by name, with -1 for folders; empty if it does not exist."""
+        try:
+            with os.scandir(self.root / folder) as entries:
+                return {entry.name: entry.stat().st_size if entry.is_file() else -1 for entry in entries}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+
+    def write(self, name: str, data: Any, sync: bool = True) -> None:
+        """Write a file completely or not at all; `sync` waits for the disk, so that it survives a power failure.
+
+        Errors   Refused if the disk is full or read-only
+        """
+        path = self.root / name
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with refuse_disk_errors(self.folder):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open(temporary, "wb") as file:
+                    file.write(data)
+                    if sync:
+                        file.flush()
+                        os.fsync(file.fileno())
+                os.replace(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+
+    def make_folder(self, name: str) -> None:
+        """Create a folder.
+
+        Errors   Refused if the disk is full or read-only
+        """
+        with refuse_disk_errors(self.folder):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files and folders that exist."""
+        with refuse_disk_errors(self.folder):
+            for name in names:
+                path = self.root / name
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
+
+class RemoteStore:
+    """A folder in a store, such as `s3://bucket/run`: without renaming, and with locks only by agreement."""
+
+    local = False
+
+    def __init__(self, url: str) -> None:
+        self.folder = url.rstrip("/")
+        self.fs, root = file_system(url)
+        self.root = root.rstrip("/")
+        method = getattr(self.fs, "_pipe_file", None)
+        conditional = method is not None and "mode" in inspect.signature(method).parameters
+        self.is_exclusive = conditional or self.folder.startswith("memory:")
+        """Whether the store itself refuses to create a file that exists, as S3, GCS and Azure do."""
+
+    def path(self, name: str) -> str:
+        """Return the path of a file in the file system of the store."""
+        return f"{self.root}/{name}" if name else self.root
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file, or None if it does not exist.
+
+        Errors   Refused if the store cannot be read
+        """
+        with self._refuse_errors():
+            try:
+                self.fs.invalidate_cache()  # another process may have written the file
+                return bytes(self.fs.cat_file(self.path(name)))
+            except FileNotFoundError:
+                return None
+
+    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the contents of files, which are requested at the same time; None for files that do not exist.
+
+        Errors   Refused if the store cannot be read
+        """
+        if not names:
+            return []
+        with self._refuse_errors():
+            self.fs.invalidate_cache()
+            found = self.fs.cat([self.path(name) for name in names], on_error="return")
+            found = {str(path).strip("/"): data for path, data in found.items()}
+            contents = [found.get(self.path(name).strip("/")) for name in names]
+            for content in contents:
+                if isinstance(content, Exception) and not isinstance(content, FileNotFoundError):
+                    raise content
+        return [None if isinstance(content, Exception) else content for content in contents]
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the sizes of the files in a folder by name, with -1 for folders; empty if it does not exist.
+
+        Errors   Refused if the store cannot be read
+        """
+        path = self.path(folder).rstrip("/")
+        with self._refuse_errors():
+            try:
+                self.fs.invalidate_cache()
+                entries = self.fs.ls(path, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return {}
+        names = ((str(entry["name"]).rstrip("/").rpartition("/")[2], entry) for entry in entries)
+        inside = {name: entry for name, entry in names if str(entry["name"]).strip("/") != path.strip("/")}
+        return {name: -1 if entry["type"] == "directory" else int(entry["size"] or 0) for name, entry in inside.items()}
+
+    def write(self, name: str, data: Any, sync: bool = True) -> None:
+        """Write a file.
+
+        Errors   Refused if the store cannot be written
+        """
+        with refuse_disk_errors(self.folder):
+            self._make_folder(name)
+            self.fs.pipe_file(self.path(name), bytes(data))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file that does not exist; return whether it was written.
+
+        Errors   Refused if the store cannot be written
+        """
+        with refuse_disk_errors(self.folder):
+            self._make_folder(name)
+            self.fs.invalidate_cache()
+            try:
+                self.fs.pipe_file(self.path(name), data, mode="create")
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if not _is_conflict(error):
+                    raise
+                return False
+        return True
+
+    def _make_folder(self, name: str) -> None:
+        if not self.is_exclusive:  # object stores have no folders, and s3fs would create a missing bucket
+            self.fs.makedirs(self.path(name).rpartition("/")[0], exist_ok=True)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files and folders that exist."""
+        paths = [self.path(name) for name in names]
+        if not paths:
+            return
+        with refuse_disk_errors(self.folder):
+            self.fs.invalidate_cache()
+            try:
+                self.fs.rm(paths, recursive=True)
+            except FileNotFoundError:  # one of them
+                for path in paths:
+                    with contextlib.suppress(FileNotFoundError):
+                        self.fs.rm(path, recursive=True)
+
+    @contextmanager
+    def _refuse_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except PermissionError:
+            raise Refused(f"Permission denied: {self.folder}. Check the credentials and who may read it.") from None
+        except Exception as error:  # each store raises its own types of errors
+            raise Refused(f"Cannot read {self.folder}: {reason_of(error)}.") from None
+
+
+def _is_conflict(error: OSError) -> bool:
+    """Return whether S3 refused a conditional write; s3fs converts only one of its answers to FileExistsError."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict")
+
+
+Store = LocalStore | RemoteStore
+
+
+def open_store(folder: str | Path) -> Store:
+    """Return the store of a folder: a local path, `file://…`, or a URL that fsspec opens.
+
+    Errors   Refused for an unknown protocol, or if its package is not installed
+    """
+    text = str(folder)
+    if text.startswith("file://"):
+        return LocalStore(text.removeprefix("file://"))
+    return LocalStore(folder) if is_local(text) else RemoteStore(text)

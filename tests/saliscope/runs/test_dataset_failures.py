@@ -1,0 +1,249 @@
+"""Storage that fails and runs that are stopped: a clear message, the right exit code, and no row lost or repeated."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pytest
+from fsspec import register_implementation
+from fsspec.implementations.memory import MemoryFileSystem
+from pyarrow import parquet as pq
+
+from saliscope.cli.stopping import StopOnTerminate, Terminated
+from saliscope.errors import Refused
+from saliscope.runs import items, stores
+from saliscope.runs.shards import open_run
+from saliscope.runs.sources import list_items, sets
+from tests.saliscope.runs.test_dataset_cli import command
+from tests.saliscope.runs.test_dataset_stores import COUNT, child, expected, explain, few, model, rows, source
+
+__all__ = ["command", "expected", "few", "model", "source"]  # fixtures
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "assets" / "examples"
+
+
+class Denied(MemoryFileSystem):
+    """A bucket that refuses every request."""
+
+    protocol = "denied"
+
+    def _deny(self, *_: Any, **__: Any) -> Any:
+        raise PermissionError("Forbidden")
+
+    ls = info = cat_file = pipe_file = _open = _deny
+
+
+class Flaky(MemoryFileSystem):
+    """A store whose first requests fail."""
+
+    protocol = "flaky"
+    failures = 2
+
+    def cat_file(self, path: str, *_: Any, **__: Any) -> bytes:
+        if Flaky.failures:
+            Flaky.failures -= 1
+            raise ConnectionError("reset by peer")
+        return (EXAMPLES / "dog.jpg").read_bytes()
+
+
+class Versioned(MemoryFileSystem):
+    """A store as in s3fs: the second parameter is a version, and a part of an empty file cannot be requested."""
+
+    protocol = "versioned"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("versioned://", "memory://")))
+
+    def cat_file(self, path: str, version: Any = None, start: Any = None, end: Any = None, **_: Any) -> bytes:
+        assert version is None
+        content = bytes(super().cat_file(path, start, end))
+        if start is not None and not content:
+            raise OSError("The requested range is not satisfiable")
+        return content
+
+
+register_implementation("versioned", Versioned, clobber=True)
+register_implementation("denied", Denied, clobber=True)
+register_implementation("flaky", Flaky, clobber=True)
+
+
+def test_bucket_without_permission(command, tmp_path):
+    for action, message in (
+        (lambda: list_items("denied://bucket/images"), r"Permission denied: denied://bucket/images\."),
+        (lambda: stores.open_store("denied://bucket/run").write("a", b"{}"), r"Cannot write to .*Permission denied"),
+        (lambda: open_run("denied://bucket/run"), r"Permission denied: denied://bucket/run\. Check the credentials"),
+    ):
+        with pytest.raises(Refused, match=message):
+            action()
+    code, output = command("explain", "denied://bucket/images", "--out", tmp_path / "run")
+    assert code == 1 and "Permission denied: denied://bucket/images." in output and not (tmp_path / "run").exists()
+
+
+def test_image_of_a_store_is_requested_three_times(monkeypatch):
+    monkeypatch.setattr(items, "PAUSES", (0.0, 0.0))
+    item = items.Item("dog.jpg", None, "flaky://bucket/dog.jpg")
+    assert items.read(item) == (EXAMPLES / "dog.jpg").read_bytes() and Flaky.failures == 0
+    Flaky.failures = 3
+    with pytest.raises(Refused, match="Cannot read flaky://bucket/dog.jpg: reset by peer"):
+        items.read(item)
+    assert Flaky.failures == 0
+
+
+@pytest.mark.parametrize("place", ["local", "memory", "versioned"])
+def test_huge_files_are_not_read(place, tmp_path, monkeypatch):
+    """Neither whole files nor members of tars. An empty file stays an empty file."""
+    monkeypatch.setattr(items, "MOST_BYTES", 5_000_000)
+    fs = fsspec.filesystem("file" if place == "local" else place)
+    root = str(tmp_path) if place == "local" else "/huge"
+    for name, size in {"huge.jpg": 7_000_000, "most.jpg": 5_000_000, "empty.jpg": 0}.items():
+        fs.pipe_file(f"{root}/{name}", b"x" * size)
+    url = root if place == "local" else f"{place}:/{root}"
+    for offset, size in ((-1, -1), (10, 6_000_000)):
+        with pytest.raises(Refused, match=r"The file has [67] MB, too much for an image"):
+            items.read(items.Item("huge.jpg", None, f"{url}/huge.jpg", offset, size))
+    assert len(items.read(items.Item("most.jpg", None, f"{url}/most.jpg"))) == 5_000_000
+    assert items.read(items.Item("empty.jpg", None, f"{url}/empty.jpg")) == b""
+    fs.pipe_file(f"{root}/a.tar", b"0123456789")
+    assert items.read(items.Item("a.jpg", None, f"{url}/a.tar", 2, 3)) == b"234"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_file_size_limit_while_a_batch_is_written(source, model, tmp_path):
+    """The limit applies to real files; without it, the same command computes all images."""
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        with pytest.raises(Refused, match="exceeds the file-size limit.*run the same command again"):
+            explain(source, tmp_path / "run", model)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child(limited), 0)[1]) == 0
+    assert [path.name for path in (tmp_path / "run").rglob("*.*")] == ["settings.json"]
+    assert explain(source, tmp_path / "run", model).new == COUNT == len(open_run(tmp_path / "run"))
+
+
+def test_full_disk(source, model, expected, tmp_path, monkeypatch):
+    """The finished batches are kept, no file is incomplete, and with more space the same command ends the run."""
+    replace, left, full = os.replace, [0], 0
+
+    def fill(*paths: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", fill)
+    while full < 40:
+        left[0] = 4
+        try:
+            explain(source, tmp_path, model)
+            break
+        except Refused as error:
+            full += 1
+            assert "is full. Finished batches are kept. Free some space and run the same command again" in str(error)
+            assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
+    assert 3 < full < 40 and rows(tmp_path) == rows(expected)
+
+
+def test_image_that_vanishes_after_it_is_listed_is_a_row_with_an_error(few, model, tmp_path):
+    images = Path(shutil.copytree(few, tmp_path / "images"))
+    last = sorted(images.iterdir())[-2]  # the last one is not an image
+    counts = explain(str(images), tmp_path / "run", model, lambda *_: last.unlink(missing_ok=True)).counts
+    errors = open_run(tmp_path / "run").table["error"].to_pylist()
+    assert counts["unreadable"] == 2 and errors[:4] == [None] * 4 and "File not found" in errors[4]
+
+
+def test_tar_that_vanishes_during_the_run(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(sets, "FILES", 1)
+    (tmp_path / "tars").mkdir()
+    for number in range(3):
+        with tarfile.open(tmp_path / "tars" / f"{number}.tar", "w") as tar:
+            for name in ("dog", "cat"):
+                tar.add(EXAMPLES / f"{name}.jpg", f"{number}-{name}.jpg")
+
+    def vanish(done: int, total: int | None) -> None:
+        if done == 2 and (tmp_path / "tars" / "2.tar").exists():
+            (tmp_path / "tars" / "2.tar").rename(tmp_path / "2.tar")
+
+    with pytest.raises(Refused, match=r"Cannot read .*2\.tar"):
+        explain(str(tmp_path / "tars"), tmp_path / "run", model, vanish)
+    (tmp_path / "2.tar").rename(tmp_path / "tars" / "2.tar")
+    assert explain(str(tmp_path / "tars"), tmp_path / "run", model).new == 2
+    paths = open_run(tmp_path / "run").table["path"].to_pylist()
+    assert paths == [f"{k}.tar/{k}-{name}.jpg" for k in range(3) for name in ("cat", "dog")]
+
+
+def test_table_that_differs_ends_the_run_and_can_be_replaced(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(sets, "FILES", 1)
+    folder, images = tmp_path / "tables", [(EXAMPLES / f"{name}.jpg").read_bytes() for name in ("dog", "cat")]
+    folder.mkdir()
+
+    def write(number: int, column: str) -> None:
+        rows = [{"image": {"bytes": data, "path": None}, column: "a"} for data in images]
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{number}.parquet")
+
+    for number, column in enumerate(("label", "label", "other")):
+        write(number, column)
+    with pytest.raises(Refused, match=r"different columns: 2\.parquet has .* labels in no column"):
+        explain(str(folder), tmp_path / "run", model)
+    write(2, "label")
+    assert explain(str(folder), tmp_path / "run", model).new == 2 and len(open_run(tmp_path / "run")) == 6
+
+
+def test_signal_ends_the_run_after_its_batch():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopOnTerminate() as stop:
+        stop.running = True
+        stop(1, 9)
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop(9, 9)
+        with pytest.raises(Terminated):
+            stop(2, 9)
+        with pytest.raises(SystemExit, match="143"):  # repeated
+            os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit, match="143"), StopOnTerminate():  # before the first batch
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+    threading.Thread(target=lambda: StopOnTerminate().__enter__()).start()  # only the main thread has signals
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_ended_command_keeps_its_batches(number, code, tmp_path):
+    """A signal to all processes of the command, or its kill, which ends its workers, and the same command again."""
+    (tmp_path / "images").mkdir()
+    for i in range(120):
+        (tmp_path / "images" / f"{i:03d}.jpg").symlink_to(EXAMPLES / "dog.jpg")
+    arguments = ["explain", tmp_path / "images", "--out", tmp_path / "run", "--batch-size", "4", "--workers", "1"]
+    command = [sys.executable, "-m", "saliscope", *map(str, arguments)]
+    # If the tests run in the background of a shell, Ctrl+C is ignored by the processes that they start.
+    process = subprocess.Popen(
+        command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    work = tmp_path / "run" / "work"
+    while not list(work.glob("*.arrow")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, number) if code < 0 else os.killpg(process.pid, number)
+    error = io.TextIOWrapper(process.stderr).read()  # until the last worker has ended
+    assert process.wait(timeout=60) == code
+    assert code < 0 or ("Finished batches are kept" in error and "Traceback" not in error)
+    kept = len(list(work.glob("*.arrow")))
+    assert 0 < kept < 30
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"{120 - 4 * kept} new" in again and len(open_run(tmp_path / "run")) == 120

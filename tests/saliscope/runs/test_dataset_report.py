@@ -1,0 +1,290 @@
+"""The report: a planted watermark is found, nothing is found without it, and the numbers match a manual computation."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+import json
+import math
+import re
+import urllib.parse
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from saliscope.compute.bundles import links
+from saliscope.errors import Refused
+from saliscope.images import examples
+from saliscope.runs import report, run
+from saliscope.runs.report.analysis.clusters import spectral
+from saliscope.runs.report.analysis.maps import border_region, box_region, mask_region, pool, read_maps
+from saliscope.runs.report.analysis.shortcuts import describe
+from saliscope.runs.report.analysis.summary import Rate
+from saliscope.runs.report.content import LIMITS
+from saliscope.runs.report.images import data_address
+from saliscope.runs.rows import SCHEMA
+from saliscope.runs.run_data import RunData
+from saliscope.runs.settings import Settings
+from saliscope.runs.shards import open_run
+from tests.support import shapes
+
+
+def decode(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+def reported(folder: Path, share: float) -> tuple[str, dict[str, bool], RunData]:
+    """Return the text of the report on a network that was trained with this fraction of marked images."""
+    model, pictures = shapes.trained(share), folder / "pictures"
+    marks = shapes.folder(pictures, 60, share)
+    job = run.prepare(Settings(batch_size=60), str(pictures), folder / "run", model=model)
+    run.run(job, decode=decode, workers=0)
+    finished, page = open_run(folder / "run"), folder / "report.html"
+    out = report.write(finished, page, read=lambda path: Image.open(pictures / path), model=model)
+    return page_text(out), marks, finished
+
+
+def page_text(path: Path) -> str:
+    """Return the visible text, without the data and scripts of the page."""
+    text = re.sub(r"<(script|style)\b.*?</\1>", " ", path.read_text(encoding="utf-8"), flags=re.S)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+def data_of(path: Path) -> dict:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.S)
+    return json.loads(found[1])
+
+
+@pytest.fixture(scope="module")
+def watermarked(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, bool], RunData]:
+    """The report, the marks and the run for images of which 60% of the squares have the mark."""
+    return reported(tmp_path_factory.mktemp("watermarked"), 0.6)
+
+
+def test_planted_watermark_is_found(watermarked, tmp_path):
+    """Oracle: which images have the mark, 60% of the squares."""
+    text, marks, finished = watermarked
+
+    named = re.findall(r"Possible shortcut: (\w+), ([\w ]+), in (\d+)% of its images", text)
+    assert [(name, place) for name, place, _ in named] == [(shapes.MARKED, "lower left corner")]
+    assert sum(marks.values()) == 36 and int(named[0][2]) == pytest.approx(60, abs=5)
+    count, whole, seen = re.search(
+        r"(\d+) of 60 images labeled square .{,20} (\d+) of (\d+) images explained as", text
+    ).groups()
+    explained = [row["path"] for row in finished.table.to_pylist() if row["target"] == shapes.MARKED]
+    assert int(seen) == len(explained) and int(whole) == pytest.approx(sum(marks[path] for path in explained), abs=3)
+    assert int(count) <= int(whole)
+    gone = page_text(report.write(finished, tmp_path / "gone.html", read=lambda path: None))
+    assert "1 class: not tested, because the images are not" in gone
+
+
+def test_nothing_is_found_without_the_watermark(tmp_path):
+    """The same images and the same network, but no mark."""
+    text, _, _ = reported(tmp_path, 0.0)
+
+    assert "Possible shortcut" not in text
+    assert "Shortcuts: none found in the maps of 3 of 3 classes." in text
+    assert "Clusters of maps within a class" in text
+
+
+def row(path: str, label: str, index: int | None, prediction: int, probability: float, values: list, **more) -> dict:
+    name = ["cat", "dog"][prediction]
+    shown = {"class": name, "index": prediction, "probability": probability}
+    entry = {"path": path, "label": label, "label_index": index, "probability": probability, "top5": [shown]}
+    entry |= {"prediction": name, "prediction_index": prediction, "target": name, "target_index": prediction}
+    entry |= {"correct": None if index is None else prediction == index, "score": 1.5}
+    entry |= {"findings": [], "finding_texts": []}
+    entry |= {"map": np.array(values, "<f2").tobytes(), "map_height": len(values), "map_width": len(values[0])}
+    return entry | more
+
+
+def small_run(folder: Path, *more: dict) -> RunData:
+    """Six images: three of five labeled images are correct, one has an unknown class, and one is unreadable."""
+    corner, even, none = [[4, 0], [0, 0]], [[1, 1], [1, 1]], [[0, 0], [0, -1]]
+    finding = {"findings": ["nothing_positive"], "finding_texts": ["No evidence for the class."]}
+    rows = [
+        row("a.jpg", "cat", 0, 0, 0.9, corner),
+        row("b.jpg", "cat", 0, 1, 0.8, even),
+        row("c.jpg", "cat", 0, 1, 0.6, none, **finding),
+        row("d.jpg", "dog", 1, 1, 0.7, corner),
+        row("e.jpg", "dog", 1, 1, 0.5, even),
+        row("f.jpg", "fox", None, 0, 0.3, even),
+        {"path": "g.jpg", "label": "dog", "error": "It is <no> image."},
+        *more,
+    ]
+    settings = {"model": "toy", "method": "grad_cam", "layer": None, "target": "predicted", "options": {}}
+    return RunData(folder, {"settings": settings, "source": "here"}, pa.Table.from_pylist(rows, SCHEMA))
+
+
+def test_numbers_match_a_manual_computation(tmp_path):
+    """Of each cell of a 2 x 2 map, 0.5 x 0.5, the inner 80% covers 0.4 x 0.4, so the border has 36% of the cell."""
+    out = report.write(small_run(tmp_path), tmp_path / "r.html", read=lambda path: None, box=(0, 0, 0.5, 0.5))
+
+    text = page_text(out)
+    assert "Accuracy 60.0% 3 of 5; 95% interval 23.1 to 88.2%" in text  # Wilson: (p + z²/2n ± …) / (1 + z²/n)
+    # cat: 1 of 3; the relevance in the box is 1 and 1/4, and c.jpg has none: 0.625 of two maps
+    assert "cat 3 33% 6–79% 77% dog (2) 36% 63%" in text
+    assert "dog 2 100% 34–100% 60% 36% 63%" in text and "fox 1 30% 36% 25%" in text
+    assert "cat dog 2 67% 70% Show" in text  # the confusion: 2 of 3, mean of 0.8 and 0.6
+    assert "At the border (the outer 10% of each side) 36% 36% 5" in text
+    assert "In the given box 55% 25% 5" in text  # the mean of 1, 1/4, 1, 1/4, 1/4
+    assert "No positive evidence for the class 1 17% No evidence for the class. Show" in text
+    assert "1 It is <no> image. g.jpg" in text and "Unreadable 1" in text
+    assert "the network was not available" in text
+    shown = data_of(out)
+    assert [one["path"] for one in shown["images"]] == [f"{name}.jpg" for name in "abcdef"]
+    steps = np.frombuffer(base64.b64decode(shown["maps"][0]["b"]), np.int8)
+    assert (steps / 127 * shown["maps"][0]["m"]).tolist() == pytest.approx([5 / 3, 1 / 3, 1 / 3, 0], abs=0.01)
+
+
+def test_run_with_only_mistakes_reports_the_accuracy(tmp_path):
+    """The rows contain only the two mistakes among three cats and two dogs; their own accuracy would be 0%."""
+    whole = small_run(tmp_path)
+    wrong = whole.table.filter([False, True, True, False, False, False, False])
+    finished = RunData(tmp_path, {**whole.manifest, "labeled": {"0": 3, "1": 2}, "counts": {"looked_at": 7}}, wrong)
+    finished.manifest["settings"] = {**finished.manifest["settings"], "where": "wrong"}
+
+    text = page_text(report.write(finished, tmp_path / "r.html", read=lambda path: None))
+
+    assert "Images 2 only wrong predictions, of 5 images with a known label" in text
+    assert "Accuracy 60.0% 3 of 5" in text and "cat 2 33%" in text and "cat dog 2 67% 70% Show" in text
+    assert "correct and wrong" not in text
+
+    # A source may use WordNet IDs; labels that are not classes of the network are shown as in the source.
+    named = small_run(tmp_path, row("z.jpg", "n02123045", 0, 1, 0.99, [[1, 0], [0, 0]]))
+    named.manifest["classes"] = ["cat", "dog"]
+    text = page_text(report.write(named, tmp_path / "r.html", read=lambda path: None))
+    assert "n02123045" not in text and "cat dog 3 75%" in text and "fox 1 30%" in text
+
+
+def test_interval_is_wilsons():
+    """Oracle: the formula of Wilson 1927."""
+    for correct, count in ((0, 10), (3, 5), (339, 1000)):
+        p, z = correct / count, 1.959964
+        middle, half = p + z * z / 2 / count, z * math.sqrt(p * (1 - p) / count + z * z / 4 / count**2)
+        expected = [(middle - half) / (1 + z * z / count), (middle + half) / (1 + z * z / count)]
+        assert Rate(correct, count).interval == pytest.approx(expected, abs=1e-6)
+
+
+def test_regions_are_exact_in_area():
+    """Oracle: the image is sampled at 1,000 x 1,000 points, and each cell counts the points in the box."""
+    box = (0.13, 0.25, 0.61, 0.9)
+    points = (np.arange(1000) + 0.5) / 1000
+    inside = ((points >= box[1]) & (points < box[3]))[:, None] & ((points >= box[0]) & (points < box[2]))[None]
+    mask = Image.fromarray((inside * 255).astype(np.uint8))
+    by_points = np.add.reduceat(np.add.reduceat(inside, range(0, 1000, 200), 0), range(0, 1000, 250), 1) / 50_000
+
+    np.testing.assert_allclose(box_region((5, 4), box), by_points, atol=0.01)
+    np.testing.assert_allclose(mask_region((5, 4), mask), by_points, atol=1e-12)
+    assert border_region((7, 7)).mean() == pytest.approx(0.36)
+    values = np.random.default_rng(0).random((3, 14, 9))
+    np.testing.assert_allclose(pool(values, (7, 4)).mean((1, 2)), values.mean((1, 2)))  # areas add up
+
+
+def test_eigengap_determines_the_number_of_clusters():
+    """Oracle: three distant groups of points, and one cloud."""
+    random = np.random.default_rng(1)
+    found = spectral(np.repeat(np.eye(3) * 20, 25, axis=0) + random.normal(0, 1, (75, 3)))
+    assert len(set(found)) == 3 and all(len(set(found[k : k + 25])) == 1 for k in (0, 25, 50))
+    assert len(set(spectral(random.normal(0, 1, (60, 2))))) < 60 / 8
+
+
+def test_boxes_have_descriptions():
+    boxes = (0, 0.75, 0.25, 1), (0.7, 0, 1, 0.3), (0.4, 0.72, 0.6, 1), (0, 0.4, 0.2, 0.6), (0.4, 0.4, 0.6, 0.6)
+    names = ["lower left corner", "upper right corner", "lower edge", "left edge", "center"]
+    assert [*map(describe, boxes)] == names
+
+
+def assert_self_contained(page: Path) -> None:
+    """Assert that there is no URL of another host, and that no text of a run becomes markup or script."""
+    text = page.read_text("utf-8")
+    assert "<img src=x" not in text and len(re.findall(r"<script\b", text)) == 2 and "default-src 'none'" in text
+    assert not re.findall(r"(?:src|href)=\"(?!#)|url\(|@import|https?://", re.sub(r"http-equiv", "", text))
+
+
+def test_page_is_self_contained_and_escapes_text(tmp_path):
+    malicious = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    finished = small_run(tmp_path, row("z.jpg", malicious, 0, 1, 0.99, [[1, 0], [0, 0]]))
+    out = report.write(finished, tmp_path / "r.html", read=lambda path: Image.new("RGB", (64, 48), "green"))
+    assert_self_contained(out)
+    assert data_of(out)["images"][-1]["label"] == malicious
+
+
+def test_metrics_are_compared_with_the_controls(tmp_path):
+    """The report includes the result of `saliscope evaluate`."""
+    one = {"title": "Deletion", "mean": 0.123456, "error": 0.01}
+    one |= {"better_than": ["random"], "level_with": [], "worse_than": []}
+    (tmp_path / "evaluation.json").write_text(json.dumps({"metrics": {"deletion": one}, "images": 50}))
+    text = page_text(report.write(small_run(tmp_path), tmp_path / "r.html", read=lambda path: None))
+    assert "Deletion 0.123 ± 0.01 random" in text and "over 50 images" in text and "(Holm)" in text
+
+
+def test_invalid_inputs_are_reported(tmp_path):
+    finished = small_run(tmp_path)
+    for box in ((0.5, 0, 0.2, 1), (-0.1, 0, 1, 0), (0, 0, 1.1, 1), (0, 0, 1, 1.5), (0.5, 0, 0.5, 1), (0, 0.6, 1, 0.5)):
+        with pytest.raises(Refused, match="Invalid box"):
+            box_region((4, 4), box)
+    assert box_region((4, 4), (0, 0, 1, 1)).all()
+    broken = RunData(tmp_path, {}, pa.Table.from_pylist([{"path": "g.jpg", "error": "No."}], SCHEMA))
+    black = {"mask": Image.new("L", (8, 8))}
+    for run_, options, message in ((finished, black, "completely black"), (broken, {}, "nothing to report")):
+        with pytest.raises(Refused, match=message):
+            report.write(run_, tmp_path / "r.html", read=lambda path: None, **options)
+
+
+def test_links_open_the_app_with_the_settings(tmp_path):
+    """The app can read the links, including the image if it is an example."""
+    dog = next(iter(examples.all_examples().values()))
+    known, other = ({"sha256": each} for each in (hashlib.sha256(dog.path.read_bytes()).hexdigest(), "0" * 64))
+    more = [row(f"{name}.jpg", "dog", 1, 1, 0.99, [[1, 0]], **own) for name, own in (("y", other), ("z", known))]
+    finished = small_run(tmp_path, *more)
+
+    out = report.write(finished, tmp_path / "r.html", read=lambda path: None, link="http://127.0.0.1:7860/")
+
+    first, *_, own, last = data_of(out)["images"]
+    queries = [dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(each["link"]).query)) for each in (first, own, last)]
+    request, example, _ = links.read(queries[2])
+    assert (request.model, request.method, request.target, example) == ("toy", "grad_cam", "dog", dog)
+    request, example, _ = links.read(queries[0])
+    assert request.image is None and example is None and queries[1]["example"] == "0" * 64
+    assert [each["known"] for each in (first, own, last)] == [False, False, True]
+    assert f"saliscope serve --run {tmp_path}" in page_text(out)
+
+
+def test_large_maps_are_averaged():
+    """Oracle: means of the magnitudes of 4 x 4 pixels at 224."""
+    values = np.random.default_rng(0).normal(size=(224, 224)).astype("<f2")
+    table = pa.Table.from_pylist([row("a.jpg", "cat", 0, 0, 0.9, values.tolist())], SCHEMA)
+    expected = np.abs(values.astype(float)).reshape(56, 4, 56, 4).mean((1, 3))
+
+    actual = read_maps(table, by_size=True)
+
+    np.testing.assert_allclose(actual.values[0], expected)
+    assert actual.relevance.sum() == pytest.approx(1)
+
+
+def test_the_range_of_a_map_and_a_long_list_of_paths_are_described(tmp_path, watermarked):
+    def text_of(*more: dict) -> str:
+        return page_text(report.write(small_run(tmp_path, *more), tmp_path / "r.html", read=lambda path: None))
+
+    text = text_of(row("z.jpg", "cat", 0, 1, 0.99, [[-1, 2]]))
+    assert "map of dog: up to 1 " in text and "map of dog: −1 to 2 " in text
+    assert re.search(r"square \(expected\): up to \d.* predicted − expected: −?[\d.e−]+ to [\d.e−]+ ", watermarked[0])
+    most = LIMITS["paths"]
+    for count in (most, most + 1):
+        text = text_of(*({"path": f"{number}.jpg", "error": "damaged"} for number in range(count)))
+        assert (
+            f"{count} damaged {', '.join(f'{number}.jpg' for number in range(most))}{' …' * (count > most)} 1 It"
+            in text
+        )
+
+
+def test_pixels_are_embedded_as_a_png():
+    pixels = np.arange(24.0).reshape(2, 4, 3)
+    data = base64.b64decode(data_address(pixels).removeprefix("data:image/png;base64,"))
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), pixels)

@@ -1,0 +1,192 @@
+"""Runs: the rows contain the maps of the library, and an interrupted run ends with the same rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import explainers
+from saliscope.errors import Refused
+from saliscope.images.uploads import open_image
+from saliscope.runs import run, shards
+from saliscope.runs.rows import SCHEMA, map_of
+from saliscope.runs.settings import Settings
+from saliscope.zoo import load_model
+from tests.saliscope.runs.test_dataset_stores import small_model
+
+EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
+SMALL = {"batch_size": 2, "shard": 4}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("efficientnet_lite0")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Write a list of nine images with labels, one damaged file, and one missing file."""
+    folder = tmp_path_factory.mktemp("source")
+    labels = {"dog": "German shepherd", "cat": "Egyptian cat", "goldfish": "goldfish, Carassius auratus", "alp": "970"}
+    lines = ["path,label"]
+    for path in sorted(EXAMPLES.glob("*.jpg")):
+        (folder / path.name).write_bytes(path.read_bytes())
+        lines.append(f'{path.name},"{labels.get(path.stem, "no such class")}"')
+    (folder / "broken.jpg").write_bytes((EXAMPLES / "dog.jpg").read_bytes()[:2000])
+    (folder / "list.csv").write_text("\n".join([*lines, "broken.jpg,alp", "missing.jpg,alp"]), encoding="utf-8")
+    return str(folder / "list.csv")
+
+
+def explain(source: str, out: Path, model, **settings) -> run.Summary:
+    job = run.prepare(Settings(**{**SMALL, **settings}), source, out, model=model)
+    return run.run(job, decode=open_image, workers=0)
+
+
+def rows_of(out: Path) -> dict[str, dict]:
+    rows = shards.open_run(out).table.to_pylist()
+    assert [row["path"] for row in rows] == sorted(row["path"] for row in rows)
+    return {row["path"]: {**row, "seconds": None} for row in rows}
+
+
+def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert (found - expected).abs().max() < 2e-3 * expected.abs().max()
+
+
+@pytest.fixture(scope="module")
+def whole(source, model, tmp_path_factory) -> Path:
+    """Return the folder of an uninterrupted run."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    summary = explain(source, out, model)
+    assert summary.counts == {"looked_at": 11, "images": 11, "unreadable": 2, "labeled": 4, "correct": 3}
+    assert summary.new == 11
+    return out
+
+
+def test_rows_match_the_library_and_the_network(whole, model):
+    """Oracle: the library and the network, one image at a time."""
+    rows = rows_of(whole)
+    assert shards.open_run(whole).table.schema.equals(SCHEMA)
+    for name in ("dog", "cat"):
+        image, row = model.prepare(Image.open(EXAMPLES / f"{name}.jpg")), rows[f"{name}.jpg"]
+        with torch.no_grad():
+            scores = model.network(image)[0]
+        best = scores.softmax(0).topk(5)
+        assert [each["index"] for each in row["top5"]] == best.indices.tolist()
+        assert [each["probability"] for each in row["top5"]] == pytest.approx(best.values.tolist(), rel=1e-4)
+        assert row["prediction"] == row["target"] == model.labels[int(scores.argmax())]
+        assert row["score"] == pytest.approx(float(scores.max()), rel=1e-4)
+        assert_near(torch.from_numpy(map_of(row)), explainers.grad_cam(model.network, image)[0])
+        assert {each["name"] for each in row["statistics"]} >= {"min", "max"}
+    labels = {"dog": 235, "cat": 285, "goldfish": 1, "alp": 970, "macaw": None}
+    assert {name: rows[f"{name}.jpg"]["label_index"] for name in labels} == labels
+    assert rows["dog.jpg"]["correct"] and rows["cat.jpg"]["correct"] is False and rows["macaw.jpg"]["correct"] is None
+    assert "damaged or truncated" in rows["broken.jpg"]["error"] and rows["broken.jpg"]["label"] == "alp"
+    assert "File not found" in rows["missing.jpg"]["error"] and rows["missing.jpg"]["map"] is None
+    assert rows["broken.jpg"]["sha256"] and rows["missing.jpg"]["sha256"] is None
+    manifest = json.loads((whole / "manifest.json").read_text())
+    assert manifest["settings"]["method"] == "grad_cam" and manifest["versions"]["torch"] == torch.__version__
+    assert len(manifest["weights_sha256"]) == 64
+
+
+@pytest.mark.slow
+def test_worker_processes_compute_the_same_rows(whole, source, model, tmp_path):
+    job = run.prepare(Settings(**SMALL), source, tmp_path, model=model)
+    run.run(job, decode=open_image, workers=1)
+    assert rows_of(tmp_path) == rows_of(whole)
+
+
+def test_targets(source, model, tmp_path):
+    for target, expected in (
+        ("label", [235, 285, 1]), ("goldfish", [1, 1, 1]), ("7", [7, 7, 7]), ("predicted", [235, 282, 1]),
+    ):  # fmt: skip
+        explain(source, tmp_path / target, model, target=target)
+        rows = rows_of(tmp_path / target)
+        assert [rows[f"{name}.jpg"]["target_index"] for name in ("dog", "cat", "goldfish")] == expected
+        assert rows["macaw.jpg"]["target_index"] == {"goldfish": 1, "7": 7}.get(target, 88), "no label: the prediction"
+        image = model.prepare(Image.open(EXAMPLES / "cat.jpg"))
+        found = torch.from_numpy(map_of(rows["cat.jpg"]))
+        assert_near(found, explainers.grad_cam(model.network, image, expected[1])[0])
+
+
+def test_where_selects_rows(source, model, tmp_path):
+    summary = explain(source, tmp_path / "wrong", model, where="wrong")
+    assert summary.counts == {"looked_at": 11, "images": 3, "unreadable": 2, "labeled": 4, "correct": 3}
+    assert [*rows_of(tmp_path / "wrong")] == ["broken.jpg", "cat.jpg", "missing.jpg"]
+    explain(source, tmp_path / "named", model, where="label=German shepherd")
+    assert [*rows_of(tmp_path / "named")] == ["dog.jpg"]
+    job = run.prepare(Settings(where="label=goldfish"), source, tmp_path / "limited", limit=1, model=model)
+    assert [item.path for item in job.items] == ["goldfish.jpg"], "the limit applies to images with the label"
+    with pytest.raises(Refused, match="No image has the label 'zebra'"):
+        explain(source, tmp_path / "none", model, where="label=zebra")
+    for label, message in (("", "no image has one"), ("gadget", "none is: gadget")):
+        (tmp_path / "list.csv").write_text(f"path,label\n{EXAMPLES / 'dog.jpg'},{label}\n", encoding="utf-8")
+        for settings in ({"target": "label"}, {"where": "wrong"}):
+            with pytest.raises(Refused, match=message):
+                explain(str(tmp_path / "list.csv"), tmp_path / "none", model, **settings)
+    assert not (tmp_path / "none").exists()
+
+
+def test_invalid_settings_are_reported_before_any_work(source, model, tmp_path):
+    for settings, message in (
+        ({"method": "grad_camm"}, "Unknown method 'grad_camm'.*grad_cam"),
+        ({"method": "feature_maps"}, "Unknown method|not a map"),
+        ({"method": "saliency", "layer": "head"}, "explains the input"),
+        ({"options": {"samples": 9}}, "grad_cam has no option 'samples'"),
+        ({"method": "smooth_grad", "options": {"samples": -1}}, "samples"),
+        ({"target": "shepherd"}, "not a class of efficientnet_lite0. Did you mean .*'German shepherd'"),
+        ({"target": "goldfihs"}, "Did you mean 'goldfish'"),
+        ({"precision": "bf16"}, "grad_cam computes in float32"),
+        ({"precision": "fp8"}, "Use auto, float32, bf16"),
+        ({"where": "blue"}, "Use wrong, or label=NAME"),
+        ({"batch_size": 0}, "at least 1"),
+    ):
+        with pytest.raises(Refused, match=message):
+            explain(source, tmp_path / "out", model, **settings)
+        assert not (tmp_path / "out").exists()
+
+
+def test_maps_outside_the_float16_range_keep_their_values(tmp_path):
+    (tmp_path / "images").mkdir()
+    Image.effect_noise((32, 32), 90).convert("RGB").save(tmp_path / "images" / "a.png")
+    small = small_model()
+    image, weight = small.prepare(Image.open(tmp_path / "images" / "a.png")), small.network[4].weight.data.clone()
+    for scale in (1e9, 1e3, 1e-9, 0.0):
+        small.network[4].weight.data = weight * scale
+        explain(str(tmp_path / "images"), tmp_path / f"{scale}", small, method="hires_cam", target="2")
+        row, expected = rows_of(tmp_path / f"{scale}")["a.png"], explainers.hires_cam(small.network, image, 2)[0]
+        assert (torch.from_numpy(map_of(row)) - expected).abs().max() <= 1e-3 * expected.abs().max()
+        assert (row["map_scale"] == 1) == (scale in (0.0, 1e3))
+
+
+def test_runs_without_a_format_are_resumed_and_newer_formats_are_refused(tmp_path, source):
+    small, out = small_model(), tmp_path / "run"
+
+    def change(name: str, version: object) -> None:
+        content = json.loads((out / name).read_text())
+        settings = content["settings"] if name == "manifest.json" else content
+        settings.pop("format", None)
+        settings |= {} if version is None else {"format": version}
+        (out / name).write_text(json.dumps(content))
+
+    explain(source, out, small)
+    expected = rows_of(out)
+    assert json.loads((out / "settings.json").read_text())["format"] == 1
+    for name in ("settings.json", "manifest.json"):
+        change(name, None)  # as before formats had versions
+    assert explain(source, out, small).new == 0 and rows_of(out) == expected
+    (out / "manifest.json").rename(tmp_path / "manifest.json")
+    assert explain(source, out, small).new == 11 and rows_of(out) == expected, "the commits are deleted at the end"
+    for version in (2, "x"):
+        change("settings.json", version)
+        with pytest.raises(Refused, match=f"has format {version!r}.*Install the version of Saliscope that wrote"):
+            explain(source, out, small)
+        change("manifest.json", version)
+        with pytest.raises(Refused, match=f"has format {version!r}"):
+            shards.open_run(out)
+    (out / "settings.json").write_text("[]")
+    with pytest.raises(Refused, match="is damaged"):
+        explain(source, out, small)

@@ -1,0 +1,245 @@
+"""Calibration, slices, label errors, hierarchy and features of a report, and reports of large runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from benchmarks.data_sets.synthetic import write_run
+from saliscope.errors import Refused
+from saliscope.runs import report
+from saliscope.runs.report import metadata
+from saliscope.runs.report.analysis import clusters, map_pass
+from saliscope.runs.report.analysis.calibration import calibrate
+from saliscope.runs.report.analysis.columns import Columns
+from saliscope.runs.report.analysis.embedding import project
+from saliscope.runs.report.analysis.hierarchy import by_ancestor, median_size, tree
+from saliscope.runs.report.analysis.label_errors import find_label_errors
+from saliscope.runs.report.analysis.slices import divide, find_slices, lower
+from saliscope.runs.report.analysis.summary import Rate
+from saliscope.runs.rows import SCHEMA
+from saliscope.runs.run_data import RunData
+from saliscope.runs.settings import WNIDS
+from saliscope.runs.shards import open_run
+from tests.saliscope.runs.test_dataset_report import data_of, page_text, row, small_run
+
+
+def test_calibration_by_hand():
+    """Bins: (0.25, 0.5] has 0.3 and 0.5, one correct; (0.5, 0.75] has 0.6, wrong; (0.75, 1] has 0.9, 1, correct."""
+    p, correct = np.array([0.3, 0.5, 0.6, 0.9, 1.0, 0.7, np.nan]), np.array([1, 0, 0, 1, 1, -1, 1])
+    found = calibrate(p.astype(np.float32), correct, bins=4)
+    assert found.count == 5 and [(b.low, b.rate.correct, b.rate.count) for b in found.bins] == [
+        (0.25, 1, 2), (0.5, 0, 1), (0.75, 2, 2),
+    ]  # fmt: skip
+    assert found.ece == pytest.approx((2 * abs(0.5 - 0.4) + 1 * 0.6 + 2 * 0.05) / 5)
+    assert calibrate(np.array([np.nan]), np.array([1])) is None
+    edges = calibrate(np.arange(16, dtype=np.float32) / 15, np.ones(16))
+    assert [round(each.high * 15) for each in edges.bins] == list(range(1, 16)), "0 belongs to the first bin"
+
+
+def test_calibrated_predictions_are_not_called_uncalibrated():
+    random = np.random.default_rng(0)
+    p_values = []
+    for _ in range(60):
+        p = random.random(400)
+        p_values.append(calibrate(p, (random.random(400) < p).astype(int)).p)
+    assert np.mean(np.array(p_values) < 0.05) <= 0.15
+    p = random.random(400)
+    assert calibrate(p, (random.random(400) < p**3).astype(int)).p < 0.01
+
+
+def probabilities_run(
+    folder: Path, seed: int, classes: int, count: int = 400
+) -> tuple[RunData, np.ndarray, np.ndarray]:
+    """A run with random probabilities, in which a fifth of the labels are wrong."""
+    random = np.random.default_rng(seed)
+    truth = random.integers(0, classes, count)
+    logits = random.normal(0, 1, (count, classes)) + 3 * np.eye(classes)[truth]
+    p = (np.exp(logits) / np.exp(logits).sum(1, keepdims=True)).astype(np.float32)
+    labels = np.where(random.random(count) < 0.2, random.integers(0, classes, count), truth)
+    rows = []
+    for k in range(count):
+        top = np.argsort(-p[k], kind="stable")[:5]
+        entries = [{"class": str(c), "index": int(c), "probability": float(p[k, c])} for c in top]
+        known = {"top5": entries, "label_probability": float(p[k, labels[k]]), "prediction": str(top[0])}
+        known |= {"prediction_index": int(top[0]), "correct": bool(top[0] == labels[k])}
+        rows.append(row(f"{k:04d}", str(labels[k]), int(labels[k]), 0, float(p[k, top[0]]), [[1.0]]) | known)
+    return RunData(folder, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA)), p, labels
+
+
+def confident_learning(p: np.ndarray, labels: np.ndarray) -> list[int]:
+    """The definition of cleanlab's documentation, image by image, from the probabilities of all classes."""
+    present = sorted(set(labels.tolist()))
+    limits = {k: max(float(np.mean([q[k] for q, y in zip(p, labels, strict=True) if y == k])), 2e-6) for k in present}
+    found = []
+    for k, (q, label) in enumerate(zip(p, labels, strict=True)):
+        confident = [j for j in present if q[j] >= limits[j] - 1e-6]
+        guess = confident[0] if len(confident) == 1 else int(q.argmax()) if confident else None
+        if guess is not None and guess != label and int(q.argmax()) != label:
+            found.append(k)
+    return sorted(found, key=lambda k: p[k, labels[k]])
+
+
+@pytest.mark.parametrize("classes", [3, 12])
+def test_label_errors_are_those_of_confident_learning(tmp_path, classes):
+    """Oracle: the definition; with cleanlab, also its own function. With 12 classes, rows have only five of them."""
+    data, p, labels = probabilities_run(tmp_path, classes, classes)
+    found = find_label_errors(data, Columns(data))
+    expected = confident_learning(p, labels)
+    assert expected and set(found.rows.tolist()) <= set(expected)
+    assert len(expected) - len(found.rows) <= found.unknown and (classes > 5 or found.unknown == 0)
+    if len(found.rows) == len(expected):
+        np.testing.assert_array_equal(p[found.rows, labels[found.rows]], p[expected, labels[expected]])
+    if importlib.util.find_spec("cleanlab"):
+        from cleanlab.filter import find_label_issues
+
+        own = find_label_issues(
+            labels, p, filter_by="confident_learning", return_indices_ranked_by="self_confidence", n_jobs=1
+        )
+        assert sorted(own.tolist()) == sorted(expected)
+
+
+def test_slices_with_a_lower_accuracy_are_found():
+    random = np.random.default_rng(0)
+    camera = random.integers(0, 3, 900)
+    correct = (random.random(900) < np.where(camera == 2, 0.6, 0.9)).astype(np.int8)
+    columns = {"camera": pa.array([f"c{k}" for k in camera]), "noise": pa.array(random.random(900))}
+    columns |= {"id": pa.array([str(k) for k in range(900)]), "one": pa.array(["x"] * 900)}
+    found = find_slices(columns, correct)
+    assert [(each.column, each.value) for each in found.worst] == [("camera", "c2")] and found.tested == 3 + 5
+    assert set(found.skipped) == {"id", "one"}
+    # Of 3 + 3 images with 3 correct, none of the three inside: 1 of C(6, 3) = 20 arrangements.
+    assert lower(Rate(0, 3), Rate(3, 3)) == pytest.approx(1 / 20)
+    assert found.worst[0].rate.count == (camera == 2).sum() and found.worst[0].rest.count == (camera != 2).sum()
+
+
+def test_few_noise_slices_are_reported():
+    """Of 100 data sets without a difference, at most 5% and a few by chance report any slice."""
+    random = np.random.default_rng(1)
+    reported = 0
+    for _ in range(100):
+        columns = {name: pa.array(random.integers(0, 6, 300).astype(str)) for name in "abcd"}
+        reported += bool(find_slices(columns, (random.random(300) < 0.8).astype(np.int8)).worst)
+    assert reported <= 10
+
+
+def test_values_are_divided_into_groups():
+    codes, names = divide(pa.array([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, None]))
+    assert codes[-1] == -1 and len(names) == 5 and np.bincount(codes[:-1]).min() >= 2
+    codes, names = divide(pa.array([0] * 90 + list(range(1, 21))))  # most numbers are equal
+    assert len(names) == len(set(codes.tolist())) and len(set(codes[:90].tolist())) == 1
+    assert divide(pa.array([True, False, None]))[1] == ["True", "False"]
+    assert isinstance(divide(pa.array([[1], [2]])), str)
+
+
+def test_metadata_is_joined_by_path(tmp_path):
+    table = pa.table({"path": ["./b.jpg", "007", "a.jpg"], "camera": ["x", "y", None], "iso": [100, 200, 300]})
+    (tmp_path / "list.csv").write_text("path;camera;iso\n./b.jpg;x;100\n007;y;200\na.jpg;;300\n")
+    (tmp_path / "list.jsonl").write_text("".join(json.dumps(each) + "\n" for each in table.to_pylist()))
+    pq.write_table(table, tmp_path / "list.parquet")
+    paths = pa.chunked_array([["a.jpg", "b.jpg"], ["007", "gone.jpg"]])
+    for file in map(str, tmp_path.iterdir()):
+        found = metadata.read(file, paths)
+        assert found["camera"].to_pylist() == [None, "x", "y", None], file
+        assert found["iso"].to_pylist() == [300, 100, 200, None]
+        assert metadata.of_source(file, paths).keys() == found.keys() and metadata.of_source("no.csv", paths) == {}
+
+
+def test_bad_metadata_is_refused(tmp_path):
+    for text, message in (
+        ("name,x\na,1\n", "has no column path"),
+        ("path,x\na,1\na,2\n", "has 2 rows of 'a'"),
+        ("path,x\nb,1\n", "has no path of the run, such as 'a'"),
+        ("path,x\na,1,2\n", "Cannot read"),
+    ):
+        (tmp_path / "list.csv").write_text(text)
+        with pytest.raises(Refused, match=message):
+            metadata.read(str(tmp_path / "list.csv"), pa.chunked_array([["a"]]))
+
+
+def test_hierarchy_of_the_classes():
+    """A pug and a beagle are dogs, a tabby and a tiger cat are cats; goldfish and bookcase have little in common."""
+    names = WNIDS.read_text("ascii").split()
+    assert tree().sizes["n00001740"] == 1000 and tree().names["n00001740"] == "entity"
+    assert all(tree().ancestors(name)[-1] == "n00001740" for name in names)
+    assert tree().names[tree().common(281, 282)] == "domestic cat"
+    assert tree().names[tree().common(254, 162)] in ("dog", "domestic dog")  # pug, beagle
+    assert tree().sizes[tree().common(1, 453)] > 900
+
+
+def test_mistakes_are_counted_by_ancestor(tmp_path):
+    rows = [row(str(k), "", 281, 0, 0.9, [[1.0]]) | {"prediction_index": 282, "correct": False} for k in range(3)]
+    rows.append(row("x", "", 1, 0, 0.9, [[1.0]]) | {"prediction_index": 453, "correct": False})
+    rows.append(row("y", "", 1, 0, 0.9, [[1.0]]) | {"prediction_index": 1, "correct": True})
+    data = RunData(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA))
+    found = by_ancestor(Columns(data), ["tench", *map(str, range(999))])
+    assert (found[0].name, found[0].count, found[0].pairs) == ("domestic cat", 3, 1)
+    assert sum(each.count for each in found) == 4 and median_size(found) == found[0].classes
+    assert by_ancestor(Columns(data), ["cat", "dog"]) is None
+
+
+def test_features_of_two_groups_are_apart():
+    random = np.random.default_rng(0)
+    groups = np.repeat([[8.0] * 60, [-8.0] * 60], 30, axis=0) + random.normal(size=(60, 60))
+    places = project(groups)
+    assert places.min() == 0 and places.max() == 1
+    centers = places[:30].mean(0), places[30:].mean(0)
+    spread = max(np.linalg.norm(places[:30] - centers[0], axis=1).max(), 1e-9)
+    assert math.dist(*centers) > spread
+    assert project(groups[:10]) is None and project(np.ones((30, 4))) is None
+
+
+def test_sections_are_on_the_page(tmp_path):
+    finished = small_run(tmp_path)
+    camera = pa.array(["x"] * 7)
+    out = report.write(finished, tmp_path / "r.html", read=lambda path: None, metadata={"camera": camera})
+    text = page_text(out)
+    # the bins of 0.5, 0.6, 0.7, 0.8, 0.9: |1 − 0.5| + |0 − 0.6| + |1 − 0.7| + |0 − 0.8| + |1 − 0.9| = 2.3, over 5
+    assert "Expected calibration error (ECE): 46.00%, the mean over 5 images" in text
+    assert "Slices were not tested: camera: it has only one value." in text
+    assert "Label errors were not estimated: no image has a known label and a probability." in text
+    assert "Features are not shown, because the network is not available." in text
+    assert data_of(out)["places"] == []
+    finished.manifest["settings"] = finished.manifest["settings"] | {"where": "wrong"}
+    text = page_text(report.write(finished, tmp_path / "r.html", read=lambda path: None))
+    assert "The run has only wrong predictions, so calibration was not computed." in text
+
+
+def test_maps_of_another_size_than_their_bytes_are_refused(tmp_path):
+    for size in ({"map_height": 3}, {"map_height": 0}):
+        broken = small_run(tmp_path, row("z.jpg", "cat", 0, 0, 0.5, [[1.0]], **size))
+        with pytest.raises(Refused, match="The run is damaged: a map of . × 1 has"):
+            report.write(broken, tmp_path / "r.html", read=lambda path: None)
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_large_run_is_sampled(tmp_path, monkeypatch):
+    """The statistics are those of all rows, whether the maps are sampled or not."""
+    write_run(tmp_path, 600, shard=256)
+    whole = page_text(report.write(open_run(tmp_path), tmp_path / "a.html", read=lambda path: None))
+    monkeypatch.setattr(map_pass, "SAMPLE", 100)
+    monkeypatch.setattr(clusters, "LEAST", 10)
+    part = page_text(report.write(open_run(tmp_path), tmp_path / "b.html", read=lambda path: None))
+    assert whole.split("Clusters of maps within a class")[0] == part.split("Clusters of maps within a class")[0]
+    assert "Accuracy" in whole and "Common ancestor" in whole and "600 images" in whole
+
+
+def test_means_and_shares_are_those_of_all_maps(tmp_path):
+    """Oracle: numpy over the whole table."""
+    write_run(tmp_path, 300, shard=128)
+    data = open_run(tmp_path)
+    columns = Columns(data)
+    found = map_pass.read_all(data, columns, columns.label.codes, False, {"half": lambda rows: np.eye(7)})
+    maps = np.stack([np.frombuffer(each, "<f2").reshape(7, 7) for each in data.table["map"].to_pylist()]).astype(float)
+    share = (maps * np.eye(7)).sum((1, 2)) / maps.sum((1, 2))
+    np.testing.assert_allclose(found.regions["half"].shares, share, rtol=1e-5)
+    assert found.regions["half"].even == pytest.approx(1 / 7) and not found.sampled
+    code = int(columns.label.codes[0])
+    np.testing.assert_allclose(found.means[code], maps[columns.label.codes == code].mean(0))
