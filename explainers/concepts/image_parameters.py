@@ -66,7 +66,7 @@ def natural_magnitude(size: tuple[int, int], channels: int, device: torch.device
     scale = _spectrum_scale(size, device)
     # With this factor, the values before the sigmoid function have a standard deviation of 1 in each channel.
     mean_square = (scale**2).mean()
-    return (scale / mean_square.sqrt() / (0.27 if channels == 3 else 1.0)).expand(channels, -1, -1)
+    return (scale / mean_square.sqrt() / (0.6 if channels == 3 else 1.0)).expand(channels, -1, -1)
 
 
 def _colors(device: torch.device) -> Tensor:

@@ -37,12 +37,14 @@ class NonNegativeFactors(Dictionary):
 
 def _solve(products: Tensor, gram: Tensor) -> Tensor:
     """Return the non-negative least-squares solutions [P, k] for products [P, k] of the rows with the directions."""
-    active = (_search(products.detach(), gram) > 0).to(products)
-    k = len(gram)
+    codes = _search(products.detach(), gram)
+    active = (codes > 0).to(products)
     both = active[:, :, None] * active[:, None]
-    unused = torch.diag_embed(1 - active + 1e-12 * float(gram.diagonal().mean()))
-    found = torch.linalg.solve(gram * both + unused, (products * active)[..., None])
-    return found.reshape(-1, k).clamp(min=0)
+    unused = torch.diag_embed(1 - active + 1e-10 * float(gram.diagonal().mean()))
+    exact = torch.linalg.solve(gram * both + unused, (products * active)[..., None])[..., 0]
+    # Nearly equal directions have no accurate solution.
+    is_exact = (exact - codes).abs().amax(1, keepdim=True) <= 0.01 * codes.amax(1, keepdim=True)
+    return torch.where(is_exact, exact.clamp(min=0), codes)
 
 
 def _search(products: Tensor, gram: Tensor) -> Tensor:

@@ -12,7 +12,10 @@ from torch import Tensor
 
 from explainers.concepts.dictionaries import Dictionary, Fit
 
-_BATCH, _RATE = 1024, 2e-3
+_BATCH, _FEW, _RATE = 1024, 64, 2e-3
+"""Cells in a batch, batches in an epoch for which a batch may be smaller, and the step size of Adam."""
+_CANDIDATES = 8192
+"""Cells among which the first directions are chosen."""
 _DEAD = 1 / 32
 """Weight of the loss by which concepts that were not active in the last epoch learn the rest of the cells."""
 
@@ -39,7 +42,7 @@ def keep_largest(values: Tensor, count: int) -> Tensor:
 class SaeFit(Fit):
     """Training of a top-k sparse autoencoder on cells [P, K] by Adam; a step is a batch of cells.
 
-    The directions start at random cells. Concepts that were not active during an epoch learn what the others leave.
+    The directions start at cells that are far from each other. Concepts that were not active during an epoch learn what the others leave.
 
     Source   Gao et al. 2024, sections 2.3 and 2.4 and appendix A, arXiv:2406.04093
     """
@@ -49,15 +52,14 @@ class SaeFit(Fit):
     ) -> None:
         self.cells = cells if cells.dtype == torch.float64 else cells.float()
         self.active, self.seed, self.order = min(active, k), seed, torch.empty(0)
-        self.batches = math.ceil(len(cells) / _BATCH)
+        self.size = max(32, min(_BATCH, len(cells) // _FEW))
+        self.batches = math.ceil(len(cells) / self.size)
         self.steps = epochs * self.batches
         mean = self.cells.mean(0)
         self.scale = float((self.cells - mean).square().mean().sqrt())
         generator = torch.Generator().manual_seed(seed)
-        chosen = torch.randint(len(cells), (k,), generator=generator).to(cells.device)
-        noise = torch.randn(k, cells.shape[1], generator=generator, dtype=torch.float32).to(self.cells)
-        start = (self.cells[chosen] - mean) / self.scale + 0.1 * noise
-        decoder = start / start.norm(dim=1, keepdim=True)
+        start = _spread_cells((self.cells - mean) / self.scale, k, generator)
+        decoder = start / start.norm(dim=1, keepdim=True).clamp(min=1e-12)
         given = [mean / self.scale, decoder.T.clone(), mean.new_zeros(k), decoder]
         self.seen, self.alive = mean.new_zeros(k, dtype=torch.bool), mean.new_ones(k, dtype=torch.bool)
         if state is not None:
@@ -88,7 +90,7 @@ class SaeFit(Fit):
         rate = _RATE * min(1.0, 5 * (1 - self.done / self.steps))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        rows = self.cells[self.order[batch * _BATCH : (batch + 1) * _BATCH]] / self.scale
+        rows = self.cells[self.order[batch * self.size : (batch + 1) * self.size]] / self.scale
         with torch.enable_grad():
             loss = self._loss(rows)
             gradients = torch.autograd.grad(loss, self.parameters)
@@ -123,3 +125,22 @@ class SaeFit(Fit):
         # In the units of the layer: the activations are multiplied by the scale of the cells.
         found = SparseAutoencoder(offset * self.scale, unit, encoder, bias * self.scale, self.active)
         return found.sorted(self.cells, encoder=lambda order: encoder[:, order], bias=lambda order: found.bias[order])
+
+
+def _spread_cells(cells: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """Return k of the cells [P, K], each with a probability proportional to the squared distance from those before it.
+
+    Small noise separates equal cells. The first distance is that from 0.
+
+    Source   Arthur & Vassilvitskii 2007 (k-means++), section 2.2
+    """
+    cells = cells[torch.randperm(len(cells), generator=generator)[:_CANDIDATES].to(cells.device)]
+    distances, chosen = cells.square().sum(1), []
+    for _ in range(k):
+        weights = distances.double().cumsum(0).cpu()
+        drawn = float(torch.rand((), generator=generator, dtype=torch.float64)) * weights[-1]
+        index = min(int(torch.searchsorted(weights, drawn)), len(cells) - 1)
+        chosen.append(cells[index])
+        distances = torch.minimum(distances, (cells - cells[index]).square().sum(1))
+    noise = torch.randn(k, cells.shape[1], generator=generator, dtype=torch.float32).to(cells)
+    return torch.stack(chosen) + 0.01 * noise

@@ -32,10 +32,10 @@ class Tcav(Displayed):
     """The result of `tcav`.
 
     `score` is the part of the images whose score increases along the concept, `sensitivity` the mean of their
-    `sensitivities` [N], the cosines of gradient and concept, in [-1, 1]. `random` [R] are the sensitivities for the
-    concepts of the sets of random images, and `p_value` says how often a random concept has a sensitivity as large as
-    the concept's, times the number of `comparisons`. `accuracy` is the part of held-out images that the concept's
-    classifier separates from random ones. `direction` is the concept, a target and a value of `through=`.
+    `sensitivities` [N], in units of the target. `random` [R] are the mean sensitivities for the sets of random images,
+    and `p_value` says how often a random concept has one as large as the concept's, times the number of `comparisons`.
+    `accuracy` is the part of left-out images that a linear classifier of concept and random images recognizes.
+    `direction` is the concept, a target and a value of `through=`.
     """
 
     score: float
@@ -61,7 +61,7 @@ class Tcav(Displayed):
         verdict = "differs" if self.is_significant else "does not differ"
         return (
             f"Tcav(the score of {self.score:.0%} of {n} image{'s' * (n != 1)} increases along the concept; its "
-            f"sensitivity {self.sensitivity:.3f} {verdict} from that of {len(self.random)} random concepts, "
+            f"sensitivity {self.sensitivity:.3g} {verdict} from that of {len(self.random)} random concepts, "
             f"p = {self.p_value:.2g}; the concept is separated with accuracy {self.accuracy:.0%})"
         )
 
@@ -81,23 +81,23 @@ def tcav(
 ) -> Tcav:
     """Test whether the score of images depends on a concept more than on random concepts (TCAV).
 
-        s = ∂y/∂a · v / |∂y/∂a|
+        s = ∂y/∂a · v,  v = mean a of the concept - mean a of random images
 
-    The concept v is the direction that separates the features a of `concept_images` from those of `random_images`,
-    with length 1. Features are means over the cells of the layer. `random_images` are several sets, or one tensor that
-    is split into sets as large as the concept's. v is the mean direction of one classifier for each set, and a random
-    concept is the same for one set against the others.
+    a are the means of the layer's features over its cells, and s is the change of the score, to first order, if the
+    features of an image change as from random images to the concept. v has no direction that the images do not have,
+    unlike the weights of a classifier (Pahde et al.). `random_images` are several sets, or one tensor that is split
+    into sets as large as the concept's.
 
-    Kim et al. compare the scores for all sets by a t-test. These share the concept images, so the test finds far too
-    many concepts. Here one value, the mean s, is compared with one value for each random concept by a two-sided t-test,
-    and the p-value is multiplied by `comparisons`, the number of concepts and classes that you test (Bonferroni).
+    Each set of random images is a random concept with its own s. A two-sided t-test compares the mean s of the concept
+    with these. Its p-value is multiplied by `comparisons`, the number of concepts and classes that you test
+    (Bonferroni). Kim et al. instead compare several scores of the same concept images, which are not independent.
 
     `images` are those of the class whose score is explained; `target`, `layer` and `forward` are as in the methods.
 
     Returns  a `Tcav`
     Errors   BadOption for fewer than 5 sets of random images or 2 images in a set, or if the concept's classifier is
              not better than chance on held-out images; LayerNotFound, LayerRanRepeatedly, NoSpatialOutput
-    Source   Kim et al. 2018, sections 3.2 to 3.5, arXiv:1711.11279
+    Source   Kim et al. 2018, sections 3.2 to 3.5, arXiv:1711.11279; Pahde et al. 2022, section 3, arXiv:2202.03482
 
     Example
         >>> stripes, others = torch.rand(12, 3, 224, 224) + images, torch.rand(60, 3, 224, 224)
@@ -114,20 +114,17 @@ def tcav(
     gradients = to_cpu_float64(at.gradients.flatten(2).sum(2))
     if not bool(gradients.any()):
         raise BadTarget("The score does not depend on the layer: its gradient is 0. Choose another layer.")
-    gradients = gradients / gradients.norm(dim=1, keepdim=True).clamp(min=1e-300)
     own, *others = (_pooled(model, each, at.layout.name) for each in (concept_images, *sets))
-    found = [_classifier(own, other) for other in others]
-    accuracy = sum(accuracy for _, accuracy in found) / len(found)
+    accuracy = sum(_left_out_accuracy(own, other) for other in others) / len(others)
     _refuse_chance(accuracy, len(own))
-    vector = _unit(torch.stack([vector for vector, _ in found]).mean(0))
-    sensitivities = gradients @ vector
-    random = torch.stack([_random_concept(others, index) @ gradients.mean(0) for index in range(len(others))])
-    mean, count = float(sensitivities.mean()), len(random)
-    spread = float(random.std()) * math.sqrt(1 + 1 / count)
-    p_value = t_tail((mean - float(random.mean())) / spread, count - 1) if spread else 1.0
+    means = torch.stack([each.mean(0) for each in others])
+    vector = own.mean(0) - means.mean(0)
+    sensitivities, random = gradients @ vector, (means - means.mean(0)) @ gradients.mean(0)
+    mean, spread = float(sensitivities.mean()), float(random.std()) * math.sqrt(1 + 1 / len(random))
+    p_value = min(1.0, comparisons * t_tail(mean / spread, len(random) - 1)) if spread else 1.0
     score = float((sensitivities > 0).double().mean())
-    corrected = min(1.0, p_value * comparisons)
-    return Tcav(score, mean, corrected, accuracy, comparisons, Direction(at.layout.name, vector), sensitivities, random)
+    direction = Direction(at.layout.name, vector)
+    return Tcav(score, mean, p_value, accuracy, comparisons, direction, sensitivities, random)
 
 
 def _sets_of(given: Tensor | Sequence[Tensor], concept: Tensor) -> list[Tensor]:
@@ -155,8 +152,8 @@ def _pooled(model: nn.Module, images: Tensor, layer: str) -> Tensor:
         return collect(run, run.layer_layout(layer), images, lambda maps: to_cpu_float64(maps.flatten(2).mean(2)))
 
 
-def _classifier(positive: Tensor, negative: Tensor) -> tuple[Tensor, float]:
-    """Return the direction [K] that separates two sets of features, and the accuracy on each image without it.
+def _left_out_accuracy(positive: Tensor, negative: Tensor) -> float:
+    """Return the accuracy of a linear classifier of two sets of features on each image, fitted to the others.
 
     It is the regression of the labels 1 and -1 with a squared penalty, whose predictions for images that are left out
     follow from one inverse.
@@ -169,21 +166,10 @@ def _classifier(positive: Tensor, negative: Tensor) -> tuple[Tensor, float]:
     products = rows @ rows.T
     size = float(products.diagonal().mean())
     if not size:
-        return rows.new_zeros(rows.shape[1]), 0.5
+        return 0.5
     inverse = torch.linalg.inv(products + _RIDGE * size * torch.eye(len(rows), dtype=rows.dtype))
-    weights = inverse @ labels
-    left_out = labels - weights / inverse.diagonal()
-    return _unit(weights @ rows), float((left_out * labels > 0).double().mean())
-
-
-def _random_concept(sets: Sequence[Tensor], index: int) -> Tensor:
-    """Return the direction [K] that separates one set of random images from the others."""
-    others = [each for at, each in enumerate(sets) if at != index]
-    return _unit(torch.stack([_classifier(sets[index], other)[0] for other in others]).mean(0))
-
-
-def _unit(vector: Tensor) -> Tensor:
-    return vector / vector.norm().clamp(min=1e-300)
+    left_out = labels - inverse @ labels / inverse.diagonal()
+    return float((left_out * labels > 0).double().mean())
 
 
 def _refuse_chance(accuracy: float, count: int) -> None:
