@@ -46,7 +46,7 @@ class Pixels:
             spectrum = torch.view_as_complex(parameters) * _spectrum_scale(self.size, parameters.device)
         values = torch.fft.irfft2(spectrum, s=self.size, norm="ortho")
         if self.decorrelate:
-            values = torch.einsum("dc,nchw->ndhw", _colors(values.device), values)
+            values = torch.einsum("dc,nchw->ndhw", _colors(values.device).to(values), values)
         return values.sigmoid()
 
 

@@ -57,11 +57,11 @@ def planted_network() -> nn.Sequential:
             "flat": nn.Flatten(), "head": nn.Linear(32, PARTS),
         }.items():  # fmt: skip
             net.add_module(name, module)
-    images, where = planted_images(2000, 1, grid=2, shown=3)
+    images, where = planted_images(1500, 1, grid=2, shown=3)
     labels = where.amax((2, 3))
     optimizer = torch.optim.Adam(net.parameters(), lr=4e-3)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(12):
+    for _ in range(9):
         for rows in torch.randperm(len(images), generator=generator).split(50):
             optimizer.zero_grad()
             F.binary_cross_entropy_with_logits(net(images[rows]), labels[rows]).backward()
