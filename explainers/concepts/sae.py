@@ -42,7 +42,8 @@ def keep_largest(values: Tensor, count: int) -> Tensor:
 class SaeFit(Fit):
     """Training of a top-k sparse autoencoder on cells [P, K] by Adam; a step is a batch of cells.
 
-    The directions start at cells that are far from each other. Concepts that were not active during an epoch learn what the others leave.
+    The directions start at cells that are far from each other. Concepts that were not active during an epoch learn what
+    the others leave.
 
     Source   Gao et al. 2024, sections 2.3 and 2.4 and appendix A, arXiv:2406.04093
     """

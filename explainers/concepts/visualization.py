@@ -114,8 +114,8 @@ def feature_visualization(
                     same size, or without them inversely proportional to the frequency
 
     of colors without correlation if `decorrelate` (of three channels). `mean` and `std` are those by which you
-    normalize images, one number or one for each channel. `diversity` is the weight of the difference between several `images`,
-    compared with the weight of the score; it is measured at the layer of the target, or at the default layer.
+    normalize images, one number or one for each channel. `diversity` is the weight of the difference between several
+    `images`, compared with that of the score. It is measured at the layer of the target, or at the default layer.
 
     `progress` gets the images so far as `map`. If it returns False, or after `budget` seconds, the optimization stops;
     `resume`, with the same arguments, continues it, and the result is the same as without a stop. More `steps` than
