@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from explainers.errors import BadOption, shorten
 from explainers.perturbation import threefry
 
 _COLORS = ((0.26, 0.09, 0.02), (0.27, 0.00, -0.05), (0.27, -0.09, 0.03))
@@ -93,6 +94,12 @@ class Transform:
     jitter: float = 0.06
     rotate: float = 8.0
     scale: float = 0.12
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or not 0 <= value < (1 if name == "scale" else float("inf")):
+                raise BadOption(f"{name}={shorten(value)} is not valid. Give a number of at least 0; scale is below 1.")
 
     def __call__(self, images: Tensor, seed: int, step: int) -> Tensor:
         """Return the transformed images; those of an image and a step do not depend on the others."""

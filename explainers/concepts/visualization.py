@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.call.current import check_images, outside_call
-from explainers.call.loop import Partial, Progress
+from explainers.call.loop import Partial, Progress, check_progress
 from explainers.call.run import Run, open_run
 from explainers.concepts.image_parameters import Pixels, Transform, magnitude_of, natural_magnitude
 from explainers.derived_targets import LayerTarget
@@ -132,9 +132,10 @@ def feature_visualization(
         torch.Size([1, 3, 64, 64])
     """
     weight = _weight_of(model)
+    check_progress(progress)
     settings = {
-        "size": tuple(size), "images": images, "image": image, "decorrelate": decorrelate, "transform": transform,
-        "diversity": diversity, "seed": seed, "mean": _floats("mean", mean), "std": _floats("std", std),
+        "size": whole_numbers(size), "images": images, "image": image, "decorrelate": decorrelate, "seed": seed,
+        "transform": transform, "diversity": diversity, "mean": _floats("mean", mean), "std": _floats("std", std),
     }  # fmt: skip
     _check_settings(settings, steps, target, resume)
     target = as_target(target, images)
@@ -232,7 +233,7 @@ def _floats(name: str, given: Any) -> tuple[float, ...]:
     Errors   BadOption
     """
     values = given.tolist() if isinstance(given, Tensor) else given
-    numbers = (values,) * 3 if isinstance(values, (int, float)) else tuple(values)
+    numbers = tuple(values) if isinstance(values, (list, tuple)) else (values,) * 3
     is_valid = all(isinstance(each, (int, float)) and abs(each) < float("inf") for each in numbers)
     if not numbers or not is_valid or (name == "std" and min(numbers) <= 0):
         above = " above 0" if name == "std" else ""
@@ -251,9 +252,9 @@ def _check_settings(settings: dict[str, Any], steps: int, target: Any, resume: F
         raise BadTarget("target is None, but images are created for a target. Give a class, or unit(layer, channel).")
     if settings["image"] not in IMAGES:
         raise BadOption(f"image={shorten(settings['image'])} is not valid. Choose one of {', '.join(IMAGES)}.")
-    sides = whole_numbers(settings["size"])
+    sides = settings["size"]
     if sides is None or len(sides) != 2 or min(sides) < 8:
-        raise BadOption(f"size={shorten(settings['size'])} is not valid. Give (height, width), each at least 8.")
+        raise BadOption("size is not valid. Give (height, width), each an integer of at least 8.")
     for name, value, least in (("images", settings["images"], 1), ("steps", steps, 1), ("seed", settings["seed"], 0)):
         number = whole_number(value)
         if number is None or not least <= number < 2**31:
@@ -281,6 +282,8 @@ def _pixels_of(settings: dict[str, Any], natural_images: Tensor | None, device: 
     size, channels = settings["size"], len(settings["mean"])
     decorrelate = settings["decorrelate"] and channels == 3
     magnitude = None
+    if settings["image"] != "maco" and natural_images is not None:
+        raise BadOption("natural_images has no effect without image='maco'. Omit it, or choose that kind of image.")
     if settings["image"] == "maco":
         magnitude = natural_magnitude(size, channels, device)
         if natural_images is not None:
