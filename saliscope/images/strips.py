@@ -9,8 +9,8 @@ Pillow decodes PNG and TIFF files as a whole. Therefore, each strip is passed to
 
 Other images are decoded as a whole if their mode has few bytes per pixel, such as 1-bit scans.
 
-libvips was measured with 12,000 x 12,000 pixels. It reads a PNG in 75 MB (here: 190 MB), but an interlaced one in 475 MB
-and a progressive JPEG in 430 MB, as a whole. It also starts threads, which the sandbox refuses.
+libvips, measured with 12,000 x 12,000 pixels, reads a PNG in 75 MB (here: 190 MB), but an interlaced one in 475 MB
+and a progressive JPEG in 430 MB. It also starts threads, which the sandbox refuses.
 """
 
 from __future__ import annotations
