@@ -91,12 +91,15 @@ def test_the_magnitude_of_an_image_with_its_phases_is_the_image():
 def test_a_transform_moves_as_far_as_it_says():
     image = torch.zeros(1, 1, 40, 60)
     image[..., 18:22, 28:32] = 1
+    shifts = set()
     for step in range(5):
         moved = Transform(0.1, 0, 0)(image, 0, step)[0, 0]
         rows, columns = moved.sum(1), moved.sum(0)
         down = float((rows * torch.arange(40)).sum() / rows.sum()) - 19.5
         right = float((columns * torch.arange(60)).sum() / columns.sum()) - 29.5
         assert 0 < abs(down) <= 4.01 and 0 < abs(right) <= 6.01
+        shifts.add((round(down, 3), round(right, 3)))
+    assert len(shifts) == 5, "each step has its own"
     assert torch.allclose(Transform(0, 0, 0)(image, 0, 1), image, atol=1e-5)
     turned = Transform(0, 90, 0)(image, 0, 1)  # rotated in pixels, not in parts of the sides
     assert abs(float(turned.sum() - image.sum())) < 2
