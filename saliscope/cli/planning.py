@@ -6,15 +6,15 @@ import itertools
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saliscope.cli.progress import duration
+from saliscope.runs.results import duration
 
 if TYPE_CHECKING:
     from saliscope.cli.options import RunOptions
-    from saliscope.runs.decoding import Decode
     from saliscope.runs.settings import Settings
 
 BATCHES = 3
@@ -85,20 +85,26 @@ class Plan:
         }
 
 
-def measure(settings: Settings, source: str, out: str | Path, options: RunOptions, decode: Decode) -> Plan:
+def measure(source: str, out: str | Path, options: RunOptions, model: str, own: Mapping[str, Any]) -> Plan:
     """Explain a few batches into a temporary folder, and return the plan of the whole run.
 
     Errors   those of `run.prepare`
     """
+    from saliscope.images import uploads  # only needed if images are read
     from saliscope.runs import run as runs  # torch takes seconds to start
     from saliscope.runs.decoding import ImageReader  # as above
     from saliscope.runs.explaining import Explainer  # as above
+    from saliscope.runs.settings import Settings  # as above
     from saliscope.runs.stores import SETTINGS, open_store  # as above
 
+    settings = Settings(
+        model, own, options.method, options.layer, options.target, options.where, options.method_options(),
+        options.batch_size, precision=options.precision, seed=options.seed,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         job = runs.prepare(settings, source, folder, limit=options.limit, device=options.local_device)
         reader, explainer = (
-            ImageReader(decode, job.model.preparation),
+            ImageReader(uploads.open_image, job.model.preparation),
             Explainer(job.model, settings, options.local_device),
         )
         reading = explaining = 0.0

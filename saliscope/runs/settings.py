@@ -123,6 +123,28 @@ class Settings:
         }
 
 
+def check_engine(
+    engine: str, device: str, workers: int | None, *, address: str | None, gpus: float, min_workers: int | None
+) -> None:
+    """Check that the engine supports the options of a run.
+
+    Errors   Refused
+    """
+    if engine not in ("local", "ray"):
+        raise Refused(f"Unknown engine {engine!r}. Use local or ray.")
+    if engine == "ray" and device not in ("auto", "cpu", "cuda", "mps", "xpu"):
+        raise Refused(
+            f"Invalid --device {device} with ray: Ray assigns the devices of a machine to its workers. Use auto, cpu, "
+            "cuda, mps or xpu."
+        )
+    only = {"--address": address, "--gpus": gpus, "--min-workers": min_workers}
+    given = [name for name, value in only.items() if value]
+    if engine == "local" and given:
+        raise Refused(f"{given[0]} needs --engine ray.")
+    if min_workers and workers and min_workers > workers:
+        raise Refused(f"--min-workers {min_workers} is more than the maximum, --workers {workers}.")
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the settings that differ, each as "name: old in the folder, new now"."""
     return [
